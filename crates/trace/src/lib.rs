@@ -1,1 +1,38 @@
-//! Not yet written.
+//! Readers for public storage and cache traces.
+//!
+//! [`Trace::open`] recognises a file's format and compression from its content and then streams its
+//! [`Request`]s in constant memory, millions a second. [`Info`] sums a trace up.
+//!
+//! ```no_run
+//! use floe_trace::{OpenOptions, Trace};
+//!
+//! let mut trace = Trace::open("msr_src1.csv.gz", &OpenOptions::default())?;
+//! println!("{}", trace.format());
+//! while let Some(request) = trace.next() {
+//!     let request = request?;
+//!     println!("{:?} {} bytes at {}", request.op, request.bytes, request.key);
+//! }
+//! # Ok::<(), floe_trace::Error>(())
+//! ```
+//!
+//! How it is built: [`Trace`] owns a large buffer of decompressed bytes. A decoder of the trace's format turns
+//! the front of the buffer into a batch of requests at a time, so that the choice of format costs one indirect call per
+//! batch rather than one per request. Formats sit in a registry, one file each; it drives detection, error
+//! messages and [`formats_table`].
+
+mod compress;
+mod decode;
+mod detect;
+mod error;
+mod fields;
+mod format;
+mod request;
+mod source;
+mod stats;
+mod trace;
+
+pub use error::{Error, ErrorKind, UnknownFormat};
+pub use format::{Format, formats_table};
+pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
+pub use stats::{Info, Stats};
+pub use trace::{OpenOptions, Progress, Trace};

@@ -1,0 +1,255 @@
+//! From bytes to requests: the frame in which every format's decoder stands.
+//!
+//! A format implements [`Line`] (text) or [`Record`] (binary) for a single record; [`Lines`] and [`Records`] walk
+//! the window, count records, and deal with bad and cut-off ones. [`Decode`] is what [`crate::Trace`] sees: one
+//! indirect call per batch.
+//!
+//! Invariants: a record adds requests to the batch only if it is whole and good; every call either consumes bytes or
+//! reports that it needs more.
+
+use crate::fields::{Flaw, Found};
+use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request};
+
+/// The longest line of a text format.
+pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+/// Runs in a full batch: 50 KiB, so that it stays in the nearest caches.
+const BATCH_RUNS: usize = 1024;
+
+/// A request, or several that differ by one in their key.
+pub(crate) struct Run {
+    pub(crate) first: Request,
+    pub(crate) count: u64,
+}
+
+/// What a decoder hands over at once.
+pub(crate) struct Batch {
+    /// The requests.
+    pub(crate) runs: Vec<Run>,
+    /// The record that stopped the decoder.
+    pub(crate) bad: Option<BadRecord>,
+    /// Bad records passed over, in the whole trace.
+    pub(crate) skipped: u64,
+    skip_bad: bool,
+}
+
+/// A flaw and its place.
+pub(crate) struct BadRecord {
+    pub(crate) flaw: Flaw,
+    /// Counted from 1.
+    pub(crate) record: u64,
+    /// Where the record starts in the decoder's input.
+    pub(crate) at: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(skip_bad: bool) -> Self {
+        Self { runs: Vec::with_capacity(BATCH_RUNS), bad: None, skipped: 0, skip_bad }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, request: Request) {
+        self.runs.push(Run { first: request, count: 1 });
+    }
+
+    /// `count` requests for consecutive keys.
+    #[inline]
+    pub(crate) fn push_run(&mut self, first: Request, count: u64) {
+        self.runs.push(Run { first, count });
+    }
+
+    fn is_full(&self) -> bool {
+        self.runs.len() >= BATCH_RUNS
+    }
+
+    /// Notes a bad record; true if the decoder must stop there.
+    #[cold]
+    fn reject(&mut self, flaw: Flaw, record: u64, at: usize) -> bool {
+        if self.skip_bad {
+            self.skipped += 1;
+        } else {
+            self.bad = Some(BadRecord { flaw, record, at });
+        }
+        !self.skip_bad
+    }
+}
+
+/// Turns the front of the window into requests.
+pub(crate) trait Decode: Send {
+    /// Decodes whole records until the batch is full, `input` is used up or a record is bad. Returns the bytes used.
+    /// `ended` says that the stream ends where `input` does.
+    fn decode(&mut self, input: &[u8], ended: bool, batch: &mut Batch) -> usize;
+
+    /// What one of this format's records is called.
+    fn unit(&self) -> &'static str;
+}
+
+/// A text format: one record per line.
+pub(crate) trait Line: Send {
+    /// Decodes a line, without its end and the blanks around it, and not empty.
+    fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw>;
+
+    /// Whether a line that is no record is a header. Asked again further on, since files get concatenated.
+    fn header(&mut self, _line: &[u8]) -> bool {
+        false
+    }
+}
+
+/// Walks the lines of a text format. Blank lines, headers and lines starting with `#` are no records.
+pub(crate) struct Lines<L> {
+    format: L,
+    line: u64,
+    discarding: bool,
+}
+
+impl<L: Line> Lines<L> {
+    pub(crate) fn new(format: L) -> Self {
+        Self { format, line: 0, discarding: false }
+    }
+}
+
+impl<L: Line> Decode for Lines<L> {
+    fn decode(&mut self, input: &[u8], ended: bool, batch: &mut Batch) -> usize {
+        let mut at = 0;
+        while !batch.is_full() && at < input.len() {
+            let rest = &input[at..];
+            let end = match memchr::memchr(b'\n', rest) {
+                Some(end) => end,
+                None if ended || rest.len() > LINE_BYTES_MAX => rest.len(),
+                None => break,
+            };
+            let next = (at + end + 1).min(input.len());
+            let continues = end == rest.len() && !ended;
+            if self.discarding {
+                self.discarding = continues;
+                at = next;
+                continue;
+            }
+            self.line += 1;
+            let line = rest[..end].trim_ascii();
+            if end > LINE_BYTES_MAX {
+                self.discarding = continues;
+                let flaw = Flaw { expected: "a line of at most 64 KiB", column: 0, found: Found::Bytes(end) };
+                if batch.reject(flaw, self.line, at) {
+                    return next;
+                }
+            } else if !line.is_empty()
+                && let Err(flaw) = self.format.line(line, batch)
+                && line[0] != b'#'
+                && !self.format.header(line)
+                && batch.reject(flaw, self.line, at)
+            {
+                return next;
+            }
+            at = next;
+        }
+        at
+    }
+
+    fn unit(&self) -> &'static str {
+        "line"
+    }
+}
+
+/// What became of a binary record.
+pub(crate) enum Step {
+    /// It was good and this long.
+    Took(usize),
+    /// It is at least this long, and more bytes are needed to say more.
+    Need(usize),
+    /// It was bad; the next one starts after so many bytes.
+    Bad(usize, Flaw),
+}
+
+/// A binary format.
+pub(crate) trait Record: Send {
+    /// Decodes the record at the front of `input`, which is not empty.
+    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step;
+}
+
+/// Walks the records of a binary format.
+pub(crate) struct Records<R> {
+    format: R,
+    record: u64,
+}
+
+impl<R: Record> Records<R> {
+    pub(crate) fn new(format: R) -> Self {
+        Self { format, record: 0 }
+    }
+}
+
+impl<R: Record> Decode for Records<R> {
+    fn decode(&mut self, input: &[u8], ended: bool, batch: &mut Batch) -> usize {
+        let mut at = 0;
+        while !batch.is_full() && at < input.len() {
+            let rest = &input[at..];
+            let (used, flaw) = match self.format.record(rest, batch) {
+                Step::Took(used) => (used, None),
+                Step::Bad(used, flaw) => (used, Some(flaw)),
+                Step::Need(_) if !ended => break,
+                Step::Need(_) => {
+                    let flaw =
+                        Flaw { expected: "a whole record", column: 0, found: Found::Bytes(rest.len()) };
+                    (rest.len(), Some(flaw))
+                }
+            };
+            debug_assert!(used > 0);
+            self.record += 1;
+            let start = at;
+            at += used.min(rest.len());
+            if let Some(flaw) = flaw
+                && batch.reject(flaw, self.record, start)
+            {
+                break;
+            }
+        }
+        at
+    }
+
+    fn unit(&self) -> &'static str {
+        "record"
+    }
+}
+
+/// Turns a trace's times into nanoseconds since its first record.
+pub(crate) struct Clock {
+    first: Option<u64>,
+    tick_ns: u64,
+}
+
+impl Clock {
+    /// A clock whose times count units of `tick_ns` nanoseconds.
+    pub(crate) fn new(tick_ns: u64) -> Self {
+        Self { first: None, tick_ns }
+    }
+
+    /// Nanoseconds from the first record to `time`; 0 if `time` is earlier.
+    #[inline]
+    pub(crate) fn since_first_ns(&mut self, time: u64) -> u64 {
+        let first = *self.first.get_or_insert(time);
+        time.saturating_sub(first).saturating_mul(self.tick_ns)
+    }
+}
+
+/// Bytes in a sector of those formats that count in sectors.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+
+/// A range on a disk that is within the limits of [`crate::request`], as `(key, bytes)`.
+pub(crate) fn range(offset: u64, length: u64, unit_bytes: u64) -> Option<(u64, u64)> {
+    let key = offset.checked_mul(unit_bytes)?;
+    let bytes = length.checked_mul(unit_bytes)?;
+    let end = key.checked_add(bytes)?;
+    (bytes <= BLOCK_REQUEST_BYTES_MAX && end <= i64::MAX as u64).then_some((key, bytes))
+}
+
+/// A block request, once its fields are known to be good.
+#[inline]
+pub(crate) fn block(time_ns: u64, op: Op, volume: u32, (key, bytes): (u64, u64)) -> Request {
+    Request { time_ns, key, bytes, volume, op }
+}
+
+/// A read of a key without size.
+#[inline]
+pub(crate) fn key_only(key: u64) -> Request {
+    Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }
+}

@@ -1,0 +1,97 @@
+//! What can go wrong with a trace, each told in one line: which input, where, what was expected.
+
+use std::io;
+
+/// Why a trace could not be opened or read. One pointer wide, because readers return it beside every request.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(Box<ErrorKind>);
+
+impl Error {
+    /// What went wrong, to match on.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self(Box::new(kind))
+    }
+}
+
+/// The ways in which a trace can fail.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The file could not be opened.
+    #[error("{path}: cannot open: {source}")]
+    Open {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Reading or decompressing failed.
+    #[error("{path}: cannot read past byte {offset_bytes}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// How much of the decompressed stream had been read.
+        offset_bytes: u64,
+        /// What the system or the decompressor said.
+        source: io::Error,
+    },
+    /// A record is not what its format promises.
+    #[error("{path}: {unit} {record} at byte {offset_bytes}: expected {expected}, found {found}")]
+    Malformed {
+        /// The file.
+        path: String,
+        /// What this format's records are called: `line` or `record`.
+        unit: &'static str,
+        /// Which one, counted from 1.
+        record: u64,
+        /// Where it starts in the decompressed stream.
+        offset_bytes: u64,
+        /// What should have been there.
+        expected: String,
+        /// What was there.
+        found: String,
+    },
+    /// The content fits no format.
+    #[error("{path}: not recognised as a trace; say what it is with --format, one of {formats}")]
+    Unknown {
+        /// The file.
+        path: String,
+        /// All formats, separated by commas.
+        formats: String,
+    },
+    /// The content fits several formats equally well.
+    #[error("{path}: could be {candidates}; say which with --format, one of {formats}")]
+    Ambiguous {
+        /// The file.
+        path: String,
+        /// The formats it could be.
+        candidates: String,
+        /// All formats, separated by commas.
+        formats: String,
+    },
+    /// `as_blocks` was asked of a format that has no lengths on a disk.
+    #[error("{path}: format {format} cannot be read as block I/O")]
+    NotBlocks {
+        /// The file.
+        path: String,
+        /// Its format.
+        format: &'static str,
+    },
+}
+
+/// No format has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no trace format is called {name:?}; there are {formats}")]
+pub struct UnknownFormat {
+    /// The name that was asked for.
+    pub name: String,
+    /// All formats, separated by commas.
+    pub formats: String,
+}

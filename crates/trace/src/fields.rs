@@ -1,0 +1,246 @@
+//! Numbers and words out of a line, without copying it.
+//!
+//! A [`Fields`] walks the columns of one line from left to right. What goes wrong is a [`Flaw`]: the column,
+//! what was expected there and what was found. Every number is checked for overflow.
+
+/// Why a record is bad. The reader adds the file and the place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Flaw {
+    /// What should have been there.
+    pub(crate) expected: &'static str,
+    /// The column it should have been in, counted from 1; 0 where there are no columns.
+    pub(crate) column: u32,
+    /// What was there: text as it stood, or a description.
+    pub(crate) found: Found,
+}
+
+/// What stood in the place of something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Text of the trace, cut to a length that can be shown.
+    Text(Vec<u8>),
+    /// A number of a binary record.
+    Number(u64),
+    /// So many bytes and then the end.
+    Bytes(usize),
+}
+
+impl Flaw {
+    /// A flaw of a text column.
+    #[cold]
+    pub(crate) fn text(expected: &'static str, column: u32, found: &[u8]) -> Self {
+        Self { expected, column, found: Found::Text(found[..found.len().min(40)].to_vec()) }
+    }
+
+    /// A flaw of a number in a binary record.
+    #[cold]
+    pub(crate) fn number(expected: &'static str, found: u64) -> Self {
+        Self { expected, column: 0, found: Found::Number(found) }
+    }
+
+    /// What was expected, and where.
+    pub(crate) fn expected(&self) -> String {
+        match self.column {
+            0 => self.expected.to_owned(),
+            column => format!("{} in column {column}", self.expected),
+        }
+    }
+
+    /// What was found, printable.
+    pub(crate) fn found(&self) -> String {
+        match &self.found {
+            Found::Text(text) if text.is_empty() => "nothing".to_owned(),
+            Found::Text(text) => format!("\"{}\"", text.escape_ascii()),
+            Found::Number(number) => format!("{number:#x}"),
+            Found::Bytes(bytes) => format!("{bytes} bytes"),
+        }
+    }
+}
+
+/// The columns of a line, from left to right.
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+    separator: u8,
+    column: u32,
+}
+
+impl<'a> Fields<'a> {
+    /// Columns separated by single commas.
+    pub(crate) fn commas(line: &'a [u8]) -> Self {
+        Self { rest: line, separator: b',', column: 0 }
+    }
+
+    /// Columns separated by any run of blanks and tabs.
+    pub(crate) fn blanks(line: &'a [u8]) -> Self {
+        Self { rest: line, separator: b' ', column: 0 }
+    }
+
+    /// The next column's text; empty past the last.
+    pub(crate) fn text(&mut self) -> &'a [u8] {
+        self.column += 1;
+        if self.separator == b' ' {
+            self.rest = self.rest.trim_ascii_start();
+            let end = self.rest.iter().position(|&b| b == b' ' || b == b'\t').unwrap_or(self.rest.len());
+            let (field, rest) = self.rest.split_at(end);
+            self.rest = rest;
+            field
+        } else {
+            let end = self.rest.iter().position(|&b| b == b',').unwrap_or(self.rest.len());
+            let field = &self.rest[..end];
+            self.rest = self.rest.get(end + 1..).unwrap_or_default();
+            field.trim_ascii()
+        }
+    }
+
+    /// The next column as an unsigned integer.
+    pub(crate) fn number(&mut self, expected: &'static str) -> Result<u64, Flaw> {
+        let text = self.text();
+        integer(text).ok_or_else(|| self.flaw(expected, text))
+    }
+
+    /// The next column as an unsigned 32-bit integer.
+    pub(crate) fn number_u32(&mut self, expected: &'static str) -> Result<u32, Flaw> {
+        let text = self.text();
+        integer(text).and_then(|n| n.try_into().ok()).ok_or_else(|| self.flaw(expected, text))
+    }
+
+    /// The next column as a decimal number, times 10 to the power `scale` (further digits are dropped).
+    pub(crate) fn decimal(&mut self, scale: u32, expected: &'static str) -> Result<u64, Flaw> {
+        let text = self.text();
+        decimal(text, scale).ok_or_else(|| self.flaw(expected, text))
+    }
+
+    /// Nothing may be left.
+    pub(crate) fn end(&mut self) -> Result<(), Flaw> {
+        let rest = self.rest.trim_ascii();
+        if rest.is_empty() { Ok(()) } else { Err(Flaw::text("the end of the line", self.column + 1, rest)) }
+    }
+
+    /// A flaw of the column last taken.
+    #[cold]
+    pub(crate) fn flaw(&self, expected: &'static str, found: &[u8]) -> Flaw {
+        Flaw::text(expected, self.column, found)
+    }
+}
+
+/// An unsigned decimal integer and nothing else.
+pub(crate) fn integer(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut value = 0u64;
+    if text.len() <= 19 {
+        // 19 digits cannot overflow 64 bits.
+        for &byte in text {
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                return None;
+            }
+            value = value * 10 + u64::from(digit);
+        }
+        return Some(value);
+    }
+    for &byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    Some(value)
+}
+
+/// `text` times 10^`scale`, rounded down: `"1.25"` at scale 3 is 1250.
+pub(crate) fn decimal(text: &[u8], scale: u32) -> Option<u64> {
+    let point = text.iter().position(|&b| b == b'.').unwrap_or(text.len());
+    let (whole, fraction) = text.split_at(point);
+    let fraction = fraction.get(1..).unwrap_or_default();
+    let mut value = if whole.is_empty() && !fraction.is_empty() { 0 } else { integer(whole)? };
+    value = value.checked_mul(10u64.checked_pow(scale)?)?;
+    let mut weight = 10u64.pow(scale);
+    for &byte in fraction {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        weight /= 10;
+        value = value.checked_add(u64::from(digit) * weight)?;
+    }
+    Some(value)
+}
+
+/// A key from its text: the number it is, or else a 64-bit hash of its bytes that never changes between versions.
+pub(crate) fn key_of(text: &[u8]) -> u64 {
+    let numeric = text == b"0" || text.first().is_some_and(|&first| first != b'0');
+    match integer(text) {
+        Some(number) if numeric => number,
+        _ => hash(text),
+    }
+}
+
+/// Hashes eight bytes at a time by multiplying and folding the 128-bit product, as wyhash does.
+pub(crate) fn hash(text: &[u8]) -> u64 {
+    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+    const SEED: u64 = 0xa076_1d64_78bd_642f;
+    let fold = |value: u64| {
+        let product = u128::from(value) * u128::from(MULTIPLIER);
+        (product as u64) ^ ((product >> 64) as u64)
+    };
+    let mut state = SEED ^ text.len() as u64;
+    let (words, rest) = text.as_chunks::<8>();
+    for word in words {
+        state = fold(state ^ u64::from_le_bytes(*word)).wrapping_add(SEED);
+    }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    fold(fold(state ^ u64::from_le_bytes(last)) ^ SEED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_are_checked_for_overflow_and_strays() {
+        assert_eq!(integer(b"18446744073709551615"), Some(u64::MAX));
+        assert_eq!(integer(b"18446744073709551616"), None);
+        assert_eq!(integer(b"00000000000000000000000007"), Some(7));
+        for bad in [&b""[..], b"-1", b"1 ", b"0x10", b"1.0"] {
+            assert_eq!(integer(bad), None);
+        }
+    }
+
+    #[test]
+    fn decimals_keep_every_digit_up_to_the_scale() {
+        assert_eq!(decimal(b"1455591804.310701000", 9), Some(1_455_591_804_310_701_000));
+        assert_eq!(decimal(b"5265.313", 6), Some(5_265_313_000));
+        assert_eq!(decimal(b"7", 3), Some(7000));
+        assert_eq!(decimal(b".5", 3), Some(500));
+        assert_eq!(decimal(b"5.", 3), Some(5000));
+        assert_eq!(decimal(b"1.23456", 3), Some(1234));
+        for bad in [&b""[..], b".", b"1.2.3", b"1e9", b"99999999999999999999"] {
+            assert_eq!(decimal(bad, 9), None);
+        }
+    }
+
+    #[test]
+    fn a_numeric_key_is_its_number_and_a_textual_one_a_fixed_hash() {
+        assert_eq!(key_of(b"42"), 42);
+        assert_eq!(key_of(b"0"), 0);
+        assert_ne!(key_of(b"042"), 42);
+        assert_ne!(key_of(b"a"), key_of(b"a\0"));
+        assert_eq!(key_of(b"82131353f9ddc8c6"), 0xffb9_aaf9_0e12_c5b2);
+    }
+
+    #[test]
+    fn columns_are_walked_in_order_and_flaws_name_theirs() {
+        let mut fields = Fields::commas(b"1, x ,,4");
+        assert_eq!(fields.number("one"), Ok(1));
+        assert_eq!(fields.text(), b"x");
+        let flaw = fields.number("three").unwrap_err();
+        assert_eq!((flaw.expected(), flaw.found()), ("three in column 3".into(), "nothing".into()));
+        assert!(fields.end().is_err());
+        let mut fields = Fields::blanks(b"  1\t 2  ");
+        assert_eq!((fields.number("a"), fields.number("b"), fields.end()), (Ok(1), Ok(2), Ok(())));
+    }
+}

@@ -1,0 +1,150 @@
+//! The registry of trace formats. Adding one is a file here and a line in [`formats!`] below.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::decode::{Batch, Decode, Line};
+use crate::detect::Sample;
+use crate::error::UnknownFormat;
+use crate::request::Kind;
+
+/// A format's entry in the registry.
+pub(crate) struct Spec {
+    /// What users call it.
+    pub(crate) name: &'static str,
+    /// What its keys and sizes mean.
+    pub(crate) kind: Kind,
+    /// Layout of a record, for the table of formats.
+    pub(crate) layout: &'static str,
+    /// Who publishes traces like this.
+    pub(crate) origin: &'static str,
+    /// How well a sample fits, from 0 (not at all) to 100.
+    pub(crate) fit: fn(&Sample<'_>) -> u8,
+    /// Parts of file names, in lower case, that break ties; so does the format's own name.
+    pub(crate) names: &'static [&'static str],
+    /// A decoder at the start of a trace.
+    pub(crate) decoder: fn() -> Box<dyn Decode>,
+    /// A decoder that reads page numbers as disk I/O, where that makes sense.
+    pub(crate) block_decoder: Option<fn() -> Box<dyn Decode>>,
+}
+
+macro_rules! formats {
+    ($($module:ident: $($spec:ident),+;)+) => {
+        $(mod $module;)+
+        static SPECS: &[&Spec] = &[$($(&$module::$spec),+),+];
+    };
+}
+
+formats! {
+    arc: ARC;
+}
+
+/// A trace format. Parses from its name, and prints as it.
+#[derive(Clone, Copy)]
+pub struct Format(&'static Spec);
+
+impl Format {
+    /// All formats.
+    pub fn all() -> impl Iterator<Item = Self> {
+        SPECS.iter().map(|spec| Self(spec))
+    }
+
+    /// The names of all formats, separated by commas.
+    pub fn names() -> String {
+        SPECS.iter().map(|spec| spec.name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The name to give to `--format`.
+    pub fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// How its keys and sizes are read, unless opened `as_blocks`.
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// What a record looks like, in a few words.
+    pub fn layout(&self) -> &'static str {
+        self.0.layout
+    }
+
+    /// Whose traces have it.
+    pub fn origin(&self) -> &'static str {
+        self.0.origin
+    }
+
+    pub(crate) fn fit(self, sample: &Sample<'_>) -> u8 {
+        (self.0.fit)(sample)
+    }
+
+    pub(crate) fn knows_name(self, file: &str) -> bool {
+        self.0.names.iter().chain([&self.0.name]).any(|part| file.contains(part))
+    }
+
+    /// A decoder, and the kind of trace it makes; `None` if it cannot make blocks.
+    pub(crate) fn decoder(self, as_blocks: bool) -> Option<(Box<dyn Decode>, Kind)> {
+        match self.0 {
+            spec if !as_blocks || spec.kind == Kind::Block => Some(((spec.decoder)(), spec.kind)),
+            spec => spec.block_decoder.map(|decoder| (decoder(), Kind::Block)),
+        }
+    }
+}
+
+impl PartialEq for Format {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Format {}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        Self::all()
+            .find(|format| format.name().eq_ignore_ascii_case(name))
+            .ok_or_else(|| UnknownFormat { name: name.to_owned(), formats: Self::names() })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Format({})", self.name())
+    }
+}
+
+/// The formats as a Markdown table, for the manual.
+pub fn formats_table() -> String {
+    let mut table = String::from("| format | kind | a record | traces |\n|---|---|---|---|\n");
+    for spec in SPECS {
+        let kind = format!("{:?}", spec.kind).to_lowercase();
+        table += &format!("| {} | {kind} | {} | {} |\n", spec.name, spec.layout, spec.origin);
+    }
+    table
+}
+
+/// How well a text sample fits `format`: 90 when every line does. A few bad lines are forgiven, so that a trace with
+/// one is recognised and its error tells where it is.
+fn fit_lines(sample: &Sample<'_>, mut format: impl Line) -> u8 {
+    if !sample.is_text() {
+        return 0;
+    }
+    let mut batch = Batch::new(false);
+    let (mut good, mut bad) = (0usize, 0usize);
+    for line in sample.lines() {
+        match format.line(line, &mut batch) {
+            Ok(()) => good += 1,
+            Err(_) if format.header(line) => {}
+            Err(_) => bad += 1,
+        }
+    }
+    if good == 0 || bad * 5 > good { 0 } else { (90 * good / (good + bad)) as u8 }
+}

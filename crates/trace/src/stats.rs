@@ -1,0 +1,157 @@
+//! A trace summed up: what `floe trace info` prints.
+//!
+//! Requests of block traces are counted by the blocks of 4 KiB they touch. The touched blocks are kept as one bit each,
+//! 64 neighbours (256 KiB of disk) to a word in a hash table, so that a footprint of terabytes still fits.
+
+use hashbrown::{HashMap, hash_map::Entry};
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::request::{Kind, Op, Request};
+use crate::trace::Trace;
+
+/// The unit in which the footprint of a block trace is counted.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A trace summed up.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Info {
+    /// The path or name it was opened with.
+    pub trace: String,
+    /// Its format.
+    pub format: &'static str,
+    /// How many requests.
+    pub requests: u64,
+    /// How many of them read.
+    pub reads: u64,
+    /// How many of them write.
+    pub writes: u64,
+    /// Distinct blocks of 4 KiB of a block trace; distinct keys otherwise.
+    pub unique: u64,
+    /// Bytes in the distinct blocks, or in the distinct objects at the largest size each was seen with; as many as keys
+    /// where there are no sizes.
+    pub footprint_bytes: u64,
+    /// Mean size of a request.
+    pub mean_bytes: f64,
+    /// Time from the first record to the latest; 0 when the trace has no times.
+    pub seconds: f64,
+    /// How often blocks of 4 KiB, or keys, were touched.
+    #[serde(skip)]
+    pub touches: u64,
+}
+
+impl Info {
+    /// Reads a trace to its end and sums it up.
+    ///
+    /// # Errors
+    /// The first error of the trace.
+    pub fn of(trace: &mut Trace) -> Result<Self, Error> {
+        let mut stats = Stats::new(trace.kind());
+        for request in trace.by_ref() {
+            stats.add(&request?);
+        }
+        Ok(stats.info(trace.name(), trace.format().name()))
+    }
+
+    /// The share of touches that an infinite cache would hit.
+    pub fn rereference_ratio(&self) -> f64 {
+        if self.touches == 0 { 0.0 } else { 1.0 - self.unique as f64 / self.touches as f64 }
+    }
+}
+
+/// Sums up requests one at a time.
+#[derive(Debug)]
+pub struct Stats {
+    kind: Kind,
+    requests: u64,
+    reads: u64,
+    writes: u64,
+    bytes: u128,
+    touches: u64,
+    unique: u64,
+    object_bytes: u64,
+    last_ns: u64,
+    /// Blocks: a word of 64 blocks by volume and place. Otherwise: the size by key.
+    seen: HashMap<(u32, u64), u64, foldhash::fast::FixedState>,
+}
+
+impl Stats {
+    /// Nothing yet of a trace of this kind.
+    pub fn new(kind: Kind) -> Self {
+        let seen = HashMap::with_hasher(foldhash::fast::FixedState::default());
+        Self {
+            kind,
+            requests: 0,
+            reads: 0,
+            writes: 0,
+            bytes: 0,
+            touches: 0,
+            unique: 0,
+            object_bytes: 0,
+            last_ns: 0,
+            seen,
+        }
+    }
+
+    /// Adds a request.
+    pub fn add(&mut self, request: &Request) {
+        self.requests += 1;
+        self.reads += u64::from(request.op == Op::Read);
+        self.writes += u64::from(request.op == Op::Write);
+        self.bytes += u128::from(request.bytes);
+        self.last_ns = self.last_ns.max(request.time_ns);
+        if self.kind == Kind::Block { self.touch_blocks(request) } else { self.touch_key(request) }
+    }
+
+    fn touch_key(&mut self, request: &Request) {
+        self.touches += 1;
+        let grown = match self.seen.entry((0, request.key)) {
+            Entry::Vacant(entry) => {
+                self.unique += 1;
+                *entry.insert(request.bytes)
+            }
+            Entry::Occupied(mut entry) => {
+                let before = *entry.get();
+                *entry.get_mut() = before.max(request.bytes);
+                *entry.get() - before
+            }
+        };
+        self.object_bytes = self.object_bytes.saturating_add(grown);
+    }
+
+    fn touch_blocks(&mut self, request: &Request) {
+        if request.bytes == 0 {
+            return;
+        }
+        let mut block = request.key / BLOCK_BYTES;
+        let end = (request.key + request.bytes).div_ceil(BLOCK_BYTES);
+        self.touches += end - block;
+        while block < end {
+            let first_bit = block % 64;
+            let bits = (64 - first_bit).min(end - block);
+            let mask = (u64::MAX >> (64 - bits)) << first_bit;
+            let word = self.seen.entry((request.volume, block / 64)).or_insert(0);
+            self.unique += u64::from((mask & !*word).count_ones());
+            *word |= mask;
+            block += bits;
+        }
+    }
+
+    /// What has been added up so far.
+    pub fn info(&self, trace: &str, format: &'static str) -> Info {
+        let footprint_bytes =
+            if self.kind == Kind::Block { self.unique * BLOCK_BYTES } else { self.object_bytes };
+        Info {
+            trace: trace.to_owned(),
+            format,
+            requests: self.requests,
+            reads: self.reads,
+            writes: self.writes,
+            unique: self.unique,
+            footprint_bytes,
+            mean_bytes: if self.requests == 0 { 0.0 } else { self.bytes as f64 / self.requests as f64 },
+            seconds: self.last_ns as f64 / 1e9,
+            touches: self.touches,
+        }
+    }
+}
