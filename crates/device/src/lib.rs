@@ -9,7 +9,20 @@
 //! the ring. An operation holds its slice, so the memory outlives the kernel's use of it whatever the caller does.
 #![allow(unsafe_code)] // io_uring and aligned buffers; each block says why it is sound
 
+mod buffer;
+mod file;
+mod mapping;
+mod memory;
+mod range;
+mod ring;
+
 use std::time::Instant;
+
+pub use buffer::{Buffer, Pool, PoolStats, Slice};
+pub use file::{FileDevice, FileOptions, OpenError};
+pub use io_uring;
+pub use memory::MemoryDevice;
+pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 
 /// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.
 pub const SECTOR_BYTES: u64 = 4096;
@@ -77,5 +90,23 @@ pub trait Device {
     /// When to call [`Device::poll`] even if the ring reports nothing; `None` when nothing is waiting for the clock.
     fn next_due(&self) -> Option<Instant> {
         None
+    }
+}
+
+impl<D: Device + ?Sized> Device for Box<D> {
+    fn size_bytes(&self) -> u64 {
+        (**self).size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        (**self).submit(operation);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        (**self).poll(done);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        (**self).next_due()
     }
 }

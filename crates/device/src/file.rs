@@ -1,0 +1,304 @@
+//! A file or a block device, through the thread's io_uring.
+//!
+//! Reads and writes bypass the page cache (O_DIRECT) where the file system allows it, and use the ring's registered
+//! arena when their slice lies in it. Transfers the kernel cuts short are continued until the whole range is done.
+//! Zeroing and discarding are `fallocate`, with written zeros as the fallback.
+//!
+//! Invariants: an operation's slice is held in `flights` from submission to its last completion, so the kernel never
+//! writes to memory that was given back. Dropping the device submits what is queued and waits for it: disk I/O ends
+//! by itself, and closing a ring would not wait for the disk. Should waiting fail, the slices are leaked instead.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Instant;
+
+use io_uring::{opcode, squeue, types};
+use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
+
+use crate::buffer::{Pool, Slice};
+use crate::range::clip;
+use crate::ring::{Event, Owner, Ring};
+use crate::{Action, Completion, Device, Operation};
+
+mod open;
+
+pub use open::{FileOptions, OpenError};
+
+/// The most bytes one entry moves; the rest follows as a continuation.
+const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+/// Zeros written at a time where the file system cannot zero a range itself.
+const ZEROS_BYTES: u64 = 256 << 10;
+/// Alignment of memory that direct I/O accepts everywhere.
+const DIRECT_ALIGNMENT: usize = 512;
+
+/// A file or block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    ring: Ring,
+    owner: Owner,
+    pool: Pool,
+    file: File,
+    size: u64,
+    direct: bool,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Finished without the kernel: refused, or nothing to do.
+    early: Vec<Completion>,
+    events: Vec<Event>,
+}
+
+/// An operation the kernel has not finished.
+#[derive(Debug)]
+struct Flight {
+    token: u64,
+    /// Where the part still to do begins.
+    offset: u64,
+    /// How much is still to do.
+    left: u64,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// `into` is what the kernel fills; `target` what the caller asked to have filled, if that is not aligned.
+    Read {
+        into: Slice,
+        target: Option<Slice>,
+    },
+    Write {
+        from: Slice,
+        durable: bool,
+    },
+    Zero {
+        may_unmap: bool,
+    },
+    /// Zeroing on a file system that cannot: `zeros` written over and over.
+    ZeroByWriting {
+        zeros: Slice,
+    },
+    Discard,
+    Flush,
+}
+
+impl FileDevice {
+    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second user.
+    ///
+    /// # Errors
+    /// Names the path and what was wrong with it.
+    pub fn open(
+        ring: &Ring,
+        pool: &Pool,
+        path: impl AsRef<Path>,
+        options: FileOptions,
+    ) -> Result<FileDevice, OpenError> {
+        let opened = open::open(path.as_ref(), &options, pool)?;
+        Ok(FileDevice {
+            ring: ring.clone(),
+            owner: ring.owner(),
+            pool: pool.clone(),
+            file: opened.file,
+            size: opened.size,
+            direct: opened.direct,
+            flights: Vec::new(),
+            free: Vec::new(),
+            early: Vec::new(),
+            events: Vec::new(),
+        })
+    }
+
+    /// Whether I/O bypasses the page cache; false when that was not asked for or the file system refused.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Operations the kernel has not finished.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    /// A slice the kernel accepts in place of `slice`: itself, or an aligned one as long.
+    fn aligned(&self, slice: &Slice) -> Option<Slice> {
+        let askew = self.direct && !(slice.as_ptr() as usize).is_multiple_of(DIRECT_ALIGNMENT);
+        askew.then(|| self.pool.allocate(slice.len()).whole())
+    }
+
+    fn begin(&mut self, operation: Operation) -> io::Result<()> {
+        let Operation { token, offset, .. } = operation;
+        let left = clip(&operation, self.size)?;
+        let work = match operation.action {
+            Action::Flush => Work::Flush,
+            Action::Read(into) => {
+                into.slice(left as usize..into.len()).fill_zero();
+                let wanted = into.slice(0..left as usize);
+                match self.aligned(&wanted) {
+                    Some(bounce) => Work::Read { into: bounce, target: Some(wanted) },
+                    None => Work::Read { into: wanted, target: None },
+                }
+            }
+            Action::Write { from, durable } => {
+                let from = from.slice(0..left as usize);
+                let bounce = self.aligned(&from).inspect(|bounce| Slice::copy(&from, bounce));
+                Work::Write { from: bounce.unwrap_or(from), durable }
+            }
+            Action::Zero { may_unmap, .. } => Work::Zero { may_unmap },
+            Action::Discard { .. } => Work::Discard,
+        };
+        if left == 0 && !matches!(work, Work::Flush) {
+            self.early.push(Completion { token, result: Ok(()) });
+            return Ok(());
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        self.flights[slot] = Some(Flight { token, offset, left, work });
+        self.launch(slot).inspect_err(|_| self.land(slot))
+    }
+
+    /// Gives the part of a flight that is still to do to the ring.
+    fn launch(&mut self, slot: usize) -> io::Result<()> {
+        let flight = self.flights[slot].as_ref().expect("launched flights exist");
+        let fd = types::Fd(self.file.as_raw_fd());
+        let entry = flight.entry(fd, &self.ring);
+        // SAFETY: the slices the entry points into stay in `flights`, and the file open, until its completion was
+        // taken; `drop` sees to that too.
+        unsafe { self.ring.push(self.owner, slot as u64, entry) }
+    }
+
+    /// Forgets a flight that no longer concerns the kernel.
+    fn land(&mut self, slot: usize) {
+        self.flights[slot] = None;
+        self.free.push(slot);
+    }
+
+    /// What became of a flight: `None` while more of it is to do.
+    fn finished(&mut self, slot: usize, result: i32) -> Option<io::Result<()>> {
+        let flight = self.flights[slot].as_mut().expect("a completion belongs to a flight");
+        match flight.advance(result, &self.pool) {
+            Progress::Done(result) => Some(result),
+            Progress::More => match self.launch(slot) {
+                Ok(()) => None,
+                Err(error) => Some(Err(error)),
+            },
+        }
+    }
+}
+
+enum Progress {
+    Done(io::Result<()>),
+    More,
+}
+
+impl Flight {
+    fn entry(&self, fd: types::Fd, ring: &Ring) -> squeue::Entry {
+        let (offset, left) = (self.offset, self.left);
+        let len = left.min(TRANSFER_BYTES_MAX) as u32;
+        let write = |from: &Slice, len: u32, flags: i32| match ring.fixed_buffer(from) {
+            Some(index) => {
+                opcode::WriteFixed::new(fd, from.as_ptr(), len, index).offset(offset).rw_flags(flags).build()
+            }
+            None => opcode::Write::new(fd, from.as_ptr(), len).offset(offset).rw_flags(flags).build(),
+        };
+        let allocate =
+            |mode| opcode::Fallocate::new(fd, left).offset(offset).mode(mode | FALLOC_FL_KEEP_SIZE).build();
+        match &self.work {
+            Work::Read { into, .. } => match ring.fixed_buffer(into) {
+                Some(index) => opcode::ReadFixed::new(fd, into.as_ptr(), len, index).offset(offset).build(),
+                None => opcode::Read::new(fd, into.as_ptr(), len).offset(offset).build(),
+            },
+            Work::Write { from, durable } => write(from, len, if *durable { libc::RWF_DSYNC } else { 0 }),
+            Work::ZeroByWriting { zeros } => write(zeros, left.min(zeros.len() as u64) as u32, 0),
+            Work::Zero { may_unmap: true } | Work::Discard => allocate(FALLOC_FL_PUNCH_HOLE),
+            Work::Zero { may_unmap: false } => allocate(FALLOC_FL_ZERO_RANGE),
+            Work::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// Takes in one result of the kernel's.
+    fn advance(&mut self, result: i32, pool: &Pool) -> Progress {
+        match (-result, &self.work) {
+            (libc::EINTR | libc::EAGAIN, _) => return Progress::More,
+            (libc::EOPNOTSUPP, Work::Discard) => return Progress::Done(Ok(())),
+            (libc::EOPNOTSUPP, Work::Zero { .. }) => {
+                let zeros = pool.allocate(self.left.min(ZEROS_BYTES) as usize).whole();
+                zeros.fill_zero();
+                self.work = Work::ZeroByWriting { zeros };
+                return Progress::More;
+            }
+            _ if result < 0 => return Progress::Done(Err(io::Error::from_raw_os_error(-result))),
+            _ => {}
+        }
+        let moved = result as u64;
+        match &mut self.work {
+            Work::Zero { .. } | Work::Discard | Work::Flush => return Progress::Done(Ok(())),
+            _ if moved == 0 => {
+                let message = format!("the file ends at {}, inside the device", self.offset);
+                return Progress::Done(Err(io::Error::new(io::ErrorKind::UnexpectedEof, message)));
+            }
+            Work::Read { into, target } => {
+                let moved = moved as usize;
+                if let Some(target) = target {
+                    Slice::copy(&into.slice(0..moved), &target.slice(0..moved));
+                    *target = target.slice(moved..target.len());
+                }
+                *into = into.slice(moved..into.len());
+            }
+            Work::Write { from, .. } => *from = from.slice(moved as usize..from.len()),
+            Work::ZeroByWriting { .. } => {}
+        }
+        self.offset += moved;
+        self.left -= moved;
+        if self.left == 0 { Progress::Done(Ok(())) } else { Progress::More }
+    }
+}
+
+impl Device for FileDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let token = operation.token;
+        if let Err(error) = self.begin(operation) {
+            self.early.push(Completion { token, result: Err(error) });
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.early);
+        let mut events = std::mem::take(&mut self.events);
+        self.ring.take(self.owner, &mut events);
+        for (slot, result, _) in events.drain(..) {
+            let slot = slot as usize;
+            if let Some(result) = self.finished(slot, result) {
+                let token = self.flights[slot].as_ref().expect("finished flights exist").token;
+                self.land(slot);
+                done.push(Completion { token, result });
+            }
+        }
+        self.events = events;
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        (!self.early.is_empty()).then(Instant::now)
+    }
+}
+
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        let mut events = Vec::new();
+        while self.in_flight() > 0 {
+            if self.ring.wait(None).is_err() {
+                std::mem::forget(std::mem::take(&mut self.flights));
+                return;
+            }
+            self.ring.take(self.owner, &mut events);
+            for (slot, _, _) in events.drain(..) {
+                self.land(slot as usize);
+            }
+        }
+        self.ring.retire(self.owner);
+    }
+}

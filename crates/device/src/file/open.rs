@@ -1,0 +1,197 @@
+//! Opening a file or block device: which one, how large, direct or not, and for us alone.
+//!
+//! Two servers on one file would destroy it, so a writer takes an exclusive advisory lock (`flock`) and readers a
+//! shared one; a block device is also opened with O_EXCL, which a mounted one refuses. Whether direct I/O works is
+//! tried rather than believed: some file systems accept the flag and refuse the reads, and a last sector
+//! that is not whole may be shorter than the disk's unit.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
+
+use crate::SECTOR_BYTES;
+use crate::buffer::Pool;
+
+/// How to open a [`FileDevice`](crate::FileDevice).
+#[derive(Debug, Clone, Default)]
+pub struct FileOptions {
+    /// The size it must have, or is made with. Needed to create.
+    pub size: Option<u64>,
+    /// Make the file, sparse, when it does not exist.
+    pub create: bool,
+    /// Bypass the page cache where possible.
+    pub direct: bool,
+    /// Open for reading only.
+    pub read_only: bool,
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A system call failed.
+    #[error("cannot {what} {path}: {source}", path = path.display())]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Another process (or another part of this one) uses the file.
+    #[error("{path} is in use by another process", path = path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A directory, a socket, a terminal.
+    #[error("{path} is neither a regular file nor a block device", path = path.display())]
+    WrongKind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file must be created but nobody said how large.
+    #[error("{path} does not exist, and no size is given to create it with", path = path.display())]
+    SizeUnknown {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file exists with another size.
+    #[error("{path} has {actual} bytes, not the {wanted} asked for", path = path.display())]
+    WrongSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        actual: u64,
+        /// The size asked for.
+        wanted: u64,
+    },
+    /// Disks come in units of 512 bytes.
+    #[error("{path}: a size of {size} bytes is not a positive multiple of 512", path = path.display())]
+    OddSize {
+        /// The file.
+        path: PathBuf,
+        /// Its size.
+        size: u64,
+    },
+    /// A memory device too large for the machine.
+    #[error("cannot reserve memory for a device of {size} bytes: {source}")]
+    Memory {
+        /// Its size.
+        size: u64,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A memory device has the size it was specified with.
+    #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
+    WrongMemorySize {
+        /// Its size.
+        actual: u64,
+        /// The size asked for.
+        wanted: u64,
+    },
+}
+
+pub(super) struct Opened {
+    pub(super) file: File,
+    pub(super) size: u64,
+    pub(super) direct: bool,
+}
+
+pub(super) fn open(path: &Path, options: &FileOptions, pool: &Pool) -> Result<Opened, OpenError> {
+    let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
+    if let Some(size) = options.size {
+        check_size(path, size)?;
+    }
+    let block_device = match std::fs::metadata(path) {
+        Ok(data) if data.file_type().is_block_device() => true,
+        Ok(data) if data.is_file() => false,
+        Ok(_) => return Err(OpenError::WrongKind { path: path.to_owned() }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && options.create => {
+            create(path, options)?;
+            false
+        }
+        Err(error) => return Err(failed("open")(error)),
+    };
+
+    let exclusive = if block_device && !options.read_only { libc::O_EXCL } else { 0 };
+    let open = |flags| {
+        let mut how = OpenOptions::new();
+        how.read(true).write(!options.read_only).custom_flags(flags | exclusive | libc::O_CLOEXEC).open(path)
+    };
+    let attempt = if options.direct { open(libc::O_DIRECT) } else { open(0) };
+    let (mut file, mut direct) = match attempt {
+        Err(error) if options.direct && error.raw_os_error() == Some(libc::EINVAL) => {
+            (open(0).map_err(failed("open"))?, false)
+        }
+        Err(error) if exclusive != 0 && error.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(OpenError::InUse { path: path.to_owned() });
+        }
+        other => (other.map_err(failed("open"))?, options.direct),
+    };
+
+    let size = seek(&file, SeekFrom::End(0)).map_err(|e| failed("find the size of")(e.into()))?;
+    if let Some(wanted) = options.size
+        && wanted != size
+    {
+        return Err(OpenError::WrongSize { path: path.to_owned(), actual: size, wanted });
+    }
+    check_size(path, size)?;
+    if direct && !direct_works(&file, size, pool) {
+        // The lock below is on the file that stays open, not on this first attempt.
+        (file, direct) = (open(0).map_err(failed("open"))?, false);
+    }
+    lock(&file, path, options.read_only)?;
+    Ok(Opened { file, size, direct })
+}
+
+/// Makes a sparse file; of two processes that try, one does.
+fn create(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
+    let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
+    let size = options.size.ok_or_else(|| OpenError::SizeUnknown { path: path.to_owned() })?;
+    let file = match OpenOptions::new().write(true).create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        other => other.map_err(failed("create"))?,
+    };
+    file.set_len(size).and_then(|()| file.sync_all()).map_err(|error| {
+        // Half made is worse than not made: the next start would find a file of the wrong size.
+        let _ = std::fs::remove_file(path);
+        failed("set the size of")(error)
+    })
+}
+
+fn check_size(path: &Path, size: u64) -> Result<(), OpenError> {
+    if size == 0 || !size.is_multiple_of(512) {
+        return Err(OpenError::OddSize { path: path.to_owned(), size });
+    }
+    Ok(())
+}
+
+fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
+    let how = if read_only {
+        FlockOperation::NonBlockingLockShared
+    } else {
+        FlockOperation::NonBlockingLockExclusive
+    };
+    flock(file, how).map_err(|error| match error {
+        rustix::io::Errno::WOULDBLOCK => OpenError::InUse { path: path.to_owned() },
+        other => OpenError::System { what: "lock", path: path.to_owned(), source: other.into() },
+    })
+}
+
+/// Whether the file takes direct reads of its first sector and of the odd end of its last.
+fn direct_works(file: &File, size: u64, pool: &Pool) -> bool {
+    let tail = size % SECTOR_BYTES;
+    let works = |offset: u64, len: u64| {
+        let buffer = pool.allocate(len as usize);
+        // SAFETY: the buffer is `len` bytes long and lives across the call.
+        unsafe {
+            libc::pread(file.as_raw_fd(), buffer.whole().as_ptr().cast(), len as usize, offset as i64) >= 0
+        }
+    };
+    works(0, size.min(SECTOR_BYTES)) && (tail == 0 || works(size - tail, tail))
+}

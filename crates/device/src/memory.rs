@@ -1,0 +1,129 @@
+//! A device that is plain memory.
+//!
+//! The bytes are anonymous memory, so a large device costs nothing until written. An operation is carried out when
+//! submitted and reported at the next poll. Clones share the bytes, each with its own completions: a test
+//! keeps one to look at what a server wrote. Nothing survives a power cut; [`Action::Flush`] succeeds.
+//!
+//! Invariant: all access is by raw copies within `size`; no reference into the bytes exists.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::mapping::Mapping;
+use crate::range::clip;
+use crate::{Action, Completion, Device, Operation, SECTOR_BYTES};
+
+/// A block device in memory, zero at first.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    bytes: Rc<Mapping>,
+    size: u64,
+    done: Vec<Completion>,
+}
+
+impl MemoryDevice {
+    /// A device of `size` zero bytes.
+    ///
+    /// # Panics
+    /// When `size` is not a multiple of 512 or the address space has no room for it.
+    pub fn new(size: u64) -> MemoryDevice {
+        MemoryDevice::try_new(size)
+            .unwrap_or_else(|error| panic!("cannot make a memory device of {size} bytes: {error}"))
+    }
+
+    /// A device of `size` zero bytes.
+    ///
+    /// # Errors
+    /// When `size` is not a multiple of 512 or the address space has no room for it.
+    pub fn try_new(size: u64) -> io::Result<MemoryDevice> {
+        if !size.is_multiple_of(512) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the size is not a multiple of 512"));
+        }
+        let len = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let mapped = len.checked_next_multiple_of(SECTOR_BYTES as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(MemoryDevice { bytes: Rc::new(Mapping::new(mapped)?), size, done: Vec::new() })
+    }
+
+    /// Copies bytes out, past all operations.
+    ///
+    /// # Panics
+    /// When the range reaches outside the device.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) {
+        let from = self.at(offset, into.len());
+        // SAFETY: `at` checked the range; `into` is Rust memory and cannot overlap the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies bytes in, past all operations.
+    ///
+    /// # Panics
+    /// When the range reaches outside the device.
+    pub fn write_at(&self, offset: u64, from: &[u8]) {
+        let to = self.at(offset, from.len());
+        // SAFETY: `at` checked the range; `from` is Rust memory and cannot overlap the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    fn at(&self, offset: u64, len: usize) -> *mut u8 {
+        let end = offset.checked_add(len as u64);
+        assert!(end.is_some_and(|end| end <= self.size), "{len} bytes at {offset} of {}", self.size);
+        // SAFETY: the offset is within the mapping, which is at least `size` long.
+        unsafe { self.bytes.start().as_ptr().add(offset as usize) }
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        let whole = len / SECTOR_BYTES * SECTOR_BYTES;
+        self.bytes.forget(offset as usize, whole as usize)?;
+        let (tail, tail_len) = (offset + whole, (len - whole) as usize);
+        // SAFETY: `at` checks the range.
+        unsafe { std::ptr::write_bytes(self.at(tail, tail_len), 0, tail_len) };
+        Ok(())
+    }
+
+    fn carry_out(&self, operation: &Operation) -> io::Result<()> {
+        let len = clip(operation, self.size)?;
+        let at = self.at(operation.offset.min(self.size), len as usize);
+        match &operation.action {
+            Action::Read(into) => {
+                // SAFETY: `at` covers `len` bytes of the mapping, `into` at least as many of a buffer; a buffer
+                // is never inside a device's mapping.
+                unsafe { std::ptr::copy_nonoverlapping(at, into.as_ptr(), len as usize) };
+                into.slice(len as usize..into.len()).fill_zero();
+            }
+            Action::Write { from, .. } => {
+                // SAFETY: as above, the other way round.
+                unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at, len as usize) };
+            }
+            Action::Zero { .. } | Action::Discard { .. } => self.zero(operation.offset, len)?,
+            Action::Flush => {}
+        }
+        Ok(())
+    }
+}
+
+impl Clone for MemoryDevice {
+    /// The same bytes, with completions of its own.
+    fn clone(&self) -> MemoryDevice {
+        MemoryDevice { bytes: Rc::clone(&self.bytes), size: self.size, done: Vec::new() }
+    }
+}
+
+impl Device for MemoryDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let result = self.carry_out(&operation);
+        self.done.push(Completion { token: operation.token, result });
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.done);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        (!self.done.is_empty()).then(Instant::now)
+    }
+}

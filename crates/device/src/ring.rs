@@ -1,0 +1,283 @@
+//! One thread's io_uring, shared by everything on that thread that waits.
+//!
+//! Each device or socket layer takes an [`Owner`] and tags its entries with it; one [`Ring::wait`] submits what everyone
+//! pushed, sleeps until something finishes, and sorts the completions into a queue per owner, from where
+//! [`Ring::take`] fetches them. So one system call serves all of a thread's disks and sockets.
+//!
+//! Invariants: a completion is in exactly one place (kernel, completion queue, its owner's queue) until taken; none is
+//! lost when the completion queue overflows, since the kernel keeps the surplus (`IORING_FEAT_NODROP`) and `wait` goes
+//! on collecting until it has given everything up. `wait` never sleeps while some owner's queue still holds events.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use io_uring::types::{SubmitArgs, Timespec};
+use io_uring::{EnterFlags, IoUring, squeue};
+use rustix::io::Errno;
+
+use crate::buffer::{Pool, Slice};
+
+const TOKEN_BITS: u32 = 48;
+const TOKEN_MASK: u64 = (1 << TOKEN_BITS) - 1;
+
+/// One finished entry: its token, its result (a negative errno on failure), its completion flags.
+pub type Event = (u64, i32, u32);
+
+/// Who pushed an entry, and so whose queue its completion goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u16);
+
+/// Why a ring could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// The kernel has no io_uring, or forbids it.
+    #[error("cannot set up an io_uring with {entries} entries: {source}")]
+    Setup {
+        /// Submission entries asked for.
+        entries: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel's io_uring is too old.
+    #[error("the kernel's io_uring lacks {0} (Linux 5.11 or newer is needed)")]
+    Missing(&'static str),
+}
+
+/// Why an arena could not be registered. Everything works without, only slower.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The kernel refused; usually the limit on locked memory (RLIMIT_MEMLOCK).
+    #[error("cannot register a buffer arena of {bytes} bytes with io_uring: {source}")]
+    Refused {
+        /// Size of the arena.
+        bytes: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// A ring registers one arena.
+    #[error("this ring has already registered an arena")]
+    Already,
+}
+
+/// A handle to a thread's io_uring. Clones share it.
+#[derive(Clone)]
+pub struct Ring(Rc<Inner>);
+
+struct Inner {
+    uring: RefCell<IoUring>,
+    owners: RefCell<Owners>,
+    /// Events sorted but not yet taken.
+    ready: Cell<usize>,
+    /// Address range of the registered arena.
+    fixed: Cell<(usize, usize)>,
+    /// Keeps the registered arena from being unmapped and its addresses from meaning something else.
+    registered: RefCell<Option<Pool>>,
+}
+
+#[derive(Default)]
+struct Owners {
+    queues: Vec<Vec<Event>>,
+    retired: Vec<u16>,
+}
+
+impl Ring {
+    /// A ring with room for `entries` submissions at a time (rounded up to a power of two) and four times as many
+    /// completions. More may be in flight than either.
+    pub fn new(entries: u32) -> Result<Ring, RingError> {
+        let uring = setup(entries).map_err(|source| RingError::Setup { entries, source })?;
+        if !uring.params().is_feature_ext_arg() {
+            return Err(RingError::Missing("timeouts on waiting"));
+        }
+        if !uring.params().is_feature_nodrop() {
+            return Err(RingError::Missing("lossless completion queues"));
+        }
+        Ok(Ring(Rc::new(Inner {
+            uring: RefCell::new(uring),
+            owners: RefCell::default(),
+            ready: Cell::new(0),
+            fixed: Cell::new((0, 0)),
+            registered: RefCell::new(None),
+        })))
+    }
+
+    /// A tag of one's own.
+    ///
+    /// # Panics
+    /// When 65,536 owners exist.
+    pub fn owner(&self) -> Owner {
+        let mut owners = self.0.owners.borrow_mut();
+        if let Some(owner) = owners.retired.pop() {
+            return Owner(owner);
+        }
+        owners.queues.push(Vec::new());
+        Owner(u16::try_from(owners.queues.len() - 1).expect("fewer than 65,536 owners on one ring"))
+    }
+
+    /// Gives a tag back. Nothing pushed under it may be in flight.
+    pub(crate) fn retire(&self, owner: Owner) {
+        let mut owners = self.0.owners.borrow_mut();
+        let left = std::mem::take(&mut owners.queues[owner.0 as usize]).len();
+        self.0.ready.set(self.0.ready.get() - left);
+        owners.retired.push(owner.0);
+    }
+
+    /// Queues an entry; it reaches the kernel at the next [`Ring::wait`], or now if the submission queue is full.
+    /// Overwrites the entry's user data.
+    ///
+    /// # Errors
+    /// When the queue is full and the kernel refuses to take it.
+    ///
+    /// # Panics
+    /// When `token` needs more than 48 bits.
+    ///
+    /// # Safety
+    /// Whatever the entry points to (memory, file descriptor) stays valid until its last completion was taken.
+    pub unsafe fn push(&self, owner: Owner, token: u64, entry: squeue::Entry) -> io::Result<()> {
+        assert!(token <= TOKEN_MASK, "a ring token has 48 bits");
+        let entry = entry.user_data(u64::from(owner.0) << TOKEN_BITS | token);
+        loop {
+            // SAFETY: the caller keeps what the entry points to valid.
+            if unsafe { self.0.uring.borrow_mut().submission().push(&entry) }.is_ok() {
+                return Ok(());
+            }
+            match self.enter(0, None) {
+                Ok(()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Submits everything pushed and waits for at least one completion, until `timeout` has passed (`None`: for
+    /// ever; zero: not at all) or a signal arrives. Says how many events there are to take.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<usize> {
+        let pending = self.0.ready.get() > 0 || !self.0.uring.borrow_mut().completion().is_empty();
+        match timeout {
+            _ if pending => self.enter(0, None)?,
+            Some(Duration::ZERO) => self.enter(0, None)?,
+            _ => self.enter(1, timeout)?,
+        }
+        Ok(self.0.ready.get())
+    }
+
+    /// [`Ring::wait`] until a point in time, as [`Device::next_due`](crate::Device::next_due) gives it.
+    pub fn wait_until(&self, due: Option<Instant>) -> io::Result<usize> {
+        self.wait(due.map(|due| due.saturating_duration_since(Instant::now())))
+    }
+
+    /// Moves the owner's events to `events`.
+    pub fn take(&self, owner: Owner, events: &mut Vec<Event>) {
+        let queue = &mut self.0.owners.borrow_mut().queues[owner.0 as usize];
+        self.0.ready.set(self.0.ready.get() - queue.len());
+        events.append(queue);
+    }
+
+    /// Registers the pool's arena, which spares the kernel looking up its pages at every read and write. The ring keeps
+    /// the arena alive from then on.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or an arena is registered already: I/O with the pool's memory works all the same.
+    pub fn register_pool(&self, pool: &Pool) -> Result<(), RegisterError> {
+        let mut registered = self.0.registered.borrow_mut();
+        if registered.is_some() {
+            return Err(RegisterError::Already);
+        }
+        let (start, bytes) = pool.arena();
+        let vector = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: bytes };
+        // SAFETY: the arena stays mapped while the ring lives, since `registered` holds the pool.
+        unsafe { self.0.uring.borrow().submitter().register_buffers(&[vector]) }
+            .map_err(|source| RegisterError::Refused { bytes, source })?;
+        *registered = Some(pool.clone());
+        let start = start.as_ptr() as usize;
+        self.0.fixed.set((start, start + bytes));
+        Ok(())
+    }
+
+    /// The number of the registered buffer that `slice` lies in, for `ReadFixed` and `WriteFixed`.
+    pub fn fixed_buffer(&self, slice: &Slice) -> Option<u16> {
+        let (start, end) = self.0.fixed.get();
+        let at = slice.as_ptr() as usize;
+        (start <= at && at + slice.len() <= end).then_some(0)
+    }
+
+    /// Submits, waits for `want` completions, sorts what there is. Passing conditions (a signal, a timeout, a kernel
+    /// short of resources) are no errors: the caller comes back.
+    fn enter(&self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
+        let mut uring = self.0.uring.borrow_mut();
+        let queue = uring.submission();
+        let (pushed, collect) = (queue.len(), queue.taskrun() || queue.cq_overflow());
+        drop(queue);
+        let entered = match timeout {
+            _ if want == 0 && pushed == 0 && !collect => Ok(0),
+            // SAFETY: no argument is passed, and the submission queue holds `pushed` valid entries.
+            _ if want == 0 => unsafe {
+                uring.submitter().enter::<libc::sigset_t>(
+                    pushed as u32,
+                    0,
+                    EnterFlags::GETEVENTS.bits(),
+                    None,
+                )
+            },
+            None => uring.submit_and_wait(want),
+            Some(timeout) => {
+                let until = Timespec::from(timeout);
+                uring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&until))
+            }
+        };
+        self.sort(&mut uring)?;
+        entered.map(drop).or_else(passing)
+    }
+
+    /// Empties the completion queue, and what the kernel held back for want of room in it, into the owners' queues.
+    fn sort(&self, uring: &mut IoUring) -> io::Result<()> {
+        let queues = &mut self.0.owners.borrow_mut().queues;
+        loop {
+            for entry in uring.completion() {
+                let (owner, token) = (entry.user_data() >> TOKEN_BITS, entry.user_data() & TOKEN_MASK);
+                queues[owner as usize].push((token, entry.result(), entry.flags()));
+                self.0.ready.set(self.0.ready.get() + 1);
+            }
+            if !uring.submission().cq_overflow() {
+                return Ok(());
+            }
+            // SAFETY: nothing is submitted and no argument passed.
+            unsafe { uring.submitter().enter::<libc::sigset_t>(0, 0, EnterFlags::GETEVENTS.bits(), None) }
+                .map(drop)
+                .or_else(passing)?;
+        }
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("ready", &self.0.ready.get()).finish_non_exhaustive()
+    }
+}
+
+/// The best setup this kernel knows: completions are run by the thread that waits, when it waits, and interrupt nobody.
+fn setup(entries: u32) -> io::Result<IoUring> {
+    let base = || {
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(entries.saturating_mul(4));
+        builder
+    };
+    base()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .setup_submit_all()
+        .build(entries)
+        .or_else(|_| base().setup_coop_taskrun().setup_taskrun_flag().setup_submit_all().build(entries))
+        .or_else(|_| base().build(entries))
+}
+
+/// Errors of `io_uring_enter` that mean "try again after collecting".
+fn passing(error: io::Error) -> io::Result<()> {
+    match Errno::from_io_error(&error) {
+        Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),
+        _ => Err(error),
+    }
+}
