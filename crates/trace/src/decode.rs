@@ -154,8 +154,10 @@ impl<L: Line> Decode for Lines<L> {
 pub(crate) enum Step {
     /// It was good and this long.
     Took(usize),
-    /// It is at least this long, and more bytes are needed to say more.
-    Need(usize),
+    /// So many bytes were no record, such as a header.
+    Skip(usize),
+    /// It is longer than the input.
+    Need,
     /// It was bad; the next one starts after so many bytes.
     Bad(usize, Flaw),
 }
@@ -185,9 +187,13 @@ impl<R: Record> Decode for Records<R> {
             let rest = &input[at..];
             let (used, flaw) = match self.format.record(rest, batch) {
                 Step::Took(used) => (used, None),
+                Step::Skip(used) => {
+                    at += used;
+                    continue;
+                }
                 Step::Bad(used, flaw) => (used, Some(flaw)),
-                Step::Need(_) if !ended => break,
-                Step::Need(_) => {
+                Step::Need if !ended => break,
+                Step::Need => {
                     let flaw =
                         Flaw { expected: "a whole record", column: 0, found: Found::Bytes(rest.len()) };
                     (rest.len(), Some(flaw))

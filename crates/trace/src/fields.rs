@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(key_of(b"0"), 0);
         assert_ne!(key_of(b"042"), 42);
         assert_ne!(key_of(b"a"), key_of(b"a\0"));
-        assert_eq!(key_of(b"82131353f9ddc8c6"), 0xffb9_aaf9_0e12_c5b2);
+        assert_eq!(key_of(b"82131353f9ddc8c6"), 8_157_107_895_310_623_028);
     }
 
     #[test]

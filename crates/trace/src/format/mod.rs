@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::decode::{Batch, Decode, Line};
+use crate::decode::{Batch, Decode, Line, Record, Step};
 use crate::detect::Sample;
 use crate::error::UnknownFormat;
 use crate::request::Kind;
@@ -36,7 +36,21 @@ macro_rules! formats {
 }
 
 formats! {
+    adaptsize: ADAPTSIZE;
+    alibaba: ALIBABA;
     arc: ARC;
+    cachelib: CACHELIB;
+    disksim: DISKSIM, SSDSIM;
+    keys: BE32, BE64, LE32, LE64;
+    msr: MSR;
+    oracle_general: ORACLE_GENERAL;
+    plain: PLAIN;
+    spc: SPC;
+    srt: SRT;
+    systor: SYSTOR;
+    tencent: TENCENT;
+    twitter: TWITTER;
+    vscsi: VSCSI;
 }
 
 /// A trace format. Parses from its name, and prints as it.
@@ -147,4 +161,32 @@ fn fit_lines(sample: &Sample<'_>, mut format: impl Line) -> u8 {
         }
     }
     if good == 0 || bad * 5 > good { 0 } else { (90 * good / (good + bad)) as u8 }
+}
+
+/// How well a binary sample fits `format`: 95 when every record does.
+fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> u8 {
+    const RECORDS: usize = 256;
+    let mut batch = Batch::new(false);
+    let (mut rest, mut good, mut bad) = (sample.bytes, 0usize, 0usize);
+    while !rest.is_empty() && good + bad < RECORDS {
+        let used = match format.record(rest, &mut batch) {
+            Step::Took(used) => {
+                good += 1;
+                used
+            }
+            Step::Skip(used) => used,
+            Step::Bad(used, _) => {
+                bad += 1;
+                used
+            }
+            Step::Need => break,
+        };
+        rest = rest.get(used..).unwrap_or_default();
+    }
+    if good == 0 || bad * 5 > good { 0 } else { (95 * good / (good + bad)) as u8 }
+}
+
+/// Whether a line starts like this, in upper or lower case.
+fn starts_with(line: &[u8], start: &[u8]) -> bool {
+    line.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
 }

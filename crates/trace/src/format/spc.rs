@@ -1,0 +1,51 @@
+//! The Storage Performance Council's trace format (revision 1.0.1), as in the UMass repository (Financial, WebSearch).
+//!
+//! `ASU, LBA (sectors), size (bytes), opcode (R or W, in either case), timestamp (s)`, comma-separated; fields after these
+//! are optional and passed over. An application storage unit (ASU) is a volume.
+
+use super::{Spec, fit_lines};
+use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block, range};
+use crate::fields::{Fields, Flaw};
+use crate::request::{Kind, Op};
+
+pub(super) static SPC: Spec = Spec {
+    name: "spc",
+    kind: Kind::Block,
+    layout: "csv: ASU, sector, bytes, R or W, time (s, with a fraction)",
+    origin: "UMass trace repository (Financial, WebSearch), SPC",
+    fit: |sample| fit_lines(sample, Spc::new()),
+    names: &[],
+    decoder: || Box::new(Lines::new(Spc::new())),
+    block_decoder: None,
+};
+
+struct Spc {
+    clock: Clock,
+}
+
+impl Spc {
+    fn new() -> Self {
+        Self { clock: Clock::new(1) }
+    }
+}
+
+impl Line for Spc {
+    fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
+        let mut fields = Fields::commas(line);
+        let asu = fields.number_u32("an application storage unit")?;
+        let sector = fields.number("the first sector")?;
+        let length = fields.number("a size in bytes")?;
+        let extent = sector
+            .checked_mul(SECTOR_BYTES)
+            .and_then(|offset| range(offset, length, 1))
+            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", length.to_string().as_bytes()))?;
+        let op = match fields.text() {
+            b"R" | b"r" => Op::Read,
+            b"W" | b"w" => Op::Write,
+            other => return Err(fields.flaw("R or W", other)),
+        };
+        let time_ns = fields.decimal(9, "a time in s")?;
+        batch.push(block(self.clock.since_first_ns(time_ns), op, asu, extent));
+        Ok(())
+    }
+}
