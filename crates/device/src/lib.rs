@@ -12,17 +12,21 @@
 mod buffer;
 mod file;
 mod mapping;
+pub mod medium;
 mod memory;
 mod range;
 mod ring;
+mod spec;
 
 use std::time::Instant;
 
 pub use buffer::{Buffer, Pool, PoolStats, Slice};
 pub use file::{FileDevice, FileOptions, OpenError};
 pub use io_uring;
+pub use medium::{Medium, MediumDevice};
 pub use memory::MemoryDevice;
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
+pub use spec::{Role, Spec, SpecError};
 
 /// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.
 pub const SECTOR_BYTES: u64 = 4096;

@@ -1,0 +1,189 @@
+//! A device that answers as late as a medium would.
+//!
+//! The inner operation starts at once; its completion is held back until the model says it is due. From 50 µs on, the
+//! caller sleeps in the ring's wait until the time [`Device::next_due`] gives. Shorter latencies are below what a
+//! sleeping thread hits reliably: there the sleep ends a little early and `poll` spins the rest, never longer
+//! than [`SPIN_NS`]. The CPU time so spent is counted and so is how late each completion came, because a
+//! benchmark on a simulated medium is worth only what its timing error is.
+//!
+//! Invariants: no completion before it is due; a completion whose inner operation was slower than the medium comes as
+//! soon as it can; media with a bandwidth budget never spin.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::model::{Direction, Medium, Model, Timing};
+use crate::{Action, Completion, Device, Operation};
+
+/// Latencies from here on are slept in full.
+const SLEEP_NS: u64 = 50_000;
+/// The longest `poll` spins, and how much earlier than due a short sleep ends.
+const SPIN_NS: u64 = 12_000;
+/// Lateness is recorded up to here.
+const ERROR_NS_MAX: u64 = 10_000_000_000;
+
+/// A device slowed down to a [`Medium`].
+#[derive(Debug)]
+pub struct MediumDevice<D> {
+    inner: D,
+    model: Model,
+    epoch: Instant,
+    operations: Vec<Held>,
+    free: Vec<usize>,
+    /// Finished inside, by due time.
+    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    finished: Vec<Completion>,
+    lateness: Histogram<u64>,
+    spun: Duration,
+}
+
+#[derive(Debug)]
+struct Held {
+    token: u64,
+    due_ns: u64,
+    /// Worth spinning for.
+    short: bool,
+    result: std::io::Result<()>,
+}
+
+/// How late completions came, compared with when they were due.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TimingError {
+    /// Completions counted.
+    pub completions: u64,
+    /// Mean lateness.
+    pub mean: Duration,
+    /// Median lateness.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+}
+
+impl<D: Device> MediumDevice<D> {
+    /// Slows `inner` down; the seed fixes the latencies drawn. Sets the thread's timer slack to the least, since the
+    /// kernel otherwise lets every sleep run 50 µs over.
+    pub fn new(inner: D, medium: Medium, seed: u64) -> MediumDevice<D> {
+        // SAFETY: only changes how precisely this thread's timers fire.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
+        MediumDevice {
+            inner,
+            model: Model::new(medium, seed),
+            epoch: Instant::now(),
+            operations: Vec::new(),
+            free: Vec::new(),
+            waiting: BinaryHeap::new(),
+            finished: Vec::new(),
+            lateness: Histogram::new_with_bounds(1, ERROR_NS_MAX, 2).expect("the bounds are in order"),
+            spun: Duration::ZERO,
+        }
+    }
+
+    /// The medium it imitates.
+    pub fn medium(&self) -> &Medium {
+        self.model.medium()
+    }
+
+    /// The device within.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// CPU time spent spinning for short latencies.
+    pub fn spun(&self) -> Duration {
+        self.spun
+    }
+
+    /// How late completions came so far.
+    pub fn timing_error(&self) -> TimingError {
+        TimingError {
+            completions: self.lateness.len(),
+            mean: Duration::from_nanos(self.lateness.mean() as u64),
+            p50: Duration::from_nanos(self.lateness.value_at_quantile(0.5)),
+            p99: Duration::from_nanos(self.lateness.value_at_quantile(0.99)),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// Takes in what the inner device finished.
+    fn collect(&mut self) {
+        self.inner.poll(&mut self.finished);
+        for Completion { token: slot, result } in self.finished.drain(..) {
+            let slot = slot as usize;
+            self.operations[slot].result = result;
+            self.waiting.push(Reverse((self.operations[slot].due_ns, slot)));
+        }
+    }
+
+    /// Hands out what is due, and says how long until the next is.
+    fn release(&mut self, done: &mut Vec<Completion>) -> Option<(u64, bool)> {
+        while let Some(&Reverse((due_ns, slot))) = self.waiting.peek() {
+            let now_ns = self.now_ns();
+            let held = &mut self.operations[slot];
+            if due_ns > now_ns {
+                return Some((due_ns - now_ns, held.short));
+            }
+            self.lateness.saturating_record(now_ns - due_ns);
+            let result = std::mem::replace(&mut held.result, Ok(()));
+            done.push(Completion { token: held.token, result });
+            self.free.push(slot);
+            self.waiting.pop();
+        }
+        None
+    }
+}
+
+impl<D: Device> Device for MediumDevice<D> {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let (direction, bytes) = match &operation.action {
+            Action::Read(into) => (Direction::Read, into.len() as u64),
+            Action::Write { from, .. } => (Direction::Write, from.len() as u64),
+            // A command without data: the medium unmaps rather than writes.
+            Action::Zero { .. } | Action::Discard { .. } => (Direction::Write, 0),
+            Action::Flush => (Direction::Flush, 0),
+        };
+        let now_ns = self.now_ns();
+        let due_ns = self.model.start(now_ns, direction, bytes);
+        let short = self.model.medium().timing == Timing::Latency && due_ns - now_ns < SLEEP_NS;
+        let held = Held { token: operation.token, due_ns, short, result: Ok(()) };
+        let slot = self.free.pop().unwrap_or(self.operations.len());
+        if slot == self.operations.len() {
+            self.operations.push(held);
+        } else {
+            self.operations[slot] = held;
+        }
+        self.inner.submit(Operation { token: slot as u64, ..operation });
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let before = done.len();
+        self.collect();
+        let mut next = self.release(done);
+        if done.len() > before || !matches!(next, Some((left_ns, true)) if left_ns <= SPIN_NS) {
+            return;
+        }
+        let began = Instant::now();
+        while done.len() == before && next.is_some() {
+            std::hint::spin_loop();
+            next = self.release(done);
+        }
+        self.spun += began.elapsed();
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let own = self.waiting.peek().map(|&Reverse((due_ns, slot))| {
+            let early_ns = if self.operations[slot].short { SPIN_NS } else { 0 };
+            self.epoch + Duration::from_nanos(due_ns.saturating_sub(early_ns))
+        });
+        self.inner.next_due().into_iter().chain(own).min()
+    }
+}

@@ -1,0 +1,238 @@
+//! When an operation on a medium is done.
+//!
+//! A medium is a few servers behind a bus. An operation waits for a free server (queue depth), keeps it for a log-normal
+//! latency, and moves its bytes over a bus that it shares with the other operations of its direction; it is done when
+//! both are. While others write, reads get less of the bus and wait longer: *write interference*, a table measured in
+//! "Writes Hurt" (NVCache), whose figure for eight readers on Optane is 12 GB/s alone, 3.4 with one writer,
+//! 0.8 with eight.
+//!
+//! Memory-like media answer faster than any timer: they have only the bus, as a token bucket that lets short
+//! bursts through at once.
+//!
+//! Invariants: no clock and no hidden state: the same seed and calls give the same answers; a larger operation in
+//! the same place is never done earlier; over any long run a direction's bytes stay within its bandwidth.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::StandardNormal;
+
+use crate::SECTOR_BYTES;
+
+/// Standard deviations from the median to the 99th percentile of a normal distribution.
+const P99_DEVIATIONS: f64 = 2.326_347_9;
+/// Samples further out than this are cut off, which keeps one wild draw from stopping a run.
+const DEVIATIONS_MAX: f64 = 4.0;
+/// How far a token bucket may run ahead of the clock.
+const BURST_NS: f64 = 100_000.0;
+
+/// Which way an operation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the medium.
+    Read,
+    /// To the medium.
+    Write,
+    /// Nowhere: waits for the writes in flight and makes them last.
+    Flush,
+}
+
+/// One direction's figures.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Path {
+    /// Median latency of an operation of 4 KiB on an idle medium.
+    pub median_ns: f64,
+    /// 99th percentile of the same.
+    pub p99_ns: f64,
+    /// Bytes per second of all operations together.
+    pub bytes_per_second: f64,
+    /// Operations per second of all together, where that is limited by other things than depth and latency.
+    pub operations_per_second: f64,
+}
+
+/// What reads keep while `writers` writes are in flight.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interference {
+    /// Concurrent writes.
+    pub writers: u32,
+    /// Fraction of the read throughput that remains.
+    pub read_throughput: f64,
+    /// Factor on the read latency.
+    pub read_latency: f64,
+}
+
+/// How completions are timed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Timing {
+    /// Each operation has its own latency.
+    Latency,
+    /// Only bandwidth is kept, by a token bucket; latencies are below what a timer can do.
+    Budget,
+}
+
+/// A kind of storage.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Medium {
+    /// The name it is asked for by.
+    pub name: &'static str,
+    /// What it is, for help texts.
+    pub description: &'static str,
+    /// Reads.
+    pub read: Path,
+    /// Writes.
+    pub write: Path,
+    /// Latency of a flush once the writes before it are done.
+    pub flush_ns: f64,
+    /// Operations it works on at the same time.
+    pub servers: u32,
+    /// Whether reads and writes share one bus.
+    pub half_duplex: bool,
+    /// How writes slow reads, by rising number of writers.
+    pub interference: &'static [Interference],
+    /// How completions are timed.
+    pub timing: Timing,
+}
+
+impl Medium {
+    /// What reads keep with `writers` writes in flight: the table, geometrically interpolated.
+    pub fn interference_of(&self, writers: usize) -> Interference {
+        let alone = Interference { writers: 0, read_throughput: 1.0, read_latency: 1.0 };
+        let writers = u32::try_from(writers).unwrap_or(u32::MAX);
+        let above = self.interference.iter().find(|row| row.writers >= writers);
+        let below = self.interference.iter().rev().find(|row| row.writers <= writers).unwrap_or(&alone);
+        match above {
+            _ if writers == 0 => alone,
+            Some(above) if above.writers > below.writers => {
+                let log = |n: u32| f64::from(n.max(1)).ln();
+                let share = (log(writers) - log(below.writers)) / (log(above.writers) - log(below.writers));
+                let between = |a: f64, b: f64| a * (b / a).powf(share);
+                Interference {
+                    writers,
+                    read_throughput: between(below.read_throughput, above.read_throughput),
+                    read_latency: between(below.read_latency, above.read_latency),
+                }
+            }
+            _ => *below,
+        }
+    }
+}
+
+/// The state of one device of a [`Medium`].
+#[derive(Debug, Clone)]
+pub struct Model {
+    medium: Medium,
+    random: SmallRng,
+    /// When each server is free again.
+    servers: BinaryHeap<Reverse<u64>>,
+    /// When the bus of each direction is free again; one entry for both when half-duplex.
+    bus_free_ns: [f64; 2],
+    /// Until when each write under way disturbs reads.
+    writers: BinaryHeap<Reverse<u64>>,
+    /// When the last write submitted so far is done.
+    writes_done_ns: u64,
+}
+
+impl Model {
+    /// An idle device; the seed fixes every latency it will draw.
+    pub fn new(medium: Medium, seed: u64) -> Model {
+        let servers = (0..medium.servers.max(1)).map(|_| Reverse(0)).collect();
+        Model {
+            medium,
+            random: SmallRng::seed_from_u64(seed),
+            servers,
+            bus_free_ns: [0.0; 2],
+            writers: BinaryHeap::new(),
+            writes_done_ns: 0,
+        }
+    }
+
+    /// The medium it models.
+    pub fn medium(&self) -> &Medium {
+        &self.medium
+    }
+
+    /// Writes under way at `now_ns`.
+    pub fn writers(&mut self, now_ns: u64) -> usize {
+        while self.writers.peek().is_some_and(|&Reverse(until)| until <= now_ns) {
+            self.writers.pop();
+        }
+        self.writers.len()
+    }
+
+    /// Starts an operation at `now_ns`, which never goes back, and says when it is done.
+    pub fn start(&mut self, now_ns: u64, direction: Direction, bytes: u64) -> u64 {
+        let writers = self.writers(now_ns);
+        let draw: f64 = self.random.sample(StandardNormal);
+        let deviations = draw.clamp(-DEVIATIONS_MAX, DEVIATIONS_MAX);
+        match direction {
+            Direction::Read => {
+                let disturbed = self.medium.interference_of(writers);
+                let path = self.medium.read;
+                let latency_ns = path.latency_ns(deviations) * disturbed.read_latency;
+                let remains = disturbed.read_throughput;
+                self.transfer(
+                    now_ns,
+                    0,
+                    latency_ns,
+                    path.rest_ns(bytes) / remains,
+                    path.bus_ns(bytes) / remains,
+                )
+            }
+            Direction::Write => {
+                let path = self.medium.write;
+                let (latency_ns, bus_ns) = (path.latency_ns(deviations), path.bus_ns(bytes));
+                let due_ns = self.transfer(now_ns, 1, latency_ns, path.rest_ns(bytes), bus_ns);
+                // A burst may answer early; the medium is busy with it all the same.
+                self.writers.push(Reverse(due_ns.max(now_ns + (latency_ns + bus_ns) as u64)));
+                self.writes_done_ns = self.writes_done_ns.max(due_ns);
+                due_ns
+            }
+            Direction::Flush => {
+                let spread = (self.medium.write.sigma() * deviations).exp();
+                now_ns.max(self.writes_done_ns) + (self.medium.flush_ns * spread) as u64
+            }
+        }
+    }
+
+    /// Puts an operation on the servers and the bus. `rest_ns` is the time its bytes past the first sector take.
+    fn transfer(&mut self, now_ns: u64, bus: usize, latency_ns: f64, rest_ns: f64, bus_ns: f64) -> u64 {
+        let bus = &mut self.bus_free_ns[if self.medium.half_duplex { 0 } else { bus }];
+        let now = now_ns as f64;
+        match self.medium.timing {
+            Timing::Budget => {
+                *bus = bus.max(now - BURST_NS) + bus_ns;
+                now_ns.max(bus.ceil() as u64)
+            }
+            Timing::Latency => {
+                let turn = bus.max(now);
+                *bus = turn + bus_ns;
+                let Reverse(free_ns) = self.servers.pop().expect("a medium has at least one server");
+                let served_ns = free_ns.max(now_ns) + latency_ns as u64;
+                self.servers.push(Reverse(served_ns));
+                (turn.max(served_ns as f64) + rest_ns).ceil() as u64
+            }
+        }
+    }
+}
+
+impl Path {
+    fn sigma(&self) -> f64 {
+        (self.p99_ns / self.median_ns).ln() / P99_DEVIATIONS
+    }
+
+    fn latency_ns(&self, deviations: f64) -> f64 {
+        self.median_ns * (self.sigma() * deviations).exp()
+    }
+
+    /// The part of a large operation's latency that its size adds.
+    fn rest_ns(&self, bytes: u64) -> f64 {
+        bytes.saturating_sub(SECTOR_BYTES) as f64 / self.bytes_per_second * 1e9
+    }
+
+    /// How long an operation keeps the bus.
+    fn bus_ns(&self, bytes: u64) -> f64 {
+        (bytes as f64 / self.bytes_per_second).max(1.0 / self.operations_per_second) * 1e9
+    }
+}

@@ -1,0 +1,252 @@
+//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme` or `memory:64MiB`.
+//!
+//! The form of the command line and of configuration files. A comma ends the path and separates settings; anything else,
+//! also `=` and `:`, may be part of the path. Printing a [`Spec`] gives text that parses to the same.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+
+use crate::buffer::Pool;
+use crate::file::{FileDevice, FileOptions, OpenError};
+use crate::medium::{Medium, MediumDevice};
+use crate::memory::MemoryDevice;
+use crate::ring::Ring;
+use crate::{Device, SECTOR_BYTES};
+
+/// Seed of the latencies of a medium asked for by text, so that runs can be compared.
+const MEDIUM_SEED: u64 = 0xF10E;
+
+/// Which device, before it is opened.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spec {
+    kind: Kind,
+    medium: Option<Medium>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Kind {
+    File { path: PathBuf, size: Option<u64> },
+    Memory { size: u64 },
+}
+
+/// What a device is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The slow volume: exists, unless the spec gives a size to create it with.
+    Backing {
+        /// Never written to.
+        read_only: bool,
+    },
+    /// The fast one: created when missing.
+    Cache {
+        /// Its size in bytes.
+        size: u64,
+    },
+}
+
+/// What is wrong with a device's text.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SpecError {
+    /// Neither `file:` nor `memory:`.
+    #[error("unknown kind of device in {spec:?}; there are file:PATH and memory:SIZE")]
+    Kind {
+        /// The text.
+        spec: String,
+    },
+    /// `file:` without a path.
+    #[error("no path in {spec:?}; write file:PATH")]
+    NoPath {
+        /// The text.
+        spec: String,
+    },
+    /// `memory:` without a size.
+    #[error("no size in {spec:?}; write memory:SIZE, such as memory:64MiB")]
+    NoSize {
+        /// The text.
+        spec: String,
+    },
+    /// A setting this kind of device does not have.
+    #[error("unknown setting {setting:?} in {spec:?}; there are {known}")]
+    Setting {
+        /// The text.
+        spec: String,
+        /// The setting.
+        setting: String,
+        /// What there is.
+        known: &'static str,
+    },
+    /// The same setting twice.
+    #[error("setting {setting:?} is given twice in {spec:?}")]
+    Twice {
+        /// The text.
+        spec: String,
+        /// The setting.
+        setting: String,
+    },
+    /// A size that is no size.
+    #[error("{size:?} in {spec:?} is not a size; write 4096, 64KiB or 10GiB")]
+    Size {
+        /// The text.
+        spec: String,
+        /// The size.
+        size: String,
+    },
+    /// A size a device cannot have.
+    #[error("size {size} in {spec:?} is not a positive multiple of {unit} bytes")]
+    SizeUnit {
+        /// The text.
+        spec: String,
+        /// The size in bytes.
+        size: u64,
+        /// What it must be a multiple of.
+        unit: u64,
+    },
+    /// A medium nobody knows.
+    #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
+    Medium {
+        /// The text.
+        spec: String,
+        /// The medium.
+        medium: String,
+    },
+}
+
+impl Spec {
+    /// The size it names, if it does.
+    pub fn size_bytes(&self) -> Option<u64> {
+        match self.kind {
+            Kind::File { size, .. } => size,
+            Kind::Memory { size } => Some(size),
+        }
+    }
+
+    /// The file it names.
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match &self.kind {
+            Kind::File { path, .. } => Some(path),
+            Kind::Memory { .. } => None,
+        }
+    }
+
+    /// The medium it is to imitate.
+    pub fn medium(&self) -> Option<&Medium> {
+        self.medium.as_ref()
+    }
+
+    /// Opens (and if its role allows, creates) the device, on one thread's ring and pool.
+    ///
+    /// # Errors
+    /// Names the file and what was wrong with it; a cache's size must be the one the spec gives, if it gives one.
+    pub fn open(&self, ring: &Ring, pool: &Pool, role: Role) -> Result<Box<dyn Device>, OpenError> {
+        let wanted = match role {
+            Role::Backing { .. } => self.size_bytes(),
+            Role::Cache { size } => Some(size),
+        };
+        match (&self.kind, wanted) {
+            (Kind::File { path, size: Some(size) }, Some(wanted)) if *size != wanted => {
+                Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted })
+            }
+            (Kind::File { path, .. }, size) => {
+                let read_only = role == Role::Backing { read_only: true };
+                let options = FileOptions { size, create: size.is_some(), direct: true, read_only };
+                Ok(self.slowed(FileDevice::open(ring, pool, path, options)?))
+            }
+            (Kind::Memory { size }, Some(wanted)) if *size != wanted => {
+                Err(OpenError::WrongMemorySize { actual: *size, wanted })
+            }
+            (Kind::Memory { size }, _) => {
+                let device = MemoryDevice::try_new(*size)
+                    .map_err(|source| OpenError::Memory { size: *size, source })?;
+                Ok(self.slowed(device))
+            }
+        }
+    }
+
+    fn slowed(&self, device: impl Device + 'static) -> Box<dyn Device> {
+        match &self.medium {
+            Some(medium) => Box::new(MediumDevice::new(device, medium.clone(), MEDIUM_SEED)),
+            None => Box::new(device),
+        }
+    }
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Spec, SpecError> {
+        let spec = || text.to_owned();
+        let (kind, rest) = text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?;
+        let mut parts = rest.split(',');
+        let first = parts.next().unwrap_or_default();
+        let known = match kind {
+            "file" if first.is_empty() => return Err(SpecError::NoPath { spec: spec() }),
+            "file" => "size=SIZE and medium=NAME",
+            "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
+            "memory" => "medium=NAME",
+            _ => return Err(SpecError::Kind { spec: spec() }),
+        };
+        let (mut size, mut medium) = (None, None);
+        for setting in parts {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            let again = match name {
+                "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
+                "medium" => {
+                    let found = Medium::named(value)
+                        .ok_or_else(|| SpecError::Medium { spec: spec(), medium: value.to_owned() })?;
+                    medium.replace(found).is_some()
+                }
+                _ => return Err(SpecError::Setting { spec: spec(), setting: name.to_owned(), known }),
+            };
+            if again {
+                return Err(SpecError::Twice { spec: spec(), setting: name.to_owned() });
+            }
+        }
+        let kind = match kind {
+            "file" => Kind::File { path: first.into(), size },
+            _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
+        };
+        Ok(Spec { kind, medium })
+    }
+}
+
+fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
+    let ByteSize(size) =
+        text.parse().map_err(|_| SpecError::Size { spec: spec.to_owned(), size: text.to_owned() })?;
+    // Fractions and overflow are cut off without a word by the parser; the largest size stands for overflow.
+    if size == 0 || size == u64::MAX || !size.is_multiple_of(unit) {
+        return Err(SpecError::SizeUnit { spec: spec.to_owned(), size, unit });
+    }
+    Ok(size)
+}
+
+/// A size in the largest unit that expresses it exactly.
+struct Exact(u64);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.into_iter().find(|(shift, _)| self.0.is_multiple_of(1 << shift)) {
+            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::File { path, size: None } => write!(f, "file:{}", path.display())?,
+            Kind::File { path, size: Some(size) } => {
+                write!(f, "file:{},size={}", path.display(), Exact(*size))?;
+            }
+            Kind::Memory { size } => write!(f, "memory:{}", Exact(*size))?,
+        }
+        match &self.medium {
+            Some(medium) => write!(f, ",medium={}", medium.name),
+            None => Ok(()),
+        }
+    }
+}
