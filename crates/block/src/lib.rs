@@ -1,1 +1,30 @@
-//! Not yet written.
+//! The block cache: adaptive blocks, groups and write policies, as state machines without I/O.
+//!
+//! [`BlockCache`] takes [`Request`]s and completions and gives [`Order`]s; it never touches a byte of data, a
+//! device or a clock. So the code that a server runs over io_uring is the code that the simulator runs over nothing
+//! and the tests run over failing devices. [`Driver`] carries orders out on real [`floe_device::Device`]s.
+//!
+//! The algorithms are AdaCache's (Yang et al.): `allocate` has the missing intervals and the greedy allocation,
+//! `directory` the groups and the two-level replacement, `shard` what happens to a request, `cache` the splitting
+//! over shards.
+
+mod allocate;
+mod bits;
+mod cache;
+mod directory;
+mod driver;
+mod geometry;
+mod locks;
+mod order;
+mod shard;
+mod stats;
+
+pub use allocate::{greedy_blocks, largest_fitting, missing_intervals};
+pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
+pub use driver::{Answer, Driver};
+pub use geometry::{
+    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, SECTOR_BYTES, Sectors, VolumeId, format_size,
+};
+pub use order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
+pub use shard::WriteMode;
+pub use stats::{Counters, Requests, Stats};

@@ -1,0 +1,504 @@
+//! What is cached where: blocks, their groups, and the two-level order in which they leave.
+//!
+//! The cache space is cut into *groups* as large as the largest block; a group holds blocks of one size, side by
+//! side (AdaCache, section III.C). All blocks stand in one order and all groups in another; a touch promotes the
+//! block and its group. Room for a block is found, in turn: in the open group of its size, in a free group, in
+//! place of the coldest block if that has the same size, or by emptying the coldest group (section III.D).
+//!
+//! A block dies only with its place: by replacement or with its whole group. Losing its data (a trim, a failed
+//! write) merely clears its valid bits, so groups never have holes.
+//!
+//! A block is a slot in flat arrays: 16 bytes here, 8 for its place in the order, 5 to 11 in the hash index; a group
+//! is 5 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
+//! choose between groups, and their order does not exist.
+//!
+//! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds exactly the blocks
+//! with dirty sectors.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use floe_policy::{Access, Lru, Ranked, Slot};
+use hashbrown::HashTable;
+
+use crate::bits::Bits;
+use crate::geometry::{BlockSizes, Class, Place, Sectors, VolumeId};
+
+/// No slot, no group.
+const NONE: u32 = u32::MAX;
+
+/// How many of the coldest blocks or groups are looked at for one that is not in use.
+const VICTIMS_TRIED: usize = 64;
+
+/// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the user's data.
+const GROWTH_SHARE: usize = 16;
+
+/// A block, by its slot.
+pub(crate) type Block = Slot;
+
+#[derive(Debug, Clone, Copy)]
+struct Record {
+    place: Place,
+    /// Where it is kept, counted in smallest blocks from the start of the shard's cache space.
+    at: u32,
+    /// The next block of the same group, so that a group can be emptied.
+    next: u32,
+}
+
+/// A group that still has room.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    group: u32,
+    taken: u16,
+}
+
+/// How room for a block can be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It is there.
+    Free,
+    /// By replacing this block, which has the wanted size.
+    Replace(Block),
+    /// By emptying this group.
+    Empty(u32),
+}
+
+/// What a directory has done since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) blocks_replaced: u64,
+    pub(crate) groups_emptied: u64,
+}
+
+/// The mapping of one shard.
+#[derive(Debug)]
+pub(crate) struct Directory<E = Lru> {
+    sizes: BlockSizes,
+    records: Vec<Record>,
+    free_slot: u32,
+    live: Vec<u64>,
+    index: Vec<HashTable<u32>>,
+    block_order: E,
+    /// First block of each group's chain, and the size of its blocks.
+    chains: Vec<u32>,
+    classes: Vec<Class>,
+    group_limit: u32,
+    free_groups: Vec<u32>,
+    group_order: E,
+    open: Vec<Option<Open>>,
+    valid: Bits,
+    dirty_bits: Bits,
+    dirty: BTreeMap<Place, Block>,
+    pub(crate) tally: Tally,
+}
+
+impl<E: Ranked + Default> Directory<E> {
+    /// An empty directory over `sectors` of cache space; what is less than a whole group at the end is not used.
+    pub(crate) fn new(sizes: BlockSizes, sectors: u64) -> Self {
+        let group_limit = sectors / sizes.largest();
+        let used = group_limit * sizes.largest();
+        let units = used / sizes.smallest();
+        assert!(units < u64::from(NONE), "a shard holds fewer than 2^32 smallest blocks, not {units}");
+        let classes = sizes.count();
+        Self {
+            records: Vec::new(),
+            free_slot: NONE,
+            live: vec![0; classes],
+            index: vec![HashTable::new(); classes],
+            block_order: E::default(),
+            chains: Vec::new(),
+            classes: Vec::new(),
+            group_limit: group_limit as u32,
+            free_groups: Vec::new(),
+            group_order: E::default(),
+            open: vec![None; classes],
+            valid: Bits::new(used),
+            dirty_bits: Bits::new(used),
+            dirty: BTreeMap::new(),
+            tally: Tally::default(),
+            sizes,
+        }
+    }
+
+    /// Whether groups can differ in what they hold, so that choosing between them means something.
+    fn grouped(&self) -> bool {
+        self.sizes.count() > 1
+    }
+
+    fn units_per_group(&self) -> u32 {
+        (self.sizes.largest() / self.sizes.smallest()) as u32
+    }
+
+    fn group(&self, block: Block) -> u32 {
+        self.records[block.index()].at / self.units_per_group()
+    }
+
+    fn class(&self, block: Block) -> Class {
+        self.classes[self.group(block) as usize]
+    }
+
+    /// The block that covers a sector. Sizes are tried from the smallest, as in Algorithm 1.
+    #[inline]
+    pub(crate) fn find(&self, volume: VolumeId, sector: u64) -> Option<Block> {
+        for class in self.sizes.classes() {
+            if self.live[class.0 as usize] == 0 {
+                continue;
+            }
+            let size = self.sizes.sectors(class);
+            let place = Place::new(volume, sector & !(size - 1));
+            let same = |&slot: &u32| self.records[slot as usize].place == place;
+            if let Some(&slot) = self.index[class.0 as usize].find(place.hash(), same) {
+                return Some(Slot(slot));
+            }
+        }
+        None
+    }
+
+    pub(crate) fn volume(&self, block: Block) -> VolumeId {
+        self.records[block.index()].place.volume()
+    }
+
+    /// The sectors of its volume that a block holds.
+    #[inline]
+    pub(crate) fn sectors(&self, block: Block) -> Sectors {
+        let start = self.records[block.index()].place.sector();
+        start..start + self.sizes.sectors(self.class(block))
+    }
+
+    /// Where on the cache device, in sectors, a run of a block's sectors is kept.
+    #[inline]
+    pub(crate) fn cache_sectors(&self, block: Block, run: &Sectors) -> Range<u64> {
+        let Record { place, at, .. } = self.records[block.index()];
+        debug_assert!(place.sector() <= run.start && run.end <= self.sectors(block).end);
+        let start = u64::from(at) * self.sizes.smallest() + (run.start - place.sector());
+        start..start + (run.end - run.start)
+    }
+
+    /// Promotes a block and its group.
+    #[inline]
+    pub(crate) fn touch(&mut self, block: Block) {
+        self.block_order.access(block);
+        if self.grouped() {
+            self.group_order.access(Slot(self.group(block)));
+        }
+    }
+
+    /// The run cut into parts of equal validity.
+    pub(crate) fn validity(&self, block: Block, run: &Sectors) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+        self.bit_runs(&self.valid, block, run)
+    }
+
+    /// The dirty parts of a block, in order.
+    pub(crate) fn dirty_runs(&self, block: Block) -> impl Iterator<Item = Sectors> + '_ {
+        let runs = self.bit_runs(&self.dirty_bits, block, &self.sectors(block));
+        runs.filter_map(|(run, dirty)| dirty.then_some(run))
+    }
+
+    fn bit_runs<'a>(
+        &self,
+        bits: &'a Bits,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'a, E> {
+        let kept = self.cache_sectors(block, run);
+        let (kept_start, start) = (kept.start, run.start);
+        bits.runs(kept)
+            .map(move |(at, bit)| (at.start - kept_start + start..at.end - kept_start + start, bit))
+    }
+
+    pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
+        self.valid.all(self.cache_sectors(block, run))
+    }
+
+    pub(crate) fn is_dirty(&self, block: Block) -> bool {
+        self.dirty_bits.any(self.cache_sectors(block, &self.sectors(block)))
+    }
+
+    pub(crate) fn is_dirty_in(&self, block: Block, run: &Sectors) -> bool {
+        self.dirty_bits.any(self.cache_sectors(block, run))
+    }
+
+    /// The cache holds what the backing device holds.
+    pub(crate) fn set_clean(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.set(kept.clone());
+        self.dirty_bits.clear(kept);
+        self.forget_if_clean(block);
+    }
+
+    /// The cache holds what the backing device does not.
+    pub(crate) fn set_dirty(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.set(kept.clone());
+        self.dirty_bits.set(kept);
+        self.dirty.insert(self.records[block.index()].place, block);
+    }
+
+    /// The cache holds nothing of use there.
+    pub(crate) fn set_invalid(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.clear(kept.clone());
+        self.dirty_bits.clear(kept);
+        self.forget_if_clean(block);
+    }
+
+    /// As [`Directory::set_invalid`], sparing dirty sectors: they are the only copy.
+    pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        let clean: Vec<Range<u64>> =
+            self.dirty_bits.runs(kept).filter_map(|(run, dirty)| (!dirty).then_some(run)).collect();
+        for run in clean {
+            self.valid.clear(run);
+        }
+    }
+
+    fn forget_if_clean(&mut self, block: Block) {
+        if !self.dirty.is_empty() && !self.is_dirty(block) {
+            self.dirty.remove(&self.records[block.index()].place);
+        }
+    }
+
+    /// Blocks with dirty sectors, in backing order.
+    pub(crate) fn dirty_blocks(&self) -> impl Iterator<Item = Block> + '_ {
+        self.dirty.values().copied()
+    }
+
+    /// How room for a block of `class` can be had without taking a block for which `in_use` holds; `None` when
+    /// everything cold is in use.
+    pub(crate) fn room(&self, class: Class, in_use: impl Fn(Block) -> bool) -> Option<Room> {
+        let opened = self.open[class.0 as usize].is_some();
+        if opened || !self.free_groups.is_empty() || self.chains.len() < self.group_limit as usize {
+            return Some(Room::Free);
+        }
+        let coldest = self.block_order.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block));
+        match coldest {
+            Some(block) if self.class(block) == class => Some(Room::Replace(block)),
+            _ => {
+                let idle = |group: &Slot| !self.blocks_of(group.0).any(&in_use);
+                self.group_order
+                    .coldest_first()
+                    .take(VICTIMS_TRIED)
+                    .find(idle)
+                    .map(|group| Room::Empty(group.0))
+            }
+        }
+    }
+
+    /// The blocks of a group.
+    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + '_ {
+        let block = |slot: u32| (slot != NONE).then_some(Slot(slot));
+        std::iter::successors(block(self.chains[group as usize]), move |at| {
+            block(self.records[at.index()].next)
+        })
+    }
+
+    /// The blocks that making this room would take.
+    pub(crate) fn victims(&self, room: Room) -> impl Iterator<Item = Block> + '_ {
+        let (block, group) = match room {
+            Room::Free => (None, None),
+            Room::Replace(block) => (Some(block), None),
+            Room::Empty(group) => (None, Some(group)),
+        };
+        block.into_iter().chain(group.into_iter().flat_map(|group| self.blocks_of(group)))
+    }
+
+    /// Makes a block, with no valid sector, in room that [`Directory::room`] has just found.
+    ///
+    /// # Panics
+    /// When a victim is dirty, or the block overlaps another.
+    pub(crate) fn allocate(&mut self, volume: VolumeId, start: u64, class: Class, room: Room) -> Block {
+        let place = Place::new(volume, start);
+        if let Room::Replace(block) = room {
+            self.unmap(block);
+            self.records[block.index()].place = place;
+            self.map(block, class);
+            self.touch(block);
+            self.tally.blocks_replaced += 1;
+            return block;
+        }
+        if let Room::Empty(group) = room {
+            self.empty(group);
+        }
+        let (group, number) = self.take_from_open_group(class);
+        let units = (self.sizes.sectors(class) / self.sizes.smallest()) as u32;
+        let at = group * self.units_per_group() + u32::from(number) * units;
+        let next = std::mem::replace(&mut self.chains[group as usize], NONE);
+        let block = self.new_slot(Record { place, at, next });
+        self.chains[group as usize] = block.0;
+        self.map(block, class);
+        self.block_order.insert(block, &Access { hash: place.hash() });
+        if self.grouped() {
+            self.group_order.access(Slot(group));
+        }
+        block
+    }
+
+    /// The next place in the open group of a class: the group and the number of the block within it.
+    fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
+        let open = match self.open[class.0 as usize] {
+            Some(open) => open,
+            None => Open { group: self.open_group(class), taken: 0 },
+        };
+        let taken = open.taken + 1;
+        let full = u64::from(taken) == self.sizes.per_group(class);
+        self.open[class.0 as usize] = (!full).then_some(Open { taken, ..open });
+        (open.group, open.taken)
+    }
+
+    fn open_group(&mut self, class: Class) -> u32 {
+        let group = match self.free_groups.pop() {
+            Some(group) => {
+                self.classes[group as usize] = class;
+                group
+            }
+            None => {
+                let group = self.chains.len() as u32;
+                assert!(group < self.group_limit, "room was promised where there is none");
+                reserve_by_share(&mut self.chains, self.group_limit as usize);
+                reserve_by_share(&mut self.classes, self.group_limit as usize);
+                self.chains.push(NONE);
+                self.classes.push(class);
+                group
+            }
+        };
+        if self.grouped() {
+            self.group_order.reserve(self.chains.len());
+            self.group_order.insert(Slot(group), &Access { hash: u64::from(group) });
+        }
+        group
+    }
+
+    /// Takes every block out of a group and makes it free.
+    fn empty(&mut self, group: u32) {
+        let mut slot = self.chains[group as usize];
+        while slot != NONE {
+            let next = self.records[slot as usize].next;
+            self.unmap(Slot(slot));
+            self.block_order.remove(Slot(slot));
+            self.records[slot as usize].next = self.free_slot;
+            self.free_slot = slot;
+            slot = next;
+        }
+        let class = self.classes[group as usize];
+        if self.open[class.0 as usize].is_some_and(|open| open.group == group) {
+            self.open[class.0 as usize] = None;
+        }
+        self.chains[group as usize] = NONE;
+        self.group_order.remove(Slot(group));
+        self.free_groups.push(group);
+        self.tally.groups_emptied += 1;
+    }
+
+    fn new_slot(&mut self, record: Record) -> Block {
+        if self.free_slot == NONE {
+            let most = self.group_limit as usize * self.units_per_group() as usize;
+            reserve_by_share(&mut self.records, most);
+            self.records.push(record);
+            self.block_order.reserve(self.records.len());
+            return Slot(self.records.len() as u32 - 1);
+        }
+        let slot = self.free_slot;
+        self.free_slot = std::mem::replace(&mut self.records[slot as usize], record).next;
+        Slot(slot)
+    }
+
+    fn map(&mut self, block: Block, class: Class) {
+        let records = &self.records;
+        let hash = |&slot: &u32| records[slot as usize].place.hash();
+        self.index[class.0 as usize].insert_unique(hash(&block.0), block.0, hash);
+        self.live[class.0 as usize] += 1;
+        debug_assert!(
+            !self.valid.any(self.cache_sectors(block, &self.sectors(block))),
+            "new blocks are empty"
+        );
+    }
+
+    fn unmap(&mut self, block: Block) {
+        assert!(!self.is_dirty(block), "a dirty block was about to be dropped");
+        let kept = self.cache_sectors(block, &self.sectors(block));
+        self.valid.clear(kept);
+        let class = self.class(block).0 as usize;
+        let place = self.records[block.index()].place;
+        let entry = self.index[class].find_entry(place.hash(), |&slot| slot == block.0);
+        entry.expect("a block of the directory is in its index").remove();
+        self.live[class] -= 1;
+    }
+
+    /// Blocks of each class at present.
+    pub(crate) fn live(&self) -> &[u64] {
+        &self.live
+    }
+
+    pub(crate) fn dirty_sectors(&self) -> u64 {
+        self.dirty_bits.ones()
+    }
+
+    pub(crate) fn valid_sectors(&self) -> u64 {
+        self.valid.ones()
+    }
+
+    /// Bytes of memory held for blocks and groups, without the two bits a sector.
+    pub(crate) fn block_metadata_bytes(&self) -> u64 {
+        /// A table's control byte and its entry.
+        const INDEX_ENTRY_BYTES: usize = 1 + size_of::<u32>();
+        let index: usize =
+            self.index.iter().map(|table| table_buckets(table.capacity()) * INDEX_ENTRY_BYTES).sum();
+        let bytes = self.records.capacity() * size_of::<Record>()
+            + self.chains.capacity() * size_of::<u32>()
+            + self.classes.capacity() * size_of::<Class>()
+            + self.free_groups.capacity() * size_of::<u32>()
+            + self.block_order.memory_bytes()
+            + self.group_order.memory_bytes()
+            + index
+            + self.dirty.len() * DIRTY_ENTRY_BYTES;
+        bytes as u64
+    }
+
+    /// Bytes of memory held for valid and dirty bits.
+    pub(crate) fn sector_metadata_bytes(&self) -> u64 {
+        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes()) as u64
+    }
+
+    /// Checks the invariants of the module's header, slowly.
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn check(&self) {
+        let mut taken = std::collections::HashMap::new();
+        let mut seen = 0;
+        for group in 0..self.chains.len() as u32 {
+            for block in self.blocks_of(group) {
+                seen += 1;
+                assert_eq!(self.find(self.volume(block), self.sectors(block).start), Some(block));
+                for (number, sector) in self.sectors(block).enumerate() {
+                    let other = taken.insert((self.volume(block), sector), block);
+                    assert_eq!(other, None, "two blocks cover sector {sector}");
+                    let kept = self.cache_sectors(block, &(sector..sector + 1));
+                    assert_eq!(
+                        kept.start,
+                        self.cache_sectors(block, &self.sectors(block)).start + number as u64
+                    );
+                    assert!(!self.dirty_bits.any(kept.clone()) || self.valid.all(kept));
+                }
+                assert_eq!(self.is_dirty(block), self.dirty.contains_key(&self.records[block.index()].place));
+            }
+        }
+        assert_eq!(seen, self.live.iter().sum::<u64>());
+        assert_eq!(seen, self.block_order.len() as u64);
+        assert_eq!(self.dirty.values().filter(|&&block| self.is_dirty(block)).count(), self.dirty.len());
+    }
+}
+
+/// A B-tree's share of a key and value, its nodes half to wholly full.
+const DIRTY_ENTRY_BYTES: usize = (size_of::<Place>() + size_of::<Block>()) * 3 / 2;
+
+/// Buckets of a hash table that reports this capacity: an eighth of them stay empty.
+fn table_buckets(capacity: usize) -> usize {
+    if capacity == 0 { 0 } else { (capacity * 8 / 7).next_power_of_two() }
+}
+
+/// Makes room for one more element, growing by a sixteenth and never past `most`.
+fn reserve_by_share<T>(array: &mut Vec<T>, most: usize) {
+    if array.len() == array.capacity() {
+        let step = (array.len() / GROWTH_SHARE).max(16).min(most.saturating_sub(array.len())).max(1);
+        array.reserve_exact(step);
+    }
+}

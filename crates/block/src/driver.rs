@@ -1,0 +1,251 @@
+//! Carries the cache's orders out on real devices and buffers.
+//!
+//! One thread owns a driver with its devices. [`Driver::submit`] takes requests, [`Driver::advance`] moves everything
+//! that can move without waiting, [`Driver::take_answers`] tells what is done. Between calls the thread waits on the
+//! ring its devices share, no longer than until [`Driver::next_due`].
+
+use std::io;
+use std::time::Instant;
+
+use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
+use floe_policy::{Lru, Ranked};
+use hashbrown::HashMap;
+
+use crate::cache::BlockCache;
+use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
+use crate::stats::Stats;
+
+/// The end of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Answer {
+    /// Its name, which will be given to other requests.
+    pub request: RequestId,
+    /// How it ended.
+    pub result: Result<(), Fault>,
+}
+
+/// A device, and whether its last operation failed: the first failure of a row is worth a line in the log.
+struct Watched {
+    device: Box<dyn Device>,
+    name: String,
+    failing: bool,
+    errors: u64,
+}
+
+/// A block cache with its devices.
+pub struct Driver<E = Lru> {
+    cache: BlockCache<E>,
+    cache_device: Watched,
+    backings: Vec<Watched>,
+    pool: Pool,
+    /// The buffer of each request under way.
+    requests: Vec<Option<Buffer>>,
+    free_requests: Vec<RequestId>,
+    scratches: HashMap<ScratchId, Buffer, foldhash::fast::FixedState>,
+    orders: Vec<Order>,
+    answers: Vec<Answer>,
+    done: Vec<Completion>,
+}
+
+impl<E: Ranked + Default> Driver<E> {
+    /// A driver of an empty cache on `cache_device`, taking buffers from `pool`.
+    pub fn new(cache: BlockCache<E>, cache_device: Box<dyn Device>, pool: Pool) -> Self {
+        let watched =
+            Watched { device: cache_device, name: "cache device".into(), failing: false, errors: 0 };
+        Self {
+            cache,
+            cache_device: watched,
+            backings: Vec::new(),
+            pool,
+            requests: Vec::new(),
+            free_requests: Vec::new(),
+            scratches: HashMap::default(),
+            orders: Vec::new(),
+            answers: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Adds a volume on a backing device; `name` is for the log.
+    pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
+        let id = self.cache.add_volume(backing.size_bytes());
+        let name = format!("backing device of volume {name}");
+        self.backings.push(Watched { device: backing, name, failing: false, errors: 0 });
+        id
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &BlockCache<E> {
+        &self.cache
+    }
+
+    /// What the cache counts.
+    pub fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+
+    /// Failed operations of the cache device and of all backing devices.
+    pub fn device_errors(&self) -> (u64, u64) {
+        (self.cache_device.errors, self.backings.iter().map(|backing| backing.errors).sum())
+    }
+
+    /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero outside of it.
+    pub fn buffer(&self, request: &Request) -> Buffer {
+        let skew = request.offset % SECTOR_BYTES;
+        let buffer = self
+            .pool
+            .allocate((skew + request.len).next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES) as usize);
+        if let Kind::Write { .. } = request.kind {
+            let end = (skew + request.len) as usize;
+            buffer.slice(0..skew as usize).fill_zero();
+            buffer.slice(end..buffer.len()).fill_zero();
+        }
+        buffer
+    }
+
+    /// The part of a request's buffer that is the request's own.
+    pub fn payload(request: &Request, buffer: &Buffer) -> Slice {
+        let skew = (request.offset % SECTOR_BYTES) as usize;
+        buffer.slice(skew..skew + request.len as usize)
+    }
+
+    /// Takes a request on. Reads and writes need a buffer from [`Driver::buffer`].
+    ///
+    /// # Panics
+    /// When a read or write comes without a buffer.
+    pub fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
+        let moves_data = matches!(request.kind, Kind::Read | Kind::Write { .. });
+        assert!(!moves_data || buffer.is_some(), "a read or a write needs a buffer");
+        let id = self.free_requests.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            RequestId(self.requests.len() as u32 - 1)
+        });
+        self.requests[id.0 as usize] = buffer;
+        self.cache.submit(id, request, &mut self.orders);
+        id
+    }
+
+    /// Begins to bring dirty data to the backing devices.
+    pub fn clean(&mut self) {
+        self.cache.clean(&mut self.orders);
+    }
+
+    /// Carries out orders and takes in completions until there is nothing more to do without waiting.
+    pub fn advance(&mut self) {
+        loop {
+            self.carry_out();
+            self.cache_device.device.poll(&mut self.done);
+            self.hand_in(DeviceId::Cache);
+            for volume in 0..self.backings.len() {
+                self.backings[volume].device.poll(&mut self.done);
+                self.hand_in(DeviceId::Backing(VolumeId(volume as u16)));
+            }
+            if self.orders.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// When to call [`Driver::advance`] at the latest, whatever the ring says.
+    pub fn next_due(&self) -> Option<Instant> {
+        let devices = self.backings.iter().chain([&self.cache_device]);
+        devices.filter_map(|watched| watched.device.next_due()).min()
+    }
+
+    /// Moves the answers given since the last call into `out`.
+    pub fn take_answers(&mut self, out: &mut Vec<Answer>) {
+        out.append(&mut self.answers);
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.orders.is_empty() && self.cache.is_idle()
+    }
+
+    /// Tells the cache how a device's finished operations ended.
+    fn hand_in(&mut self, id: DeviceId) {
+        for Completion { token, result } in self.done.drain(..) {
+            let watched = match id {
+                DeviceId::Cache => &mut self.cache_device,
+                DeviceId::Backing(volume) => &mut self.backings[volume.0 as usize],
+            };
+            watched.note(&result);
+            let result = result.map_err(|error| match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Fault::NoSpace,
+                _ => Fault::Io,
+            });
+            self.cache.completed(OpId(token), result, &mut self.orders);
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let mut orders = std::mem::take(&mut self.orders);
+        for order in orders.drain(..) {
+            match order {
+                Order::Read { op, device, offset, to } => {
+                    let to = self.slice(&to);
+                    self.start(device, op, offset, Action::Read(to));
+                }
+                Order::Write { op, device, offset, from, durable } => {
+                    let from = self.slice(&from);
+                    self.start(device, op, offset, Action::Write { from, durable });
+                }
+                Order::Zero { op, device, offset, len, may_unmap } => {
+                    self.start(device, op, offset, Action::Zero { len, may_unmap });
+                }
+                Order::Discard { op, device, offset, len } => {
+                    self.start(device, op, offset, Action::Discard { len })
+                }
+                Order::Flush { op, device } => self.start(device, op, 0, Action::Flush),
+                Order::Allocate { scratch, len } => {
+                    self.scratches.insert(scratch, self.pool.allocate(len as usize));
+                }
+                Order::Copy { from, to } => Slice::copy(&self.slice(&from), &self.slice(&to)),
+                Order::Clear { span } => self.slice(&span).fill_zero(),
+                Order::Answer { request, result } => self.answers.push(Answer { request, result }),
+                Order::Release { buffer: BufferId::Scratch(scratch) } => {
+                    self.scratches.remove(&scratch);
+                }
+                Order::Release { buffer: BufferId::Request(request) } => {
+                    self.requests[request.0 as usize] = None;
+                    self.free_requests.push(request);
+                }
+            }
+        }
+        if self.orders.is_empty() {
+            self.orders = orders; // keep its memory
+        }
+    }
+
+    fn start(&mut self, device: DeviceId, op: OpId, offset: u64, action: Action) {
+        let device = match device {
+            DeviceId::Cache => &mut self.cache_device.device,
+            DeviceId::Backing(volume) => &mut self.backings[volume.0 as usize].device,
+        };
+        device.submit(Operation { token: op.0, offset, action });
+    }
+
+    fn slice(&self, span: &Span) -> Slice {
+        let buffer = match span.buffer {
+            BufferId::Request(request) => self.requests[request.0 as usize].as_ref(),
+            BufferId::Scratch(scratch) => self.scratches.get(&scratch),
+        };
+        let buffer = buffer.expect("orders speak of buffers that are there");
+        buffer.slice(span.offset as usize..(span.offset + span.len) as usize)
+    }
+}
+
+impl Watched {
+    fn note(&mut self, result: &io::Result<()>) {
+        if let Err(error) = result {
+            self.errors += 1;
+            if !self.failing {
+                tracing::warn!(device = %self.name, %error, "operation failed");
+            }
+        } else if self.failing {
+            tracing::info!(device = %self.name, errors = self.errors, "works again");
+        }
+        self.failing = result.is_err();
+    }
+}

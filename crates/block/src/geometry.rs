@@ -1,0 +1,212 @@
+//! Sectors, block sizes and regions: how a volume's address space is cut.
+//!
+//! Everything inside this crate counts in *sectors* of 4 KiB. A block is a power-of-two run of sectors aligned to its
+//! size (AdaCache, section III.A). A *region* is an aligned run as long as the largest block, so a block never
+//! reaches over a region's end; it is the unit by which requests are split and shards are chosen.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use bytesize::ByteSize;
+pub use floe_device::SECTOR_BYTES;
+
+/// A run of sectors of a volume.
+pub type Sectors = Range<u64>;
+
+/// Largest block size accepted, in bytes.
+pub const LARGEST_BLOCK_BYTES: u64 = 1 << 20;
+
+/// Most block sizes one cache can have: the powers of two from 4 KiB to 1 MiB.
+pub const MOST_CLASSES: usize = 9;
+
+/// A volume of the cache, in the order in which the volumes were added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VolumeId(pub u16);
+
+/// One of the block sizes of a cache, 0 being the smallest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Class(pub u8);
+
+/// Where something is on some volume: the key of maps over blocks and regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Place(u64);
+
+/// Bits of a [`Place`] that hold the sector: volumes of up to 2^48 sectors, an exbibyte.
+const SECTOR_BITS: u32 = 48;
+
+impl Place {
+    #[inline]
+    pub(crate) fn new(volume: VolumeId, sector: u64) -> Self {
+        debug_assert!(sector < 1 << SECTOR_BITS);
+        Self(u64::from(volume.0) << SECTOR_BITS | sector)
+    }
+
+    #[inline]
+    pub(crate) fn volume(self) -> VolumeId {
+        VolumeId((self.0 >> SECTOR_BITS) as u16)
+    }
+
+    #[inline]
+    pub(crate) fn sector(self) -> u64 {
+        self.0 & ((1 << SECTOR_BITS) - 1)
+    }
+
+    /// A well-mixed hash (the finalizer of SplitMix64), the same in every run: which shard a region belongs to is
+    /// part of the cache's format.
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        let mut x = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+/// Why a list of block sizes is unusable.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BlockSizesError {
+    /// No size at all.
+    #[error("no block size given")]
+    None,
+    /// A size that is no power of two between 4 KiB and 1 MiB.
+    #[error("block size {0} is not a power of two from 4KiB to 1MiB")]
+    Unusable(String),
+    /// The same size twice.
+    #[error("block size {0} is given twice")]
+    Twice(String),
+}
+
+/// The block sizes of a cache, smallest first. With a single size the cache is an ordinary fixed-size one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockSizes {
+    sectors: Vec<u64>,
+}
+
+impl BlockSizes {
+    /// Block sizes from a list of bytes in any order.
+    ///
+    /// # Errors
+    /// When the list is empty, names a size twice, or one that is no power of two from 4 KiB to 1 MiB.
+    pub fn new(bytes: &[u64]) -> Result<Self, BlockSizesError> {
+        let mut sectors = Vec::new();
+        for &size in bytes {
+            if !size.is_power_of_two() || !(SECTOR_BYTES..=LARGEST_BLOCK_BYTES).contains(&size) {
+                return Err(BlockSizesError::Unusable(format_size(size)));
+            }
+            sectors.push(size / SECTOR_BYTES);
+        }
+        sectors.sort_unstable();
+        if let Some(pair) = sectors.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(BlockSizesError::Twice(format_size(pair[0] * SECTOR_BYTES)));
+        }
+        if sectors.is_empty() { Err(BlockSizesError::None) } else { Ok(Self { sectors }) }
+    }
+
+    /// The number of sizes.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.sectors.len()
+    }
+
+    /// Every class, smallest first.
+    pub fn classes(&self) -> impl DoubleEndedIterator<Item = Class> + use<> {
+        (0..self.sectors.len() as u8).map(Class)
+    }
+
+    /// Size of a class in sectors.
+    #[inline]
+    pub fn sectors(&self, class: Class) -> u64 {
+        self.sectors[class.0 as usize]
+    }
+
+    /// Size of a class in bytes.
+    pub fn bytes(&self, class: Class) -> u64 {
+        self.sectors(class) * SECTOR_BYTES
+    }
+
+    /// Size of the smallest block in sectors.
+    #[inline]
+    pub fn smallest(&self) -> u64 {
+        self.sectors[0]
+    }
+
+    /// Size of the largest block, of a group and of a region, in sectors.
+    #[inline]
+    pub fn largest(&self) -> u64 {
+        self.sectors[self.sectors.len() - 1]
+    }
+
+    /// Blocks of a class that fill a group.
+    pub fn per_group(&self, class: Class) -> u64 {
+        self.largest() / self.sectors(class)
+    }
+
+    /// The range rounded out to whole smallest blocks.
+    #[inline]
+    pub fn round_out(&self, range: &Sectors) -> Sectors {
+        let unit = self.smallest();
+        range.start / unit * unit..range.end.div_ceil(unit) * unit
+    }
+}
+
+impl Default for BlockSizes {
+    /// AdaCache's sizes: 32, 64, 128 and 256 KiB.
+    fn default() -> Self {
+        Self { sectors: vec![8, 16, 32, 64] }
+    }
+}
+
+impl fmt::Display for BlockSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sizes: Vec<String> = self.classes().map(|class| format_size(self.bytes(class))).collect();
+        f.write_str(&sizes.join(","))
+    }
+}
+
+impl FromStr for BlockSizes {
+    type Err = BlockSizesError;
+
+    /// Reads a list such as `32KiB,64KiB`.
+    fn from_str(text: &str) -> Result<Self, BlockSizesError> {
+        let parse = |size: &str| {
+            size.trim()
+                .parse::<ByteSize>()
+                .map_err(|_| BlockSizesError::Unusable(format!("`{}`", size.trim())))
+        };
+        let bytes: Vec<u64> =
+            text.split(',').map(|size| parse(size).map(|size| size.0)).collect::<Result<_, _>>()?;
+        Self::new(&bytes)
+    }
+}
+
+/// A size as people write it: `32KiB`, `1MiB`, or plain bytes where no unit divides it.
+pub fn format_size(bytes: u64) -> String {
+    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{}{name}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_sorted_and_printed_as_they_are_written() {
+        let sizes: BlockSizes = "256KiB, 32KiB,4096".parse().unwrap();
+        assert_eq!(sizes.to_string(), "4KiB,32KiB,256KiB");
+        assert_eq!((sizes.smallest(), sizes.largest()), (1, 64));
+    }
+
+    #[test]
+    fn unusable_sizes_are_named() {
+        let error = |text: &str| text.parse::<BlockSizes>().unwrap_err().to_string();
+        assert_eq!(error("48KiB"), "block size 48KiB is not a power of two from 4KiB to 1MiB");
+        assert_eq!(error("2MiB"), "block size 2MiB is not a power of two from 4KiB to 1MiB");
+        assert_eq!(error("32KiB,lots"), "block size `lots` is not a power of two from 4KiB to 1MiB");
+        assert_eq!(error("4KiB,4096"), "block size 4KiB is given twice");
+        assert_eq!(BlockSizes::new(&[]), Err(BlockSizesError::None));
+    }
+}

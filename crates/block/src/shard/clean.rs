@@ -1,0 +1,161 @@
+//! Bringing dirty data to the backing device: a block at a time, in rounds or to make room.
+//!
+//! A round takes every block that is dirty when it begins, in backing order, a bounded number at once. Drains
+//! (a client's flush, the end of the program) that arrive during a round wait for the next one, so any number of
+//! them costs at most two rounds. While a block is being cleaned it can be read but not written.
+
+use std::collections::VecDeque;
+
+use floe_policy::Ranked;
+
+use super::{Because, BufferId, Data, Event, Part, Shard, Step, Work};
+use crate::directory::Block;
+use crate::geometry::{Place, Sectors, VolumeId};
+use crate::locks::{Need, TaskId};
+use crate::order::{Fault, Order};
+use crate::shard::read::hull;
+
+/// Blocks cleaned at once by a round.
+const CLEANED_AT_ONCE: usize = 32;
+
+/// The round under way and what waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Rounds {
+    running: bool,
+    /// Blocks have been cleaned since the round was last looked after.
+    moved: bool,
+    left: VecDeque<Place>,
+    under_way: usize,
+    fault: Option<Fault>,
+    /// Drains that the running round answers, and those for the next.
+    serving: Vec<u32>,
+    waiting: Vec<u32>,
+}
+
+impl Rounds {
+    pub(super) fn is_idle(&self) -> bool {
+        !self.running
+    }
+
+    /// Whether the round is to be looked after, asked once.
+    pub(super) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Brings everything that is dirty now to the backing device; [`Event::Drained`] tells when.
+    pub(crate) fn drain(&mut self, drain: u32, orders: &mut Vec<Order>) {
+        self.rounds.waiting.push(drain);
+        self.run_round(orders);
+        self.run_ready(orders);
+    }
+
+    /// Brings everything dirty to the backing device, unless that is going on anyway.
+    pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
+        if !self.rounds.running && self.directory.dirty_sectors() > 0 {
+            self.begin_round();
+            self.run_round(orders);
+            self.run_ready(orders);
+        }
+    }
+
+    fn begin_round(&mut self) {
+        self.rounds.running = true;
+        self.rounds.fault = None;
+        self.rounds.serving = std::mem::take(&mut self.rounds.waiting);
+        let blocks = self.directory.dirty_blocks();
+        self.rounds.left = blocks
+            .map(|block| Place::new(self.directory.volume(block), self.directory.sectors(block).start))
+            .collect();
+    }
+
+    /// Starts as many blocks of the round as may be under way; ends the round, and begins the next if one is wanted.
+    pub(super) fn run_round(&mut self, orders: &mut Vec<Order>) {
+        loop {
+            if !self.rounds.running {
+                if self.rounds.waiting.is_empty() {
+                    return;
+                }
+                self.begin_round();
+            }
+            while self.rounds.under_way < CLEANED_AT_ONCE {
+                let Some(place) = self.rounds.left.pop_front() else { break };
+                self.rounds.under_way += 1;
+                self.clean(place.volume(), place.sector(), Because::Round, orders);
+            }
+            if self.rounds.under_way > 0 {
+                return;
+            }
+            self.rounds.running = false;
+            let result = self.rounds.fault.map_or(Ok(()), Err);
+            let served = self.rounds.serving.drain(..);
+            self.events.extend(served.map(|drain| Event::Drained { drain, result }));
+        }
+    }
+
+    /// Starts to clean the block that begins at a sector.
+    pub(super) fn clean(
+        &mut self,
+        volume: VolumeId,
+        block_start: u64,
+        because: Because,
+        orders: &mut Vec<Order>,
+    ) {
+        let work = Work::Clean { block_start, because };
+        let id = self.new_task(work, volume, block_start..block_start + 1);
+        self.start_clean(id, orders);
+    }
+
+    /// A block has been cleaned, or could not be.
+    pub(super) fn cleaned(&mut self, because: Because, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+        match because {
+            Because::Room(task) => self.victim_cleaned(task, result.is_ok(), orders),
+            Because::Round => {
+                self.rounds.under_way -= 1;
+                self.rounds.fault = self.rounds.fault.or(result.err());
+                self.rounds.moved = true;
+            }
+        }
+    }
+
+    /// The block to clean, if it is still there and dirty.
+    fn block_to_clean(&self, id: TaskId) -> Option<(Block, Sectors)> {
+        let task = &self.tasks[id as usize];
+        let Work::Clean { block_start, .. } = task.work else { unreachable!("pieces are not cleaned") };
+        let block = self.directory.find(task.volume, block_start)?;
+        let sectors = self.directory.sectors(block);
+        (sectors.start == block_start && self.directory.is_dirty(block)).then_some((block, sectors))
+    }
+
+    pub(super) fn start_clean(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let Some((block, sectors)) = self.block_to_clean(id) else { return self.finish(id, orders) };
+        self.tasks[id as usize].range = sectors.clone();
+        if !self.lock(id, Need::shared(sectors)) {
+            return;
+        }
+        let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
+        let hull = hull(&runs).expect("the block is dirty");
+        let scratch = self.new_scratch(id, hull.end - hull.start, orders);
+        let data = Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 };
+        self.tasks[id as usize].data = data;
+        self.tasks[id as usize].step = Step::CleanRead;
+        for run in runs {
+            self.order_cache_read(id, Part::Dirty(block), block, &run, data.span(&run), orders);
+        }
+    }
+
+    pub(super) fn clean_read_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let block = self.block_to_clean(id).filter(|_| self.tasks[id as usize].fault.is_none());
+        let Some((block, _)) = block else {
+            self.counters.cache_errors += 1;
+            return self.finish(id, orders);
+        };
+        self.tasks[id as usize].step = Step::CleanWrite;
+        let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
+        for run in runs {
+            let from = self.tasks[id as usize].data.span(&run);
+            self.order_backing_write(id, Part::Dirty(block), &run, from, false, orders);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Reads: from the cache what is there, from the backing device what is not, and the latter into the cache.
+//!
+//! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a write made, in runs
+//! of invalid sectors. The client is answered as soon as the data has arrived; it is put into the cache afterwards.
+//! Meanwhile the sectors stay locked, and other readers of them are served from the buffer they were fetched into.
+
+use floe_policy::Ranked;
+
+use super::{BufferId, Data, Part, Shard, Step, Work, common};
+use crate::allocate::missing_intervals;
+use crate::directory::Block;
+use crate::geometry::Sectors;
+use crate::locks::{Need, TaskId};
+use crate::order::{Fault, Order};
+use crate::shard::WriteMode;
+
+/// How the sectors of a range stand in the cache.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// Cached blocks in address order, each with its part of the range.
+    pub(super) blocks: Vec<(Block, Sectors)>,
+    /// What no block covers, rounded out to smallest blocks.
+    pub(super) missing: Vec<Sectors>,
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Walks a range as Algorithm 1 does.
+    pub(super) fn survey(&self, id: TaskId) -> Survey {
+        let task = &self.tasks[id as usize];
+        let Survey { mut blocks, mut missing } = Survey::default();
+        let cached_until = |sector: u64| {
+            let block = self.directory.find(task.volume, sector)?;
+            let sectors = self.directory.sectors(block);
+            blocks.push((block, common(&sectors, &task.range)));
+            Some(sectors.end)
+        };
+        missing_intervals(&self.config.sizes, &task.range, cached_until, &mut missing);
+        Survey { blocks, missing }
+    }
+
+    pub(super) fn start_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        if self.config.mode == WriteMode::Pass {
+            if self.lock(id, Need::shared(range.clone())) {
+                self.tasks[id as usize].step = Step::Reading;
+                let to = self.request_data(id).span(&range);
+                self.order_backing_read(id, Part::Uncached, &range, to, orders);
+            }
+            return;
+        }
+        let survey = self.survey(id);
+        let mut cached = Vec::new();
+        let mut fetches = survey.missing.clone();
+        for (block, run) in &survey.blocks {
+            for (run, valid) in self.directory.validity(*block, run) {
+                if valid { cached.push((*block, run)) } else { fetches.push(run) }
+            }
+        }
+        let need = match hull(&fetches) {
+            None => Need::shared(range.clone()),
+            Some(hull) => Need::exclusive(hull.start.min(range.start)..hull.end.max(range.end)),
+        };
+        if !self.lock(id, need) {
+            self.serve_from_fetch(id, orders);
+            return;
+        }
+        for (block, _) in &survey.blocks {
+            self.directory.touch(*block);
+        }
+        self.tasks[id as usize].step = Step::Reading;
+        self.tasks[id as usize].hit = fetches.is_empty();
+        let request = self.request_data(id);
+        for (block, run) in cached {
+            self.order_cache_read(id, Part::Cached(block), block, &run, request.span(&run), orders);
+        }
+        self.fetch(id, fetches, orders);
+    }
+
+    /// Orders what is missing from the backing device, into the request's own buffer where that holds all of it.
+    fn fetch(&mut self, id: TaskId, fetches: Vec<Sectors>, orders: &mut Vec<Order>) {
+        let Some(hull) = hull(&fetches) else { return };
+        let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
+        let hull = self.within_volume(volume, &hull);
+        let data = if range.start <= hull.start && hull.end <= range.end {
+            self.request_data(id)
+        } else {
+            let scratch = self.new_scratch(id, hull.end - hull.start, orders);
+            Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 }
+        };
+        for run in &fetches {
+            let run = self.within_volume(volume, run);
+            self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
+        }
+        let task = &mut self.tasks[id as usize];
+        task.data = data;
+        task.stores = fetches;
+    }
+
+    /// Where a piece's sectors are in its request's buffer.
+    pub(super) fn request_data(&self, id: TaskId) -> Data {
+        match &self.tasks[id as usize].work {
+            Work::Piece(piece) => Data {
+                buffer: BufferId::Request(piece.request),
+                sector: piece.sectors.start,
+                offset: piece.buffer_offset,
+            },
+            Work::Clean { .. } => unreachable!("only pieces have a request"),
+        }
+    }
+
+    /// A cached sector could not be read: a clean one is read from the backing device instead.
+    pub(super) fn cached_read_failed(
+        &mut self,
+        id: TaskId,
+        block: Block,
+        run: Sectors,
+        fault: Fault,
+        orders: &mut Vec<Order>,
+    ) {
+        self.counters.cache_errors += 1;
+        let to = match self.tasks[id as usize].step {
+            Step::Edges => self.tasks[id as usize].data.span(&run),
+            _ => self.request_data(id).span(&run),
+        };
+        if self.directory.is_dirty_in(block, &run) {
+            self.tasks[id as usize].fault = Some(fault);
+        } else {
+            self.directory.set_clean_invalid(block, &run);
+            self.order_backing_read(id, Part::Uncached, &run, to, orders);
+        }
+    }
+
+    pub(super) fn reading_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let task = &self.tasks[id as usize];
+        if task.fault.is_some() || task.stores.is_empty() {
+            return self.finish(id, orders);
+        }
+        if let BufferId::Scratch(_) = task.data.buffer {
+            let (from, range) = (task.data, task.range.clone());
+            for run in task.stores.clone() {
+                self.copy(from, self.request_data(id), &common(&run, &range), orders);
+            }
+        }
+        self.answer(id);
+        let stores = std::mem::take(&mut self.tasks[id as usize].stores);
+        self.begin_store(id, stores, false, orders);
+        if self.tasks[id as usize].step != Step::Done {
+            self.wake(self.task_region(id));
+        }
+    }
+
+    fn copy(&mut self, from: Data, to: Data, run: &Sectors, orders: &mut Vec<Order>) {
+        if !run.is_empty() {
+            orders.push(Order::Copy { from: from.span(run), to: to.span(run) });
+        }
+    }
+
+    /// Serves a waiting read from the buffer of a fetch that has everything it wants and is being stored.
+    fn serve_from_fetch(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        let region = self.task_region(id);
+        let has_all = |holder: &TaskId| {
+            let task = &self.tasks[*holder as usize];
+            let fetched = |run: &Sectors| run.start <= range.start && range.end <= run.end;
+            let is_read = matches!(&task.work, Work::Piece(piece) if piece.kind == super::PieceKind::Read);
+            is_read && matches!(task.step, Step::Storing | Step::Room) && task.stores.iter().any(fetched)
+        };
+        let Some(holder) = self.locks.holders(region).find(has_all) else { return };
+        let from = self.tasks[holder as usize].data;
+        self.counters.joined_reads += 1;
+        self.tasks[id as usize].step = Step::Reading;
+        self.copy(from, self.request_data(id), &range, orders);
+        self.finish(id, orders);
+    }
+}
+
+/// The shortest run that contains all runs.
+pub(super) fn hull(runs: &[Sectors]) -> Option<Sectors> {
+    let start = runs.iter().map(|run| run.start).min()?;
+    let end = runs.iter().map(|run| run.end).max()?;
+    Some(start..end)
+}

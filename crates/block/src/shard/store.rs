@@ -1,0 +1,154 @@
+//! Putting data into the cache: finding blocks for it, making room where there is none, writing it there.
+//!
+//! A task walks what it has to store from left to right. Where a block is, it writes into it; where none is, it
+//! allocates the largest that fits what is missing (Algorithm 2). Dirty victims are first brought to the backing
+//! device; the task waits and goes on where it was. When everything cold is in use, the data is not cached, and goes
+//! to the backing device if it would be lost otherwise.
+
+use floe_policy::Ranked;
+
+use super::{Because, Part, Shard, Step, common};
+use crate::allocate::largest_fitting;
+use crate::directory::Block;
+use crate::geometry::Sectors;
+use crate::locks::TaskId;
+use crate::order::Order;
+
+/// What became of the search for a block.
+enum Placed {
+    At(Block),
+    /// Everything cold is in use: not cached.
+    Nowhere,
+    /// Victims are being cleaned; the task is resumed afterwards.
+    Later,
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Begins to put `stores`, whose data is where the task's `data` says, into the cache.
+    pub(super) fn begin_store(
+        &mut self,
+        id: TaskId,
+        stores: Vec<Sectors>,
+        dirty: bool,
+        orders: &mut Vec<Order>,
+    ) {
+        let task = &mut self.tasks[id as usize];
+        task.cursor = stores[0].start;
+        task.stores = stores;
+        task.store_at = 0;
+        task.store_dirty = dirty;
+        self.store(id, orders);
+    }
+
+    /// Stores from the cursor on, until all is ordered or room must be waited for.
+    pub(super) fn store(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        self.tasks[id as usize].step = Step::Storing;
+        let volume = self.tasks[id as usize].volume;
+        while let Some(left) = self.left_to_store(id) {
+            let block = match self.directory.find(volume, left.start) {
+                Some(block) => Some(block),
+                None => match self.block_for(id, &left, orders) {
+                    Placed::At(block) => Some(block),
+                    Placed::Nowhere => None,
+                    Placed::Later => return,
+                },
+            };
+            let run = match block {
+                Some(block) => common(&left, &self.directory.sectors(block)),
+                None => {
+                    left.start..(left.start + 1).next_multiple_of(self.config.sizes.smallest()).min(left.end)
+                }
+            };
+            self.tasks[id as usize].cursor = run.end;
+            let run = self.within_volume(volume, &run);
+            if run.start >= run.end {
+                continue;
+            }
+            let from = self.tasks[id as usize].data.span(&run);
+            match block {
+                Some(block) => self.order_cache_write(id, block, &run, from, orders),
+                None if self.tasks[id as usize].store_dirty => {
+                    self.order_backing_write(id, Part::Around, &run, from, false, orders);
+                }
+                None => {}
+            }
+        }
+        if self.tasks[id as usize].outstanding == 0 {
+            self.step_ended(id, orders);
+        }
+    }
+
+    /// What is left of the run that the cursor is in, or of the next one.
+    fn left_to_store(&mut self, id: TaskId) -> Option<Sectors> {
+        let task = &mut self.tasks[id as usize];
+        while let Some(store) = task.stores.get(task.store_at) {
+            if task.cursor < store.end {
+                return Some(task.cursor..store.end);
+            }
+            task.store_at += 1;
+            task.cursor = task.stores.get(task.store_at).map_or(0, |next| next.start);
+        }
+        None
+    }
+
+    /// Makes the largest block that fits what is missing from `left.start` on.
+    fn block_for(&mut self, id: TaskId, left: &Sectors, orders: &mut Vec<Order>) -> Placed {
+        let task = &self.tasks[id as usize];
+        if task.no_room {
+            return Placed::Nowhere;
+        }
+        let (volume, unit) = (task.volume, self.config.sizes.smallest());
+        let mut interval = self.config.sizes.round_out(left);
+        let uncached = |sector: &u64| self.directory.find(volume, *sector).is_none();
+        let units = (interval.start..interval.end).step_by(unit as usize);
+        interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
+        let class = largest_fitting(&self.config.sizes, &interval);
+
+        let in_use = |block: Block| {
+            let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
+            self.locks.in_use(self.region(volume, sectors.start), &sectors)
+        };
+        let Some(room) = self.directory.room(class, in_use) else {
+            self.counters.stores_without_room += 1;
+            return Placed::Nowhere;
+        };
+        let dirty: Vec<Block> =
+            self.directory.victims(room).filter(|&block| self.directory.is_dirty(block)).collect();
+        if dirty.is_empty() {
+            self.counters.blocks_allocated[class.0 as usize] += 1;
+            return Placed::At(self.directory.allocate(volume, interval.start, class, room));
+        }
+        self.tasks[id as usize].step = Step::Room;
+        self.tasks[id as usize].cleaning = dirty.len() as u32;
+        for block in dirty {
+            self.clean(
+                self.directory.volume(block),
+                self.directory.sectors(block).start,
+                Because::Room(id),
+                orders,
+            );
+        }
+        Placed::Later
+    }
+
+    /// A block that `id` wants the place of is clean, or cannot be cleaned: then the rest is not cached.
+    pub(super) fn victim_cleaned(&mut self, id: TaskId, cleaned: bool, orders: &mut Vec<Order>) {
+        let task = &mut self.tasks[id as usize];
+        task.cleaning -= 1;
+        task.no_room |= !cleaned;
+        if task.cleaning == 0 {
+            self.store(id, orders);
+        }
+    }
+
+    /// The cache device did not take the data: what is clean is simply not cached, what is dirty goes to the backing
+    /// device instead.
+    pub(super) fn store_failed(&mut self, id: TaskId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
+        self.counters.cache_errors += 1;
+        self.directory.set_invalid(block, &run);
+        if self.tasks[id as usize].store_dirty {
+            let from = self.tasks[id as usize].data.span(&run);
+            self.order_backing_write(id, Part::Around, &run, from, false, orders);
+        }
+    }
+}

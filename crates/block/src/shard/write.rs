@@ -1,0 +1,158 @@
+//! Writes, zeroing and trimming.
+//!
+//! A write that covers sectors in part first reads those (at most the first and the last) and completes them, so
+//! that everything after is whole sectors; nothing else is ever filled. Then, by mode: to the backing device and
+//! after the answer into the cache (through), to the backing device only (around, pass), or into the cache only
+//! (back). A durable write is written through in every mode.
+//!
+//! When a backing write fails nobody knows what the backing device holds there, so clean copies of it are dropped;
+//! dirty ones are newer than what failed to be replaced and stay.
+
+use floe_policy::Ranked;
+
+use super::{BufferId, Data, Part, Piece, PieceKind, Shard, Step, Work, WriteMode};
+use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::locks::{Need, TaskId};
+use crate::order::{DeviceId, Order, Span};
+
+impl<E: Ranked + Default> Shard<E> {
+    fn piece(&self, id: TaskId) -> &Piece {
+        match &self.tasks[id as usize].work {
+            Work::Piece(piece) => piece,
+            Work::Clean { .. } => unreachable!("cleaning has its own steps"),
+        }
+    }
+
+    /// Whether a write is to survive a power cut before it is answered, and the bytes it leaves alone at either end.
+    fn write_kind(&self, id: TaskId) -> (bool, u64, u64) {
+        match self.piece(id).kind {
+            PieceKind::Write { durable, head, tail } | PieceKind::ZeroPart { durable, head, tail } => {
+                (durable, head, tail)
+            }
+            PieceKind::Read | PieceKind::Zero { .. } | PieceKind::Trim => unreachable!("not a write"),
+        }
+    }
+
+    pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        if !self.lock(id, Need::exclusive(range.clone())) {
+            return;
+        }
+        if self.config.mode != WriteMode::Pass {
+            let survey = self.survey(id);
+            self.tasks[id as usize].hit = survey.missing.is_empty();
+            if self.config.mode != WriteMode::Around {
+                for (block, _) in &survey.blocks {
+                    self.directory.touch(*block);
+                }
+            }
+        }
+        let (_, head, tail) = self.write_kind(id);
+        let (first, last) = (range.start, range.end - 1);
+        let whole = matches!(self.piece(id).kind, PieceKind::Write { .. }) && head == 0 && tail == 0;
+        if whole {
+            self.tasks[id as usize].data = self.request_data(id);
+            return self.write_out(id, orders);
+        }
+        let scratch = self.new_scratch(id, range.end - range.start, orders);
+        self.tasks[id as usize].data = Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
+        self.tasks[id as usize].step = Step::Edges;
+        if head > 0 || (first == last && tail > 0) {
+            self.read_edge(id, first, orders);
+        }
+        if tail > 0 && last != first {
+            self.read_edge(id, last, orders);
+        }
+        if self.tasks[id as usize].outstanding == 0 {
+            self.edges_ended(id, orders); // a part of the last sector that ends with the volume
+        }
+    }
+
+    fn read_edge(&mut self, id: TaskId, sector: u64, orders: &mut Vec<Order>) {
+        let run = sector..sector + 1;
+        let to = self.tasks[id as usize].data.span(&run);
+        let block = self.directory.find(self.tasks[id as usize].volume, sector);
+        match block.filter(|&block| self.directory.is_valid(block, &run)) {
+            Some(block) => self.order_cache_read(id, Part::Cached(block), block, &run, to, orders),
+            None => self.order_backing_read(id, Part::Uncached, &run, to, orders),
+        }
+    }
+
+    /// The sectors covered in part are there: complete them.
+    pub(super) fn edges_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[id as usize].fault.is_some() {
+            return self.finish(id, orders);
+        }
+        let scratch = self.tasks[id as usize].data.span(&self.tasks[id as usize].range);
+        let (_, head, tail) = self.write_kind(id);
+        let part = |span: &Span, offset: u64, len: u64| Span { offset: span.offset + offset, len, ..*span };
+        if let PieceKind::ZeroPart { .. } = self.piece(id).kind {
+            orders.push(Order::Clear { span: part(&scratch, head, scratch.len - head - tail) });
+        } else {
+            let request = self.request_data(id);
+            let to = request.span(&self.tasks[id as usize].range);
+            for (offset, len) in [(0, head), (scratch.len - tail, tail)] {
+                if len > 0 {
+                    orders
+                        .push(Order::Copy { from: part(&scratch, offset, len), to: part(&to, offset, len) });
+                }
+            }
+            self.tasks[id as usize].data = request;
+        }
+        self.write_out(id, orders);
+    }
+
+    /// Whole sectors are ready to be written.
+    fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        let (durable, ..) = self.write_kind(id);
+        if self.config.mode == WriteMode::Back && !durable {
+            return self.begin_store(id, vec![range], true, orders);
+        }
+        self.tasks[id as usize].step = Step::Backing;
+        let from = self.tasks[id as usize].data.span(&range);
+        self.order_backing_write(id, Part::Whole, &range, from, durable, orders);
+    }
+
+    pub(super) fn start_zero_or_trim(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        if !self.lock(id, Need::exclusive(range.clone())) {
+            return;
+        }
+        self.tasks[id as usize].step = Step::Backing;
+        let device = DeviceId::Backing(self.tasks[id as usize].volume);
+        let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
+        let kind = self.piece(id).kind;
+        let op = self.new_op(id, Part::Whole, &range);
+        orders.push(match kind {
+            PieceKind::Zero { may_unmap } => Order::Zero { op, device, offset, len, may_unmap },
+            _ => Order::Discard { op, device, offset, len },
+        });
+    }
+
+    /// The backing device has the new content, or has failed to take it.
+    pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let task = &self.tasks[id as usize];
+        let range = task.range.clone();
+        let failed = task.fault.is_some();
+        let is_write = matches!(self.piece(id).kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. });
+        if !failed && is_write && matches!(self.config.mode, WriteMode::Through | WriteMode::Back) {
+            self.answer(id);
+            return self.begin_store(id, vec![range], false, orders);
+        }
+        self.drop_copies(id, failed);
+        self.finish(id, orders);
+    }
+
+    /// Drops what the cache holds of a task's range, `only_clean` or all.
+    fn drop_copies(&mut self, id: TaskId, only_clean: bool) {
+        let blocks: Vec<(_, Sectors)> = self.survey(id).blocks;
+        for (block, run) in blocks {
+            if only_clean {
+                self.directory.set_clean_invalid(block, &run);
+            } else {
+                self.directory.set_invalid(block, &run);
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What the cache counts.
+
+use std::ops::AddAssign;
+
+use crate::geometry::MOST_CLASSES;
+
+/// What shards count: bytes ordered from each device, and what became of blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes read from backing devices.
+    pub backing_read_bytes: u64,
+    /// Bytes written to backing devices.
+    pub backing_write_bytes: u64,
+    /// Bytes read from the cache device.
+    pub cache_read_bytes: u64,
+    /// Bytes written to the cache device.
+    pub cache_write_bytes: u64,
+    /// Blocks made since the start, by size.
+    pub blocks_allocated: [u64; MOST_CLASSES],
+    /// Reads served from the buffer of another client's fetch.
+    pub joined_reads: u64,
+    /// Blocks not made because everything cold was in use.
+    pub stores_without_room: u64,
+    /// Operations of the cache device that failed and were made good or given up.
+    pub cache_errors: u64,
+}
+
+impl AddAssign<&Counters> for Counters {
+    fn add_assign(&mut self, other: &Counters) {
+        self.backing_read_bytes += other.backing_read_bytes;
+        self.backing_write_bytes += other.backing_write_bytes;
+        self.cache_read_bytes += other.cache_read_bytes;
+        self.cache_write_bytes += other.cache_write_bytes;
+        for (sum, blocks) in self.blocks_allocated.iter_mut().zip(other.blocks_allocated) {
+            *sum += blocks;
+        }
+        self.joined_reads += other.joined_reads;
+        self.stores_without_room += other.stores_without_room;
+        self.cache_errors += other.cache_errors;
+    }
+}
+
+/// What the router counts: whole requests. A request is a hit when all of it was cached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Reads answered.
+    pub reads: u64,
+    /// Reads of which every sector was cached.
+    pub read_hits: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Writes answered.
+    pub writes: u64,
+    /// Writes for which every block was there.
+    pub write_hits: u64,
+    /// Bytes of the writes.
+    pub write_bytes: u64,
+    /// Bytes of reads and writes that were not hits.
+    pub missed_bytes: u64,
+    /// Flushes answered.
+    pub flushes: u64,
+    /// Trims and zeroings answered.
+    pub trims: u64,
+    /// Requests that ended in an error.
+    pub errors: u64,
+}
+
+/// Everything there is to know about a cache at a moment.
+#[derive(Debug, Clone, Default)]
+pub struct Stats {
+    /// Requests by kind.
+    pub requests: Requests,
+    /// Bytes and blocks.
+    pub counters: Counters,
+    /// Block sizes in bytes with the number of blocks there are now, smallest first.
+    pub blocks: Vec<(u64, u64)>,
+    /// Bytes of valid data in the cache.
+    pub valid_bytes: u64,
+    /// Bytes of data that the backing devices do not have yet.
+    pub dirty_bytes: u64,
+    /// Memory held for blocks and groups.
+    pub block_metadata_bytes: u64,
+    /// Memory held for valid and dirty bits.
+    pub sector_metadata_bytes: u64,
+    /// Cache space in use for groups, in bytes.
+    pub cache_bytes: u64,
+}
+
+impl Stats {
+    /// Blocks made since the start.
+    pub fn blocks_allocated(&self) -> u64 {
+        self.counters.blocks_allocated.iter().sum()
+    }
+
+    /// Mean size in bytes of the blocks made since the start, 0 when there are none.
+    pub fn mean_block_bytes(&self) -> f64 {
+        let sizes = self.blocks.iter().zip(self.counters.blocks_allocated);
+        let bytes: u64 = sizes.map(|((size, _), blocks)| size * blocks).sum();
+        bytes as f64 / self.blocks_allocated().max(1) as f64
+    }
+
+    /// Mean size in bytes of the reads and writes that were not hits, 0 when there are none.
+    pub fn mean_missed_bytes(&self) -> f64 {
+        let requests = &self.requests;
+        let misses = requests.reads - requests.read_hits + requests.writes - requests.write_hits;
+        requests.missed_bytes as f64 / misses.max(1) as f64
+    }
+}
