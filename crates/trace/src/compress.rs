@@ -9,6 +9,9 @@ const READ_BYTES: usize = 64 << 10;
 /// Bytes needed to tell the compressions apart.
 const MAGIC_BYTES: usize = 10;
 
+/// Traces are often packed with `zstd --long=31`, which the decompressor refuses unless told.
+const ZSTD_WINDOW_LOG_MAX: u32 = 31;
+
 /// Wraps `reader` in the decompressor its first bytes call for, if any.
 pub(crate) fn decompressed(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn Read + Send>> {
     let mut head = Vec::with_capacity(MAGIC_BYTES);
@@ -20,7 +23,11 @@ pub(crate) fn decompressed(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn R
         Compression::None => Box::new(whole),
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(buffered(whole))),
         Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(buffered(whole))),
-        Compression::Zstd => Box::new(zstd::stream::read::Decoder::with_buffer(buffered(whole))?),
+        Compression::Zstd => {
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(buffered(whole))?;
+            decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+            Box::new(decoder)
+        }
         Compression::Bzip2 => Box::new(bzip2::bufread::MultiBzDecoder::new(buffered(whole))),
     })
 }

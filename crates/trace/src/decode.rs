@@ -8,7 +8,7 @@
 //! reports that it needs more.
 
 use crate::fields::{Flaw, Found};
-use crate::request::{BLOCK_REQUEST_BYTES_MAX, Op, Request};
+use crate::request::{Op, Request};
 
 /// The longest line of a text format.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
@@ -240,17 +240,9 @@ impl Clock {
 /// Bytes in a sector of those formats that count in sectors.
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
-/// A range on a disk that is within the limits of [`crate::request`], as `(key, bytes)`.
-pub(crate) fn range(offset: u64, length: u64, unit_bytes: u64) -> Option<(u64, u64)> {
-    let key = offset.checked_mul(unit_bytes)?;
-    let bytes = length.checked_mul(unit_bytes)?;
-    let end = key.checked_add(bytes)?;
-    (bytes <= BLOCK_REQUEST_BYTES_MAX && end <= i64::MAX as u64).then_some((key, bytes))
-}
-
 /// A block request, once its fields are known to be good.
 #[inline]
-pub(crate) fn block(time_ns: u64, op: Op, volume: u32, (key, bytes): (u64, u64)) -> Request {
+pub(crate) fn block(time_ns: u64, op: Op, volume: u32, key: u64, bytes: u64) -> Request {
     Request { time_ns, key, bytes, volume, op }
 }
 

@@ -42,6 +42,9 @@ impl<'a> Sample<'a> {
 
 /// The format of a stream called `name` that starts with `bytes`.
 pub(crate) fn detect(name: &str, bytes: &[u8], whole: bool) -> Result<Format, Error> {
+    if bytes.is_empty() {
+        return Err(ErrorKind::Empty { path: name.to_owned() }.into());
+    }
     let bytes = &bytes[..bytes.len().min(SAMPLE_BYTES)];
     let sample = Sample { bytes, whole: whole && bytes.len() < SAMPLE_BYTES };
     let file = name.rsplit(['/', '\\']).next().unwrap_or(name).to_ascii_lowercase();

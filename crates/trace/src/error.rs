@@ -58,6 +58,12 @@ pub enum ErrorKind {
         /// What was there.
         found: String,
     },
+    /// There is nothing to tell the format from.
+    #[error("{path}: is empty")]
+    Empty {
+        /// The file.
+        path: String,
+    },
     /// The content fits no format.
     #[error("{path}: not recognised as a trace; say what it is with --format, one of {formats}")]
     Unknown {

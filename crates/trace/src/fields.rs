@@ -3,6 +3,8 @@
 //! A [`Fields`] walks the columns of one line from left to right. What goes wrong is a [`Flaw`]: the column,
 //! what was expected there and what was found. Every number is checked for overflow.
 
+use crate::request::BLOCK_REQUEST_BYTES_MAX;
+
 /// Why a record is bad. The reader adds the file and the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flaw {
@@ -110,6 +112,23 @@ impl<'a> Fields<'a> {
         decimal(text, scale).ok_or_else(|| self.flaw(expected, text))
     }
 
+    /// The next column as a place on a disk, counted in units of so many bytes; in bytes.
+    pub(crate) fn offset(&mut self, unit_bytes: u64, expected: &'static str) -> Result<u64, Flaw> {
+        let text = self.text();
+        integer(text)
+            .and_then(|units| offset_bytes(units, unit_bytes))
+            .ok_or_else(|| self.flaw(expected, text))
+    }
+
+    /// The next column as the length of a block request, counted in units of so many bytes; in bytes.
+    pub(crate) fn length(&mut self, unit_bytes: u64, expected: &'static str) -> Result<u64, Flaw> {
+        let text = self.text();
+        integer(text)
+            .filter(|&units| units <= BLOCK_REQUEST_BYTES_MAX / unit_bytes)
+            .map(|units| units * unit_bytes)
+            .ok_or_else(|| self.flaw(expected, text))
+    }
+
     /// Nothing may be left.
     pub(crate) fn end(&mut self) -> Result<(), Flaw> {
         let rest = self.rest.trim_ascii();
@@ -121,6 +140,12 @@ impl<'a> Fields<'a> {
     pub(crate) fn flaw(&self, expected: &'static str, found: &[u8]) -> Flaw {
         Flaw::text(expected, self.column, found)
     }
+}
+
+/// A place on a disk in bytes, if a request of any length there stays within [`crate::request`]'s limits.
+pub(crate) fn offset_bytes(units: u64, unit_bytes: u64) -> Option<u64> {
+    const OFFSET_BYTES_MAX: u64 = i64::MAX as u64 - BLOCK_REQUEST_BYTES_MAX;
+    units.checked_mul(unit_bytes).filter(|&bytes| bytes <= OFFSET_BYTES_MAX)
 }
 
 /// An unsigned decimal integer and nothing else.

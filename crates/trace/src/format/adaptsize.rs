@@ -4,7 +4,7 @@
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Clock, Line, Lines};
-use crate::fields::{Fields, Flaw, key_of};
+use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op, Request};
 
 pub(super) static ADAPTSIZE: Spec = Spec {
@@ -32,11 +32,11 @@ impl Line for AdaptSize {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
         let mut fields = Fields::blanks(line);
         let time_s = fields.number("a time in s")?;
-        let id = fields.text();
+        let id = fields.number("an id")?;
         let bytes = fields.number("a size in bytes")?;
         fields.end()?;
         let time_ns = self.clock.since_first_ns(time_s);
-        batch.push(Request { time_ns, key: key_of(id), bytes, volume: 0, op: Op::Read });
+        batch.push(Request { time_ns, key: id, bytes, volume: 0, op: Op::Read });
         Ok(())
     }
 }

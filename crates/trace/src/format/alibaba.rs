@@ -3,7 +3,7 @@
 //! `device_id, opcode (R or W), offset (bytes), length (bytes), timestamp (µs)`.
 
 use super::{Spec, fit_lines, starts_with};
-use crate::decode::{Batch, Clock, Line, Lines, block, range};
+use crate::decode::{Batch, Clock, Line, Lines, block};
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
 
@@ -37,13 +37,11 @@ impl Line for Alibaba {
             b"W" => Op::Write,
             other => return Err(fields.flaw("R or W", other)),
         };
-        let offset = fields.number("an offset in bytes")?;
-        let length = fields.number("a length in bytes")?;
-        let extent = range(offset, length, 1)
-            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", length.to_string().as_bytes()))?;
+        let offset = fields.offset(1, "an offset in bytes")?;
+        let length = fields.length(1, "a length of at most 4 GiB")?;
         let time_us = fields.number("a time in µs")?;
         fields.end()?;
-        batch.push(block(self.clock.since_first_ns(time_us), op, device, extent));
+        batch.push(block(self.clock.since_first_ns(time_us), op, device, offset, length));
         Ok(())
     }
 

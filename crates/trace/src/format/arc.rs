@@ -4,7 +4,7 @@
 //! default that many requests for keys, as the paper counts them; opened `as_blocks`, one read of `count` sectors.
 
 use super::{Spec, fit_lines};
-use crate::decode::{Batch, Line, Lines, SECTOR_BYTES, block, key_only, range};
+use crate::decode::{Batch, Line, Lines, SECTOR_BYTES, block, key_only};
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
 
@@ -25,18 +25,18 @@ impl<const AS_BLOCKS: bool> Line for Arc<AS_BLOCKS> {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
         const COUNT: &str = "a page count from 1 to 8388608";
         let mut fields = Fields::blanks(line);
-        let first = fields.number("the first page")?;
-        let count = fields.number(COUNT)?;
-        let extent = range(first, count, SECTOR_BYTES)
-            .filter(|_| count > 0)
-            .ok_or_else(|| fields.flaw(COUNT, count.to_string().as_bytes()))?;
+        let offset = fields.offset(SECTOR_BYTES, "the first page")?;
+        let length = fields.length(SECTOR_BYTES, COUNT)?;
+        if length == 0 {
+            return Err(fields.flaw(COUNT, b"0"));
+        }
         fields.number("a number")?;
         fields.number("the request number")?;
         fields.end()?;
         if AS_BLOCKS {
-            batch.push(block(0, Op::Read, 0, extent));
+            batch.push(block(0, Op::Read, 0, offset, length));
         } else {
-            batch.push_run(key_only(first), count);
+            batch.push_run(key_only(offset / SECTOR_BYTES), length / SECTOR_BYTES);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! | trace | time (s) | key | bytes | operation |
 //! |---|---|---|---|---|
 //! | kv | `op_time` | `key` | `size` of the value, plus `key_size` | `op` |
-//! | cdn | `timestamp` | `cacheKey` | `objectSize` | reads |
+//! | cdn | `timestamp` | `cacheKey` | `objectSize`, or where it is -1 `responseSize` | reads |
 //! | tectonic | `op_time` | `block_id` | `io_size` | `op_name` |
 //!
 //! Every line is one request: `op_count`, which sums up repetitions within a second, is not expanded.
@@ -40,6 +40,8 @@ struct Columns {
     time: usize,
     key: usize,
     bytes: usize,
+    /// Stands in for a size of -1.
+    else_bytes: Option<usize>,
     key_bytes: Option<usize>,
     op: Option<usize>,
     count: usize,
@@ -55,6 +57,7 @@ impl Columns {
                 time: find(time)?,
                 key: find(key)?,
                 bytes: find(bytes)?,
+                else_bytes: find("responseSize"),
                 key_bytes: find(key_bytes),
                 op: find(op),
                 count,
@@ -85,7 +88,11 @@ impl Line for CacheLib {
             integer(texts[at]).ok_or_else(|| Flaw::text(expected, at as u32 + 1, texts[at]))
         };
         let time_s = number(columns.time, "a time in s")?;
-        let mut bytes = number(columns.bytes, "a size in bytes")?;
+        let at = match columns.else_bytes {
+            Some(other) if texts[columns.bytes] == b"-1" => other,
+            _ => columns.bytes,
+        };
+        let mut bytes = number(at, "a size in bytes")?;
         if let Some(at) = columns.key_bytes {
             bytes = bytes.saturating_add(number(at, "the key's size in bytes")?);
         }

@@ -4,7 +4,7 @@
 //! a fraction and its flags are hexadecimal, bit 0 set for a read; the other two count whole nanoseconds, and 1 is a read.
 
 use super::{Spec, fit_lines};
-use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block, range};
+use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};
 use crate::detect::Sample;
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
@@ -49,10 +49,8 @@ impl<const MS: bool> Line for Ascii<MS> {
         let mut fields = Fields::blanks(line);
         let time = if MS { fields.decimal(6, "a time in ms") } else { fields.number("a time in ns") }?;
         let device = fields.number_u32("a device number")?;
-        let sector = fields.number("the first sector")?;
-        let sectors = fields.number("a number of sectors")?;
-        let extent = range(sector, sectors, SECTOR_BYTES)
-            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", sectors.to_string().as_bytes()))?;
+        let offset = fields.offset(SECTOR_BYTES, "the first sector")?;
+        let length = fields.length(SECTOR_BYTES, "a number of sectors of at most 4 GiB")?;
         let flags = fields.text();
         let read = match flags {
             b"0" => false,
@@ -62,7 +60,7 @@ impl<const MS: bool> Line for Ascii<MS> {
         };
         fields.end()?;
         let op = if read { Op::Read } else { Op::Write };
-        batch.push(block(self.clock.since_first_ns(time), op, device, extent));
+        batch.push(block(self.clock.since_first_ns(time), op, device, offset, length));
         Ok(())
     }
 }

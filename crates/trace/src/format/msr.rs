@@ -3,9 +3,12 @@
 //! `Timestamp, Hostname, DiskNumber, Type, Offset, Size, ResponseTime`: times are Windows file times (100 ns since
 //! 1601), offset and size bytes. A volume is a host's disk, numbered in order of appearance.
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
 use super::{Spec, fit_lines, starts_with};
-use crate::decode::{Batch, Clock, Line, Lines, block, range};
-use crate::fields::{Fields, Flaw};
+use crate::decode::{Batch, Clock, Line, Lines, block};
+use crate::fields::{Fields, Flaw, hash};
 use crate::request::{Kind, Op};
 
 pub(super) static MSR: Spec = Spec {
@@ -19,27 +22,20 @@ pub(super) static MSR: Spec = Spec {
     block_decoder: None,
 };
 
-/// Disks are told apart by a linear search, most recent first hit; the traces have at most a few dozen.
 struct Msr {
     clock: Clock,
-    disks: Vec<(Vec<u8>, u32)>,
-    last: usize,
+    /// Volume by hash of the host and disk number.
+    volumes: HashMap<(u64, u32), u32, FixedState>,
 }
 
 impl Msr {
     fn new() -> Self {
-        Self { clock: Clock::new(100), disks: Vec::new(), last: 0 }
+        Self { clock: Clock::new(100), volumes: HashMap::default() }
     }
 
     fn volume(&mut self, host: &[u8], disk: u32) -> u32 {
-        let is = |known: &(Vec<u8>, u32)| known.1 == disk && known.0 == host;
-        if !self.disks.get(self.last).is_some_and(is) {
-            self.last = self.disks.iter().position(is).unwrap_or(self.disks.len());
-            if self.last == self.disks.len() {
-                self.disks.push((host.to_owned(), disk));
-            }
-        }
-        self.last as u32
+        let next = self.volumes.len() as u32;
+        *self.volumes.entry((hash(host), disk)).or_insert(next)
     }
 }
 
@@ -54,14 +50,12 @@ impl Line for Msr {
             b"Write" => Op::Write,
             other => return Err(fields.flaw("Read or Write", other)),
         };
-        let offset = fields.number("an offset in bytes")?;
-        let length = fields.number("a size in bytes")?;
-        let extent = range(offset, length, 1)
-            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", length.to_string().as_bytes()))?;
+        let offset = fields.offset(1, "an offset in bytes")?;
+        let length = fields.length(1, "a length of at most 4 GiB")?;
         fields.number("a response time in units of 100 ns")?;
         fields.end()?;
         let volume = self.volume(host, disk);
-        batch.push(block(self.clock.since_first_ns(time), op, volume, extent));
+        batch.push(block(self.clock.since_first_ns(time), op, volume, offset, length));
         Ok(())
     }
 

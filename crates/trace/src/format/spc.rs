@@ -4,7 +4,7 @@
 //! are optional and passed over. An application storage unit (ASU) is a volume.
 
 use super::{Spec, fit_lines};
-use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block, range};
+use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
 
@@ -33,19 +33,15 @@ impl Line for Spc {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
         let mut fields = Fields::commas(line);
         let asu = fields.number_u32("an application storage unit")?;
-        let sector = fields.number("the first sector")?;
-        let length = fields.number("a size in bytes")?;
-        let extent = sector
-            .checked_mul(SECTOR_BYTES)
-            .and_then(|offset| range(offset, length, 1))
-            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", length.to_string().as_bytes()))?;
+        let offset = fields.offset(SECTOR_BYTES, "the first sector")?;
+        let length = fields.length(1, "a length of at most 4 GiB")?;
         let op = match fields.text() {
             b"R" | b"r" => Op::Read,
             b"W" | b"w" => Op::Write,
             other => return Err(fields.flaw("R or W", other)),
         };
         let time_ns = fields.decimal(9, "a time in s")?;
-        batch.push(block(self.clock.since_first_ns(time_ns), op, asu, extent));
+        batch.push(block(self.clock.since_first_ns(time_ns), op, asu, offset, length));
         Ok(())
     }
 }

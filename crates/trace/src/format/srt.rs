@@ -25,17 +25,22 @@ pub(super) static SRT: Spec = Spec {
     origin: "HP traces (cello, hplajw, snake)",
     fit: |sample| if sample.bytes.starts_with(MAGIC) { 100 } else { 0 },
     names: &[],
-    decoder: || Box::new(Records::new(Srt { in_header: true, clock: Clock::new(1000) })),
+    decoder: || Box::new(Records::new(Srt { in_header: true, lost: false, clock: Clock::new(1000) })),
     block_decoder: None,
 };
 
 struct Srt {
     in_header: bool,
+    /// Without a record's length there is no telling where the next one starts.
+    lost: bool,
     clock: Clock,
 }
 
 impl Record for Srt {
     fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step {
+        if self.lost {
+            return Step::Skip(input.len());
+        }
         if self.in_header {
             return match memchr::memchr(HEADER_END, input) {
                 Some(end) => {
@@ -43,6 +48,7 @@ impl Record for Srt {
                     Step::Skip(end + 1)
                 }
                 None if input.len() > HEADER_BYTES_MAX => {
+                    self.lost = true;
                     Step::Bad(input.len(), Flaw::number("a header of at most 64 KiB", input.len() as u64))
                 }
                 None => Step::Need,
@@ -53,7 +59,7 @@ impl Record for Srt {
         let word = |index: usize| u32::from_be_bytes(words[index]);
         let record_bytes = word(0) as usize;
         if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&record_bytes) {
-            // Without a length there is no telling where the next record starts.
+            self.lost = true;
             let flaw = Flaw::number("a record of 48 to 4096 bytes", u64::from(word(0)));
             return Step::Bad(input.len(), flaw);
         }
@@ -66,8 +72,9 @@ impl Record for Srt {
         }
         let time_us = u64::from(seconds) * 1_000_000 + u64::from(micros);
         let op = if word(11) & 1 == 1 { Op::Read } else { Op::Write };
-        let extent = (u64::from(sector) * SECTOR_BYTES, u64::from(bytes));
-        batch.push(block(self.clock.since_first_ns(time_us), op, word(8) >> 8, extent));
+        let offset = u64::from(sector) * SECTOR_BYTES;
+        let time_ns = self.clock.since_first_ns(time_us);
+        batch.push(block(time_ns, op, word(8) >> 8, offset, u64::from(bytes)));
         Step::Took(record_bytes)
     }
 }

@@ -1,10 +1,10 @@
 //! Enterprise storage of the SYSTOR '17 paper (Lee et al.): comma-separated text with a header.
 //!
 //! `Timestamp (s), Response (s), IOType (R, W or empty), LUN, Offset (bytes), Size (bytes)`. Lines without an I/O type are
-//! commands that move no data, and passed over. A LUN's files are named after it and its number is in every line.
+//! commands that move no data, and passed over.
 
 use super::{Spec, fit_lines, starts_with};
-use crate::decode::{Batch, Clock, Line, Lines, block, range};
+use crate::decode::{Batch, Clock, Line, Lines, block};
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
 
@@ -18,6 +18,8 @@ pub(super) static SYSTOR: Spec = Spec {
     decoder: || Box::new(Lines::new(Systor::new())),
     block_decoder: None,
 };
+
+const COMMAS: usize = 5;
 
 struct Systor {
     clock: Clock,
@@ -38,24 +40,16 @@ impl Line for Systor {
             return Err(fields.flaw("a response time in s", response));
         }
         let op = match fields.text() {
-            b"R" => Some(Op::Read),
-            b"W" => Some(Op::Write),
-            b"" => None,
+            b"R" => Op::Read,
+            b"W" => Op::Write,
+            b"" if line.iter().filter(|&&b| b == b',').count() == COMMAS => return Ok(()),
             other => return Err(fields.flaw("R, W or nothing", other)),
         };
-        let Some(op) = op else {
-            fields.text();
-            fields.text();
-            fields.text();
-            return fields.end();
-        };
         let lun = fields.number_u32("a LUN")?;
-        let offset = fields.number("an offset in bytes")?;
-        let length = fields.number("a size in bytes")?;
-        let extent = range(offset, length, 1)
-            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", length.to_string().as_bytes()))?;
+        let offset = fields.offset(1, "an offset in bytes")?;
+        let length = fields.length(1, "a length of at most 4 GiB")?;
         fields.end()?;
-        batch.push(block(self.clock.since_first_ns(time_ns), op, lun, extent));
+        batch.push(block(self.clock.since_first_ns(time_ns), op, lun, offset, length));
         Ok(())
     }
 

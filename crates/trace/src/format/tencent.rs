@@ -3,7 +3,7 @@
 //! `Timestamp (s), Offset (sectors), Size (sectors), IOType (0 read, 1 write), VolumeID`.
 
 use super::{Spec, fit_lines, starts_with};
-use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block, range};
+use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
 
@@ -32,10 +32,8 @@ impl Line for Tencent {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
         let mut fields = Fields::commas(line);
         let time_s = fields.number("a time in s")?;
-        let sector = fields.number("the first sector")?;
-        let sectors = fields.number("a number of sectors")?;
-        let extent = range(sector, sectors, SECTOR_BYTES)
-            .ok_or_else(|| fields.flaw("a range of at most 4 GiB", sectors.to_string().as_bytes()))?;
+        let offset = fields.offset(SECTOR_BYTES, "the first sector")?;
+        let length = fields.length(SECTOR_BYTES, "a number of sectors of at most 4 GiB")?;
         let op = match fields.text() {
             b"0" => Op::Read,
             b"1" => Op::Write,
@@ -43,7 +41,7 @@ impl Line for Tencent {
         };
         let volume = fields.number_u32("a volume number")?;
         fields.end()?;
-        batch.push(block(self.clock.since_first_ns(time_s), op, volume, extent));
+        batch.push(block(self.clock.since_first_ns(time_s), op, volume, offset, length));
         Ok(())
     }
 

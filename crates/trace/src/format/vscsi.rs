@@ -6,8 +6,8 @@
 //! Commands that neither read nor write are passed over.
 
 use super::{Spec, fit_records};
-use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Step, block, range};
-use crate::fields::Flaw;
+use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Step, block};
+use crate::fields::{Flaw, offset_bytes};
 use crate::request::{Kind, Op};
 
 pub(super) static VSCSI: Spec = Spec {
@@ -91,11 +91,10 @@ impl Record for Vscsi {
             0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Op::Write,
             _ => return Step::Took(record_bytes),
         };
-        let extent = sector.checked_mul(SECTOR_BYTES).and_then(|key| range(key, u64::from(bytes), 1));
-        let Some(extent) = extent else {
-            return Step::Bad(record_bytes, Flaw::number("a sector below 2^54", sector));
+        let Some(offset) = offset_bytes(sector, SECTOR_BYTES) else {
+            return Step::Bad(record_bytes, Flaw::number("a sector on a disk of less than 8 EiB", sector));
         };
-        batch.push(block(self.clock.since_first_ns(time_us), op, 0, extent));
+        batch.push(block(self.clock.since_first_ns(time_us), op, 0, offset, u64::from(bytes)));
         Step::Took(record_bytes)
     }
 }
