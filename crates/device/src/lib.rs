@@ -10,6 +10,7 @@
 #![allow(unsafe_code)] // io_uring and aligned buffers; each block says why it is sound
 
 mod buffer;
+pub mod fault;
 mod file;
 mod mapping;
 pub mod medium;
@@ -21,6 +22,7 @@ mod spec;
 use std::time::Instant;
 
 pub use buffer::{Buffer, Pool, PoolStats, Slice};
+pub use fault::{FaultDevice, FaultPlan, Faults};
 pub use file::{FileDevice, FileOptions, OpenError};
 pub use io_uring;
 pub use medium::{Medium, MediumDevice};

@@ -1,0 +1,125 @@
+//! Devices as text.
+
+mod common;
+
+use common::{SECTOR, thread};
+use floe_device::{Device, MediumDevice, MemoryDevice, Role, Spec, SpecError};
+use proptest::prelude::*;
+
+fn refused(text: &str) -> String {
+    text.parse::<Spec>().unwrap_err().to_string()
+}
+
+#[test]
+fn specs_are_read_as_written() {
+    let spec: Spec = "file:/a=b:c d,size=10GiB,medium=nvme".parse().unwrap();
+    assert_eq!(spec.path().unwrap().to_str(), Some("/a=b:c d"));
+    assert_eq!(spec.size_bytes(), Some(10 << 30));
+    assert_eq!(spec.medium().unwrap().name, "nvme");
+    let spec: Spec = "memory:64KiB".parse().unwrap();
+    assert_eq!((spec.size_bytes(), spec.path(), spec.medium().is_none()), (Some(65536), None, true));
+    assert_eq!("memory:4096".parse::<Spec>().unwrap().size_bytes(), Some(4096));
+}
+
+#[test]
+fn mistakes_are_named_with_what_there_is() {
+    assert_eq!(
+        refused("disk:/a"),
+        r#"unknown kind of device in "disk:/a"; there are file:PATH and memory:SIZE"#
+    );
+    assert!(refused("/a").contains("file:PATH"));
+    assert!(refused("file:").contains("no path"));
+    assert!(refused("memory:").contains("no size"));
+    assert!(refused("memory:,medium=hdd").contains("no size"));
+    assert_eq!(
+        refused("file:/a,sice=4096"),
+        r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE and medium=NAME"#
+    );
+    assert!(refused("memory:4096,size=4096").ends_with("there are medium=NAME"));
+    assert!(refused("file:/a,").contains(r#"unknown setting """#));
+    assert!(refused("memory:4096,medium=tape").contains("dram, pmem, optane, nvme, sata-ssd, hdd, cloud"));
+    assert!(refused("memory:5000").contains("5000"));
+    assert!(refused("memory:5000").contains("not a positive multiple of 4096"));
+    assert!(refused("file:/a,size=700").contains("not a positive multiple of 512"));
+    assert!(refused("file:/a,size=0").contains("not a positive multiple"));
+    assert!(refused("file:/a,size=lots").contains(r#""lots""#));
+    assert!(refused("file:/a,size=").contains("is not a size"));
+    assert!(refused("file:/a,size=-1").contains("is not a size"));
+    assert!(refused("file:/a,size=512,size=512").contains("twice"));
+    assert!(refused("file:/a,size=99999999999TiB").contains("multiple"));
+}
+
+proptest! {
+    #[test]
+    fn what_is_printed_reads_back_as_the_same(
+        path in "[a-zA-Z/=:. ]{1,20}", size in proptest::option::of(1u64..1 << 40),
+        medium in proptest::option::of(0usize..7), memory: bool,
+    ) {
+        let mut text = match (memory, size) {
+            (true, size) => format!("memory:{}", size.unwrap_or(7) * 4096),
+            (false, Some(size)) => format!("file:{path},size={}", size * 512),
+            (false, None) => format!("file:{path}"),
+        };
+        if let Some(medium) = medium {
+            text += &format!(",medium={}", floe_device::Medium::all().nth(medium).unwrap().name);
+        }
+        let spec: Spec = text.parse().unwrap();
+        prop_assert_eq!(spec.to_string().parse::<Spec>().unwrap(), spec);
+    }
+
+    #[test]
+    fn no_text_panics(text in "(file|memory):[a-z0-9=,.:-]{0,30}") {
+        let _: Result<Spec, SpecError> = text.parse();
+    }
+}
+
+#[test]
+fn a_backing_file_must_exist_unless_its_size_is_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk").display().to_string();
+    let (ring, pool) = thread();
+    let open = |text: String| {
+        text.parse::<Spec>()
+            .unwrap()
+            .open(&ring, &pool, Role::Backing { read_only: false })
+            .map(|device| device.size_bytes())
+            .map_err(|error| error.to_string())
+    };
+    assert!(open(format!("file:{path}")).unwrap_err().contains(&path));
+    assert_eq!(open(format!("file:{path},size=1MiB,medium=cloud")), Ok(1 << 20));
+    assert_eq!(open(format!("file:{path}")), Ok(1 << 20));
+    let error = open(format!("file:{path},size=2MiB")).unwrap_err();
+    assert!(error.contains("1048576") && error.contains("2097152"), "{error}");
+}
+
+#[test]
+fn a_cache_is_created_with_the_size_of_its_role() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache").display().to_string();
+    let (ring, pool) = thread();
+    let open = |text: &str, size| {
+        text.parse::<Spec>()
+            .unwrap()
+            .open(&ring, &pool, Role::Cache { size })
+            .map(|device| device.size_bytes())
+            .map_err(|error| error.to_string())
+    };
+    let file = format!("file:{path}");
+    assert_eq!(open(&file, 65536), Ok(65536));
+    assert_eq!(open(&file, 65536), Ok(65536));
+    assert!(open(&file, 4096).unwrap_err().contains("65536"));
+    assert!(open(&format!("{file},size=4096"), 65536).is_err());
+    assert_eq!(open("memory:1MiB", 1 << 20), Ok(1 << 20));
+    assert!(open("memory:1MiB", 4096).unwrap_err().contains("1048576"));
+}
+
+#[test]
+fn an_opened_spec_reads_and_writes() {
+    let (ring, pool) = thread();
+    let spec: Spec = "memory:1MiB,medium=pmem".parse().unwrap();
+    let mut device = spec.open(&ring, &pool, Role::Backing { read_only: false }).unwrap();
+    common::write(&ring, &pool, &mut device, 4096, &[1; SECTOR]).unwrap();
+    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [1; SECTOR]);
+    let _: MediumDevice<MemoryDevice> =
+        MediumDevice::new(MemoryDevice::new(4096), spec.medium().unwrap().clone(), 0);
+}
