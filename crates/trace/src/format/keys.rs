@@ -67,10 +67,14 @@ fn fit(sample: &Sample<'_>, bits: u32, big_endian: bool) -> u8 {
     };
     let whole_words = order(even.len(), odd.len(), 8);
     let half_words = order(upper.len(), lower.len(), 2);
+    // Keys that are multiples of something vary little in their lower bytes too, and leave the order open.
+    let first: HashSet<_> = words.iter().map(|word| word[0]).collect();
+    let last: HashSet<_> = words.iter().map(|word| word[3]).collect();
+    let end_bytes = order(first.len(), last.len(), 4);
     let shared = even.intersection(&odd).count() * 20 >= even.len().min(odd.len());
     let (width, order) = match whole_words {
         Some(_) => (64, whole_words),
-        None if shared || half_words.is_some() => (32, half_words),
+        None if shared || half_words.is_some() => (32, half_words.filter(|_| half_words == end_bytes)),
         None => (64, None),
     };
     let odd_length = sample.whole && words.len() % 2 == 1;

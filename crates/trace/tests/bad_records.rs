@@ -1,0 +1,268 @@
+//! Bad records: named to the byte, or counted and passed over; and never a panic.
+
+mod common;
+
+use common::{BINARY, FORMATS, error, expected, given, header, lenient, open, read, requests, write};
+use floe_trace::{OpenOptions, Trace};
+use proptest::prelude::*;
+
+#[test]
+fn a_malformed_line_is_named_with_its_file_number_and_place() {
+    // Format, first line, second line, error.
+    let cases = [
+        (
+            "adaptsize",
+            "1 2 3",
+            "1 2",
+            "line 2 at byte 6: expected a size in bytes in column 3, found nothing",
+        ),
+        (
+            "alibaba",
+            "1,R,0,512,9",
+            "1,X,0,512,9",
+            "line 2 at byte 12: expected R or W in column 2, found \"X\"",
+        ),
+        (
+            "arc",
+            "1 1 0 0",
+            "1 0 0 0",
+            "line 2 at byte 8: expected a page count from 1 to 8388608 in column 2, found \"0\"",
+        ),
+        (
+            "arc",
+            "1 1 0 0",
+            "5 9000000 0 1",
+            "line 2 at byte 8: expected a page count from 1 to 8388608 in column 2, found \"9000000\"",
+        ),
+        (
+            "arc",
+            "1 1 0 0",
+            "5 1 0 1 9",
+            "line 2 at byte 8: expected the end of the line in column 5, found \"9\"",
+        ),
+        (
+            "cachelib",
+            "x,y",
+            "1",
+            "line 1 at byte 0: expected a header with the columns of a kv, cdn or tectonic trace, found \"x,y\"",
+        ),
+        (
+            "disksim",
+            "1.5 0 8 8 1",
+            "1.x 0 8 8 1",
+            "line 2 at byte 12: expected a time in ms in column 1, found \"1.x\"",
+        ),
+        (
+            "disksim",
+            "1.5 0 8 8 1",
+            "1.5 0 8 8 g",
+            "line 2 at byte 12: expected hexadecimal flags in column 5, found \"g\"",
+        ),
+        (
+            "msr",
+            "1,h,0,Read,0,512,1",
+            "1,h,0,Trim,0,512,1",
+            "line 2 at byte 19: expected Read or Write in column 4, found \"Trim\"",
+        ),
+        (
+            "spc",
+            "0,1,512,R,0.5",
+            "0,1,9999999999,R,0.5",
+            "line 2 at byte 14: expected a length of at most 4 GiB in column 3, found \"9999999999\"",
+        ),
+        (
+            "ssdsim",
+            "1 0 8 8 1",
+            "1 0 8 8 2",
+            "line 2 at byte 10: expected 1 for a read or 0 for a write in column 5, found \"2\"",
+        ),
+        (
+            "systor",
+            "1.0,0.1,R,0,0,512",
+            "1.0,0.1,R,0,-1,512",
+            "line 2 at byte 18: expected an offset in bytes in column 5, found \"-1\"",
+        ),
+        (
+            "tencent",
+            "1,8,8,0,7",
+            "1,99999999999999999999,8,0,7",
+            "line 2 at byte 10: expected the first sector in column 2, found \"99999999999999999999\"",
+        ),
+        (
+            "twitter",
+            "1,k,1,2,3,get,0",
+            "1,k,1,2,3,\tfly\x01,0",
+            "line 2 at byte 16: expected a memcached operation in column 6, found \"fly\\x01\"",
+        ),
+    ];
+    for (format, first, second, message) in cases {
+        let text = format!("{first}\n{second}\n{first}\n");
+        assert_eq!(error(text.as_bytes(), &given(format)), format!("t: {message}"), "{format}");
+        let mut trace = open(text.as_bytes(), &lenient(format)).unwrap();
+        let good = trace.by_ref().map(Result::unwrap).count();
+        let bad = if format == "cachelib" { 3 } else { 1 };
+        assert_eq!((good as u64, trace.skipped()), (3 - bad, bad), "{format}");
+    }
+}
+
+#[test]
+fn requests_before_a_bad_record_come_first_and_nothing_after() {
+    let mut trace = open(b"1 1 0 0\n2 1 0 0\nx\n3 1 0 0\n", &given("arc")).unwrap();
+    assert_eq!(trace.next().unwrap().unwrap().key, 1);
+    assert_eq!(trace.next().unwrap().unwrap().key, 2);
+    let message = "t: line 3 at byte 16: expected the first page in column 1, found \"x\"";
+    assert_eq!(trace.next().unwrap().unwrap_err().to_string(), message);
+    assert!(trace.next().is_none());
+    assert!(trace.next().is_none());
+}
+
+#[test]
+fn a_binary_trace_cut_at_any_byte_names_the_record_it_lacks() {
+    let requests = requests(3);
+    for (name, record_bytes) in BINARY {
+        let whole = write(name, &requests);
+        let head = header(name).len();
+        for cut in head..=whole.len() {
+            let (records, rest) = ((cut - head) / record_bytes, (cut - head) % record_bytes);
+            let wanted = &expected(name, &requests)[..records];
+            let mut trace = open(&whole[..cut], &lenient(name)).unwrap();
+            assert_eq!(trace.by_ref().map(Result::unwrap).collect::<Vec<_>>(), wanted, "{name}");
+            assert_eq!(trace.skipped(), u64::from(rest > 0), "{name}");
+            if rest == 0 {
+                assert_eq!(read(&whole[..cut], &given(name)).unwrap(), wanted, "{name}");
+            } else {
+                let (record, place) = (records + 1, head + records * record_bytes);
+                let message = format!(
+                    "t: record {record} at byte {place}: expected a whole record, found {rest} bytes"
+                );
+                assert_eq!(error(&whole[..cut], &given(name)), message, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_srt_header_without_an_end_is_an_error() {
+    let cut = &header("srt")[..10];
+    let message = "t: record 1 at byte 0: expected a whole record, found 10 bytes";
+    assert_eq!(error(cut, &given("srt")), message);
+    let endless = [b'x'; 100_000];
+    let message = "t: record 1 at byte 0: expected a header of at most 64 KiB, found 0x186a0";
+    assert_eq!(error(&endless, &given("srt")), message);
+}
+
+#[test]
+fn binary_records_that_break_their_promise_are_named_or_skipped() {
+    let good = write("vscsi", &requests(4));
+    let mut bytes = good.clone();
+    bytes[32 + 15] = 7;
+    let message = "t: record 2 at byte 32: expected a command with version 0x100 (vSCSI 1), found 0x700";
+    assert_eq!(error(&bytes, &given("vscsi")), message);
+    let mut trace = open(&bytes, &lenient("vscsi")).unwrap();
+    assert_eq!((trace.by_ref().filter(Result::is_ok).count(), trace.skipped()), (3, 1));
+
+    let mut bytes = write("srt", &requests(4));
+    let second = header("srt").len() + 56;
+    bytes[second..second + 4].copy_from_slice(&[0, 0, 0, 9]);
+    let message = format!("t: record 2 at byte {second}: expected a record of 48 to 4096 bytes, found 0x9");
+    assert_eq!(error(&bytes, &given("srt")), message);
+    // Past a lost length nothing can be told apart any more.
+    let mut trace = open(&bytes, &lenient("srt")).unwrap();
+    assert_eq!((trace.by_ref().filter(Result::is_ok).count(), trace.skipped()), (1, 1));
+}
+
+#[test]
+fn an_endless_line_is_one_bad_line_wherever_the_window_ends() {
+    for length in [65_537, 262_143, 262_144, 262_145, 1_000_000] {
+        let mut text = b"1 1 0 0\n".to_vec();
+        text.extend(vec![b'7'; length]);
+        text.extend(b"\n2 1 0 0\n");
+        let message = error(&text, &given("arc"));
+        assert!(message.starts_with("t: line 2 at byte 8: expected a line of at most 64 KiB"), "{message}");
+        let mut trace = open(&text, &lenient("arc")).unwrap();
+        let keys: Vec<_> = trace.by_ref().map(|request| request.unwrap().key).collect();
+        assert_eq!((keys, trace.skipped()), (vec![1, 2], 1), "{length}");
+    }
+}
+
+#[test]
+fn only_formats_with_lengths_can_be_read_as_blocks() {
+    for name in FORMATS {
+        let options = OpenOptions { as_blocks: true, ..given(name) };
+        let result = open(b"", &options);
+        match common::format(name).kind() {
+            floe_trace::Kind::Block => assert!(result.is_ok(), "{name}"),
+            _ if name == "arc" => assert!(result.is_ok()),
+            _ => assert_eq!(
+                result.unwrap_err().to_string(),
+                format!("t: format {name} cannot be read as block I/O")
+            ),
+        }
+    }
+}
+
+/// Reads what there is, keeping every promise a request makes.
+fn exhaust(bytes: &[u8], options: &OpenOptions) {
+    let Ok(trace) = Trace::from_reader("t", std::io::Cursor::new(bytes.to_vec()), options) else { return };
+    let kind = trace.kind();
+    let mut stats = floe_trace::Stats::new(kind);
+    for request in trace.take(10_000) {
+        let Ok(request) = request else { break };
+        if kind == floe_trace::Kind::Block {
+            assert!(request.bytes <= floe_trace::BLOCK_REQUEST_BYTES_MAX);
+            assert!(request.key + request.bytes <= i64::MAX as u64);
+        }
+        stats.add(&request);
+    }
+    let info = stats.info("t", "any");
+    assert!(info.reads + info.writes <= info.requests && info.unique <= info.touches);
+}
+
+fn exhaust_as_everything(bytes: &[u8]) {
+    exhaust(bytes, &OpenOptions::default());
+    for name in FORMATS {
+        for skip_bad in [false, true] {
+            for as_blocks in [false, true] {
+                exhaust(bytes, &OpenOptions { skip_bad, as_blocks, ..given(name) });
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        exhaust_as_everything(&bytes);
+    }
+
+    #[test]
+    fn random_text_never_panics(text in "[0-9RWx,. \n-]{0,300}") {
+        exhaust_as_everything(text.as_bytes());
+    }
+
+    #[test]
+    fn random_numbers_in_columns_never_panic(
+        rows in prop::collection::vec(prop::collection::vec(any::<u64>(), 1..8), 1..20),
+        separator in prop::sample::select(vec![" ", ","]),
+        shift in 0..60u32,
+    ) {
+        let row = |row: &Vec<u64>| row.iter().map(|n| (n >> shift).to_string()).collect::<Vec<_>>().join(separator);
+        let text = rows.iter().map(row).collect::<Vec<_>>().join("\n");
+        exhaust_as_everything(text.as_bytes());
+    }
+
+    #[test]
+    fn a_good_trace_with_damage_never_panics(
+        which in 0..FORMATS.len(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..10),
+    ) {
+        let mut bytes = write(FORMATS[which], &requests(30));
+        for (place, byte) in damage {
+            let place = place.index(bytes.len());
+            bytes[place] = byte;
+        }
+        exhaust_as_everything(&bytes);
+    }
+}
