@@ -238,6 +238,16 @@ proptest! {
     }
 
     #[test]
+    fn random_bytes_that_claim_to_be_compressed_never_panic(
+        which in 0..4usize,
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let magic: [&[u8]; 4] =
+            [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"BZh91AY&SY"];
+        exhaust(&[magic[which], &bytes].concat(), &OpenOptions::default());
+    }
+
+    #[test]
     fn random_text_never_panics(text in "[0-9RWx,. \n-]{0,300}") {
         exhaust_as_everything(text.as_bytes());
     }

@@ -3,6 +3,7 @@
 //! Runs when `FLOE_TRACES` names a folder with the traces, and says so when it does not. Every figure must agree to its
 //! last printed digit.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use floe_trace::{Info, OpenOptions, Trace};
@@ -10,7 +11,9 @@ use floe_trace::{Info, OpenOptions, Trace};
 fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("FLOE_TRACES").map(PathBuf::from);
     if folder.is_none() {
-        eprintln!("skipped: set FLOE_TRACES to the folder of traces to run this test");
+        // Not eprintln: the test harness would swallow it.
+        let _ =
+            writeln!(std::io::stderr(), "skipped: set FLOE_TRACES to the folder of traces to run this test");
     }
     folder
 }
