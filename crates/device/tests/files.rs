@@ -85,6 +85,7 @@ fn slices_that_are_not_aligned_work_with_direct_files() {
     let mut device = FileDevice::open(&ring, &pool, directory.path().join("disk"), made(1 << 16)).unwrap();
     let bytes: Vec<u8> = (0..2 * SECTOR).map(|i| (i / 7) as u8).collect();
     let buffer = pool.allocate(4 * SECTOR);
+    assert!(device.is_direct(), "the test directory takes direct I/O");
     let askew = buffer.slice(16..16 + 2 * SECTOR);
     askew.copy_from(&bytes);
     common::run(&ring, &mut device, 4096, Action::Write { from: askew.clone(), durable: true }).unwrap();

@@ -184,8 +184,9 @@ impl Model {
                 let path = self.medium.write;
                 let (latency_ns, bus_ns) = (path.latency_ns(deviations), path.bus_ns(bytes));
                 let due_ns = self.transfer(now_ns, 1, latency_ns, path.rest_ns(bytes), bus_ns);
-                // A burst may answer early; the medium is busy with it all the same.
-                self.writers.push(Reverse(due_ns.max(now_ns + (latency_ns + bus_ns) as u64)));
+                // A bucket may answer at once; the medium is busy with the bytes all the same.
+                let busy_ns = if self.medium.timing == Timing::Budget { bus_ns as u64 } else { 0 };
+                self.writers.push(Reverse(due_ns.max(now_ns + busy_ns)));
                 self.writes_done_ns = self.writes_done_ns.max(due_ns);
                 due_ns
             }

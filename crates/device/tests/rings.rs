@@ -1,0 +1,116 @@
+//! The ring by itself.
+#![allow(unsafe_code)] // entries of one's own are pushed unsafely
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::SECTOR;
+use floe_device::io_uring::{opcode, types};
+use floe_device::{Owner, Pool, RegisterError, Ring};
+
+fn nop(ring: &Ring, owner: Owner, token: u64) {
+    // SAFETY: a no-operation points to nothing.
+    unsafe { ring.push(owner, token, opcode::Nop::new().build()) }.unwrap();
+}
+
+fn tokens(ring: &Ring, owner: Owner) -> Vec<u64> {
+    let mut events = Vec::new();
+    ring.take(owner, &mut events);
+    assert!(events.iter().all(|&(_, result, _)| result == 0));
+    events.into_iter().map(|(token, ..)| token).collect()
+}
+
+#[test]
+fn each_owner_takes_its_own_completions() {
+    let ring = Ring::new(8).unwrap();
+    let (left, right) = (ring.owner(), ring.owner());
+    nop(&ring, left, 1);
+    nop(&ring, right, (1 << 48) - 1);
+    nop(&ring, left, 3);
+    assert_eq!(ring.wait(None).unwrap(), 3);
+    assert_eq!(tokens(&ring, right), [(1 << 48) - 1]);
+    assert_eq!(tokens(&ring, left), [1, 3]);
+    assert_eq!(tokens(&ring, left), []);
+}
+
+#[test]
+fn no_completion_is_lost_when_both_queues_overflow() {
+    let ring = Ring::new(1).unwrap();
+    let owner = ring.owner();
+    for token in 0..5000 {
+        nop(&ring, owner, token);
+    }
+    let mut found = Vec::new();
+    while found.len() < 5000 {
+        assert!(ring.wait(Some(Duration::from_secs(5))).unwrap() > 0, "{} came", found.len());
+        found.extend(tokens(&ring, owner));
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..5000).collect::<Vec<_>>());
+}
+
+#[test]
+fn completions_that_overflow_in_the_kernel_are_collected() {
+    // Reads from an empty pipe stay in flight, and all end at once when the other end closes: more than the completion
+    // queue of four holds.
+    let ring = Ring::new(1).unwrap();
+    let (owner, pool) = (ring.owner(), Pool::new(0));
+    let (reader, writer) = std::io::pipe().unwrap();
+    let buffer = pool.allocate(SECTOR).whole();
+    let fd = types::Fd(std::os::fd::AsRawFd::as_raw_fd(&reader));
+    for token in 0..500 {
+        let entry = opcode::Read::new(fd, buffer.as_ptr(), SECTOR as u32).build();
+        // SAFETY: buffer and pipe outlive the reads, which have all been taken when the test ends.
+        unsafe { ring.push(owner, token, entry) }.unwrap();
+    }
+    assert_eq!(ring.wait(Some(Duration::ZERO)).unwrap(), 0);
+    drop(writer);
+    let mut found = Vec::new();
+    while found.len() < 500 {
+        assert!(ring.wait(Some(Duration::from_secs(5))).unwrap() > 0, "{} came", found.len());
+        found.extend(tokens(&ring, owner));
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn waiting_ends_when_the_time_is_up() {
+    let ring = Ring::new(8).unwrap();
+    let began = Instant::now();
+    assert_eq!(ring.wait(Some(Duration::from_millis(20))).unwrap(), 0);
+    assert!(began.elapsed() >= Duration::from_millis(20));
+    assert_eq!(ring.wait(Some(Duration::ZERO)).unwrap(), 0);
+    assert_eq!(ring.wait_until(Some(Instant::now())).unwrap(), 0);
+}
+
+#[test]
+fn waiting_does_not_sleep_while_events_are_not_taken() {
+    let ring = Ring::new(8).unwrap();
+    let owner = ring.owner();
+    nop(&ring, owner, 7);
+    assert_eq!(ring.wait(None).unwrap(), 1);
+    assert_eq!(ring.wait(None).unwrap(), 1);
+    assert_eq!(tokens(&ring, owner), [7]);
+}
+
+#[test]
+fn an_arena_is_registered_once_and_its_slices_are_known() {
+    let ring = Ring::new(8).unwrap();
+    let (pool, other) = (Pool::new(1 << 16), Pool::new(1 << 16));
+    let slice = pool.allocate(SECTOR).whole();
+    assert_eq!(ring.fixed_buffer(&slice), None);
+    ring.register_pool(&pool).unwrap();
+    assert_eq!(ring.fixed_buffer(&slice), Some(0));
+    assert_eq!(ring.fixed_buffer(&other.allocate(SECTOR).whole()), None);
+    assert_eq!(ring.fixed_buffer(&pool.allocate(1 << 20).whole()), None);
+    assert!(matches!(ring.register_pool(&other), Err(RegisterError::Already)));
+}
+
+#[test]
+#[should_panic(expected = "48 bits")]
+fn a_token_that_does_not_fit_panics() {
+    let ring = Ring::new(8).unwrap();
+    nop(&ring, ring.owner(), 1 << 48);
+}
