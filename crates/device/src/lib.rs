@@ -17,6 +17,7 @@ pub mod medium;
 mod memory;
 mod range;
 mod ring;
+mod socket;
 mod spec;
 
 use std::time::Instant;
@@ -28,6 +29,7 @@ pub use io_uring;
 pub use medium::{Medium, MediumDevice};
 pub use memory::MemoryDevice;
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
+pub use socket::{SocketCompletion, SocketOutcome, Sockets};
 pub use spec::{Role, Spec, SpecError};
 
 /// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.

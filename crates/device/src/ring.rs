@@ -136,8 +136,7 @@ impl Ring {
     /// # Safety
     /// Whatever the entry points to (memory, file descriptor) stays valid until its last completion was taken.
     pub unsafe fn push(&self, owner: Owner, token: u64, entry: squeue::Entry) -> io::Result<()> {
-        assert!(token <= TOKEN_MASK, "a ring token has 48 bits");
-        let entry = entry.user_data(u64::from(owner.0) << TOKEN_BITS | token);
+        let entry = entry.user_data(self.user_data(owner, token));
         loop {
             // SAFETY: the caller keeps what the entry points to valid.
             if unsafe { self.0.uring.borrow_mut().submission().push(&entry) }.is_ok() {
@@ -148,6 +147,15 @@ impl Ring {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// The user data that [`Ring::push`] gives an entry, by which a cancellation names it.
+    ///
+    /// # Panics
+    /// When `token` needs more than 48 bits.
+    pub fn user_data(&self, owner: Owner, token: u64) -> u64 {
+        assert!(token <= TOKEN_MASK, "a ring token has 48 bits");
+        u64::from(owner.0) << TOKEN_BITS | token
     }
 
     /// Submits everything pushed and waits for at least one completion, until `timeout` has passed (`None`: for

@@ -1,0 +1,289 @@
+//! Sockets on the thread's ring, without `unsafe` for whoever uses them.
+//!
+//! A [`Sockets`] takes accepts, receives and sends for any number of sockets and reports each one's end, like a
+//! [`Device`](crate::Device) does for a disk. A send gathers several slices (a header and its payload) and
+//! is continued until all is out. [`Sockets::readable`] waits for anything else that can be polled, such as the eventfd
+//! through which another thread wakes this one.
+//!
+//! Invariants: slices, message headers and descriptors are held in `flights` from submission to completion, so neither
+//! memory nor a descriptor's number is reused under the kernel's hands. Sends on one socket go out in order only
+//! if the next is begun after the last completed. A socket never ends by itself, so dropping cancels what is in flight
+//! and then waits for it.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Instant;
+
+use io_uring::{opcode, squeue, types};
+
+use crate::buffer::Slice;
+use crate::ring::{Event, Owner, Ring};
+
+/// Slices one send gathers at a time; the rest follows.
+const GATHER_MAX: usize = 16;
+
+/// Accepts, receives and sends in flight on one ring.
+#[derive(Debug)]
+pub struct Sockets {
+    ring: Ring,
+    owner: Owner,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Could not be begun.
+    early: Vec<SocketCompletion>,
+    events: Vec<Event>,
+}
+
+/// The end of a socket operation.
+#[derive(Debug)]
+pub struct SocketCompletion {
+    /// The operation's token.
+    pub token: u64,
+    /// What came of it.
+    pub result: io::Result<SocketOutcome>,
+}
+
+/// What came of a socket operation.
+#[derive(Debug)]
+pub enum SocketOutcome {
+    /// A new connection.
+    Accepted(OwnedFd),
+    /// So many bytes arrived; none means the other side closed.
+    Received(usize),
+    /// Everything was handed to the network.
+    Sent,
+    /// The descriptor can be read without blocking.
+    Readable,
+}
+
+#[derive(Debug)]
+struct Flight {
+    token: u64,
+    socket: Rc<OwnedFd>,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    Accept,
+    Receive { into: Slice, whole: bool },
+    Send { left: Vec<Slice>, message: Box<Message> },
+    Readable,
+}
+
+/// What the kernel reads of a gathering send; boxed, since it must not move.
+struct Message {
+    header: libc::msghdr,
+    vectors: [libc::iovec; GATHER_MAX],
+}
+
+impl Sockets {
+    /// None in flight yet.
+    pub fn new(ring: &Ring) -> Sockets {
+        Sockets {
+            ring: ring.clone(),
+            owner: ring.owner(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            early: Vec::new(),
+            events: Vec::new(),
+        }
+    }
+
+    /// Waits for one connection. Shutting the listener down ends the wait with an error.
+    pub fn accept(&mut self, token: u64, listener: &Rc<OwnedFd>) {
+        self.begin(token, listener, Work::Accept);
+    }
+
+    /// Receives at least one byte or, with `whole`, the whole slice; less only when the other side closes.
+    pub fn receive(&mut self, token: u64, socket: &Rc<OwnedFd>, into: Slice, whole: bool) {
+        self.begin(token, socket, Work::Receive { into, whole });
+    }
+
+    /// Sends the slices one after the other, all of them.
+    pub fn send(&mut self, token: u64, socket: &Rc<OwnedFd>, mut from: Vec<Slice>) {
+        from.retain(|slice| !slice.is_empty());
+        self.begin(token, socket, Work::Send { left: from, message: Message::empty() });
+    }
+
+    /// Waits until a descriptor (an eventfd, a signalfd, a pipe) can be read.
+    pub fn readable(&mut self, token: u64, descriptor: &Rc<OwnedFd>) {
+        self.begin(token, descriptor, Work::Readable);
+    }
+
+    /// Operations not finished.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    /// Appends what has finished since the last call.
+    pub fn poll(&mut self, done: &mut Vec<SocketCompletion>) {
+        done.append(&mut self.early);
+        let mut events = std::mem::take(&mut self.events);
+        self.ring.take(self.owner, &mut events);
+        for (slot, result, _) in events.drain(..) {
+            let slot = slot as usize;
+            let flight = self.flights[slot].as_mut().expect("a completion belongs to a flight");
+            let outcome = match flight.advance(result) {
+                Some(outcome) => outcome,
+                None => match self.launch(slot) {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+            };
+            let token = self.flights[slot].as_ref().expect("finished flights exist").token;
+            self.land(slot);
+            done.push(SocketCompletion { token, result: outcome });
+        }
+        self.events = events;
+    }
+
+    /// When to call [`Sockets::poll`] even if the ring reports nothing.
+    pub fn next_due(&self) -> Option<Instant> {
+        (!self.early.is_empty()).then(Instant::now)
+    }
+
+    fn begin(&mut self, token: u64, socket: &Rc<OwnedFd>, work: Work) {
+        let flight = Flight { token, socket: Rc::clone(socket), work };
+        let slot = self.free.pop().unwrap_or(self.flights.len());
+        if slot == self.flights.len() {
+            self.flights.push(Some(flight));
+        } else {
+            self.flights[slot] = Some(flight);
+        }
+        if let Err(error) = self.launch(slot) {
+            self.land(slot);
+            self.early.push(SocketCompletion { token, result: Err(error) });
+        }
+    }
+
+    fn launch(&mut self, slot: usize) -> io::Result<()> {
+        let entry = self.flights[slot].as_mut().expect("launched flights exist").entry();
+        // SAFETY: slices, message and descriptor stay in `flights` until the completion was taken, also in `drop`.
+        unsafe { self.ring.push(self.owner, slot as u64, entry) }
+    }
+
+    fn land(&mut self, slot: usize) {
+        self.flights[slot] = None;
+        self.free.push(slot);
+    }
+}
+
+impl Flight {
+    fn entry(&mut self) -> squeue::Entry {
+        let fd = types::Fd(self.socket.as_raw_fd());
+        match &mut self.work {
+            Work::Accept => opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
+                .flags(libc::SOCK_CLOEXEC)
+                .build(),
+            Work::Receive { into, whole } => {
+                let flags = if *whole { libc::MSG_WAITALL } else { 0 };
+                let len = into.len().min(1 << 30) as u32;
+                opcode::Recv::new(fd, into.as_ptr(), len).flags(flags).build()
+            }
+            Work::Send { left, message } => {
+                message.gather(left);
+                let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+                opcode::SendMsg::new(fd, &raw const message.header).flags(flags).build()
+            }
+            Work::Readable => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+        }
+    }
+
+    /// Takes in one result; `None` while more is to do.
+    fn advance(&mut self, result: i32) -> Option<io::Result<SocketOutcome>> {
+        if matches!(-result, libc::EINTR | libc::EAGAIN) {
+            return None;
+        }
+        if result < 0 {
+            return Some(Err(io::Error::from_raw_os_error(-result)));
+        }
+        let moved = result as usize;
+        match &mut self.work {
+            // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+            Work::Accept => Some(Ok(SocketOutcome::Accepted(unsafe { OwnedFd::from_raw_fd(result) }))),
+            Work::Receive { .. } => Some(Ok(SocketOutcome::Received(moved))),
+            Work::Readable => Some(Ok(SocketOutcome::Readable)),
+            Work::Send { left, .. } => {
+                advance(left, moved);
+                left.is_empty().then_some(Ok(SocketOutcome::Sent))
+            }
+        }
+    }
+}
+
+/// Takes the first `moved` bytes off a list of slices.
+fn advance(left: &mut Vec<Slice>, mut moved: usize) {
+    let whole = left
+        .iter()
+        .take_while(|slice| {
+            let gone = slice.len() <= moved;
+            moved -= if gone { slice.len() } else { 0 };
+            gone
+        })
+        .count();
+    left.drain(..whole);
+    if let Some(first) = left.first_mut() {
+        *first = first.slice(moved..first.len());
+    }
+}
+
+impl Message {
+    fn empty() -> Box<Message> {
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        // SAFETY: a message header of zeros is valid: no address, no vectors, no control data.
+        let header = unsafe { std::mem::zeroed() };
+        Box::new(Message { header, vectors: [nothing; GATHER_MAX] })
+    }
+
+    fn gather(&mut self, slices: &[Slice]) {
+        let count = slices.len().min(GATHER_MAX);
+        for (vector, slice) in self.vectors.iter_mut().zip(slices) {
+            *vector = libc::iovec { iov_base: slice.as_ptr().cast(), iov_len: slice.len() };
+        }
+        self.header.msg_iov = self.vectors.as_mut_ptr();
+        self.header.msg_iovlen = count as _;
+    }
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Message({} vectors)", self.header.msg_iovlen)
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        let canceller = self.ring.owner();
+        let running: Vec<usize> =
+            (0..self.flights.len()).filter(|&slot| self.flights[slot].is_some()).collect();
+        for &slot in &running {
+            let target = self.ring.user_data(self.owner, slot as u64);
+            // SAFETY: a cancellation points to nothing.
+            let _ = unsafe { self.ring.push(canceller, 0, opcode::AsyncCancel::new(target).build()) };
+        }
+        let (mut events, mut cancelled) = (Vec::new(), 0);
+        while self.in_flight() > 0 || cancelled < running.len() {
+            if self.ring.wait(None).is_err() {
+                // Better to lose the memory than to free what the kernel may still write to.
+                std::mem::forget(std::mem::take(&mut self.flights));
+                return;
+            }
+            self.ring.take(canceller, &mut events);
+            cancelled += events.drain(..).count();
+            self.ring.take(self.owner, &mut events);
+            for (slot, result, _) in events.drain(..) {
+                if let Some(Flight { work: Work::Accept, .. }) = &self.flights[slot as usize]
+                    && result >= 0
+                {
+                    // SAFETY: a connection accepted too late; the descriptor is ours to close.
+                    drop(unsafe { OwnedFd::from_raw_fd(result) });
+                }
+                self.land(slot as usize);
+            }
+        }
+        self.ring.retire(self.owner);
+        self.ring.retire(canceller);
+    }
+}
