@@ -302,3 +302,60 @@ impl Drop for FileDevice {
         self.ring.retire(self.owner);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flight(left: u64, work: Work) -> Flight {
+        Flight { token: 1, offset: 8192, left, work }
+    }
+
+    fn more(progress: Progress) -> bool {
+        matches!(progress, Progress::More)
+    }
+
+    #[test]
+    fn a_transfer_cut_short_continues_where_it_stopped() {
+        let pool = Pool::new(0);
+        let (into, target) = (pool.allocate(8192).whole(), pool.allocate(8192).whole());
+        into.copy_from(&[7; 8192]);
+        target.fill_zero();
+        let start = into.as_ptr() as usize;
+        let mut read = flight(8192, Work::Read { into, target: Some(target.clone()) });
+        assert!(more(read.advance(4096, &pool)));
+        let Work::Read { into: rest, .. } = &read.work else { panic!("still a read") };
+        assert_eq!((read.offset, read.left, rest.as_ptr() as usize - start), (12288, 4096, 4096));
+        assert_eq!(target.to_vec(), [[7; 4096], [0; 4096]].concat());
+        assert!(more(read.advance(-libc::EINTR, &pool)));
+        assert!(matches!(read.advance(4096, &pool), Progress::Done(Ok(()))));
+        assert_eq!(target.to_vec(), [7; 8192]);
+
+        let mut write = flight(8192, Work::Write { from: target, durable: true });
+        assert!(more(write.advance(512, &pool)));
+        let Work::Write { from, .. } = &write.work else { panic!("still a write") };
+        assert_eq!((write.offset, write.left, from.len()), (8704, 7680, 7680));
+    }
+
+    #[test]
+    fn zeros_are_written_where_the_file_system_cannot_zero() {
+        let pool = Pool::new(0);
+        let len = ZEROS_BYTES + 4096;
+        let mut zero = flight(len, Work::Zero { may_unmap: true });
+        assert!(more(zero.advance(-libc::EOPNOTSUPP, &pool)));
+        let Work::ZeroByWriting { zeros } = &zero.work else { panic!("now writes zeros") };
+        assert_eq!(zeros.to_vec(), vec![0; ZEROS_BYTES as usize]);
+        assert!(more(zero.advance(ZEROS_BYTES as i32, &pool)));
+        assert_eq!((zero.offset, zero.left), (8192 + ZEROS_BYTES, 4096));
+        assert!(matches!(zero.advance(4096, &pool), Progress::Done(Ok(()))));
+    }
+
+    #[test]
+    fn a_discard_the_file_system_does_not_know_succeeds_and_other_errors_arrive() {
+        let pool = Pool::new(0);
+        let discard = |errno: i32| flight(4096, Work::Discard).advance(-errno, &pool);
+        assert!(matches!(discard(libc::EOPNOTSUPP), Progress::Done(Ok(()))));
+        let Progress::Done(Err(error)) = discard(libc::EIO) else { panic!("an error") };
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    }
+}

@@ -291,3 +291,26 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_flush_covers_the_writes_before_it_and_not_the_overwrite_after_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (ring, pool) = thread();
+    let options = FileOptions { size: Some(SIZE), create: true, direct: true, read_only: false };
+    let file = FileDevice::open(&ring, &pool, directory.path().join("disk"), options).unwrap();
+    let (mut device, faults) = FaultDevice::new(file, FaultPlan::none());
+    let write = |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
+    let early = pool.allocate(SECTOR).whole();
+    // All in flight at once: the second flush waits for the first, the overwrites come in between.
+    let actions = [write(1), Action::Flush, write(2), Action::Read(early.clone()), Action::Flush, write(3)];
+    for (token, action) in actions.into_iter().enumerate() {
+        device.submit(Operation { token: token as u64, offset: 4096, action });
+    }
+    let done = finish(&ring, &mut device, 6);
+    assert!(done.iter().all(|completion| completion.result.is_ok()));
+    assert_eq!(early.to_vec(), [2; SECTOR]);
+    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [3; SECTOR]);
+    faults.power_cut();
+    faults.power_on();
+    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [2; SECTOR]);
+}

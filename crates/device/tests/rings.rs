@@ -114,3 +114,23 @@ fn a_token_that_does_not_fit_panics() {
     let ring = Ring::new(8).unwrap();
     nop(&ring, ring.owner(), 1 << 48);
 }
+
+#[test]
+fn a_signal_ends_the_wait() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler does nothing, which is safe in a signal handler.
+    unsafe { libc::signal(libc::SIGUSR1, handler) };
+    // SAFETY: takes no argument and cannot fail.
+    let this = unsafe { libc::pthread_self() };
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let sender = std::thread::spawn(move || {
+        while stopped.recv_timeout(Duration::from_millis(20)).is_err() {
+            // SAFETY: the thread is alive, since it joins this one.
+            unsafe { libc::pthread_kill(this, libc::SIGUSR1) };
+        }
+    });
+    assert_eq!(Ring::new(8).unwrap().wait(Some(Duration::from_secs(60))).unwrap(), 0);
+    stop.send(()).unwrap();
+    sender.join().unwrap();
+}
