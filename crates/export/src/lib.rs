@@ -1,1 +1,3 @@
 //! Not yet written.
+pub mod nbd;
+pub mod uri;

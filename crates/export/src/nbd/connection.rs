@@ -1,0 +1,249 @@
+//! One client's connection: what the bytes it sends mean, from the first to the last.
+//!
+//! The driver sends what [`Connection::new`] put into `out`, then feeds whatever it received to
+//! [`Connection::advance`], in pieces of any size, until it wants more:
+//!
+//! ```text
+//! received bytes ──> advance ──> Answered            send `out`, go on with the rest of the input
+//!                                Negotiated          send `out`, look up the export
+//!                                Request(r)          carry it out, answer with ReplyHeader::success or ::failure
+//!                                Payload{..}         the next bytes belong to the write just given out
+//!                                Refused{r, error}   answer with ReplyHeader::failure
+//!                                Disconnect          finish what is in flight, send `out`, hang up
+//!                                NeedMore            receive more
+//! ```
+//!
+//! A write is given out before its payload has arrived, so that the payload can be received straight into the
+//! request's own buffer: copy what is already in the input, receive [`Connection::payload_remaining`] more bytes
+//! wherever they belong, and report both with [`Connection::payload_received`]. A driver that prefers one buffer for
+//! all just goes on with `advance` and gets a `Payload` for each piece. Requests given out have passed
+//! [`check`]; the payload of a refused write is skipped here, and it is refused once that is done.
+//!
+//! Invariants: no allocation after the handshake; at most one header (28 bytes) is kept between calls; after an error
+//! every further call gives the same error. Source: proto.md, "Transmission", "Terminating the transmission phase".
+
+use std::sync::Arc;
+
+use super::error::{NbdError, ProtocolError, Violation};
+use super::export::{Export, Exports};
+use super::handshake::{Handshake, Negotiated, Progress};
+use super::transmission::{Command, DRAIN_MAX_BYTES, Request, check, parse};
+use super::wire::REQUEST_BYTES;
+
+/// What the input meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The input is used up; receive more.
+    NeedMore,
+    /// `out` holds an answer of the handshake; send it before going on.
+    Answered,
+    /// The handshake is over; `out` holds its last answer. Requests follow.
+    Negotiated(Negotiated),
+    /// A valid request. The payload of a [`Command::Write`] follows.
+    Request(Request),
+    /// Payload of the write given out last. Nothing of it is counted as used: report it with
+    /// [`Connection::payload_received`].
+    Payload {
+        /// How many bytes of the input, from where `advance` stopped, are payload. Never zero.
+        here: usize,
+        /// How many bytes are missing in all, these included.
+        remaining: usize,
+    },
+    /// A request that cannot be served; its payload, if any, has been skipped.
+    Refused {
+        /// The request to answer.
+        request: Request,
+        /// What to answer.
+        error: NbdError,
+    },
+    /// The client is done: answer what is in flight, send `out`, hang up.
+    Disconnect,
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub struct Connection {
+    exports: Arc<Exports>,
+    state: State,
+    consumed_bytes: u64,
+    /// Where the message being received began.
+    message_at: u64,
+    negotiated: Negotiated,
+}
+
+#[derive(Debug)]
+enum State {
+    Handshake(Handshake),
+    Header { bytes: [u8; REQUEST_BYTES], filled: usize },
+    Payload { remaining: usize },
+    Drain { remaining: usize, request: Request, error: NbdError },
+    Disconnected,
+    Failed(ProtocolError),
+}
+
+const NEXT_HEADER: State = State::Header { bytes: [0; REQUEST_BYTES], filled: 0 };
+
+impl Connection {
+    /// A new connection; puts the greeting into `out`.
+    pub fn new(exports: Arc<Exports>, out: &mut Vec<u8>) -> Self {
+        out.extend_from_slice(&Handshake::greeting());
+        let state = State::Handshake(Handshake::new(Arc::clone(&exports)));
+        let negotiated = Negotiated { export: 0, structured_replies: false };
+        Self { exports, state, consumed_bytes: 0, message_at: 0, negotiated }
+    }
+
+    /// Takes received bytes up to the next thing worth telling; says how many it used and what they meant.
+    ///
+    /// # Errors
+    /// When the client broke the protocol beyond repair; drop the connection.
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Event), ProtocolError> {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let (taken, event) = self.step(rest, out).inspect_err(|error| {
+                self.state = State::Failed(error.clone());
+            })?;
+            used += taken;
+            self.consumed_bytes += taken as u64;
+            if matches!(self.state, State::Header { filled: 0, .. }) {
+                self.message_at = self.consumed_bytes;
+            }
+            if let Some(event) = event {
+                return Ok((used, event));
+            }
+        }
+    }
+
+    /// How many bytes of the current write's payload are still to come.
+    pub fn payload_remaining(&self) -> usize {
+        match self.state {
+            State::Payload { remaining } => remaining,
+            _ => 0,
+        }
+    }
+
+    /// The driver took this many bytes of the current write's payload, from the input or straight from the socket.
+    ///
+    /// # Panics
+    /// When that is more than [`Connection::payload_remaining`]: the driver would have eaten the next request.
+    pub fn payload_received(&mut self, bytes: usize) {
+        let left =
+            self.payload_remaining().checked_sub(bytes).expect("no more than the payload's remaining bytes");
+        self.consumed_bytes += bytes as u64;
+        if left > 0 {
+            self.state = State::Payload { remaining: left };
+        } else if bytes > 0 {
+            self.state = NEXT_HEADER;
+            self.message_at = self.consumed_bytes;
+        }
+    }
+
+    /// The client hung up. Between messages that is its right, though `DISC` would have been kinder.
+    ///
+    /// # Errors
+    /// When it happened inside a message, or the connection had failed before.
+    pub fn end_of_input(&self) -> Result<(), ProtocolError> {
+        let truncated = |at, what| Err(ProtocolError { at, violation: Violation::Truncated(what) });
+        match &self.state {
+            State::Handshake(handshake) => match handshake.message_in_progress() {
+                (at, true) => truncated(at, "an option"),
+                _ => Ok(()),
+            },
+            State::Header { filled: 0, .. } | State::Disconnected => Ok(()),
+            State::Header { .. } => truncated(self.message_at, "a request"),
+            State::Payload { .. } | State::Drain { .. } => truncated(self.message_at, "a write's payload"),
+            State::Failed(error) => Err(error.clone()),
+        }
+    }
+
+    /// What was agreed; `None` while the handshake lasts.
+    pub fn negotiated(&self) -> Option<Negotiated> {
+        (!matches!(self.state, State::Handshake(_))).then_some(self.negotiated)
+    }
+
+    /// The export the client chose; `None` while the handshake lasts.
+    pub fn export(&self) -> Option<&Export> {
+        self.exports.get(self.negotiated()?.export)
+    }
+
+    /// Does the next thing; `None` when it was nothing worth telling.
+    fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Event>), ProtocolError> {
+        match &mut self.state {
+            State::Handshake(handshake) => {
+                let (taken, progress) = handshake.receive(input, out)?;
+                let event = match progress {
+                    Progress::NeedMore => Event::NeedMore,
+                    Progress::Answered => Event::Answered,
+                    Progress::Transmission(negotiated) => {
+                        self.negotiated = negotiated;
+                        self.state = NEXT_HEADER;
+                        Event::Negotiated(negotiated)
+                    }
+                    Progress::Closed => {
+                        self.state = State::Disconnected;
+                        Event::Disconnect
+                    }
+                };
+                Ok((taken, Some(event)))
+            }
+            State::Header { filled: 0, .. } if input.len() >= REQUEST_BYTES => {
+                let mut header = [0; REQUEST_BYTES];
+                header.copy_from_slice(&input[..REQUEST_BYTES]);
+                Ok((REQUEST_BYTES, self.request(&header)?))
+            }
+            State::Header { bytes, filled } => {
+                let taken = input.len().min(REQUEST_BYTES - *filled);
+                bytes[*filled..*filled + taken].copy_from_slice(&input[..taken]);
+                *filled += taken;
+                if *filled < REQUEST_BYTES {
+                    return Ok((taken, Some(Event::NeedMore)));
+                }
+                let header = *bytes;
+                Ok((taken, self.request(&header)?))
+            }
+            State::Payload { .. } if input.is_empty() => Ok((0, Some(Event::NeedMore))),
+            State::Payload { remaining } => {
+                let (here, remaining) = (input.len().min(*remaining), *remaining);
+                Ok((0, Some(Event::Payload { here, remaining })))
+            }
+            State::Drain { remaining, request, error } => {
+                let taken = input.len().min(*remaining);
+                *remaining -= taken;
+                if *remaining > 0 {
+                    return Ok((taken, Some(Event::NeedMore)));
+                }
+                let event = Event::Refused { request: *request, error: *error };
+                self.state = NEXT_HEADER;
+                Ok((taken, Some(event)))
+            }
+            State::Disconnected => Ok((input.len(), Some(Event::Disconnect))),
+            State::Failed(error) => Err(error.clone()),
+        }
+    }
+
+    /// Acts on a complete header; `None` when a payload has to be skipped first.
+    fn request(&mut self, header: &[u8; REQUEST_BYTES]) -> Result<Option<Event>, ProtocolError> {
+        let fail = |violation| ProtocolError { at: self.message_at, violation };
+        let request = parse(header).map_err(fail)?;
+        if request.command == Command::Disconnect {
+            self.state = State::Disconnected;
+            return Ok(Some(Event::Disconnect));
+        }
+        let export =
+            self.exports.get(self.negotiated.export).expect("the handshake chose an export that exists");
+        let remaining = request.payload_bytes() as usize;
+        match check(&request, export, self.negotiated.structured_replies) {
+            Ok(()) => {
+                self.state = if remaining == 0 { NEXT_HEADER } else { State::Payload { remaining } };
+                Ok(Some(Event::Request(request)))
+            }
+            Err(_) if request.payload_bytes() > DRAIN_MAX_BYTES => {
+                Err(fail(Violation::WriteTooLong { length: request.length, max: DRAIN_MAX_BYTES }))
+            }
+            Err(error) => {
+                self.state = State::Drain { remaining, request, error };
+                Ok(None)
+            }
+        }
+    }
+}

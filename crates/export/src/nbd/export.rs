@@ -1,0 +1,147 @@
+//! What a server offers: exports, described as the handshake tells them to clients.
+//!
+//! [`Exports`] is checked once, when built, so that the state machines can trust it: names are unique and short enough,
+//! block sizes obey proto.md, "Block size constraints". The first export is the default, chosen by an empty name.
+
+use super::wire::{STRING_MAX_BYTES, transmission_flag as flag};
+
+/// Largest size a client can address: offsets are signed 64-bit numbers in many clients.
+pub const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
+
+/// One export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Export {
+    /// Name clients ask for.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+    /// Size of the disk.
+    pub size_bytes: u64,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Several connections see one coherent disk; a flush on one covers writes answered on all.
+    pub can_multi_conn: bool,
+    /// The medium rotates.
+    pub rotational: bool,
+    /// Alignment and smallest length of requests; enforced.
+    pub minimum_block_bytes: u32,
+    /// Alignment at which requests are fast.
+    pub preferred_block_bytes: u32,
+    /// Longest read or write; enforced.
+    pub maximum_block_bytes: u32,
+}
+
+impl Export {
+    /// A writable export with the block sizes 1, 4096 and 32 MiB, coherent over connections.
+    pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            size_bytes,
+            read_only: false,
+            can_multi_conn: true,
+            rotational: false,
+            minimum_block_bytes: 1,
+            preferred_block_bytes: 4096,
+            maximum_block_bytes: 32 << 20,
+        }
+    }
+
+    /// The flags told to a client that did or did not negotiate structured replies.
+    pub fn transmission_flags(&self, structured_replies: bool) -> u16 {
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA;
+        let mut set = |condition: bool, bits: u16| {
+            if condition {
+                flags |= bits;
+            }
+        };
+        set(self.read_only, flag::READ_ONLY);
+        set(!self.read_only, flag::SEND_TRIM | flag::SEND_WRITE_ZEROES);
+        set(self.rotational, flag::ROTATIONAL);
+        set(self.can_multi_conn, flag::CAN_MULTI_CONN);
+        set(structured_replies, flag::SEND_DF);
+        flags
+    }
+
+    fn check(&self) -> Result<(), ExportsError> {
+        let wrong = |what| Err(ExportsError { name: self.name.clone(), what });
+        if self.name.len() > STRING_MAX_BYTES || self.description.len() > STRING_MAX_BYTES {
+            return wrong("its name or description is longer than 4096 bytes");
+        }
+        if self.name.contains('\0') || self.description.contains('\0') {
+            return wrong("its name or description contains a NUL");
+        }
+        if self.size_bytes > SIZE_MAX_BYTES {
+            return wrong("it is larger than 2^63 - 1 bytes");
+        }
+        let (minimum, preferred) = (self.minimum_block_bytes, self.preferred_block_bytes);
+        if !minimum.is_power_of_two() || minimum > 65536 {
+            return wrong("its minimum block size is not a power of two up to 65536");
+        }
+        if !preferred.is_power_of_two() || preferred < minimum.max(512) {
+            return wrong("its preferred block size is not a power of two of at least 512 and the minimum");
+        }
+        if self.maximum_block_bytes < preferred || !self.maximum_block_bytes.is_multiple_of(minimum) {
+            return wrong("its maximum block size is below the preferred or no multiple of the minimum");
+        }
+        Ok(())
+    }
+}
+
+/// The exports of a server, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exports(Vec<Export>);
+
+impl Exports {
+    /// Checks the descriptions. The first export is the default one; an empty list is allowed and refuses everyone.
+    ///
+    /// # Errors
+    /// When a name is taken twice, or a name, size or block size breaks the protocol's rules.
+    pub fn new(exports: Vec<Export>) -> Result<Self, ExportsError> {
+        let mut names = std::collections::HashSet::new();
+        for export in &exports {
+            export.check()?;
+            if !names.insert(&export.name) {
+                return Err(ExportsError { name: export.name.clone(), what: "its name is taken twice" });
+            }
+        }
+        Ok(Self(exports))
+    }
+
+    /// The export a client means by `name`, with its index. An empty name means the first, unless one is named so.
+    pub fn find(&self, name: &[u8]) -> Option<(usize, &Export)> {
+        let named = self.0.iter().position(|export| export.name.as_bytes() == name);
+        let index = named.or_else(|| name.is_empty().then_some(0))?;
+        Some((index, self.0.get(index)?))
+    }
+
+    /// The export at an index that [`Exports::find`] or a handshake gave out.
+    pub fn get(&self, index: usize) -> Option<&Export> {
+        self.0.get(index)
+    }
+
+    /// All exports, the default first.
+    pub fn iter(&self) -> std::slice::Iter<'_, Export> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// An export that cannot be offered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cannot offer export {name:?}: {what}")]
+pub struct ExportsError {
+    /// Its name.
+    pub name: String,
+    /// What is wrong with it.
+    pub what: &'static str,
+}

@@ -1,0 +1,330 @@
+//! Server side of the fixed newstyle handshake: bytes in, answers out, ending in transmission or goodbye.
+//!
+//! The server greets; the client answers with flags and then haggles with options, one at a time, until `GO` or
+//! `EXPORT_NAME` chooses an export or `ABORT` ends the session. Bytes may arrive in any pieces: what is incomplete is
+//! gathered here, and nothing beyond the handshake is consumed. Source: proto.md, "Fixed newstyle negotiation",
+//! "Option types", "Option reply types".
+//!
+//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive; longer data is skipped without
+//! being kept; options are counted; one call answers at most one option, so `out` grows by one answer.
+
+use std::sync::Arc;
+
+use super::error::{ProtocolError, Violation};
+use super::export::{Export, Exports};
+use super::wire::{self, client_flag, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at};
+
+/// Longest option data looked at: a longest export name and more information requests than exist.
+pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
+/// Longest option data skipped; a client that announces more is dropped.
+pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
+/// Options a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each export, since some ask about every one.
+pub const OPTIONS_MAX: u32 = 256;
+/// See [`OPTIONS_MAX`].
+pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;
+
+/// What was agreed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Index of the export in the server's [`Exports`].
+    pub export: usize,
+    /// Whether reads must be answered with structured replies.
+    pub structured_replies: bool,
+}
+
+/// How far the handshake came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// The input is used up; more is needed.
+    NeedMore,
+    /// `out` holds a complete answer; send it before feeding the rest of the input.
+    Answered,
+    /// The handshake is over. Send `out`; the rest of the input are requests.
+    Transmission(Negotiated),
+    /// The client said goodbye. Send `out`, then hang up.
+    Closed,
+}
+
+/// The handshake with one client.
+#[derive(Debug)]
+pub struct Handshake {
+    exports: Arc<Exports>,
+    expect: Expect,
+    /// The incomplete message, as far as it arrived.
+    gathered: Vec<u8>,
+    consumed_bytes: u64,
+    /// Where the message being received began.
+    message_at: u64,
+    options: u32,
+    fixed_newstyle: bool,
+    no_zeroes: bool,
+    structured_replies: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Expect {
+    ClientFlags,
+    OptionHeader,
+    OptionData {
+        option: u32,
+        length: u32,
+    },
+    /// Data that is not looked at, and the error it is answered with.
+    Skip {
+        option: u32,
+        remaining: u32,
+        error: u32,
+        message: &'static str,
+    },
+    Over,
+}
+
+impl Handshake {
+    /// A handshake that offers these exports. The driver sends [`Handshake::greeting`] first.
+    pub fn new(exports: Arc<Exports>) -> Self {
+        Self {
+            exports,
+            expect: Expect::ClientFlags,
+            gathered: Vec::new(),
+            consumed_bytes: 0,
+            message_at: 0,
+            options: 0,
+            fixed_newstyle: false,
+            no_zeroes: false,
+            structured_replies: false,
+        }
+    }
+
+    /// The first bytes a server sends.
+    pub fn greeting() -> [u8; wire::GREETING_BYTES] {
+        let mut greeting = [0; wire::GREETING_BYTES];
+        greeting[..8].copy_from_slice(&wire::SERVER_MAGIC.to_be_bytes());
+        greeting[8..16].copy_from_slice(&wire::OPTION_MAGIC.to_be_bytes());
+        let flags = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
+        greeting[16..].copy_from_slice(&flags.to_be_bytes());
+        greeting
+    }
+
+    /// Takes bytes from the client, appends at most one answer to `out`, and says how many bytes it used and how far
+    /// it came. Call again with the rest until it wants more; once the handshake is over nothing is used any more.
+    ///
+    /// # Errors
+    /// When the client broke a rule that cannot be answered; drop the connection.
+    pub fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Progress), ProtocolError> {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            let (taken, complete) = self.gather(rest);
+            used += taken;
+            self.consumed_bytes += taken as u64;
+            if !complete {
+                return Ok((used, Progress::NeedMore));
+            }
+            let message = std::mem::take(&mut self.gathered);
+            let progress = self
+                .message(&message, out)
+                .map_err(|violation| ProtocolError { at: self.message_at, violation })?;
+            self.gathered = message; // keeps its allocation
+            self.gathered.clear();
+            if matches!(self.expect, Expect::OptionHeader) {
+                self.message_at = self.consumed_bytes;
+            }
+            if let Some(progress) = progress {
+                return Ok((used, progress));
+            }
+        }
+    }
+
+    /// Bytes of the client used so far.
+    pub fn consumed_bytes(&self) -> u64 {
+        self.consumed_bytes
+    }
+
+    /// Bytes kept between calls; never more than twice [`OPTION_DATA_MAX_BYTES`].
+    pub fn kept_bytes(&self) -> usize {
+        self.gathered.capacity()
+    }
+
+    /// Where the message being received began, and whether part of it has arrived.
+    pub(crate) fn message_in_progress(&self) -> (u64, bool) {
+        (self.message_at, self.consumed_bytes > self.message_at)
+    }
+
+    /// Takes what the expected message still lacks; says how much that was and whether it is complete now.
+    fn gather(&mut self, input: &[u8]) -> (usize, bool) {
+        let wanted = match &mut self.expect {
+            Expect::ClientFlags => wire::CLIENT_FLAGS_BYTES,
+            Expect::OptionHeader => wire::OPTION_HEADER_BYTES,
+            Expect::OptionData { length, .. } => *length as usize,
+            Expect::Skip { remaining, .. } => {
+                let skipped = input.len().min(*remaining as usize);
+                *remaining -= skipped as u32;
+                return (skipped, *remaining == 0);
+            }
+            Expect::Over => return (0, false),
+        };
+        let taken = input.len().min(wanted - self.gathered.len());
+        self.gathered.extend_from_slice(&input[..taken]);
+        (taken, self.gathered.len() == wanted)
+    }
+
+    /// Acts on a complete message. `None` when its answer depends on what follows.
+    fn message(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<Option<Progress>, Violation> {
+        match self.expect {
+            Expect::ClientFlags => {
+                let flags = u32_at(message, 0);
+                if flags & !(client_flag::FIXED_NEWSTYLE | client_flag::NO_ZEROES) != 0 {
+                    return Err(Violation::ClientFlags(flags));
+                }
+                self.fixed_newstyle = flags & client_flag::FIXED_NEWSTYLE != 0;
+                self.no_zeroes = flags & client_flag::NO_ZEROES != 0;
+                self.expect = Expect::OptionHeader;
+                Ok(None)
+            }
+            Expect::OptionHeader => self.option_header(message, out),
+            Expect::OptionData { option: option::EXPORT_NAME, .. } => {
+                self.export_name(message, out).map(Some)
+            }
+            Expect::OptionData { option, .. } => Ok(Some(self.info_or_go(option, message, out))),
+            Expect::Skip { option, error, message, .. } => {
+                self.expect = Expect::OptionHeader;
+                reply(out, option, error, &[message.as_bytes()]);
+                Ok(Some(Progress::Answered))
+            }
+            Expect::Over => Ok(Some(Progress::NeedMore)),
+        }
+    }
+
+    fn option_header(&mut self, header: &[u8], out: &mut Vec<u8>) -> Result<Option<Progress>, Violation> {
+        let (magic, option, length) = (u64_at(header, 0), u32_at(header, 8), u32_at(header, 12));
+        if magic != wire::OPTION_MAGIC {
+            return Err(Violation::OptionMagic(magic));
+        }
+        if !self.fixed_newstyle && option != option::EXPORT_NAME {
+            return Err(Violation::NotFixedNewstyle(option));
+        }
+        self.options += 1;
+        let options_max = OPTIONS_MAX + OPTIONS_MAX_PER_EXPORT * self.exports.len() as u32;
+        if self.options > options_max {
+            return Err(Violation::TooManyOptions(options_max));
+        }
+        let max = match option {
+            option::EXPORT_NAME => wire::STRING_MAX_BYTES as u32, // cannot be refused politely
+            _ => OPTION_SKIP_MAX_BYTES,
+        };
+        if length > max && option != option::ABORT {
+            return Err(Violation::OptionTooLong { option, length, max });
+        }
+        let skip = |error, message| Expect::Skip { option, remaining: length, error, message };
+        self.expect = match option {
+            option::ABORT => {
+                reply(out, option, option_reply::ACK, &[]);
+                self.expect = Expect::Over;
+                return Ok(Some(Progress::Closed));
+            }
+            option::LIST | option::STRUCTURED_REPLY if length == 0 => {
+                if option == option::LIST {
+                    for export in self.exports.iter() {
+                        list_entry(out, export);
+                    }
+                } else {
+                    self.structured_replies = true;
+                }
+                reply(out, option, option_reply::ACK, &[]);
+                return Ok(Some(Progress::Answered));
+            }
+            option::LIST | option::STRUCTURED_REPLY => {
+                skip(option_reply::ERR_INVALID, "this option takes no data")
+            }
+            option::EXPORT_NAME => Expect::OptionData { option, length },
+            option::INFO | option::GO if length <= OPTION_DATA_MAX_BYTES => {
+                Expect::OptionData { option, length }
+            }
+            option::INFO | option::GO => skip(option_reply::ERR_TOO_BIG, "too much option data"),
+            option::STARTTLS => skip(option_reply::ERR_UNSUP, "TLS is not supported"),
+            // Once `base:allocation` is offered: data like `GO`'s, answered with `META_CONTEXT` and an ACK.
+            option::SET_META_CONTEXT | option::LIST_META_CONTEXT => {
+                skip(option_reply::ERR_UNSUP, "metadata contexts are not supported")
+            }
+            _ => skip(option_reply::ERR_UNSUP, "option not supported"),
+        };
+        Ok(None)
+    }
+
+    fn export_name(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<Progress, Violation> {
+        let Some((index, export)) = self.exports.find(name) else {
+            return Err(Violation::UnknownExport(String::from_utf8_lossy(name).chars().take(64).collect()));
+        };
+        out.extend_from_slice(&export.size_bytes.to_be_bytes());
+        out.extend_from_slice(&export.transmission_flags(self.structured_replies).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; wire::EXPORT_NAME_ZEROES_BYTES]);
+        }
+        Ok(self.transmission(index))
+    }
+
+    fn info_or_go(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        self.expect = Expect::OptionHeader;
+        let Some((name, requests)) = split_info(data) else {
+            reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
+            return Progress::Answered;
+        };
+        let Some((index, export)) = self.exports.find(name) else {
+            reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
+            return Progress::Answered;
+        };
+        let wanted = |kind: u16| requests.chunks_exact(2).any(|request| u16_at(request, 0) == kind);
+        let mut tell = |kind: u16, parts: [&[u8]; 3]| {
+            let [a, b, c] = parts;
+            reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), a, b, c]);
+        };
+        let flags = export.transmission_flags(self.structured_replies);
+        tell(info::EXPORT, [&export.size_bytes.to_be_bytes(), &flags.to_be_bytes(), &[]]);
+        if wanted(info::NAME) {
+            tell(info::NAME, [export.name.as_bytes(), &[], &[]]);
+        }
+        if wanted(info::DESCRIPTION) && !export.description.is_empty() {
+            tell(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+        }
+        if wanted(info::BLOCK_SIZE) {
+            let sizes =
+                [export.minimum_block_bytes, export.preferred_block_bytes, export.maximum_block_bytes]
+                    .map(u32::to_be_bytes);
+            tell(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
+        }
+        reply(out, option, option_reply::ACK, &[]);
+        if option == option::GO { self.transmission(index) } else { Progress::Answered }
+    }
+
+    fn transmission(&mut self, export: usize) -> Progress {
+        self.expect = Expect::Over;
+        Progress::Transmission(Negotiated { export, structured_replies: self.structured_replies })
+    }
+}
+
+/// The name and the raw list of information requests in the data of `INFO` and `GO`.
+fn split_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = data.split_at_checked(4)?;
+    let (name, rest) = rest.split_at_checked(u32_at(length, 0) as usize)?;
+    let (count, requests) = rest.split_at_checked(2)?;
+    let complete = requests.len() == 2 * usize::from(u16_at(count, 0));
+    (complete && name.len() <= wire::STRING_MAX_BYTES).then_some((name, requests))
+}
+
+fn list_entry(out: &mut Vec<u8>, export: &Export) {
+    let name = export.name.as_bytes();
+    let length = (name.len() as u32).to_be_bytes();
+    reply(out, option::LIST, option_reply::SERVER, &[&length, name, export.description.as_bytes()]);
+}
+
+/// Appends one reply whose data is the parts in a row.
+fn reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    out.extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
+    for number in [option, kind, length as u32] {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}

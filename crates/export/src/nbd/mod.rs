@@ -1,0 +1,18 @@
+//! The NBD protocol, server and client side.
+//!
+//! The server side is plain state machines: bytes a client sent go in, answers and requests come out; no sockets,
+//! no clocks, no threads. [`connection::Connection`] is the one a socket server drives; it is a
+//! [`handshake::Handshake`] first and a stream of [`transmission::Request`]s afterwards, each answered with a
+//! [`reply::ReplyHeader`] that the payload follows. [`client::Client`] is the other end, with blocking sockets.
+//!
+//! Specification: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. Spoken: fixed newstyle negotiation,
+//! simple and structured replies. Not spoken: oldstyle negotiation, TLS, metadata contexts, extended headers.
+
+pub mod client;
+pub mod connection;
+pub mod error;
+pub mod export;
+pub mod handshake;
+pub mod reply;
+pub mod transmission;
+pub mod wire;
