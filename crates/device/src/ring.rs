@@ -5,8 +5,8 @@
 //! [`Ring::take`] fetches them. So one system call serves all of a thread's disks and sockets.
 //!
 //! Invariants: a completion is in exactly one place (kernel, completion queue, its owner's queue) until taken; none is
-//! lost when the completion queue overflows, since the kernel keeps the surplus (`IORING_FEAT_NODROP`) and `wait` goes
-//! on collecting until it has given everything up. `wait` never sleeps while some owner's queue still holds events.
+//! lost when the completion queue overflows, since the kernel keeps the surplus (`IORING_FEAT_NODROP`) until the
+//! next `wait`. `wait` never sleeps while some owner's queue still holds events.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -234,26 +234,18 @@ impl Ring {
                 uring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&until))
             }
         };
-        self.sort(&mut uring)?;
+        self.sort(&mut uring);
         entered.map(drop).or_else(passing)
     }
 
-    /// Empties the completion queue, and what the kernel held back for want of room in it, into the owners' queues.
-    fn sort(&self, uring: &mut IoUring) -> io::Result<()> {
+    /// Empties the completion queue into the owners' queues. What the kernel held back for want of room in it comes with
+    /// the next `enter`, which is not skipped then.
+    fn sort(&self, uring: &mut IoUring) {
         let queues = &mut self.0.owners.borrow_mut().queues;
-        loop {
-            for entry in uring.completion() {
-                let (owner, token) = (entry.user_data() >> TOKEN_BITS, entry.user_data() & TOKEN_MASK);
-                queues[owner as usize].push((token, entry.result(), entry.flags()));
-                self.0.ready.set(self.0.ready.get() + 1);
-            }
-            if !uring.submission().cq_overflow() {
-                return Ok(());
-            }
-            // SAFETY: nothing is submitted and no argument passed.
-            unsafe { uring.submitter().enter::<libc::sigset_t>(0, 0, EnterFlags::GETEVENTS.bits(), None) }
-                .map(drop)
-                .or_else(passing)?;
+        for entry in uring.completion() {
+            let (owner, token) = (entry.user_data() >> TOKEN_BITS, entry.user_data() & TOKEN_MASK);
+            queues[owner as usize].push((token, entry.result(), entry.flags()));
+            self.0.ready.set(self.0.ready.get() + 1);
         }
     }
 }

@@ -287,3 +287,29 @@ impl Drop for Sockets {
         self.ring.retire(canceller);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Pool;
+
+    #[test]
+    fn a_send_cut_short_continues_inside_a_slice() {
+        let pool = Pool::new(0);
+        let slice = |bytes: &[u8]| {
+            let slice = pool.allocate(bytes.len()).whole();
+            slice.copy_from(bytes);
+            slice
+        };
+        let mut left = vec![slice(b"head"), slice(b"payload"), slice(b"tail")];
+        let bytes = |left: &[Slice]| left.iter().map(Slice::to_vec).collect::<Vec<_>>().concat();
+        advance(&mut left, 0);
+        assert_eq!(bytes(&left), b"headpayloadtail");
+        advance(&mut left, 6);
+        assert_eq!((left.len(), bytes(&left)), (2, b"yloadtail".to_vec()));
+        advance(&mut left, 5);
+        assert_eq!((left.len(), bytes(&left)), (1, b"tail".to_vec()));
+        advance(&mut left, 4);
+        assert!(left.is_empty());
+    }
+}

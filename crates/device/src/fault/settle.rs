@@ -133,3 +133,47 @@ impl Current {
         self.open == 0 && all_begun && flushed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::cache::WriteCache;
+
+    #[test]
+    fn a_job_flushes_once_all_it_stored_has_arrived_and_the_next_waits_for_it() {
+        let pool = Pool::new(0);
+        let mut cache = WriteCache::default();
+        cache.write(0, &pool.allocate(2 * SECTOR_BYTES as usize).whole());
+        let mut settling = Settling::default();
+        for token in [1, 2] {
+            settling.push(Job { token: Some(token), what: cache.all(), flush: true, delay: 0 });
+        }
+        for token in [1, 2] {
+            let stores = [settling.next(&pool), settling.next(&pool)];
+            assert!(stores.iter().all(|step| matches!(step, Some((_, _, Step::Store)))));
+            assert!(settling.next(&pool).is_none(), "nothing to do until the stores are done");
+            settling.finished(Step::Store, Ok(()));
+            assert!(settling.next(&pool).is_none(), "one store is still under way");
+            settling.finished(Step::Store, Ok(()));
+            assert!(settling.take_finished().is_none(), "not flushed yet");
+            assert!(matches!(settling.next(&pool), Some((_, Action::Flush, Step::Flush))));
+            assert!(settling.take_finished().is_none(), "the flush is under way");
+            settling.finished(Step::Flush, Ok(()));
+            assert_eq!(settling.take_finished().and_then(|(job, _)| job.token), Some(token));
+        }
+        assert!(settling.is_idle());
+    }
+
+    #[test]
+    fn a_job_whose_store_failed_fails_without_a_flush() {
+        let pool = Pool::new(0);
+        let mut cache = WriteCache::default();
+        cache.zero(0, SECTOR_BYTES);
+        let mut settling = Settling::default();
+        settling.push(Job { token: Some(1), what: cache.all(), flush: true, delay: 0 });
+        assert!(settling.next(&pool).is_some());
+        settling.finished(Step::Store, Err(io::ErrorKind::Other.into()));
+        assert!(settling.next(&pool).is_none());
+        assert!(settling.take_finished().is_some_and(|(_, result)| result.is_err()));
+    }
+}
