@@ -282,7 +282,8 @@ impl<E: Ranked + Default> BlockCache<E> {
         // What the last sector holds beyond the request is kept, unless it lies beyond the volume.
         let request_end = request.offset + request.len;
         let ends_volume = self.volume_bytes[request.volume.0 as usize] == request_end;
-        let tail_of_last = if ends_volume { 0 } else { join.end * SECTOR_BYTES - request_end };
+        let beyond = (join.end * SECTOR_BYTES).saturating_sub(request_end);
+        let tail_of_last = if ends_volume { 0 } else { beyond };
         let kind = match request.kind {
             Kind::Read => PieceKind::Read,
             Kind::Write { durable } => {

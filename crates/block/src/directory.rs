@@ -8,7 +8,7 @@
 //! A block dies only with its place: by replacement or with its whole group. Losing its data (a trim, a failed
 //! write) merely clears its valid bits, so groups never have holes.
 //!
-//! A block is a slot in flat arrays: 16 bytes here, 8 for its place in the order, 5 to 11 in the hash index; a group
+//! A block is a slot in flat arrays: 16 bytes here, 8 for its place in the order, 6 to 7 in the hash index; a group
 //! is 5 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
 //! choose between groups, and their order does not exist.
 //!
@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use floe_policy::{Access, Lru, Ranked, Slot};
-use hashbrown::HashTable;
 
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Place, Sectors, VolumeId};
+use crate::index::Index;
 
 /// No slot, no group.
 const NONE: u32 = u32::MAX;
@@ -76,8 +76,8 @@ pub(crate) struct Directory<E = Lru> {
     sizes: BlockSizes,
     records: Vec<Record>,
     free_slot: u32,
-    live: Vec<u64>,
-    index: Vec<HashTable<u32>>,
+    /// For each class, where its blocks are found.
+    index: Vec<Index>,
     block_order: E,
     /// First block of each group's chain, and the size of its blocks.
     chains: Vec<u32>,
@@ -103,8 +103,7 @@ impl<E: Ranked + Default> Directory<E> {
         Self {
             records: Vec::new(),
             free_slot: NONE,
-            live: vec![0; classes],
-            index: vec![HashTable::new(); classes],
+            index: sizes.classes().map(|_| Index::default()).collect(),
             block_order: E::default(),
             chains: Vec::new(),
             classes: Vec::new(),
@@ -140,15 +139,11 @@ impl<E: Ranked + Default> Directory<E> {
     /// The block that covers a sector. Sizes are tried from the smallest, as in Algorithm 1.
     #[inline]
     pub(crate) fn find(&self, volume: VolumeId, sector: u64) -> Option<Block> {
-        for class in self.sizes.classes() {
-            if self.live[class.0 as usize] == 0 {
-                continue;
-            }
-            let size = self.sizes.sectors(class);
-            let place = Place::new(volume, sector & !(size - 1));
-            let same = |&slot: &u32| self.records[slot as usize].place == place;
-            if let Some(&slot) = self.index[class.0 as usize].find(place.hash(), same) {
-                return Some(Slot(slot));
+        for (class, index) in self.sizes.classes().zip(&self.index) {
+            let place = Place::new(volume, sector & !(self.sizes.sectors(class) - 1));
+            let found = index.find(place.hash(), |slot| self.records[slot as usize].place == place);
+            if found.is_some() {
+                return found.map(Slot);
             }
         }
         None
@@ -404,9 +399,7 @@ impl<E: Ranked + Default> Directory<E> {
 
     fn map(&mut self, block: Block, class: Class) {
         let records = &self.records;
-        let hash = |&slot: &u32| records[slot as usize].place.hash();
-        self.index[class.0 as usize].insert_unique(hash(&block.0), block.0, hash);
-        self.live[class.0 as usize] += 1;
+        self.index[class.0 as usize].insert(block.0, |slot| records[slot as usize].place.hash());
         debug_assert!(
             !self.valid.any(self.cache_sectors(block, &self.sectors(block))),
             "new blocks are empty"
@@ -418,15 +411,13 @@ impl<E: Ranked + Default> Directory<E> {
         let kept = self.cache_sectors(block, &self.sectors(block));
         self.valid.clear(kept);
         let class = self.class(block).0 as usize;
-        let place = self.records[block.index()].place;
-        let entry = self.index[class].find_entry(place.hash(), |&slot| slot == block.0);
-        entry.expect("a block of the directory is in its index").remove();
-        self.live[class] -= 1;
+        let records = &self.records;
+        self.index[class].remove(block.0, |slot| records[slot as usize].place.hash());
     }
 
     /// Blocks of each class at present.
-    pub(crate) fn live(&self) -> &[u64] {
-        &self.live
+    pub(crate) fn live(&self) -> impl Iterator<Item = u64> + '_ {
+        self.index.iter().map(|index| index.len() as u64)
     }
 
     pub(crate) fn dirty_sectors(&self) -> u64 {
@@ -439,10 +430,7 @@ impl<E: Ranked + Default> Directory<E> {
 
     /// Bytes of memory held for blocks and groups, without the two bits a sector.
     pub(crate) fn block_metadata_bytes(&self) -> u64 {
-        /// A table's control byte and its entry.
-        const INDEX_ENTRY_BYTES: usize = 1 + size_of::<u32>();
-        let index: usize =
-            self.index.iter().map(|table| table_buckets(table.capacity()) * INDEX_ENTRY_BYTES).sum();
+        let index: usize = self.index.iter().map(Index::memory_bytes).sum();
         let bytes = self.records.capacity() * size_of::<Record>()
             + self.chains.capacity() * size_of::<u32>()
             + self.classes.capacity() * size_of::<Class>()
@@ -481,7 +469,7 @@ impl<E: Ranked + Default> Directory<E> {
                 assert_eq!(self.is_dirty(block), self.dirty.contains_key(&self.records[block.index()].place));
             }
         }
-        assert_eq!(seen, self.live.iter().sum::<u64>());
+        assert_eq!(seen, self.live().sum::<u64>());
         assert_eq!(seen, self.block_order.len() as u64);
         assert_eq!(self.dirty.values().filter(|&&block| self.is_dirty(block)).count(), self.dirty.len());
     }
@@ -489,11 +477,6 @@ impl<E: Ranked + Default> Directory<E> {
 
 /// A B-tree's share of a key and value, its nodes half to wholly full.
 const DIRTY_ENTRY_BYTES: usize = (size_of::<Place>() + size_of::<Block>()) * 3 / 2;
-
-/// Buckets of a hash table that reports this capacity: an eighth of them stay empty.
-fn table_buckets(capacity: usize) -> usize {
-    if capacity == 0 { 0 } else { (capacity * 8 / 7).next_power_of_two() }
-}
 
 /// Makes room for one more element, growing by a sixteenth and never past `most`.
 fn reserve_by_share<T>(array: &mut Vec<T>, most: usize) {

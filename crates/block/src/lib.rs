@@ -14,6 +14,7 @@ mod cache;
 mod directory;
 mod driver;
 mod geometry;
+mod index;
 mod locks;
 mod order;
 mod shard;
@@ -23,7 +24,8 @@ pub use allocate::{greedy_blocks, largest_fitting, missing_intervals};
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver};
 pub use geometry::{
-    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, SECTOR_BYTES, Sectors, VolumeId, format_size,
+    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
+    format_size,
 };
 pub use order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
 pub use shard::WriteMode;

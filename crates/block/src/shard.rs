@@ -15,7 +15,7 @@ mod read;
 mod store;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use floe_policy::Lru;
 
@@ -222,6 +222,9 @@ pub(crate) struct Shard<E = Lru> {
     /// Tasks to be started again, because a lock they may wait for was given back.
     ready: VecDeque<TaskId>,
     rounds: Rounds,
+    /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
+    /// device, until they are written anew.
+    lost: BTreeSet<Place>,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
 }
@@ -242,6 +245,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             scratch_made: 0,
             ready: VecDeque::new(),
             rounds: Rounds::default(),
+            lost: BTreeSet::new(),
             events: Vec::new(),
             counters: Counters::default(),
         }
@@ -373,7 +377,9 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         match (part, result) {
             (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {
                 self.directory.set_dirty(block, &run);
+                self.found(id, &run);
             }
+            (Part::Around | Part::Whole, Ok(())) => self.found(id, &run),
             (Part::Store(block), Ok(())) => self.directory.set_clean(block, &run),
             (Part::Store(block), Err(_)) => self.store_failed(id, block, run, orders),
             (Part::Cached(block), Err(fault)) => self.cached_read_failed(id, block, run, fault, orders),

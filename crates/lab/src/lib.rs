@@ -1,1 +1,3 @@
-//! Not yet written.
+//! The lab: says what policies, sizes and tiers are worth, by running the very code that serves.
+
+pub mod simulate;

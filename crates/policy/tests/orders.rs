@@ -1,6 +1,6 @@
 //! Each order against a model of itself that is too simple to be wrong.
 
-use floe_policy::{Access, Eviction, Fifo, Lru, Ranked, Slot};
+use floe_policy::{Access, Fifo, Lru, Ranked, Slot};
 use proptest::prelude::*;
 
 const SLOTS: u32 = 12;

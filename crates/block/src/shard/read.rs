@@ -64,6 +64,10 @@ impl<E: Ranked + Default> Shard<E> {
             self.serve_from_fetch(id, orders);
             return;
         }
+        if self.is_lost(id) {
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            return self.finish(id, orders);
+        }
         for (block, _) in &survey.blocks {
             self.directory.touch(*block);
         }

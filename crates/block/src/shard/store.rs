@@ -10,7 +10,7 @@ use floe_policy::Ranked;
 use super::{Because, Part, Shard, Step, common};
 use crate::allocate::largest_fitting;
 use crate::directory::Block;
-use crate::geometry::Sectors;
+use crate::geometry::{Place, Sectors};
 use crate::locks::TaskId;
 use crate::order::Order;
 
@@ -142,13 +142,33 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// The cache device did not take the data: what is clean is simply not cached, what is dirty goes to the backing
-    /// device instead.
+    /// device instead. Until it is there, older dirty data that it was to replace is lost.
     pub(super) fn store_failed(&mut self, id: TaskId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
         self.counters.cache_errors += 1;
-        self.directory.set_invalid(block, &run);
         if self.tasks[id as usize].store_dirty {
+            let volume = self.tasks[id as usize].volume;
+            for dirty in self.directory.dirty_runs(block).map(|dirty| common(&dirty, &run)) {
+                self.lost.extend(dirty.map(|sector| Place::new(volume, sector)));
+            }
             let from = self.tasks[id as usize].data.span(&run);
             self.order_backing_write(id, Part::Around, &run, from, false, orders);
+        }
+        self.directory.set_invalid(block, &run);
+    }
+
+    /// Whether some sector of a task's range had data that no device has any more.
+    pub(super) fn is_lost(&self, id: TaskId) -> bool {
+        let Sectors { start, end } = self.tasks[id as usize].range;
+        let volume = self.tasks[id as usize].volume;
+        !self.lost.is_empty()
+            && self.lost.range(Place::new(volume, start)..Place::new(volume, end)).next().is_some()
+    }
+
+    /// A run has new content: nothing of it is lost any more.
+    pub(super) fn found(&mut self, id: TaskId, run: &Sectors) {
+        if !self.lost.is_empty() {
+            let volume = self.tasks[id as usize].volume;
+            self.lost.retain(|place| place.volume() != volume || !run.contains(&place.sector()));
         }
     }
 }

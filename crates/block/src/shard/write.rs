@@ -13,7 +13,7 @@ use floe_policy::Ranked;
 use super::{BufferId, Data, Part, Piece, PieceKind, Shard, Step, Work, WriteMode};
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::locks::{Need, TaskId};
-use crate::order::{DeviceId, Order, Span};
+use crate::order::{DeviceId, Fault, Order, Span};
 
 impl<E: Ranked + Default> Shard<E> {
     fn piece(&self, id: TaskId) -> &Piece {
@@ -53,6 +53,10 @@ impl<E: Ranked + Default> Shard<E> {
         if whole {
             self.tasks[id as usize].data = self.request_data(id);
             return self.write_out(id, orders);
+        }
+        if self.is_lost(id) {
+            self.tasks[id as usize].fault = Some(Fault::Io); // what it leaves alone is not to be had
+            return self.finish(id, orders);
         }
         let scratch = self.new_scratch(id, range.end - range.start, orders);
         self.tasks[id as usize].data = Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };

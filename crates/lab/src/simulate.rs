@@ -1,0 +1,3 @@
+//! Running caches over traces without devices.
+
+pub mod blocks;

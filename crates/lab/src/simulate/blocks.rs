@@ -1,0 +1,229 @@
+//! The block cache over a trace: the server's own state machines, on devices that answer at once.
+//!
+//! Each request ends before the next begins, and the clock is the trace's: dirty data is cleaned every
+//! [`Setup::clean_every_ns`] of it and at the end. What comes out is exact in hits, bytes and memory; how long things
+//! take is for replay.
+
+use std::str::FromStr;
+use std::time::Instant;
+
+use floe_block::{
+    BlockCache, BlockSizes, Config, ConfigError, Kind, OpId, Order, Request, RequestId, Stats, VolumeId,
+    WriteMode,
+};
+use floe_policy::{Fifo, Lru, Ranked};
+use floe_trace::Op;
+use serde::Serialize;
+use std::collections::HashMap;
+
+/// Size of every simulated volume: a trace does not tell, so larger than any.
+const VOLUME_BYTES: u64 = 1 << 59;
+
+/// Most volumes of one cache.
+const MOST_VOLUMES: usize = 1 << 16;
+
+/// The order in which blocks and groups leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ordering {
+    /// As they came.
+    Fifo,
+    /// Least recently used first.
+    #[default]
+    Lru,
+}
+
+/// A name that is no ordering of the block cache.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the block cache has no order `{0}`; it has fifo and lru")]
+pub struct UnknownOrdering(String);
+
+impl FromStr for Ordering {
+    type Err = UnknownOrdering;
+
+    fn from_str(name: &str) -> Result<Self, UnknownOrdering> {
+        match name {
+            "fifo" => Ok(Self::Fifo),
+            "lru" => Ok(Self::Lru),
+            other => Err(UnknownOrdering(other.to_owned())),
+        }
+    }
+}
+
+/// What to simulate.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Block sizes.
+    pub sizes: BlockSizes,
+    /// Cache size in bytes.
+    pub cache_bytes: u64,
+    /// When writes reach which device.
+    pub mode: WriteMode,
+    /// The number of shards.
+    pub shards: u64,
+    /// Who leaves.
+    pub ordering: Ordering,
+    /// How often dirty data is cleaned, in nanoseconds of the trace's time.
+    pub clean_every_ns: u64,
+}
+
+/// Why a simulation cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// The cache cannot be made.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The trace speaks of more volumes than a cache can have.
+    #[error("the trace has more than {MOST_VOLUMES} volumes")]
+    Volumes,
+}
+
+/// What a simulation found: the fields of `floe simulate --blocks`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// The trace's name.
+    pub trace: String,
+    /// The block sizes.
+    pub blocks: String,
+    /// Cache size in bytes.
+    pub size: u64,
+    /// Reads.
+    pub read_requests: u64,
+    /// Reads that found all they wanted.
+    pub read_hits: u64,
+    /// Writes.
+    pub write_requests: u64,
+    /// Writes that found a block for all they wrote.
+    pub write_hits: u64,
+    /// Bytes read from the backing device.
+    pub backing_read_bytes: u64,
+    /// Bytes written to the backing device.
+    pub backing_write_bytes: u64,
+    /// Bytes read from the cache device.
+    pub cache_read_bytes: u64,
+    /// Bytes written to the cache device.
+    pub cache_write_bytes: u64,
+    /// Memory held for blocks, groups, and valid and dirty bits, at the end.
+    pub metadata_bytes: u64,
+    /// Memory for blocks and groups, without the bits, over the blocks there are at the end.
+    pub metadata_bytes_per_block: f64,
+    /// Blocks made.
+    pub blocks_allocated: u64,
+    /// Their mean size.
+    pub mean_block_bytes: f64,
+    /// Mean size of the requests that were not hits.
+    pub mean_missed_bytes: f64,
+    /// Time the simulation took.
+    pub seconds: f64,
+}
+
+/// Runs a trace through a cache.
+///
+/// # Errors
+/// When the cache cannot be made, or the trace has too many volumes.
+pub fn simulate(
+    trace: &str,
+    requests: &[floe_trace::Request],
+    setup: &Setup,
+) -> Result<Outcome, SimulateError> {
+    let begun = Instant::now();
+    let stats = match setup.ordering {
+        Ordering::Fifo => run::<Fifo>(requests, setup)?,
+        Ordering::Lru => run::<Lru>(requests, setup)?,
+    };
+    let (counted, counters) = (stats.requests, stats.counters);
+    let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
+    Ok(Outcome {
+        trace: trace.to_owned(),
+        blocks: setup.sizes.to_string(),
+        size: setup.cache_bytes,
+        read_requests: counted.reads,
+        read_hits: counted.read_hits,
+        write_requests: counted.writes,
+        write_hits: counted.write_hits,
+        backing_read_bytes: counters.backing_read_bytes,
+        backing_write_bytes: counters.backing_write_bytes,
+        cache_read_bytes: counters.cache_read_bytes,
+        cache_write_bytes: counters.cache_write_bytes,
+        metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
+        metadata_bytes_per_block: stats.block_metadata_bytes as f64 / blocks_now.max(1) as f64,
+        blocks_allocated: stats.blocks_allocated(),
+        mean_block_bytes: stats.mean_block_bytes(),
+        mean_missed_bytes: stats.mean_missed_bytes(),
+        seconds: begun.elapsed().as_secs_f64(),
+    })
+}
+
+fn run<E: Ranked + Default>(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, SimulateError> {
+    let mut simulation = Simulation {
+        cache: BlockCache::<E>::new(Config {
+            sizes: setup.sizes.clone(),
+            cache_bytes: setup.cache_bytes,
+            mode: setup.mode,
+            shards: Some(setup.shards),
+        })?,
+        orders: Vec::new(),
+    };
+    let mut volumes: HashMap<u32, VolumeId> = HashMap::new();
+    let mut clean_at_ns = setup.clean_every_ns;
+    for request in requests {
+        if volumes.len() == MOST_VOLUMES && !volumes.contains_key(&request.volume) {
+            return Err(SimulateError::Volumes);
+        }
+        let cache = &mut simulation.cache;
+        let volume = *volumes.entry(request.volume).or_insert_with(|| cache.add_volume(VOLUME_BYTES));
+        if request.time_ns >= clean_at_ns {
+            clean_at_ns = request.time_ns + setup.clean_every_ns;
+            simulation.cache.clean(&mut simulation.orders);
+            simulation.carry_out();
+        }
+        let kind = match request.op {
+            Op::Read => Kind::Read,
+            Op::Write => Kind::Write { durable: false },
+            Op::Delete => Kind::Trim,
+        };
+        simulation.serve(Request { volume, kind, offset: request.key, len: request.bytes });
+    }
+    simulation.cache.clean(&mut simulation.orders);
+    simulation.carry_out();
+    Ok(simulation.cache.stats())
+}
+
+/// A cache whose devices answer at once.
+struct Simulation<E> {
+    cache: BlockCache<E>,
+    orders: Vec<Order>,
+}
+
+impl<E: Ranked + Default> Simulation<E> {
+    fn serve(&mut self, request: Request) {
+        self.cache.submit(RequestId(0), request, &mut self.orders);
+        self.carry_out();
+    }
+
+    /// Completes operations in the order in which they were ordered.
+    fn carry_out(&mut self) {
+        let mut next = 0;
+        while let Some(order) = self.orders.get(next) {
+            next += 1;
+            if let Some(op) = op_of(order) {
+                self.cache.completed(op, Ok(()), &mut self.orders);
+            }
+        }
+        self.orders.clear();
+    }
+}
+
+fn op_of(order: &Order) -> Option<OpId> {
+    match *order {
+        Order::Read { op, .. }
+        | Order::Write { op, .. }
+        | Order::Zero { op, .. }
+        | Order::Discard { op, .. }
+        | Order::Flush { op, .. } => Some(op),
+        Order::Allocate { .. }
+        | Order::Copy { .. }
+        | Order::Clear { .. }
+        | Order::Answer { .. }
+        | Order::Release { .. } => None,
+    }
+}
