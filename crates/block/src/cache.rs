@@ -234,8 +234,10 @@ impl<E: Ranked + Default> BlockCache<E> {
         stats
     }
 
-    /// Checks the invariants of every shard, slowly.
-    #[cfg(debug_assertions)]
+    /// Checks the invariants of every shard, slowly: for tests.
+    ///
+    /// # Panics
+    /// When one does not hold.
     pub fn check(&self) {
         for shard in &self.shards {
             shard.directory.check();

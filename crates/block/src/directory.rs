@@ -448,7 +448,6 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     /// Checks the invariants of the module's header, slowly.
-    #[cfg(any(test, debug_assertions))]
     pub(crate) fn check(&self) {
         let mut taken = std::collections::HashMap::new();
         let mut seen = 0;
