@@ -254,6 +254,34 @@ fn endless_haggling_ends_the_session() {
 }
 
 #[test]
+fn random_options_mean_the_same_in_pieces_and_keep_little() {
+    for seed in 0..2000u64 {
+        let mut state = seed;
+        let mut below = |end: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % end
+        };
+        let mut input = client(FIXED, &[]);
+        for _ in 0..1 + below(8) {
+            let most = [8, 40, 300, 5000][below(4) as usize];
+            let mut data = go_data("disk", &[3, 1]);
+            data.resize(below(most) as usize, 0);
+            for _ in 0..below(3) {
+                if let Some(byte) = data.get_mut(below(most) as usize) {
+                    *byte = below(256) as u8;
+                }
+            }
+            input.extend_from_slice(&option(below(13) as u32, &data));
+        }
+        input.truncate(input.len() - below(30) as usize % input.len());
+        let whole = converse([&input[..]]);
+        assert_eq!(converse(input.chunks(1)), whole, "seed {seed}");
+        assert_eq!(converse(input.chunks(1 + below(50) as usize)), whole, "seed {seed}");
+        assert!(whole.is_err() || whole.unwrap().0.len() < 4096, "seed {seed}: too much was sent");
+    }
+}
+
+#[test]
 fn wrong_flags_and_magic_numbers_end_the_session() {
     breaks(&client(5, &[]), 0, Violation::ClientFlags(5));
     let input = [&FIXED.to_be_bytes()[..], &option(8, b""), b"IHAVENOT00000000"].concat();
