@@ -28,5 +28,5 @@ pub use geometry::{
     format_size,
 };
 pub use order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
-pub use shard::WriteMode;
+pub use shard::{UnknownWriteMode, WriteMode};
 pub use stats::{Counters, Requests, Stats};

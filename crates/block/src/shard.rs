@@ -16,6 +16,8 @@ mod store;
 mod write;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::str::FromStr;
 
 use floe_policy::Lru;
 
@@ -38,6 +40,32 @@ pub enum WriteMode {
     Back,
     /// Nothing is cached at all, not even reads.
     Pass,
+}
+
+impl WriteMode {
+    const NAMES: [(&'static str, Self); 4] =
+        [("through", Self::Through), ("around", Self::Around), ("back", Self::Back), ("pass", Self::Pass)];
+}
+
+impl fmt::Display for WriteMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, mode)| mode == self).map_or("", |(name, _)| name);
+        f.pad(name)
+    }
+}
+
+/// A name that is no write mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no write mode `{0}`; there are through, around, back and pass")]
+pub struct UnknownWriteMode(String);
+
+impl FromStr for WriteMode {
+    type Err = UnknownWriteMode;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWriteMode> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, mode)| *mode).ok_or_else(|| UnknownWriteMode(name.to_owned()))
+    }
 }
 
 /// What a shard is told to do with a run of sectors of one region.
