@@ -210,6 +210,11 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.handle_events(orders);
     }
 
+    /// Whether the cache holds data that a backing device does not have.
+    pub fn has_dirty_data(&self) -> bool {
+        self.shards.iter().any(|shard| shard.directory.dirty_sectors() > 0)
+    }
+
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.joins.iter().all(Option::is_none) && self.shards.iter().all(Shard::is_idle)

@@ -158,6 +158,11 @@ impl<E: Ranked + Default> Driver<E> {
         out.append(&mut self.answers);
     }
 
+    /// Whether the cache holds data that a backing device does not have.
+    pub fn has_dirty_data(&self) -> bool {
+        self.cache.has_dirty_data()
+    }
+
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.orders.is_empty() && self.cache.is_idle()

@@ -1,2 +1,90 @@
-//! The floe program.
-fn main() {}
+//! The `floe` program: arguments in, tables or JSON out.
+
+mod admin;
+mod demo;
+mod error;
+mod output;
+mod serve;
+mod simulate;
+mod size;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use error::CliError;
+
+/// A cache for storage that is nearly as fast as memory.
+#[derive(Debug, Parser)]
+#[command(name = "floe", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  floe demo
+  floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
+  floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
+  floe status --json
+  floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
+  floe trace info *.vscsi";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a volume through a cache, over NBD
+    Serve(Box<serve::Arguments>),
+    /// Show the counters of a running server
+    Status(admin::StatusArguments),
+    /// Bring everything a running server has cached of writes to the backing device
+    Flush(admin::Arguments),
+    /// End a running server, once everything is on the backing device
+    Stop(admin::Arguments),
+    /// Run a trace through the block cache without devices
+    Simulate(simulate::Arguments),
+    /// Look at traces
+    #[command(subcommand)]
+    Trace(trace::Command),
+    /// See a slow volume made faster: a self-contained run of server and client
+    Demo(demo::Arguments),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(refusal) => return error::explain(&refusal),
+    };
+    let result = match cli.command {
+        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Status(arguments) => admin::status(&arguments),
+        Command::Flush(arguments) => admin::flush(&arguments),
+        Command::Stop(arguments) => admin::stop(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Trace(command) => trace::run(&command),
+        Command::Demo(arguments) => demo::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+/// Makes one line of a failure in any part of the program.
+trait OrFail<T> {
+    /// The command line, a file or a packet was wrong: exit code 2.
+    fn or_usage(self) -> Result<T, CliError>;
+    /// Something failed while running: exit code 1.
+    fn or_failure(self) -> Result<T, CliError>;
+}
+
+impl<T, E: std::fmt::Display> OrFail<T> for Result<T, E> {
+    fn or_usage(self) -> Result<T, CliError> {
+        self.map_err(|error| CliError::usage(error.to_string()))
+    }
+
+    fn or_failure(self) -> Result<T, CliError> {
+        self.map_err(|error| CliError::failure(error.to_string()))
+    }
+}

@@ -1,3 +1,14 @@
-//! Not yet written.
+//! What clients connect to: NBD for data, HTTP for the people who run the server.
+//!
+//! [`nbd`] is the protocol as state machines, `session` one client, [`server`] the thread that moves bytes between
+//! sockets, sessions and the block cache, [`admin`] the HTTP side.
+
+pub mod admin;
+mod listener;
 pub mod nbd;
+pub mod server;
+mod session;
+pub mod status;
 pub mod uri;
+
+pub use listener::ListenError;

@@ -1,0 +1,92 @@
+//! `floe status`, `floe flush` and `floe stop`: asking a running server.
+
+use clap::Args;
+use floe_export::admin::{DEFAULT_ADDRESS, client};
+use floe_export::status::{Latency, Status};
+
+use crate::error::CliError;
+use crate::{OrFail, output};
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The server's admin address
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS)]
+    admin: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArguments {
+    #[command(flatten)]
+    server: Arguments,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn status(arguments: &StatusArguments) -> Result<(), CliError> {
+    let status = client::status(&arguments.server.admin).or_failure()?;
+    if arguments.json {
+        return output::json_line(&status).or_failure();
+    }
+    print(&status);
+    Ok(())
+}
+
+pub(crate) fn flush(arguments: &Arguments) -> Result<(), CliError> {
+    client::flush(&arguments.admin).or_failure()
+}
+
+pub(crate) fn stop(arguments: &Arguments) -> Result<(), CliError> {
+    client::stop(&arguments.admin).or_failure()
+}
+
+fn print(status: &Status) {
+    println!(
+        "volume {} of {}, write {}, {} client(s), up {}",
+        status.volume,
+        output::bytes(status.volume_bytes),
+        status.write_mode,
+        status.connections,
+        humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds as u64)),
+    );
+    let mut requests = output::table(&["", "requests", "hits", "bytes", "mean", "p50", "p99", "p99.9"], 1);
+    let mut row = |name: &str, count: u64, hit_ratio: f64, bytes: u64, latency: &Latency| {
+        let times = [latency.mean_us, latency.p50_us, latency.p99_us, latency.p999_us];
+        let mut cells =
+            vec![name.to_owned(), count.to_string(), output::percent(hit_ratio), output::bytes(bytes)];
+        cells.extend(times.map(output::microseconds));
+        requests.add_row(cells);
+    };
+    row("reads", status.read_requests, status.read_hit_ratio, status.read_bytes, &status.read_latency);
+    row("writes", status.write_requests, status.write_hit_ratio, status.write_bytes, &status.write_latency);
+    output::print_table(&requests);
+    println!(
+        "flushes {}, trims {}, errors {}, reads joined to another client's fetch {}",
+        status.flush_requests, status.trim_requests, status.errors, status.joined_reads
+    );
+    let mut devices = output::table(&["device", "read", "written", "errors"], 1);
+    let device = |name: &str, read: u64, written: u64, errors: u64| {
+        vec![name.to_owned(), output::bytes(read), output::bytes(written), errors.to_string()]
+    };
+    devices.add_row(device("cache", status.cache_read_bytes, status.cache_write_bytes, status.cache_errors));
+    devices.add_row(device(
+        "backing",
+        status.backing_read_bytes,
+        status.backing_write_bytes,
+        status.backing_errors,
+    ));
+    output::print_table(&devices);
+    let mut blocks = output::table(&["block size", "blocks", "bytes"], 1);
+    for count in &status.blocks {
+        let total = output::bytes(count.block_bytes * count.blocks);
+        blocks.add_row(vec![output::bytes(count.block_bytes), count.blocks.to_string(), total]);
+    }
+    output::print_table(&blocks);
+    println!(
+        "valid {} of {}, dirty {}, metadata {}",
+        output::bytes(status.valid_bytes),
+        output::bytes(status.cache_size_bytes),
+        output::bytes(status.dirty_bytes),
+        output::bytes(status.metadata_bytes)
+    );
+}

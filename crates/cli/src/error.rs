@@ -1,0 +1,47 @@
+//! What goes wrong, in one line on standard error, and the exit code it ends in.
+
+use std::process::ExitCode;
+
+/// Bad arguments or bad input.
+const USAGE: u8 = 2;
+/// A failure while running.
+const FAILURE: u8 = 1;
+
+/// One line for the user.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    line: String,
+    code: u8,
+}
+
+impl CliError {
+    pub(crate) fn usage(line: impl Into<String>) -> Self {
+        Self { line: line.into(), code: USAGE }
+    }
+
+    pub(crate) fn failure(line: impl Into<String>) -> Self {
+        Self { line: line.into(), code: FAILURE }
+    }
+
+    pub(crate) fn report(&self) -> ExitCode {
+        eprintln!("floe: {}", self.line.replace('\n', " "));
+        ExitCode::from(self.code)
+    }
+}
+
+/// Prints help where it was asked for, and otherwise the first line of what clap has to say.
+pub(crate) fn explain(refusal: &clap::Error) -> ExitCode {
+    if !refusal.use_stderr() {
+        print!("{}", refusal.render().ansi());
+        return ExitCode::SUCCESS;
+    }
+    let text = refusal.render().to_string();
+    if refusal.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{text}");
+        return ExitCode::from(USAGE);
+    }
+    // clap lists what is missing on lines of their own.
+    let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+    let line = lines.collect::<Vec<_>>().join(" ");
+    CliError::usage(line.trim_start_matches("error: ")).report()
+}

@@ -1,0 +1,235 @@
+//! `floe serve`: settings from the command line or a file, devices opened, the server run.
+
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use floe_block::{BlockCache, BlockSizes, Config, Driver, WriteMode};
+use floe_device::{Device, Pool, Ring, Role, Spec};
+use floe_export::admin::DEFAULT_ADDRESS;
+use floe_export::server::{Server, ServerConfig};
+use floe_export::uri::Uri;
+use serde::Deserialize;
+
+use crate::OrFail;
+use crate::error::CliError;
+use crate::size::Bytes;
+
+/// Submissions the ring takes at a time.
+const RING_ENTRIES: u32 = 512;
+
+/// Memory for requests under way, registered with the kernel; more is taken as needed.
+const ARENA_BYTES: usize = 64 << 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
+  floe serve --backing file:disk.img --cache memory:256MiB --write back --listen 'nbd+unix:///?socket=/run/floe.sock'
+  floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
+  floe serve --config floe.toml
+
+floe.toml has the same settings without the dashes:
+  backing = \"file:/dev/vdb\"
+  cache = \"file:/var/cache/floe.img\"
+  cache-size = \"10GiB\"
+  listen = [\"nbd://127.0.0.1:10809\"]";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A file with the settings, instead of giving them here
+    #[arg(long, value_name = "FILE", conflicts_with = "settings")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// The settings, the same on the command line and in a file.
+#[derive(Debug, Default, Args, Deserialize)]
+#[group(id = "settings", multiple = true)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Settings {
+    /// The slow volume: file:PATH[,size=SIZE][,medium=NAME] or memory:SIZE[,medium=NAME]
+    #[arg(long, value_name = "SPEC")]
+    backing: Option<String>,
+    /// The fast device, given as the volume is; a missing file is created
+    #[arg(long, value_name = "SPEC")]
+    cache: Option<String>,
+    /// Size of the cache; by default that of the cache device
+    #[arg(long, value_name = "SIZE")]
+    cache_size: Option<String>,
+    /// When writes reach which device: through (default), around, back or pass
+    #[arg(long, value_name = "MODE")]
+    write: Option<String>,
+    /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: 32KiB,64KiB,128KiB,256KiB]
+    #[arg(long, value_name = "LIST")]
+    block_sizes: Option<String>,
+    /// Number of shards; by default one for each GiB of cache, up to 128
+    #[arg(long, value_name = "N")]
+    shards: Option<u64>,
+    /// Name of the volume for clients [default: floe]
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// Where to listen: nbd://HOST:PORT or nbd+unix:///?socket=PATH; may be repeated [default: nbd://127.0.0.1:10809]
+    #[arg(long, value_name = "URI")]
+    #[serde(default)]
+    listen: Vec<String>,
+    /// Where the admin interface listens [default: 127.0.0.1:10810]
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<String>,
+    /// How long written data stays in the cache only, with --write back [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    flush_interval: Option<String>,
+    /// Allow listening on addresses that other machines can reach
+    #[arg(long)]
+    #[serde(default)]
+    insecure: bool,
+}
+
+/// The settings understood.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) backing: Spec,
+    pub(crate) cache: Spec,
+    pub(crate) cache_bytes: u64,
+    pub(crate) mode: WriteMode,
+    pub(crate) sizes: BlockSizes,
+    pub(crate) shards: Option<u64>,
+    pub(crate) server: ServerConfig,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
+    let plan = match &arguments.config {
+        Some(file) => from_file(file)?.plan().map_err(|problem| in_file(file, &problem)),
+        None => arguments.settings.plan().map_err(CliError::usage),
+    }?;
+    log_to_stderr();
+    let (stop, signals) = signal_pipe()?;
+    let server = prepare(plan, signals)?;
+    let mut out = std::io::stdout();
+    for uri in server.uris() {
+        writeln!(out, "{uri}").or_failure()?;
+    }
+    out.flush().or_failure()?;
+    tracing::info!(admin = %server.admin_address(), "serving");
+    let ended = server.run().or_failure();
+    drop(stop); // the signal handlers write to it
+    ended
+}
+
+/// Opens devices and binds addresses. `signals` becomes readable when the server is to end.
+pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> {
+    let ring = Ring::new(RING_ENTRIES).or_failure()?;
+    let pool = Pool::new(ARENA_BYTES);
+    if let Err(error) = ring.register_pool(&pool) {
+        tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
+    }
+    let backing = plan.backing.open(&ring, &pool, Role::Backing { read_only: false }).or_usage()?;
+    let cache_device = plan.cache.open(&ring, &pool, Role::Cache { size: plan.cache_bytes }).or_usage()?;
+    let cache = BlockCache::new(Config {
+        sizes: plan.sizes,
+        cache_bytes: plan.cache_bytes,
+        mode: plan.mode,
+        shards: plan.shards,
+    })
+    .or_usage()?;
+    let volume_bytes = backing.size_bytes();
+    let mut driver = Driver::new(cache, cache_device, pool.clone());
+    driver.add_volume(&plan.server.volume, backing);
+    Server::bind(plan.server, ring, pool, driver, volume_bytes, signals).or_usage()
+}
+
+/// A pipe that SIGTERM and SIGINT write to: the end to keep, and the end to read.
+fn signal_pipe() -> Result<(std::os::unix::net::UnixStream, OwnedFd), CliError> {
+    let (write, read) = std::os::unix::net::UnixStream::pair().or_failure()?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::low_level::pipe::register(signal, write.try_clone().or_failure()?).or_failure()?;
+    }
+    Ok((write, read.into()))
+}
+
+fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FLOE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn in_file(file: &Path, problem: &str) -> CliError {
+    CliError::usage(format!("{}: {problem}", file.display()))
+}
+
+fn from_file(file: &Path) -> Result<Settings, CliError> {
+    let text = std::fs::read_to_string(file).map_err(|error| in_file(file, &error.to_string()))?;
+    toml::from_str(&text).map_err(|error| {
+        let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
+        let place = line.map_or(String::new(), |line| format!("line {line}: "));
+        in_file(file, &format!("{place}{}", error.message()))
+    })
+}
+
+impl Settings {
+    fn plan(self) -> Result<Plan, String> {
+        fn named<T>(name: &str, value: Result<T, impl std::fmt::Display>) -> Result<T, String> {
+            value.map_err(|error| format!("{name}: {error}"))
+        }
+        let required = |name: &str, value: Option<String>| value.ok_or(format!("{name} is missing: say which device"));
+        let backing: Spec = named("backing", required("backing", self.backing)?.parse())?;
+        let cache: Spec = named("cache", required("cache", self.cache)?.parse())?;
+        if backing.path().is_some() && backing.path() == cache.path() {
+            return Err("backing and cache are the same file".into());
+        }
+        let cache_size = self.cache_size.map(|size| named("cache-size", size.parse::<Bytes>())).transpose()?;
+        let cache_bytes = cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
+        let sizes = self.block_sizes.map(|list| named("block-sizes", list.parse()));
+        let listen = if self.listen.is_empty() { vec!["nbd://127.0.0.1:10809".to_owned()] } else { self.listen };
+        let listen: Vec<Uri> =
+            listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
+        let interval = self.flush_interval.map(|text| named("flush-interval", humantime::parse_duration(&text)));
+        let mode = self.write.map(|mode| named("write", mode.parse())).transpose()?.unwrap_or_default();
+        let flush_interval = interval.transpose()?;
+        if flush_interval.is_some() && mode != WriteMode::Back {
+            return Err(format!("flush-interval is for write = back only; here write is {mode}"));
+        }
+        if flush_interval.is_some_and(|interval| interval.is_zero()) {
+            return Err("flush-interval: 0s is too short; write = through keeps nothing in the cache only".into());
+        }
+        Ok(Plan {
+            backing,
+            cache,
+            cache_bytes,
+            mode,
+            sizes: sizes.transpose()?.unwrap_or_default(),
+            shards: self.shards,
+            server: ServerConfig {
+                volume: self.volume.unwrap_or_else(|| "floe".into()),
+                listen,
+                admin: self.admin.unwrap_or_else(|| DEFAULT_ADDRESS.into()),
+                insecure: self.insecure,
+                flush_interval: flush_interval.unwrap_or(Duration::from_secs(5)),
+                cache_bytes,
+            },
+        })
+    }
+}
+
+/// The size of the cache: what was asked for, what the spec says, or what is there.
+fn cache_bytes(cache: &Spec, asked: Option<u64>) -> Result<u64, String> {
+    let there = match (cache.size_bytes(), cache.path()) {
+        (Some(bytes), _) => Some(bytes),
+        (None, Some(path)) => {
+            std::fs::metadata(path).ok().filter(|file| file.is_file() && file.len() > 0).map(|file| file.len())
+        }
+        (None, None) => None,
+    };
+    match (asked, there) {
+        (Some(asked), Some(there)) if asked != there => Err(format!(
+            "cache-size is {}, but the cache device has {}",
+            floe_block::format_size(asked),
+            floe_block::format_size(there)
+        )),
+        (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
+        (None, None) => Err(format!("cache-size is missing: {cache} does not exist yet")),
+    }
+}

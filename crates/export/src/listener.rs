@@ -1,0 +1,141 @@
+//! Listening sockets for NBD URIs.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::uri::{Address, Uri};
+
+/// Why a URI cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address cannot be bound.
+    #[error("cannot listen on {uri}: {source}")]
+    Bind {
+        /// The address.
+        uri: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another program answers on the socket.
+    #[error("cannot listen on {uri}: another program serves {}", path.display())]
+    Taken {
+        /// The address.
+        uri: String,
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Reachable from other machines, and nothing protects the data.
+    #[error(
+        "{uri} can be reached from other machines without encryption or a password; listen on 127.0.0.1, or give \
+         --insecure if the network is trusted"
+    )]
+    Exposed {
+        /// The address.
+        uri: String,
+    },
+    /// A URI names an export to a client; a server has its volumes' names.
+    #[error("{uri} names an export; the volume's name is set by --volume")]
+    NamesExport {
+        /// The address.
+        uri: String,
+    },
+}
+
+/// A listening socket. A Unix socket's file is removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: Rc<OwnedFd>,
+    /// What clients connect to, with the port that was bound.
+    pub(crate) uri: Uri,
+    file: Option<PathBuf>,
+}
+
+impl Listener {
+    pub(crate) fn bind(uri: &Uri, insecure: bool) -> Result<Self, ListenError> {
+        if !uri.export.is_empty() {
+            return Err(ListenError::NamesExport { uri: uri.to_string() });
+        }
+        let failed = |source| ListenError::Bind { uri: uri.to_string(), source };
+        match &uri.address {
+            Address::Tcp { host, port } => {
+                let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
+                if !insecure && addresses.iter().any(|address| !address.ip().is_loopback()) {
+                    return Err(ListenError::Exposed { uri: uri.to_string() });
+                }
+                let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+                let port = listener.local_addr().map_err(failed)?.port();
+                let address = Address::Tcp { host: host.clone(), port };
+                Ok(Self { socket: Rc::new(listener.into()), uri: Uri { address, ..uri.clone() }, file: None })
+            }
+            Address::Unix(path) => {
+                remove_stale(uri, path)?;
+                let listener = UnixListener::bind(path).map_err(failed)?;
+                Ok(Self { socket: Rc::new(listener.into()), uri: uri.clone(), file: Some(path.clone()) })
+            }
+        }
+    }
+}
+
+/// Removes a socket file that a program left behind when it was killed; one that is served stays.
+fn remove_stale(uri: &Uri, path: &Path) -> Result<(), ListenError> {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(|source| ListenError::Bind { uri: uri.to_string(), source })
+        }
+        _ => Err(ListenError::Taken { uri: uri.to_string(), path: path.to_owned() }),
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file); // someone may have removed it already
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(uri: &str) -> Result<Listener, ListenError> {
+        Listener::bind(&uri.parse().unwrap(), false)
+    }
+
+    #[test]
+    fn the_uri_to_connect_to_has_the_bound_port() {
+        let listener = bind("nbd://127.0.0.1:0").unwrap();
+        let Address::Tcp { port, .. } = listener.uri.address else { panic!("{:?}", listener.uri) };
+        assert_ne!(port, 0);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    #[test]
+    fn other_machines_are_kept_out_unless_they_are_asked_in() {
+        let error = bind("nbd://0.0.0.0:0").unwrap_err().to_string();
+        assert!(error.starts_with("nbd://0.0.0.0:0 can be reached from other machines"), "{error}");
+        assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), true).is_ok());
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_a_served_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("floe.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists());
+        let uri = format!("nbd+unix:///?socket={}", path.display());
+        let listener = bind(&uri).unwrap();
+        assert!(bind(&uri).unwrap_err().to_string().contains("another program serves"));
+        drop(listener);
+        assert!(!path.exists());
+    }
+}

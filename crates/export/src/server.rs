@@ -1,0 +1,541 @@
+//! The server: one thread that carries bytes between clients' sockets, their sessions and the block cache.
+//!
+//! Everything waits in one place, the ring that sockets and devices share. Each turn of the loop takes in what has
+//! arrived, lets the cache advance, hands answers to sessions, and sends what they have to say. The state machines
+//! decide ([`Session`], `Conversation`, [`Driver`]); this file moves their results.
+//!
+//! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, brings dirty data to the backing
+//! device, and closes the connections.
+
+mod admin_side;
+mod slots;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floe_block::{Answer, Driver, Fault, Kind, Request, VolumeId};
+use floe_device::{Pool, Ring, Slice, SocketCompletion, SocketOutcome, Sockets};
+use rustix::net::{Shutdown, shutdown, sockopt};
+
+use crate::listener::{ListenError, Listener};
+use crate::nbd::error::{ErrorCode, NbdError};
+use crate::nbd::export::{Export, Exports, ExportsError};
+use crate::nbd::transmission::{Command, Request as NbdRequest};
+use crate::session::{Session, Want};
+use crate::status::{Latencies, ServerFacts, Status};
+use crate::uri::Uri;
+use admin_side::AdminSession;
+use slots::Slots;
+
+/// How long clients have to take their last replies when the server ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long to wait before accepting again after the system refused (out of descriptors, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a server is told.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Name of the volume, under which clients ask for it.
+    pub volume: String,
+    /// Where to listen.
+    pub listen: Vec<Uri>,
+    /// Where the admin interface listens, as `host:port`.
+    pub admin: String,
+    /// Whether addresses that other machines can reach are allowed.
+    pub insecure: bool,
+    /// How old dirty data gets before it is brought to the backing device, roughly.
+    pub flush_interval: Duration,
+    /// Bytes the cache may hold, for the status.
+    pub cache_bytes: u64,
+}
+
+/// Why a server could not begin, go on, or end well.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin address cannot be listened on.
+    #[error("cannot listen on admin address {address}: {source}; give another with --admin HOST:PORT")]
+    Admin {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The volume cannot be offered.
+    #[error(transparent)]
+    Export(#[from] ExportsError),
+    /// The ring failed.
+    #[error("waiting for I/O failed: {0}")]
+    Ring(std::io::Error),
+    /// Dirty data is left at the end.
+    #[error("the last flush failed ({fault}); {dirty_bytes} bytes are on the cache device only")]
+    LastFlush {
+        /// Why.
+        fault: Fault,
+        /// What is left.
+        dirty_bytes: u64,
+    },
+}
+
+/// Whose operation a completion of [`Sockets`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token {
+    Accept(u32),
+    Receive(u32),
+    Send(u32),
+    AcceptAdmin,
+    ReceiveAdmin(u32),
+    SendAdmin(u32),
+    Signal,
+}
+
+impl Token {
+    fn encode(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Accept(index) => (0u64, index),
+            Self::Receive(index) => (1, index),
+            Self::Send(index) => (2, index),
+            Self::AcceptAdmin => (3, 0),
+            Self::ReceiveAdmin(index) => (4, index),
+            Self::SendAdmin(index) => (5, index),
+            Self::Signal => (6, 0),
+        };
+        kind << 32 | u64::from(index)
+    }
+
+    fn decode(token: u64) -> Self {
+        let index = token as u32;
+        match token >> 32 {
+            0 => Self::Accept(index),
+            1 => Self::Receive(index),
+            2 => Self::Send(index),
+            3 => Self::AcceptAdmin,
+            4 => Self::ReceiveAdmin(index),
+            5 => Self::SendAdmin(index),
+            _ => Self::Signal,
+        }
+    }
+}
+
+/// Who asked for a request of the cache.
+#[derive(Debug)]
+enum Origin {
+    Session { index: u32, request: NbdRequest, payload: Option<Slice>, begun: Instant },
+    AdminFlush { index: u32 },
+    LastFlush,
+}
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// Requests under way are finishing, until then at the latest.
+    Finishing {
+        until: Instant,
+    },
+    /// The last flush is under way.
+    Flushing,
+    /// Whoever asked for the end is being told.
+    Telling,
+}
+
+/// A server of one volume.
+pub struct Server {
+    config: ServerConfig,
+    ring: Ring,
+    pool: Pool,
+    sockets: Sockets,
+    driver: Driver,
+    volume: VolumeId,
+    exports: Arc<Exports>,
+    listeners: Vec<Listener>,
+    admin_listener: Rc<OwnedFd>,
+    admin_address: String,
+    signal: Rc<OwnedFd>,
+    sessions: Slots<Session>,
+    admin_sessions: Slots<AdminSession>,
+    /// Who asked for each request under way, by its number.
+    origins: Vec<Option<Origin>>,
+    /// Sessions that may have something to do.
+    touched: Vec<u32>,
+    phase: Phase,
+    accept_again: Option<(Instant, Vec<Token>)>,
+    clean_at: Instant,
+    begun: Instant,
+    reads: Latencies,
+    writes: Latencies,
+    last_flush: Result<(), Fault>,
+}
+
+impl Server {
+    /// Binds all addresses. `signal` becomes readable when the server is to end. The driver's only volume is served.
+    ///
+    /// # Errors
+    /// When an address cannot be bound or the volume's name is unusable.
+    pub fn bind(
+        config: ServerConfig,
+        ring: Ring,
+        pool: Pool,
+        driver: Driver,
+        volume_bytes: u64,
+        signal: OwnedFd,
+    ) -> Result<Self, ServeError> {
+        let exports = Arc::new(Exports::new(vec![Export::new(config.volume.clone(), volume_bytes)])?);
+        let listeners = config.listen.iter().map(|uri| Listener::bind(uri, config.insecure));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
+        let admin_listener = std::net::TcpListener::bind(&config.admin).map_err(refused)?;
+        let admin_address = admin_listener.local_addr().map_err(refused)?.to_string();
+        let now = Instant::now();
+        Ok(Self {
+            sockets: Sockets::new(&ring),
+            ring,
+            pool,
+            driver,
+            volume: VolumeId(0),
+            exports,
+            listeners,
+            admin_listener: Rc::new(admin_listener.into()),
+            admin_address,
+            signal: Rc::new(signal),
+            sessions: Slots::default(),
+            admin_sessions: Slots::default(),
+            origins: Vec::new(),
+            touched: Vec::new(),
+            phase: Phase::Serving,
+            accept_again: None,
+            clean_at: now + config.flush_interval,
+            begun: now,
+            reads: Latencies::new(),
+            writes: Latencies::new(),
+            last_flush: Ok(()),
+            config,
+        })
+    }
+
+    /// What clients connect to.
+    pub fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
+        self.listeners
+            .iter()
+            .map(|listener| Uri { export: self.config.volume.clone(), ..listener.uri.clone() })
+    }
+
+    /// Where the admin interface listens.
+    pub fn admin_address(&self) -> &str {
+        &self.admin_address
+    }
+
+    /// Serves until it is told to end, then flushes.
+    ///
+    /// # Errors
+    /// When the ring fails, or the last flush leaves dirty data behind.
+    pub fn run(mut self) -> Result<(), ServeError> {
+        for index in 0..self.listeners.len() as u32 {
+            self.accept(Token::Accept(index));
+        }
+        self.accept(Token::AcceptAdmin);
+        self.sockets.readable(Token::Signal.encode(), &Rc::clone(&self.signal));
+        let (mut arrived, mut answers) = (Vec::new(), Vec::new());
+        loop {
+            self.sockets.poll(&mut arrived);
+            self.driver.advance();
+            self.driver.take_answers(&mut answers);
+            let busy = !arrived.is_empty() || !answers.is_empty();
+            arrived.drain(..).for_each(|completion| self.take_in(completion));
+            answers.drain(..).for_each(|answer| self.hand_out(answer));
+            self.pump_touched();
+            self.watch_the_clock();
+            if self.has_ended() {
+                break;
+            }
+            if !busy {
+                self.ring.wait_until(self.next_due()).map_err(ServeError::Ring)?;
+            }
+        }
+        let dirty_bytes = self.driver.stats().dirty_bytes;
+        self.last_flush.map_err(|fault| ServeError::LastFlush { fault, dirty_bytes })
+    }
+
+    fn accept(&mut self, token: Token) {
+        let listener = match token {
+            Token::Accept(index) => &self.listeners[index as usize].socket,
+            _ => &self.admin_listener,
+        };
+        self.sockets.accept(token.encode(), &Rc::clone(listener));
+    }
+
+    /// Acts on the end of a socket operation.
+    fn take_in(&mut self, completion: SocketCompletion) {
+        let token = Token::decode(completion.token);
+        match (token, completion.result) {
+            (Token::Signal, _) => self.signalled(),
+            (Token::Accept(_) | Token::AcceptAdmin, result) => self.accepted(token, result),
+            (Token::Receive(index), Ok(SocketOutcome::Received(bytes))) => {
+                let received = self.sessions[index].received(bytes);
+                if let Err(error) = received {
+                    tracing::warn!(client = index, %error, "client hung up");
+                }
+                self.touched.push(index);
+            }
+            (Token::Receive(index), _) => {
+                let _ = self.sessions[index].received(0); // the socket is gone, and that is all there is to say
+                self.break_off(index);
+            }
+            (Token::Send(index), result) => {
+                self.sessions[index].sent();
+                if result.is_err() {
+                    self.break_off(index);
+                }
+                self.touched.push(index);
+            }
+            (Token::ReceiveAdmin(index), result) => self.heard_admin(index, result),
+            (Token::SendAdmin(index), _) => {
+                self.admin_sessions.remove(index);
+            }
+        }
+    }
+
+    fn accepted(&mut self, token: Token, result: std::io::Result<SocketOutcome>) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        match result {
+            Ok(SocketOutcome::Accepted(socket)) if token == Token::AcceptAdmin => self.greet_admin(socket),
+            Ok(SocketOutcome::Accepted(socket)) => {
+                let _ = sockopt::set_tcp_nodelay(&socket, true); // a Unix socket has no such option
+                let index = self.sessions.insert(Session::new(socket, &self.exports, &self.pool));
+                tracing::debug!(client = index, "connected");
+                self.touched.push(index);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                let due = Instant::now() + ACCEPT_PAUSE;
+                self.accept_again.get_or_insert((due, Vec::new())).1.push(token);
+                return;
+            }
+        }
+        self.accept(token);
+    }
+
+    /// Stops speaking to a client; its socket's operations end at once.
+    fn break_off(&mut self, index: u32) {
+        let session = &mut self.sessions[index];
+        session.break_off();
+        let _ = shutdown(session.socket.as_fd(), Shutdown::Both); // it may be shut down already
+        self.touched.push(index);
+    }
+
+    fn pump_touched(&mut self) {
+        while let Some(index) = self.touched.pop() {
+            if self.sessions.contains(index) {
+                self.pump(index);
+            }
+        }
+    }
+
+    /// Does all a session wants that can be done now.
+    fn pump(&mut self, index: u32) {
+        loop {
+            match self.sessions[index].next() {
+                Ok(Some(Want::Serve(request))) => self.serve(index, request),
+                Ok(Some(Want::ServeWrite(request, buffer))) => {
+                    let durable = request.fua();
+                    self.submit(index, request, Kind::Write { durable }, Some(buffer), None);
+                }
+                Ok(Some(Want::Receive { into, whole })) => {
+                    let socket = Rc::clone(&self.sessions[index].socket);
+                    self.sockets.receive(Token::Receive(index).encode(), &socket, into, whole);
+                }
+                Ok(Some(Want::Pause | Want::End) | None) => break,
+                Err(error) => {
+                    tracing::warn!(client = index, %error, "client broke the protocol");
+                    self.break_off(index);
+                    break;
+                }
+            }
+        }
+        if let Some(slices) = self.sessions[index].next_send(&self.pool) {
+            let socket = Rc::clone(&self.sessions[index].socket);
+            self.sockets.send(Token::Send(index).encode(), &socket, slices);
+        }
+        if self.sessions[index].is_over() {
+            tracing::debug!(client = index, "disconnected");
+            self.sessions.remove(index);
+        }
+    }
+
+    /// Begins a client's request; a write waits for its payload.
+    fn serve(&mut self, index: u32, request: NbdRequest) {
+        let durable = request.fua();
+        match request.command {
+            Command::Write => {
+                let wanted = self.cache_request(&request, Kind::Write { durable });
+                let buffer = self.driver.buffer(&wanted);
+                let payload = <Driver>::payload(&wanted, &buffer);
+                self.sessions[index].begin_payload(request, buffer, payload);
+            }
+            Command::Read => {
+                let wanted = self.cache_request(&request, Kind::Read);
+                let buffer = self.driver.buffer(&wanted);
+                let payload = <Driver>::payload(&wanted, &buffer);
+                self.submit(index, request, Kind::Read, Some(buffer), Some(payload));
+            }
+            Command::Flush => self.submit(index, request, Kind::Flush, None, None),
+            Command::Trim => self.submit(index, request, Kind::Trim, None, None),
+            Command::WriteZeroes => {
+                let kind = Kind::Zero { durable, may_unmap: request.may_unmap() };
+                self.submit(index, request, kind, None, None);
+            }
+            Command::Disconnect | Command::Unknown(_) => unreachable!("the connection keeps these to itself"),
+        }
+    }
+
+    fn cache_request(&self, request: &NbdRequest, kind: Kind) -> Request {
+        Request { volume: self.volume, kind, offset: request.offset, len: u64::from(request.length) }
+    }
+
+    fn submit(
+        &mut self,
+        index: u32,
+        request: NbdRequest,
+        kind: Kind,
+        buffer: Option<floe_device::Buffer>,
+        payload: Option<Slice>,
+    ) {
+        let wanted = self.cache_request(&request, kind);
+        let origin = Origin::Session { index, request, payload, begun: Instant::now() };
+        self.submit_for(origin, wanted, buffer);
+    }
+
+    fn submit_for(&mut self, origin: Origin, wanted: Request, buffer: Option<floe_device::Buffer>) {
+        let id = self.driver.submit(wanted, buffer).0 as usize;
+        if self.origins.len() <= id {
+            self.origins.resize_with(id + 1, || None);
+        }
+        self.origins[id] = Some(origin);
+    }
+
+    fn flush_for(&mut self, origin: Origin) {
+        let flush = Request { volume: self.volume, kind: Kind::Flush, offset: 0, len: 0 };
+        self.submit_for(origin, flush, None);
+    }
+
+    /// Gives an answer of the cache to whoever asked.
+    fn hand_out(&mut self, answer: Answer) {
+        let origin = self.origins[answer.request.0 as usize].take();
+        match origin.expect("an answer belongs to a request under way") {
+            Origin::Session { index, request, payload, begun } => {
+                match request.command {
+                    Command::Read => self.reads.record(begun.elapsed()),
+                    Command::Write => self.writes.record(begun.elapsed()),
+                    _ => {}
+                }
+                let result = answer.result.map(|()| payload).map_err(nbd_error);
+                self.sessions[index].reply(&request, result);
+                self.touched.push(index);
+            }
+            Origin::AdminFlush { index } => self.tell_flushed(index, answer.result),
+            Origin::LastFlush => {
+                self.last_flush = answer.result;
+                self.phase = Phase::Telling;
+                self.tell_stopped();
+            }
+        }
+    }
+
+    fn signalled(&mut self) {
+        if self.phase == Phase::Serving {
+            self.begin_end();
+        } else {
+            let dirty_bytes = self.driver.stats().dirty_bytes;
+            tracing::warn!(dirty_bytes, "still flushing; kill -9 would lose what is dirty");
+        }
+        let mut byte = [0; 16];
+        let _ = rustix::io::read(&self.signal, &mut byte); // what is in the pipe has been understood
+        self.sockets.readable(Token::Signal.encode(), &Rc::clone(&self.signal));
+    }
+
+    /// Takes no new requests from now on.
+    fn begin_end(&mut self) {
+        tracing::info!(dirty_bytes = self.driver.stats().dirty_bytes, "ending");
+        self.phase = Phase::Finishing { until: Instant::now() + GRACE };
+        for index in self.sessions.indices() {
+            self.sessions[index].end();
+            self.touched.push(index);
+        }
+    }
+
+    /// Does what is due by time.
+    fn watch_the_clock(&mut self) {
+        let now = Instant::now();
+        if self.accept_again.as_ref().is_some_and(|(due, _)| *due <= now) {
+            let (_, tokens) = self.accept_again.take().expect("just seen");
+            tokens.into_iter().for_each(|token| self.accept(token));
+        }
+        if now >= self.clean_at {
+            self.clean_at = now + self.config.flush_interval;
+            self.driver.clean();
+            self.driver.advance();
+        }
+        if let Phase::Finishing { until } = self.phase {
+            let waiting: Vec<u32> = self
+                .sessions
+                .indices()
+                .into_iter()
+                .filter(|&index| !self.sessions[index].is_quiet())
+                .collect();
+            if waiting.is_empty() {
+                self.phase = Phase::Flushing;
+                self.flush_for(Origin::LastFlush);
+                self.driver.advance();
+            } else if now >= until {
+                waiting.into_iter().for_each(|index| self.break_off(index));
+                self.phase = Phase::Finishing { until: now + GRACE };
+            }
+        }
+    }
+
+    /// When to look at the clock again; `None` when only I/O can bring news.
+    fn next_due(&self) -> Option<Instant> {
+        let accept = self.accept_again.as_ref().map(|(due, _)| *due);
+        let finishing = if let Phase::Finishing { until } = self.phase { Some(until) } else { None };
+        let clean = self.driver.has_dirty_data().then_some(self.clean_at);
+        [accept, finishing, clean, self.driver.next_due(), self.sockets.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.phase == Phase::Telling && self.admin_sessions.is_empty()
+    }
+
+    fn status(&self) -> Status {
+        let facts = ServerFacts {
+            volume: &self.config.volume,
+            volume_bytes: self.exports.get(0).map_or(0, |export| export.size_bytes),
+            mode: self.driver.cache().mode(),
+            uptime: self.begun.elapsed(),
+            connections: self.sessions.len() as u64,
+            cache_size_bytes: self.config.cache_bytes,
+            device_errors: self.driver.device_errors(),
+            reads: &self.reads,
+            writes: &self.writes,
+        };
+        Status::new(&self.driver.stats(), &facts)
+    }
+}
+
+fn nbd_error(fault: Fault) -> NbdError {
+    match fault {
+        Fault::Io => NbdError::new(ErrorCode::Io, "a device under the cache failed"),
+        Fault::NoSpace => NbdError::new(ErrorCode::NoSpace, "no space left on the backing device"),
+        Fault::OutOfRange => NbdError::new(ErrorCode::Invalid, "the range is not within the volume"),
+    }
+}

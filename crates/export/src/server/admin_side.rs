@@ -1,0 +1,100 @@
+//! The server's part of the admin interface: its connections, and what commands do.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use floe_block::Fault;
+use floe_device::{Buffer, SocketOutcome};
+
+use super::{Origin, Phase, Server, Token};
+use crate::admin::{Command, Conversation, Heard, answer};
+
+/// What is received at once.
+const RECEIVE_BYTES: usize = 4096;
+
+/// A connection of the admin interface.
+#[derive(Debug)]
+pub(super) struct AdminSession {
+    socket: Rc<OwnedFd>,
+    buffer: Buffer,
+    conversation: Conversation,
+    /// To be told when the server has ended.
+    stopping: bool,
+}
+
+impl Server {
+    pub(super) fn greet_admin(&mut self, socket: OwnedFd) {
+        let session = AdminSession {
+            socket: Rc::new(socket),
+            buffer: self.pool.allocate(RECEIVE_BYTES),
+            conversation: Conversation::default(),
+            stopping: false,
+        };
+        let index = self.admin_sessions.insert(session);
+        self.listen_to_admin(index);
+    }
+
+    fn listen_to_admin(&mut self, index: u32) {
+        let session = &self.admin_sessions[index];
+        let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
+        self.sockets.receive(Token::ReceiveAdmin(index).encode(), &socket, into, false);
+    }
+
+    pub(super) fn heard_admin(&mut self, index: u32, result: std::io::Result<SocketOutcome>) {
+        let bytes = match result {
+            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => bytes,
+            _ => {
+                self.admin_sessions.remove(index);
+                return;
+            }
+        };
+        let session = &mut self.admin_sessions[index];
+        let heard = session.conversation.hear(&session.buffer.slice(0..bytes).to_vec());
+        match heard {
+            Heard::More => self.listen_to_admin(index),
+            Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
+            Heard::Command(Command::Health) => self.tell_admin(index, &answer(Command::Health, Ok("ok\n"))),
+            Heard::Command(Command::Status) => {
+                let body = serde_json::to_string(&self.status()).expect("a status is plain data");
+                self.tell_admin(index, &answer(Command::Status, Ok(&body)));
+            }
+            Heard::Command(Command::Flush) => self.flush_for(Origin::AdminFlush { index }),
+            Heard::Command(Command::Stop) => {
+                self.admin_sessions[index].stopping = true;
+                match self.phase {
+                    Phase::Serving => self.begin_end(),
+                    Phase::Telling => self.tell_stopped(),
+                    Phase::Finishing { .. } | Phase::Flushing => {}
+                }
+            }
+        }
+    }
+
+    pub(super) fn tell_flushed(&mut self, index: u32, result: Result<(), Fault>) {
+        let problem = result.map_err(|fault| fault.to_string());
+        let told = answer(Command::Flush, problem.as_ref().map(|()| "flushed\n").map_err(String::as_str));
+        self.tell_admin(index, &told);
+    }
+
+    /// Tells everyone who asked for the end how it went, and drops everyone else.
+    pub(super) fn tell_stopped(&mut self) {
+        let problem = self.last_flush.map_err(|fault| format!("the last flush failed: {fault}"));
+        let told = answer(Command::Stop, problem.as_ref().map(|()| "stopped\n").map_err(String::as_str));
+        for index in self.admin_sessions.indices() {
+            if std::mem::take(&mut self.admin_sessions[index].stopping) {
+                self.tell_admin(index, &told);
+            } else {
+                // A receive may be under way; when it ends there is nobody left to speak to.
+                let _ =
+                    rustix::net::shutdown(&self.admin_sessions[index].socket, rustix::net::Shutdown::Both);
+            }
+        }
+    }
+
+    fn tell_admin(&mut self, index: u32, answer: &[u8]) {
+        let buffer = self.pool.allocate(answer.len()).slice(0..answer.len());
+        buffer.copy_from(answer);
+        let socket = Rc::clone(&self.admin_sessions[index].socket);
+        self.sockets.send(Token::SendAdmin(index).encode(), &socket, vec![buffer]);
+    }
+}
