@@ -240,10 +240,10 @@ impl<E: Ranked + Default> Directory<E> {
     /// As [`Directory::set_invalid`], sparing dirty sectors: they are the only copy.
     pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
-        let clean: Vec<Range<u64>> =
-            self.dirty_bits.runs(kept).filter_map(|(run, dirty)| (!dirty).then_some(run)).collect();
-        for run in clean {
-            self.valid.clear(run);
+        for (run, dirty) in self.dirty_bits.runs(kept) {
+            if !dirty {
+                self.valid.clear(run);
+            }
         }
     }
 
@@ -307,7 +307,12 @@ impl<E: Ranked + Default> Directory<E> {
             self.unmap(block);
             self.records[block.index()].place = place;
             self.map(block, class);
-            self.touch(block);
+            // The newcomer begins anew in the order: an order that does not promote would take it next otherwise.
+            self.block_order.remove(block);
+            self.block_order.insert(block, &Access::new(place.hash()));
+            if self.grouped() {
+                self.group_order.access(Slot(self.group(block)));
+            }
             self.tally.blocks_replaced += 1;
             return block;
         }
@@ -321,7 +326,7 @@ impl<E: Ranked + Default> Directory<E> {
         let block = self.new_slot(Record { place, at, next });
         self.chains[group as usize] = block.0;
         self.map(block, class);
-        self.block_order.insert(block, &Access { hash: place.hash() });
+        self.block_order.insert(block, &Access::new(place.hash()));
         if self.grouped() {
             self.group_order.access(Slot(group));
         }
@@ -358,7 +363,7 @@ impl<E: Ranked + Default> Directory<E> {
         };
         if self.grouped() {
             self.group_order.reserve(self.chains.len());
-            self.group_order.insert(Slot(group), &Access { hash: u64::from(group) });
+            self.group_order.insert(Slot(group), &Access::new(u64::from(group)));
         }
         group
     }

@@ -1,9 +1,13 @@
 //! First in, first out: entries leave in the order in which they came, whatever happened in between.
 //!
 //! The simplest FIFO-like policy: a hit does nothing at all, an insertion is one head update, an eviction one tail
-//! update. Throughput rises with every further hit (queueing paper, section 3.2).
+//! update. Throughput rises with every further hit ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section
+//! 3.2).
+//!
+//! Not to be used where misses are expensive: nothing protects a popular entry from leaving.
 
-use crate::{Access, Eviction, List, NoMarks, Ranked, Slot};
+use crate::lists::ordered_by_lists;
+use crate::{About, Access, Eviction, List, NoMarks, Parameters, Policy, Ranked, Slot};
 
 /// First in, first out.
 #[derive(Debug, Clone, Default)]
@@ -11,19 +15,19 @@ pub struct Fifo {
     queue: List,
 }
 
+impl Policy for Fifo {
+    const ABOUT: About = About::new("fifo", "leaves in the order of arrival", "-");
+
+    fn new(_: &Parameters) -> Self {
+        Self::default()
+    }
+}
+
 impl Eviction for Fifo {
     type Marks = NoMarks;
 
     fn marks(&self) -> &NoMarks {
         &NoMarks
-    }
-
-    fn reserve(&mut self, slots: usize) {
-        self.queue.reserve(slots);
-    }
-
-    fn len(&self) -> usize {
-        self.queue.len()
     }
 
     fn promote(&mut self, _: Slot) {}
@@ -38,13 +42,7 @@ impl Eviction for Fifo {
         self.queue.pop_tail()
     }
 
-    fn remove(&mut self, slot: Slot) {
-        self.queue.delink(slot);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.queue.memory_bytes()
-    }
+    ordered_by_lists! { order: queue, hottest: |_this| [0] }
 }
 
 impl Ranked for Fifo {

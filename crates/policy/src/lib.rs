@@ -4,129 +4,76 @@
 //! values, locks or clocks, and so the same code runs in the simulator, in the memory cache and in the block cache:
 //! what you simulate is what you run.
 //!
-//! A policy comes in two halves, which carry the finding of "Can Increasing the Hit Ratio Hurt Cache Throughput?"
-//! in their types. [`Marks`] is what a hit may note from any thread without exclusive access. [`Eviction`] is the
-//! order itself, which one owner changes. A policy whose marks always answer [`Touch::Noted`] is *FIFO-like*: a hit
-//! costs no list operation, and more hits never hurt. One that answers [`Touch::Promote`] is *LRU-like*: every hit
-//! owes a delink and a head update, which past some hit ratio become the bottleneck.
+//! A policy comes in two halves: [`Marks`], what a hit may note from any thread without exclusive access, and
+//! [`Eviction`], the order itself, which one owner changes. Which policies are FIFO-like and which LRU-like is
+//! in [`Marks::KIND`] and, for all of them, in [`registry::table`].
 //!
 //! State lives in flat arrays indexed by slot, linked by `u32`s; no operation allocates except
-//! [`Eviction::reserve`].
+//! [`Eviction::reserve`], [`Eviction::set_capacity`] and [`Eviction::freeze`], and once in the life of an order the
+//! first weight that is not 1. Randomised policies draw from a fixed seed, so every run can be repeated.
+//!
+//! ```
+//! use floe_policy::{Access, Eviction, Lru, Slot};
+//!
+//! let mut order = Lru::default();
+//! order.reserve(2);
+//! order.insert(Slot(0), &Access::new(10));
+//! order.insert(Slot(1), &Access::new(11));
+//! order.access(Slot(0));
+//! assert_eq!(order.evict(None), Some(Slot(1)));
+//! ```
 
-mod fifo;
+mod about;
+mod ghost;
+mod ghost_table;
+mod index;
 mod list;
-mod lru;
+mod lists;
+mod marks;
+mod order;
+mod random;
+pub mod registry;
 
-pub use fifo::Fifo;
+pub use about::{About, Parameter, Parameters, Policy};
 pub use list::List;
-pub use lru::Lru;
+pub use lists::Lists;
+pub use marks::{AlwaysPromote, Coins, Counters, NoMarks, Stamps, TryPromote};
+pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Orders, Ranked, Slot, Tick, Touch};
+pub use random::mix;
 
-/// The place of an entry in its owner's arrays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub u32);
+/// Declares each policy's module, exports its type, and registers it.
+macro_rules! policies {
+    ($($module:ident::$Policy:ident,)*) => {
+        $(
+            mod $module;
+            pub use $module::$Policy;
+        )*
 
-impl Slot {
-    /// The slot as an array index.
-    #[inline]
-    pub fn index(self) -> usize {
-        self.0 as usize
-    }
-}
+        /// Every policy.
+        pub const POLICIES: &[registry::Entry] = &[$(registry::Entry::of::<$Policy>()),*];
 
-/// What an insertion tells the policy about the entry beyond its slot.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Access {
-    /// A hash of the key, the same each time the key comes back; ghost lists and sketches remember it.
-    pub hash: u64,
-}
-
-/// What a hit still owes the order after it has left its mark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Touch {
-    /// Nothing: the mark was all.
-    Noted,
-    /// A call of [`Eviction::promote`], by whoever owns the order.
-    Promote,
-}
-
-/// What a hit may note concurrently, from any thread.
-pub trait Marks: Sync {
-    /// Notes a hit on `slot`.
-    fn touch(&self, slot: Slot) -> Touch;
-}
-
-/// The order in which entries leave. One owner at a time.
-///
-/// The owner keeps the contract that a slot is inserted once before it is removed or evicted; every method panics
-/// when given a slot beyond [`Eviction::reserve`]d ones.
-pub trait Eviction {
-    /// The half that hits may use without owning the order.
-    type Marks: Marks;
-
-    /// The marks that go with this order.
-    fn marks(&self) -> &Self::Marks;
-
-    /// Makes room for slots `0..slots`. Never shrinks.
-    fn reserve(&mut self, slots: usize);
-
-    /// The number of slots in the order.
-    fn len(&self) -> usize;
-
-    /// Whether no slot is in the order.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Pays what a [`Touch::Promote`] owed: the delink and the head update. A slot that has left meanwhile is
-    /// ignored.
-    fn promote(&mut self, slot: Slot);
-
-    /// Puts a slot into the order; it must not be in it.
-    fn insert(&mut self, slot: Slot, access: &Access);
-
-    /// Takes the slot out that is worth least, `None` when the order is empty. `incoming` is what the room is for,
-    /// where that is known.
-    fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
-
-    /// Takes a slot out wherever it is; one that is not in the order is ignored.
-    fn remove(&mut self, slot: Slot);
-
-    /// Notes a hit and pays at once for what it owes: for owners that hold the order exclusively anyway.
-    #[inline]
-    fn access(&mut self, slot: Slot) {
-        if self.marks().touch(slot) == Touch::Promote {
-            self.promote(slot);
+        /// Runs a visitor over the chosen policy.
+        pub fn with<V: registry::Visitor>(choice: &registry::Choice, visitor: V) -> V::Out {
+            let parameters = &choice.parameters;
+            $(
+                if choice.name() == <$Policy as Policy>::ABOUT.name {
+                    return visitor.visit(|| <$Policy as Policy>::new(parameters));
+                }
+            )*
+            unreachable!("a choice names a registered policy")
         }
-    }
-
-    /// Bytes of memory held for the order.
-    fn memory_bytes(&self) -> usize;
+    };
 }
 
-/// Orders that can be walked from the first to leave to the last without changing them.
-pub trait Ranked: Eviction {
-    /// Slots in the order in which [`Eviction::evict`] would return them.
-    fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_;
-}
-
-/// Marks of policies for which a hit changes nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoMarks;
-
-impl Marks for NoMarks {
-    #[inline]
-    fn touch(&self, _: Slot) -> Touch {
-        Touch::Noted
-    }
-}
-
-/// Marks of policies that move an entry on each hit.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AlwaysPromote;
-
-impl Marks for AlwaysPromote {
-    #[inline]
-    fn touch(&self, _: Slot) -> Touch {
-        Touch::Promote
-    }
+policies! {
+    fifo::Fifo,
+    lru::Lru,
+    relaxed_lru::RelaxedLru,
+    prob_lru::ProbLru,
+    clock::Clock,
+    slru::Slru,
+    two_q::TwoQ,
+    arc::Arc,
+    s3_fifo::S3Fifo,
+    sieve::Sieve,
 }

@@ -1,132 +1,100 @@
-//! A doubly linked list of slots in one flat array: what FIFO, LRU and their relatives are made of.
-//!
-//! The array's first link is a sentinel that closes the ring, so no operation has a case for the ends. A slot out
-//! of the list is linked to itself. Eight bytes a slot.
+//! One list of slots: what FIFO, LRU and CLOCK are made of. Eight bytes a slot.
 
-use crate::Slot;
-
-/// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count metadata bytes.
-const GROWTH_SHARE: usize = 16;
-
-#[derive(Debug, Clone, Copy)]
-struct Link {
-    colder: u32,
-    hotter: u32,
-}
+use crate::{Cursor, Lists, Slot};
 
 /// A list of slots from hot (head) to cold (tail). Each slot is in it at most once.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct List {
-    /// `links[0]` is the sentinel: its `colder` is the head, its `hotter` the tail. Slot `s` is `links[s + 1]`.
-    links: Vec<Link>,
-    len: usize,
-}
-
-impl Default for List {
-    fn default() -> Self {
-        Self { links: vec![Link { colder: 0, hotter: 0 }], len: 0 }
-    }
+    lists: Lists<1>,
 }
 
 impl List {
-    /// A list with room for slots `0..slots`.
-    pub fn with_slots(slots: usize) -> Self {
-        let mut list = Self::default();
-        list.reserve(slots);
-        list
-    }
-
     /// Makes room for slots `0..slots`.
     ///
     /// # Panics
     /// When `slots` does not fit in 32 bits.
     pub fn reserve(&mut self, slots: usize) {
-        let wanted = slots + 1;
-        assert!(u32::try_from(wanted).is_ok(), "a list holds fewer than 2^32 slots, not {slots}");
-        if wanted > self.links.capacity() {
-            let step = if self.len == 0 { 0 } else { self.links.len() / GROWTH_SHARE };
-            let target = wanted.max(self.links.len() + step);
-            self.links.reserve_exact(target - self.links.len());
-        }
-        for own in self.links.len()..wanted {
-            self.links.push(Link { colder: own as u32, hotter: own as u32 });
-        }
+        self.lists.reserve(slots);
     }
 
-    /// The number of slots in the list.
+    pub(crate) fn set_capacity(&mut self, weight: u64) {
+        self.lists.set_capacity(weight);
+    }
+
+    /// The number of slots in the list or frozen.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.len
+        self.lists.len()
     }
 
     /// Whether the list holds no slot.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.lists.is_empty()
     }
 
     /// Whether `slot` is in the list.
     #[inline]
     pub fn contains(&self, slot: Slot) -> bool {
-        self.links.get(slot.index() + 1).is_some_and(|link| link.colder != slot.0 + 1)
+        self.lists.contains(slot)
     }
 
     /// Puts a slot at the hot end.
     #[inline]
     pub fn push_head(&mut self, slot: Slot) {
-        debug_assert!(!self.contains(slot), "slot {} is in the list already", slot.0);
-        let own = slot.0 + 1;
-        let head = self.links[0].colder;
-        self.links[own as usize] = Link { colder: head, hotter: 0 };
-        self.links[head as usize].hotter = own;
-        self.links[0].colder = own;
-        self.len += 1;
+        self.lists.push_head(0, slot);
     }
 
-    /// Takes a slot out; `false` when it is not in the list.
+    /// Takes a slot out, frozen or not; one that is not in the list is ignored.
     #[inline]
-    pub fn delink(&mut self, slot: Slot) -> bool {
-        let own = slot.0 + 1;
-        let Link { colder, hotter } = self.links[own as usize];
-        if colder == own {
-            return false;
-        }
-        self.links[colder as usize].hotter = hotter;
-        self.links[hotter as usize].colder = colder;
-        self.links[own as usize] = Link { colder: own, hotter: own };
-        self.len -= 1;
-        true
+    pub fn delink(&mut self, slot: Slot) {
+        self.lists.delink(slot);
     }
 
     /// Moves a slot of the list to the hot end; a slot out of the list is left out.
     #[inline]
     pub fn move_to_head(&mut self, slot: Slot) {
-        if self.links[0].colder != slot.0 + 1 && self.delink(slot) {
-            self.push_head(slot);
-        }
+        self.lists.move_to_head(0, slot);
     }
 
     /// The slot at the cold end.
     #[inline]
     pub fn tail(&self) -> Option<Slot> {
-        self.links[0].hotter.checked_sub(1).map(Slot)
+        self.lists.tail(0)
     }
 
     /// Takes the slot at the cold end out.
     #[inline]
     pub fn pop_tail(&mut self) -> Option<Slot> {
-        let tail = self.tail()?;
-        self.delink(tail);
-        Some(tail)
+        self.lists.pop_tail(0)
+    }
+
+    /// Gives `to`, which is out, the place of `from`; says whether there was one.
+    pub fn transfer(&mut self, from: Slot, to: Slot) -> bool {
+        self.lists.transfer(from, to)
+    }
+
+    /// Takes slots out of the list until [`thaw`](Self::thaw).
+    pub fn freeze(&mut self, slots: &[Slot]) {
+        self.lists.freeze(slots);
+    }
+
+    /// Puts the frozen slots back at the hot end.
+    pub fn thaw(&mut self) {
+        self.lists.thaw();
+    }
+
+    /// Appends slots from the hot end to the cold end, a batch at a time. `lists` is the only one there is.
+    pub(crate) fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        self.lists.rank(lists, from, out)
     }
 
     /// Slots from the cold end to the hot end.
     pub fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
-        std::iter::successors(self.tail(), |slot| {
-            self.links[slot.index() + 1].hotter.checked_sub(1).map(Slot)
-        })
+        self.lists.coldest_first(0)
     }
 
     /// Bytes of memory held.
     pub fn memory_bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Link>()
+        self.lists.memory_bytes()
     }
 }

@@ -1,9 +1,13 @@
 //! Least recently used: a hit moves the entry to the head, the tail leaves.
 //!
 //! The type of an LRU-like policy: each hit owes a delink and a head update on one shared list, and at high hit
-//! ratios these limit throughput (queueing paper, section 3.1).
+//! ratios these limit throughput ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 3.1).
+//!
+//! Not to be used with scans or loops larger than the cache, which push everything else out, nor where many cores
+//! hit at once.
 
-use crate::{Access, AlwaysPromote, Eviction, List, Ranked, Slot};
+use crate::lists::ordered_by_lists;
+use crate::{About, Access, AlwaysPromote, Eviction, List, Parameters, Policy, Ranked, Slot};
 
 /// Least recently used.
 #[derive(Debug, Clone, Default)]
@@ -11,19 +15,19 @@ pub struct Lru {
     recency: List,
 }
 
+impl Policy for Lru {
+    const ABOUT: About = About::new("lru", "leaves when unused for longest", "-");
+
+    fn new(_: &Parameters) -> Self {
+        Self::default()
+    }
+}
+
 impl Eviction for Lru {
     type Marks = AlwaysPromote;
 
     fn marks(&self) -> &AlwaysPromote {
         &AlwaysPromote
-    }
-
-    fn reserve(&mut self, slots: usize) {
-        self.recency.reserve(slots);
-    }
-
-    fn len(&self) -> usize {
-        self.recency.len()
     }
 
     #[inline]
@@ -41,13 +45,7 @@ impl Eviction for Lru {
         self.recency.pop_tail()
     }
 
-    fn remove(&mut self, slot: Slot) {
-        self.recency.delink(slot);
-    }
-
-    fn memory_bytes(&self) -> usize {
-        self.recency.memory_bytes()
-    }
+    ordered_by_lists! { order: recency, hottest: |_this| [0] }
 }
 
 impl Ranked for Lru {

@@ -1,0 +1,117 @@
+//! How a policy introduces itself, and the parameters it is made from.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::Eviction;
+
+/// A policy that can be chosen by name.
+pub trait Policy: Eviction + Send + Sync + 'static {
+    /// What it is called and takes.
+    const ABOUT: About;
+
+    /// An empty order without room.
+    fn new(parameters: &Parameters) -> Self;
+}
+
+/// A policy's name, what it does, where it comes from and what it can be told.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// The name by which it is chosen.
+    pub name: &'static str,
+    /// What it does, in one line.
+    pub idea: &'static str,
+    /// The paper or system it comes from.
+    pub source: &'static str,
+    /// What it can be told.
+    pub parameters: &'static [Parameter],
+}
+
+impl About {
+    /// A policy without parameters.
+    pub const fn new(name: &'static str, idea: &'static str, source: &'static str) -> Self {
+        Self { name, idea, source, parameters: &[] }
+    }
+
+    /// The same with parameters.
+    pub const fn with(self, parameters: &'static [Parameter]) -> Self {
+        Self { parameters, ..self }
+    }
+}
+
+/// A number that a policy can be told.
+#[derive(Debug, Clone, Copy)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value when nothing is said.
+    pub default: f64,
+    /// The smallest value.
+    pub min: f64,
+    /// The largest value.
+    pub max: f64,
+    /// Whether it counts something.
+    pub whole: bool,
+    /// What it is, in a few words.
+    pub about: &'static str,
+}
+
+impl Parameter {
+    /// A number between 0 and 1.
+    pub const fn share(name: &'static str, default: f64, about: &'static str) -> Self {
+        Self { name, default, min: 0.0, max: 1.0, whole: false, about }
+    }
+
+    /// A whole number.
+    pub const fn count(name: &'static str, default: u64, range: RangeInclusive<u64>, about: &'static str) -> Self {
+        let (min, max) = (*range.start() as f64, *range.end() as f64);
+        Self { name, default: default as f64, min, max, whole: true, about }
+    }
+
+    /// Whether a value is one of its.
+    pub fn allows(&self, value: f64) -> bool {
+        (self.min..=self.max).contains(&value) && (!self.whole || value.fract() == 0.0)
+    }
+}
+
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}..={})", self.name, self.min, self.max)
+    }
+}
+
+/// The values of a policy's parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Parameters {
+    values: Vec<(&'static str, f64)>,
+}
+
+impl Parameters {
+    /// The default values.
+    pub fn defaults(about: &About) -> Self {
+        Self { values: about.parameters.iter().map(|parameter| (parameter.name, parameter.default)).collect() }
+    }
+
+    pub(crate) fn set(&mut self, name: &str, value: f64) {
+        if let Some(known) = self.values.iter_mut().find(|known| known.0 == name) {
+            known.1 = value;
+        }
+    }
+
+    /// The value of a parameter.
+    ///
+    /// # Panics
+    /// When the policy has no such parameter.
+    pub fn get(&self, name: &str) -> f64 {
+        let known = self.values.iter().find(|known| known.0 == name);
+        known.unwrap_or_else(|| panic!("the policy has no parameter {name}")).1
+    }
+
+    /// The value of a parameter that counts something.
+    ///
+    /// # Panics
+    /// When the policy has no such parameter.
+    pub fn count(&self, name: &str) -> u64 {
+        self.get(name) as u64
+    }
+}

@@ -1,0 +1,96 @@
+//! Ghost lists: keys that have left, in the exact order in which they did.
+//!
+//! `N` lists share one pool of a fixed number of ghosts; a ghost is a 32-bit tag with a place in [`Lists`]. When the
+//! pool is used up, the oldest ghost of the list that is pushed to (or of the longest) makes room. Where the exact
+//! order does not matter, [`GhostTable`](crate::ghost_table::GhostTable) does with half the memory.
+
+use crate::index::{Index, Tag};
+use crate::{Lists, Slot};
+
+/// `N` lists of tags, each from newest to oldest.
+#[derive(Debug, Clone)]
+pub(crate) struct Ghosts<const N: usize> {
+    order: Lists<N>,
+    tags: Vec<Tag>,
+    free: Vec<u32>,
+    index: Index,
+}
+
+impl<const N: usize> Default for Ghosts<N> {
+    fn default() -> Self {
+        Self { order: Lists::default(), tags: Vec::new(), free: Vec::new(), index: Index::default() }
+    }
+}
+
+impl<const N: usize> Ghosts<N> {
+    /// Makes room for `count` ghosts in all.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        self.order.reserve(count);
+        self.index.reserve(count);
+        let known = self.tags.len();
+        if count > known {
+            self.tags.resize(count, Tag::default());
+            self.free.reserve(count);
+            self.free.extend((known..count).rev().map(|id| id as u32));
+        }
+    }
+
+    /// The weight of the ghosts in a list.
+    #[inline]
+    pub(crate) fn size(&self, list: usize) -> u64 {
+        self.order.size(list)
+    }
+
+    /// The list in which a tag is remembered.
+    #[inline]
+    pub(crate) fn find(&self, tag: Tag) -> Option<usize> {
+        self.order.list_of(Slot(self.index.find(tag)?))
+    }
+
+    /// Remembers a tag as the newest of a list.
+    #[inline]
+    pub(crate) fn push(&mut self, list: usize, tag: Tag, weight: u64) {
+        self.take(tag);
+        if self.free.is_empty() {
+            let longest = (0..N).max_by_key(|&list| self.order.size(list)).unwrap_or(0);
+            self.pop_oldest(if self.order.size(list) > 0 { list } else { longest });
+        }
+        if let Some(id) = self.free.pop() {
+            self.tags[id as usize] = tag;
+            self.order.set_weight(Slot(id), weight as u32);
+            self.order.push_head(list, Slot(id));
+            self.index.insert(tag, id);
+        }
+    }
+
+    /// Forgets a tag and says in which list it was.
+    #[inline]
+    pub(crate) fn take(&mut self, tag: Tag) -> Option<usize> {
+        let id = self.index.remove(tag)?;
+        self.free.push(id);
+        self.order.delink(Slot(id))
+    }
+
+    /// Forgets the oldest tag of a list.
+    #[inline]
+    pub(crate) fn pop_oldest(&mut self, list: usize) {
+        if let Some(id) = self.order.pop_tail(list) {
+            self.index.remove(self.tags[id.index()]);
+            self.free.push(id.0);
+        }
+    }
+
+    /// Forgets the oldest tags of a list until it is no larger than `size`.
+    #[inline]
+    pub(crate) fn shrink(&mut self, list: usize, size: u64) {
+        while self.order.size(list) > size {
+            self.pop_oldest(list);
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.order.memory_bytes()
+            + (self.tags.capacity() + self.free.capacity()) * size_of::<u32>()
+            + self.index.memory_bytes()
+    }
+}

@@ -1,0 +1,125 @@
+//! From the tag of a key to a number: the hash table behind ghost lists.
+//!
+//! A tag is 32 bits of the key's hash; two keys with the same tag are taken for one, which among `n` remembered keys
+//! happens to one lookup in 2^32 / n. Open addressing with linear probing and backward shifts, tag and number in one
+//! word, at most half full.
+
+/// 32 bits that stand for a key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tag(u32);
+
+impl Tag {
+    #[inline]
+    pub(crate) fn of(hash: u64) -> Self {
+        Self((hash ^ (hash >> 32)) as u32)
+    }
+
+    /// The tag spread over 32 bits once more, for tables that look at its upper bits.
+    #[inline]
+    pub(crate) fn spread(self) -> u32 {
+        self.0.wrapping_mul(0x9e37_79b1)
+    }
+
+    #[inline]
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// An entry is `tag << 32 | id + 1`; 0 is empty.
+const EMPTY: u64 = 0;
+
+/// Finds numbers by tag.
+#[derive(Debug, Clone)]
+pub(crate) struct Index {
+    entries: Vec<u64>,
+    shift: u32,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self { entries: vec![EMPTY; 2], shift: 31 }
+    }
+}
+
+impl Index {
+    /// Makes room for `count` tags.
+    pub(crate) fn reserve(&mut self, count: usize) {
+        let size = (count * 2).next_power_of_two().max(2);
+        if size > self.entries.len() {
+            let old = std::mem::replace(&mut self.entries, vec![EMPTY; size]);
+            self.shift = 32 - size.trailing_zeros();
+            for entry in old.into_iter().filter(|&entry| entry != EMPTY) {
+                self.insert(Tag((entry >> 32) as u32), entry as u32 - 1);
+            }
+        }
+    }
+
+    #[inline]
+    fn home(&self, tag: Tag) -> usize {
+        (tag.spread() >> self.shift) as usize
+    }
+
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        (at + 1) & (self.entries.len() - 1)
+    }
+
+    #[inline]
+    fn place(&self, tag: Tag) -> Option<usize> {
+        let mut at = self.home(tag);
+        loop {
+            let entry = self.entries[at];
+            if entry == EMPTY {
+                return None;
+            }
+            if (entry >> 32) as u32 == tag.0 {
+                return Some(at);
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// The number of a tag.
+    #[inline]
+    pub(crate) fn find(&self, tag: Tag) -> Option<u32> {
+        self.place(tag).map(|at| self.entries[at] as u32 - 1)
+    }
+
+    /// Adds a tag that is not in the index. There must be room.
+    #[inline]
+    pub(crate) fn insert(&mut self, tag: Tag, id: u32) {
+        let mut at = self.home(tag);
+        while self.entries[at] != EMPTY {
+            at = self.next(at);
+        }
+        self.entries[at] = u64::from(tag.0) << 32 | u64::from(id + 1);
+    }
+
+    /// Takes a tag out and says which number it had.
+    #[inline]
+    pub(crate) fn remove(&mut self, tag: Tag) -> Option<u32> {
+        let mut hole = self.place(tag)?;
+        let id = self.entries[hole] as u32 - 1;
+        let mut at = hole;
+        loop {
+            at = self.next(at);
+            let entry = self.entries[at];
+            if entry == EMPTY {
+                break;
+            }
+            let home = self.home(Tag((entry >> 32) as u32));
+            let mask = self.entries.len() - 1;
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+                self.entries[hole] = entry;
+                hole = at;
+            }
+        }
+        self.entries[hole] = EMPTY;
+        Some(id)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<u64>()
+    }
+}

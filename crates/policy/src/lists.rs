@@ -1,0 +1,411 @@
+//! Several doubly linked lists of slots over one flat array: what segments, queues and stacks are made of.
+//!
+//! The array starts with a sentinel per list that closes its ring, so no operation has a case for the ends. A slot
+//! is in one list at most; which one is kept in a byte beside the links unless there is only one. Frozen slots are
+//! in no list but remember theirs. Eight bytes a slot, nine with several lists, four more once weights differ.
+//!
+//! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen slots; a slot whose
+//! link says frozen is in `frozen` (which may also hold slots that left since).
+
+use crate::{Cursor, Slot};
+
+/// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count metadata bytes.
+const GROWTH_SHARE: usize = 16;
+
+/// `hotter` of a slot in no list.
+const OUT: u32 = u32::MAX;
+/// `hotter` of a slot that is frozen.
+const FROZEN: u32 = u32::MAX - 1;
+
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    colder: u32,
+    hotter: u32,
+}
+
+/// `N` lists of slots, each from hot (head) to cold (tail).
+#[derive(Debug, Clone)]
+pub struct Lists<const N: usize> {
+    /// `links[l]` is the sentinel of list `l`: its `colder` is the head, its `hotter` the tail. Slot `s` is
+    /// `links[N + s]`.
+    links: Vec<Link>,
+    /// The list of each slot, kept when there are several.
+    list_of: Vec<u8>,
+    /// The weight of each slot, kept once one differs from 1.
+    weights: Vec<u32>,
+    sizes: [u64; N],
+    len: usize,
+    capacity: Option<u64>,
+    frozen: Vec<Slot>,
+    frozen_size: u64,
+}
+
+impl<const N: usize> Default for Lists<N> {
+    fn default() -> Self {
+        Self {
+            links: (0..N as u32).map(|own| Link { colder: own, hotter: own }).collect(),
+            list_of: Vec::new(),
+            weights: Vec::new(),
+            sizes: [0; N],
+            len: 0,
+            capacity: None,
+            frozen: Vec::new(),
+            frozen_size: 0,
+        }
+    }
+}
+
+impl<const N: usize> Lists<N> {
+    /// Makes room for slots `0..slots`.
+    ///
+    /// # Panics
+    /// When `slots` does not fit in 32 bits.
+    pub fn reserve(&mut self, slots: usize) {
+        let wanted = slots + N;
+        assert!(wanted < FROZEN as usize, "lists hold fewer than 2^32 slots, not {slots}");
+        if wanted <= self.links.len() {
+            return;
+        }
+        if wanted > self.links.capacity() {
+            let step = if self.len == 0 { 0 } else { self.links.len() / GROWTH_SHARE };
+            let target = wanted.max(self.links.len() + step);
+            self.links.reserve_exact(target - self.links.len());
+        }
+        self.links.resize(wanted, Link { colder: 0, hotter: OUT });
+        if N > 1 {
+            self.list_of.resize(slots, 0);
+        }
+        if !self.weights.is_empty() {
+            self.weights.resize(slots, 1);
+        }
+    }
+
+    /// The number of slots there is room for.
+    pub fn slots(&self) -> usize {
+        self.links.len() - N
+    }
+
+    /// Tells the weight that all lists together are meant to hold.
+    pub fn set_capacity(&mut self, weight: u64) {
+        self.capacity = Some(weight);
+    }
+
+    /// What the lists may hold: the capacity (the number of slots where none was set) without what is frozen.
+    #[inline]
+    pub fn capacity(&self) -> u64 {
+        self.capacity.unwrap_or(self.slots() as u64).saturating_sub(self.frozen_size)
+    }
+
+    /// The number of slots in the lists or frozen.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no slot is listed or frozen.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The weight of the slots in a list.
+    #[inline]
+    pub fn size(&self, list: usize) -> u64 {
+        self.sizes[list]
+    }
+
+    /// The weight of a slot.
+    #[inline]
+    pub fn weight(&self, slot: Slot) -> u64 {
+        if self.weights.is_empty() { 1 } else { u64::from(self.weights[slot.index()]) }
+    }
+
+    /// Gives a slot that is in no list its weight. The first weight other than 1 makes room for all of them.
+    #[inline]
+    pub fn set_weight(&mut self, slot: Slot, weight: u32) {
+        if weight != 1 || !self.weights.is_empty() {
+            self.set_unequal_weight(slot, weight);
+        }
+    }
+
+    #[cold]
+    fn set_unequal_weight(&mut self, slot: Slot, weight: u32) {
+        self.weights.resize(self.slots(), 1);
+        self.weights[slot.index()] = weight;
+    }
+
+    /// The list a slot is in; `None` when it is out or frozen.
+    #[inline]
+    pub fn list_of(&self, slot: Slot) -> Option<usize> {
+        self.contains(slot).then(|| self.list_before(slot))
+    }
+
+    /// The list of a slot that is known to be in one or frozen.
+    #[inline]
+    fn list_before(&self, slot: Slot) -> usize {
+        if N > 1 { self.list_of[slot.index()] as usize % N } else { 0 }
+    }
+
+    /// Whether `slot` is in one of the lists.
+    #[inline]
+    pub fn contains(&self, slot: Slot) -> bool {
+        self.links[slot.index() + N].hotter < FROZEN
+    }
+
+    /// Whether `slot` is frozen.
+    #[inline]
+    pub fn is_frozen(&self, slot: Slot) -> bool {
+        self.links[slot.index() + N].hotter == FROZEN
+    }
+
+    /// Puts a slot at the hot end.
+    #[inline]
+    pub fn push_head(&mut self, list: usize, slot: Slot) {
+        debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
+        self.link_at_head(list, slot);
+        self.sizes[list] += self.weight(slot);
+        self.len += 1;
+    }
+
+    #[inline]
+    fn link_at_head(&mut self, list: usize, slot: Slot) {
+        let own = slot.0 + N as u32;
+        let head = self.links[list].colder;
+        self.links[own as usize] = Link { colder: head, hotter: list as u32 };
+        self.links[head as usize].hotter = own;
+        self.links[list].colder = own;
+        if N > 1 {
+            self.list_of[slot.index()] = list as u8;
+        }
+    }
+
+    /// Takes a listed slot out of its neighbours' links.
+    #[inline]
+    fn unlink(&mut self, slot: Slot) {
+        let Link { colder, hotter } = self.links[slot.index() + N];
+        self.links[colder as usize].hotter = hotter;
+        self.links[hotter as usize].colder = colder;
+    }
+
+    /// Takes a slot out, frozen or not, and says which list it was in.
+    #[inline]
+    pub fn delink(&mut self, slot: Slot) -> Option<usize> {
+        if self.contains(slot) {
+            let list = self.list_before(slot);
+            self.unlink(slot);
+            self.sizes[list] -= self.weight(slot);
+            self.links[slot.index() + N].hotter = OUT;
+            self.len -= 1;
+            Some(list)
+        } else {
+            self.delink_frozen(slot);
+            None
+        }
+    }
+
+    #[cold]
+    fn delink_frozen(&mut self, slot: Slot) {
+        if self.is_frozen(slot) {
+            self.links[slot.index() + N].hotter = OUT;
+            self.frozen_size -= self.weight(slot);
+            self.len -= 1;
+        }
+    }
+
+    /// Moves a listed slot to the hot end of `list`; a slot out of the lists is left out.
+    #[inline]
+    pub fn move_to_head(&mut self, list: usize, slot: Slot) {
+        let hotter = self.links[slot.index() + N].hotter;
+        if hotter >= FROZEN || hotter == list as u32 {
+            return;
+        }
+        if N > 1 {
+            let before = self.list_before(slot);
+            if before != list {
+                let weight = self.weight(slot);
+                self.sizes[before] -= weight;
+                self.sizes[list] += weight;
+            }
+        }
+        self.unlink(slot);
+        self.link_at_head(list, slot);
+    }
+
+    /// The slot at the hot end.
+    #[inline]
+    pub fn head(&self, list: usize) -> Option<Slot> {
+        self.links[list].colder.checked_sub(N as u32).map(Slot)
+    }
+
+    /// The slot at the cold end.
+    #[inline]
+    pub fn tail(&self, list: usize) -> Option<Slot> {
+        self.links[list].hotter.checked_sub(N as u32).map(Slot)
+    }
+
+    /// The next slot towards the hot end of the same list.
+    #[inline]
+    pub fn hotter(&self, slot: Slot) -> Option<Slot> {
+        self.links[slot.index() + N].hotter.checked_sub(N as u32).map(Slot)
+    }
+
+    /// The next slot towards the cold end of the same list.
+    #[inline]
+    pub fn colder(&self, slot: Slot) -> Option<Slot> {
+        self.links[slot.index() + N].colder.checked_sub(N as u32).map(Slot)
+    }
+
+    /// Takes the slot at the cold end out.
+    #[inline]
+    pub fn pop_tail(&mut self, list: usize) -> Option<Slot> {
+        let tail = self.tail(list)?;
+        let hotter = self.links[tail.index() + N].hotter;
+        self.links[hotter as usize].colder = list as u32;
+        self.links[list].hotter = hotter;
+        self.links[tail.index() + N].hotter = OUT;
+        self.sizes[list] -= self.weight(tail);
+        self.len -= 1;
+        Some(tail)
+    }
+
+    /// Gives `to`, which is out, the place and weight of `from`; says whether there was one.
+    pub fn transfer(&mut self, from: Slot, to: Slot) -> bool {
+        let link = self.links[from.index() + N];
+        if from == to || link.hotter == OUT {
+            return link.hotter != OUT;
+        }
+        let (own, now) = (from.0 + N as u32, to.0 + N as u32);
+        debug_assert_eq!(self.links[now as usize].hotter, OUT, "slot {} is in the order already", to.0);
+        self.links[own as usize].hotter = OUT;
+        self.links[now as usize] = link;
+        if link.hotter == FROZEN {
+            self.frozen.push(to);
+        } else {
+            self.links[link.colder as usize].hotter = now;
+            self.links[link.hotter as usize].colder = now;
+        }
+        if N > 1 {
+            self.list_of[to.index()] = self.list_of[from.index()];
+        }
+        if !self.weights.is_empty() {
+            self.weights[to.index()] = self.weights[from.index()];
+        }
+        true
+    }
+
+    /// Takes slots out of the lists until [`thaw`](Self::thaw).
+    pub fn freeze(&mut self, slots: &[Slot]) {
+        self.frozen.reserve(slots.len());
+        for &slot in slots {
+            if self.contains(slot) {
+                let (list, weight) = (self.list_before(slot), self.weight(slot));
+                self.unlink(slot);
+                self.sizes[list] -= weight;
+                self.links[slot.index() + N].hotter = FROZEN;
+                self.frozen_size += weight;
+                self.frozen.push(slot);
+            }
+        }
+    }
+
+    /// Puts each frozen slot back at the hot end of its list, in the order in which they were frozen.
+    pub fn thaw(&mut self) {
+        for slot in std::mem::take(&mut self.frozen).into_iter().rev() {
+            if self.is_frozen(slot) {
+                let (list, weight) = (self.list_before(slot), self.weight(slot));
+                self.link_at_head(list, slot);
+                self.sizes[list] += weight;
+                self.frozen_size -= weight;
+            }
+        }
+    }
+
+    /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a time.
+    pub fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        let Cursor { mut part, mut at } = from;
+        let mut left = Cursor::BATCH;
+        while let Some(&list) = lists.get(part as usize) {
+            let mut next = match at.checked_sub(1).map(Slot) {
+                None => self.head(list),
+                Some(slot) => (self.list_of(slot) == Some(list)).then_some(slot),
+            };
+            while let Some(slot) = next {
+                if left == 0 {
+                    return Cursor { part, at: slot.0 + 1 };
+                }
+                left -= 1;
+                out.push(slot);
+                next = self.colder(slot);
+            }
+            (part, at) = (part + 1, 0);
+        }
+        Cursor::END
+    }
+
+    /// Slots of a list from the cold end to the hot end.
+    pub fn coldest_first(&self, list: usize) -> impl Iterator<Item = Slot> + '_ {
+        std::iter::successors(self.tail(list), |&slot| self.hotter(slot))
+    }
+
+    /// Bytes of memory held.
+    pub fn memory_bytes(&self) -> usize {
+        self.links.capacity() * size_of::<Link>()
+            + self.list_of.capacity()
+            + (self.weights.capacity() + self.frozen.capacity()) * size_of::<u32>()
+    }
+}
+
+/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is [`Lists`].
+///
+/// `order` names the field, `hottest` says in which order its lists are ranked, `marks` names a field with marks
+/// that grow along, `resized` a method to call when slots or capacity have changed, `moved` one that carries what the
+/// policy keeps per slot from one slot to another.
+macro_rules! ordered_by_lists {
+    (order: $order:ident, hottest: |$this:ident| $hottest:expr
+     $(, marks: $marks:ident)? $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
+        fn reserve(&mut self, slots: usize) {
+            self.$order.reserve(slots);
+            $(self.$marks.reserve(slots);)?
+            $(self.$resized();)?
+        }
+
+        fn set_capacity(&mut self, weight: u64) {
+            self.$order.set_capacity(weight);
+            $(self.$resized();)?
+        }
+
+        #[inline]
+        fn len(&self) -> usize {
+            self.$order.len()
+        }
+
+        #[inline]
+        fn remove(&mut self, slot: $crate::Slot) {
+            self.$order.delink(slot);
+        }
+
+        fn transfer(&mut self, from: $crate::Slot, to: $crate::Slot) {
+            let _moved = self.$order.transfer(from, to);
+            $(if _moved {
+                self.$moved(from, to);
+            })?
+        }
+
+        fn rank(&self, from: $crate::Cursor, out: &mut Vec<$crate::Slot>) -> $crate::Cursor {
+            let $this = self;
+            self.$order.rank(&$hottest, from, out)
+        }
+
+        fn freeze(&mut self, slots: &[$crate::Slot]) {
+            self.$order.freeze(slots);
+        }
+
+        fn thaw(&mut self) {
+            self.$order.thaw();
+        }
+
+        fn memory_bytes(&self) -> usize {
+            self.$order.memory_bytes() $(+ self.$marks.memory_bytes())? $(+ self.$memory())?
+        }
+    };
+}
+pub(crate) use ordered_by_lists;

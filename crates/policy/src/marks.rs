@@ -1,0 +1,229 @@
+//! What hits leave behind without owning the order: nothing, a small counter, or the time.
+//!
+//! All accesses are `Relaxed`: a mark is a hint about one slot, no other memory is published through it, and a lost
+//! update between two hits at once costs at most one count. Plain loads and stores are used instead of
+//! read-modify-writes for the same reason, so a hit on an already marked slot only reads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
+
+use crate::{Kind, Marks, Slot, Touch};
+
+/// Marks of policies for which a hit changes nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoMarks;
+
+impl Marks for NoMarks {
+    const KIND: Kind = Kind::FifoLike;
+
+    #[inline]
+    fn touch(&self, _: Slot) -> Touch {
+        Touch::Noted
+    }
+}
+
+/// Marks of policies that move an entry on each hit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AlwaysPromote;
+
+impl Marks for AlwaysPromote {
+    const KIND: Kind = Kind::LruLike;
+
+    #[inline]
+    fn touch(&self, _: Slot) -> Touch {
+        Touch::Promote
+    }
+}
+
+/// Marks of policies that move an entry on a hit if nobody else is at the list.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TryPromote;
+
+impl Marks for TryPromote {
+    const KIND: Kind = Kind::LruLike;
+
+    #[inline]
+    fn touch(&self, _: Slot) -> Touch {
+        Touch::TryPromote
+    }
+}
+
+/// A counter of hits per slot that stops at a limit. One byte a slot.
+#[derive(Debug, Clone)]
+pub struct Counters {
+    counts: Arc<[AtomicU8]>,
+    limit: u8,
+}
+
+impl Counters {
+    /// Counters from 0 to `limit`.
+    pub fn new(limit: u8) -> Self {
+        Self { counts: Arc::default(), limit }
+    }
+
+    /// Makes room for slots `0..slots`.
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        grow(&mut self.counts, slots, |old| AtomicU8::new(old.map_or(0, |count| count.load(Relaxed))));
+    }
+
+    /// The count of a slot.
+    #[inline]
+    pub(crate) fn get(&self, slot: Slot) -> u8 {
+        self.counts[slot.index()].load(Relaxed) // a hint: see the module's head
+    }
+
+    /// Sets the count of a slot.
+    #[inline]
+    pub(crate) fn set(&self, slot: Slot, count: u8) {
+        self.counts[slot.index()].store(count, Relaxed); // a hint: see the module's head
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.counts)
+    }
+}
+
+impl Marks for Counters {
+    const KIND: Kind = Kind::FifoLike;
+
+    #[inline]
+    fn touch(&self, slot: Slot) -> Touch {
+        let count = &self.counts[slot.index()];
+        let seen = count.load(Relaxed); // a lost count is one hit less: see the module's head
+        if seen < self.limit {
+            count.store(seen + 1, Relaxed);
+        }
+        Touch::Noted
+    }
+}
+
+/// A coin per hit that comes up "promote" with a fixed probability. Two bytes a slot.
+///
+/// Each slot counts its hits, and the coin is a hash of slot and count: no generator is shared between threads, and
+/// the same hits always give the same coins.
+#[derive(Debug, Clone)]
+pub struct Coins {
+    hits: Arc<[AtomicU16]>,
+    /// Promote when the coin, 32 bits, is below.
+    promote_below: u64,
+    seed: u64,
+}
+
+impl Coins {
+    /// Coins that skip the promotion with probability `skip`.
+    pub fn new(skip: f64, seed: u64) -> Self {
+        Self { hits: Arc::default(), promote_below: ((1.0 - skip) * (1u64 << 32) as f64) as u64, seed }
+    }
+
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        grow(&mut self.hits, slots, |old| AtomicU16::new(old.map_or(0, |hits| hits.load(Relaxed))));
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.hits)
+    }
+}
+
+impl Marks for Coins {
+    const KIND: Kind = Kind::LruLike;
+
+    #[inline]
+    fn touch(&self, slot: Slot) -> Touch {
+        let hits = &self.hits[slot.index()];
+        let count = hits.load(Relaxed); // two hits at once may toss the same coin: see the module's head
+        hits.store(count.wrapping_add(1), Relaxed);
+        let coin = crate::random::mix(self.seed ^ (u64::from(slot.0) << 16 | u64::from(count))) >> 32;
+        if coin < self.promote_below { Touch::Promote } else { Touch::Noted }
+    }
+}
+
+/// When each slot was last used and how often, in time that the owner counts in insertions. Eight bytes a slot.
+#[derive(Debug, Clone)]
+pub struct Stamps {
+    last: Arc<[AtomicU32]>,
+    counts: Arc<[AtomicU32]>,
+    now: Arc<AtomicU32>,
+}
+
+impl Default for Stamps {
+    fn default() -> Self {
+        Self { last: Arc::default(), counts: Arc::default(), now: Arc::new(AtomicU32::new(0)) }
+    }
+}
+
+impl Stamps {
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        grow(&mut self.last, slots, |old| AtomicU32::new(old.map_or(0, |last| last.load(Relaxed))));
+        grow(&mut self.counts, slots, |old| AtomicU32::new(old.map_or(0, |count| count.load(Relaxed))));
+    }
+
+    /// Lets one unit of time pass.
+    #[inline]
+    pub(crate) fn advance(&self) -> u32 {
+        let now = self.now().wrapping_add(1);
+        self.now.store(now, Relaxed); // only the owner writes it; readers may see it late
+        now
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> u32 {
+        self.now.load(Relaxed) // a late clock makes a stamp a little older, nothing else
+    }
+
+    /// Units of time since the slot was last used.
+    #[inline]
+    pub(crate) fn age(&self, slot: Slot) -> u32 {
+        self.now().wrapping_sub(self.last[slot.index()].load(Relaxed)) // a hint: see the module's head
+    }
+
+    /// Hits since the count was set.
+    #[inline]
+    pub(crate) fn count(&self, slot: Slot) -> u32 {
+        self.counts[slot.index()].load(Relaxed) // a hint: see the module's head
+    }
+
+    /// Stamps a slot with the present and gives it a count.
+    #[inline]
+    pub(crate) fn set(&self, slot: Slot, count: u32) {
+        self.last[slot.index()].store(self.now(), Relaxed); // the slot is not yet visible to hits
+        self.counts[slot.index()].store(count, Relaxed);
+    }
+
+    /// Changes only the count.
+    #[inline]
+    pub(crate) fn set_count(&self, slot: Slot, count: u32) {
+        self.counts[slot.index()].store(count, Relaxed); // may swallow a hit that comes at the same time
+    }
+
+    pub(crate) fn transfer(&self, from: Slot, to: Slot) {
+        self.last[to.index()].store(self.last[from.index()].load(Relaxed), Relaxed); // `to` is not yet visible
+        self.counts[to.index()].store(self.count(from), Relaxed);
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.last) + size_of_val(&*self.counts) + size_of::<AtomicU32>()
+    }
+}
+
+impl Marks for Stamps {
+    const KIND: Kind = Kind::FifoLike;
+
+    #[inline]
+    fn touch(&self, slot: Slot) -> Touch {
+        let now = self.now();
+        let last = &self.last[slot.index()];
+        if last.load(Relaxed) != now {
+            last.store(now, Relaxed); // a hint: see the module's head
+        }
+        let count = &self.counts[slot.index()];
+        count.store(count.load(Relaxed).saturating_add(1), Relaxed); // a lost count is one hit less
+        Touch::Noted
+    }
+}
+
+/// Replaces a shared array by a longer one with the same front.
+fn grow<T>(array: &mut Arc<[T]>, slots: usize, copy: impl Fn(Option<&T>) -> T) {
+    if slots > array.len() {
+        *array = (0..slots).map(|at| copy(array.get(at))).collect();
+    }
+}

@@ -1,0 +1,207 @@
+//! The two halves of a policy: what a hit may note from any thread, and the order that one owner changes.
+//!
+//! The split carries the finding of "Can Increasing the Hit Ratio Hurt Cache Throughput?" in the types. A policy
+//! whose [`Marks::KIND`] is [`Kind::FifoLike`] pays nothing on its lists for a hit, so more hits never hurt. One that
+//! is [`Kind::LruLike`] owes a delink and a head update per hit, which past some hit ratio become the bottleneck.
+
+/// The place of an entry in its owner's arrays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub u32);
+
+impl Slot {
+    /// The slot as an array index.
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Which way a request moves data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Direction {
+    /// Out of the cache.
+    #[default]
+    Read,
+    /// Into it.
+    Write,
+}
+
+/// What a request tells a policy beyond the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// A hash of the key, well mixed in all its bits and the same each time the key comes back; ghost lists and
+    /// sketches remember it.
+    pub hash: u64,
+    /// What the entry takes of the capacity: bytes, blocks, or 1 where entries are counted. At least 1.
+    pub weight: u32,
+    /// Which way the data moves.
+    pub direction: Direction,
+    /// The block number, where there is one: neighbours make a sequence (SARC).
+    pub position: u64,
+    /// When the same key is asked for next, as any increasing count of requests; [`Access::NEVER`] if it is not or
+    /// nobody knows. Only Belady looks.
+    pub next_use: u64,
+}
+
+impl Access {
+    /// The `next_use` of a key that does not come back.
+    pub const NEVER: u64 = u64::MAX;
+
+    /// A read of one unit.
+    #[inline]
+    pub fn new(hash: u64) -> Self {
+        Self { hash, weight: 1, direction: Direction::Read, position: 0, next_use: Self::NEVER }
+    }
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+/// What a hit still owes the order after it has left its mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// Nothing: the mark was all.
+    Noted,
+    /// A call of [`Eviction::promote`], by whoever owns the order.
+    Promote,
+    /// A call of [`Eviction::promote`] if the order can be had without waiting, otherwise nothing.
+    TryPromote,
+}
+
+/// How throughput answers to hits (queueing paper, table 2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A hit does no list operation: throughput rises with every further hit.
+    FifoLike,
+    /// A hit owes the list a delink and a head update: past some hit ratio throughput falls.
+    LruLike,
+}
+
+/// What a hit may note concurrently, from any thread.
+///
+/// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the order. A
+/// [`Eviction::reserve`] that grows leaves handles taken before it behind; who shares marks reserves first.
+pub trait Marks: Clone + Send + Sync {
+    /// Whether touches can ever owe the order something.
+    const KIND: Kind;
+
+    /// Notes a hit on `slot`. A hit on a slot that has just left is harmless.
+    fn touch(&self, slot: Slot) -> Touch;
+}
+
+/// Where a walk through the ranking of a policy stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    pub(crate) part: u32,
+    pub(crate) at: u32,
+}
+
+impl Cursor {
+    /// Before the slot that is most worth keeping.
+    pub const START: Self = Self { part: 0, at: 0 };
+    /// After the last slot.
+    pub const END: Self = Self { part: u32::MAX, at: 0 };
+    /// The most slots that one call of [`Eviction::rank`] looks at.
+    pub const BATCH: usize = 1024;
+}
+
+/// Microseconds since any fixed start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tick(pub u64);
+
+/// What a policy asks its owner to do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// Positions worth fetching before they are asked for; whoever fetches them inserts them as usual.
+    pub prefetch: Option<std::ops::Range<u64>>,
+}
+
+/// The order in which entries leave. One owner at a time.
+///
+/// The owner keeps three promises: every slot is below what was [`reserve`](Self::reserve)d (methods panic
+/// otherwise), a slot is not inserted while it is in the order, and before an insertion that does not fit it calls
+/// [`evict`](Self::evict) until it does. Slots are in one of three states: out, in reach of `evict`, or frozen.
+pub trait Eviction {
+    /// The half that hits may use without owning the order.
+    type Marks: Marks;
+
+    /// The marks that go with this order.
+    fn marks(&self) -> &Self::Marks;
+
+    /// Makes room for slots `0..slots`. Never shrinks. The only method that allocates in proportion to its
+    /// argument, besides [`set_capacity`](Self::set_capacity) and [`freeze`](Self::freeze).
+    fn reserve(&mut self, slots: usize);
+
+    /// Tells the total weight that the cache holds, from which segments and ghost lists are sized. Without it, the
+    /// number of reserved slots is assumed.
+    fn set_capacity(&mut self, weight: u64);
+
+    /// The number of slots in the order, frozen ones included.
+    fn len(&self) -> usize;
+
+    /// Whether no slot is in the order.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pays what a [`Touch::Promote`] owed: the delink and the head update. A slot that has left meanwhile or is
+    /// frozen is ignored.
+    fn promote(&mut self, slot: Slot);
+
+    /// Puts a slot into the order; it must not be in it.
+    fn insert(&mut self, slot: Slot, access: &Access);
+
+    /// Takes the slot out that is worth least, `None` when none is in reach. `incoming` is what the room is for,
+    /// where that is known; policies with ghost lists decide better with it.
+    fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
+
+    /// Takes a slot out wherever it is, frozen or not; one that is not in the order is ignored.
+    fn remove(&mut self, slot: Slot);
+
+    /// Gives `to` the place, the weight and the history of `from`, which leaves: a replaced value has moved. `to`
+    /// must not be in the order; if `from` is not in it either, nothing happens.
+    fn transfer(&mut self, from: Slot, to: Slot);
+
+    /// Notes a hit and pays at once for what it owes: for owners that hold the order exclusively anyway.
+    #[inline]
+    fn access(&mut self, slot: Slot) {
+        if self.marks().touch(slot) != Touch::Noted {
+            self.promote(slot);
+        }
+    }
+
+    /// [`access`](Self::access) for owners that know the request, too: Belady learns the next use from it.
+    #[inline]
+    fn hit(&mut self, slot: Slot, _: &Access) {
+        self.access(slot);
+    }
+
+    /// Appends slots to `out`, most worth keeping first, and returns where to go on; [`Cursor::END`] when all were
+    /// seen. A call looks at [`Cursor::BATCH`] slots at most. Without changes in between, the batches together hold
+    /// each slot in reach of `evict` once; after changes slots may be missing or appear twice.
+    fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
+
+    /// Puts `slots`, given most worth keeping first, out of reach of [`evict`](Self::evict) until
+    /// [`thaw`](Self::thaw). Slots that are not in the order or frozen already are ignored.
+    fn freeze(&mut self, slots: &[Slot]);
+
+    /// Brings every frozen slot back, as if it had just been used.
+    fn thaw(&mut self);
+
+    /// Lets time pass; answers what the policy wants done. Owners call it now and then, at best after each miss.
+    fn tick(&mut self, _: Tick) -> Orders {
+        Orders::default()
+    }
+
+    /// Bytes of memory held for the order, marks and ghosts included.
+    fn memory_bytes(&self) -> usize;
+}
+
+/// Orders that can be walked from the first to leave to the last without changing them.
+pub trait Ranked: Eviction {
+    /// Slots in the order in which [`Eviction::evict`] would return them.
+    fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_;
+}

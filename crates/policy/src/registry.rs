@@ -1,0 +1,172 @@
+//! Every policy by its name. Adding one takes its file and a line in the list at the end of `lib.rs`.
+//!
+//! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code runs over the chosen
+//! policy through a [`Visitor`], compiled once per policy, so nothing is called indirectly per request.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{About, Kind, Marks, Parameters, Policy};
+
+/// What the registry knows about a policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// How it introduces itself.
+    pub about: About,
+    /// What its hits cost.
+    pub kind: Kind,
+}
+
+impl Entry {
+    pub(crate) const fn of<P: Policy>() -> Self {
+        Self { about: P::ABOUT, kind: <P::Marks as Marks>::KIND }
+    }
+}
+
+/// Code that runs over a policy chosen by name.
+pub trait Visitor {
+    /// What it comes to.
+    type Out;
+
+    /// Runs over policies of type `P`; `make` makes an empty one, without room.
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out;
+}
+
+/// A policy's name with parameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    name: &'static str,
+    text: String,
+    pub(crate) parameters: Parameters,
+}
+
+impl Choice {
+    /// The policy's name without parameters.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The choice of a registered policy with its defaults.
+    pub fn of(about: &About) -> Self {
+        Self { name: about.name, text: about.name.to_owned(), parameters: Parameters::defaults(about) }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a text chooses no policy.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ChoiceError {
+    /// No policy has the name.
+    #[error("no policy is called `{name}`; there are: {}", names().join(", "))]
+    UnknownName {
+        /// The name.
+        name: String,
+    },
+    /// The policy has no such parameter.
+    #[error("policy {policy} has no parameter `{name}`; {}", list(known))]
+    UnknownParameter {
+        /// The policy.
+        policy: &'static str,
+        /// The name.
+        name: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The parameter does not take the value.
+    #[error("policy {policy}: parameter {name} is {expected}, not `{value}`")]
+    BadValue {
+        /// The policy.
+        policy: &'static str,
+        /// The parameter.
+        name: &'static str,
+        /// What it could be.
+        expected: String,
+        /// What was given.
+        value: String,
+    },
+}
+
+fn list(known: &[String]) -> String {
+    if known.is_empty() { "it takes none".to_owned() } else { format!("it takes: {}", known.join(", ")) }
+}
+
+impl FromStr for Choice {
+    type Err = ChoiceError;
+
+    /// Reads `name` or `name:parameter=value:parameter=value`.
+    fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        let mut parts = text.split(':');
+        let name = parts.next().unwrap_or_default();
+        let Some(Entry { about, .. }) = crate::POLICIES.iter().find(|entry| entry.about.name == name) else {
+            return Err(ChoiceError::UnknownName { name: name.to_owned() });
+        };
+        let mut choice = Self { text: text.to_owned(), ..Self::of(about) };
+        for part in parts {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let Some(parameter) = about.parameters.iter().find(|parameter| parameter.name == name) else {
+                return Err(ChoiceError::UnknownParameter {
+                    policy: about.name,
+                    name: name.to_owned(),
+                    known: about.parameters.iter().map(ToString::to_string).collect(),
+                });
+            };
+            match value.parse() {
+                Ok(number) if parameter.allows(number) => choice.parameters.set(name, number),
+                _ => {
+                    let kind = if parameter.whole { "a whole number" } else { "a number" };
+                    return Err(ChoiceError::BadValue {
+                        policy: about.name,
+                        name: parameter.name,
+                        expected: format!("{kind} from {} to {}", parameter.min, parameter.max),
+                        value: value.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(choice)
+    }
+}
+
+/// The names of all policies.
+pub fn names() -> Vec<&'static str> {
+    crate::POLICIES.iter().map(|entry| entry.about.name).collect()
+}
+
+/// All policies with their parameters, a line each: what `--policy` accepts.
+pub fn help() -> String {
+    let mut text = String::new();
+    for Entry { about, .. } in crate::POLICIES {
+        text += &format!("{:<12} {}\n", about.name, about.idea);
+        for parameter in about.parameters {
+            text += &format!(
+                "{:<12}   :{}={} {} (from {} to {})\n",
+                "", parameter.name, parameter.default, parameter.about, parameter.min, parameter.max
+            );
+        }
+    }
+    text
+}
+
+/// All policies as a Markdown table.
+pub fn table() -> String {
+    let mut text = String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
+    for Entry { about, kind } in crate::POLICIES {
+        let kind = match kind {
+            Kind::FifoLike => "leaves a mark (FIFO-like)",
+            Kind::LruLike => "owes a promotion (LRU-like)",
+        };
+        let parameters: Vec<_> = about
+            .parameters
+            .iter()
+            .map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about))
+            .collect();
+        text +=
+            &format!("| {} | {kind} | {} | {} | {} |\n", about.name, about.idea, parameters.join("; "), about.source);
+    }
+    text
+}

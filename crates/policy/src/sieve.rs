@@ -1,0 +1,81 @@
+//! SIEVE: FIFO whose hand spares what was hit and leaves it in place.
+//!
+//! A hit sets a bit. The hand walks from the oldest entry to the newest; an entry with the bit loses it and stays
+//! where it is, one without leaves. New entries come in ahead of the hand, so the unpopular ones among them are
+//! sifted out quickly (Zhang et al., "SIEVE is Simpler than LRU", NSDI '24).
+//!
+//! The hand is the cut between two lists: entries it has still to look at, and entries it has passed. When nothing is
+//! left ahead, the lists change roles, which is the hand going back to the tail.
+//!
+//! Not to be used for block storage with scans: every block of a scan that is touched twice stays for a round.
+
+use crate::lists::ordered_by_lists;
+use crate::{About, Access, Counters, Eviction, Lists, Parameters, Policy, Slot};
+
+/// FIFO with a hand that spares.
+#[derive(Debug, Clone)]
+pub struct Sieve {
+    order: Lists<2>,
+    /// The list that the hand has still to look at, 0 or 1; the other one it has passed.
+    ahead: usize,
+    visited: Counters,
+}
+
+impl Sieve {
+    fn passed(&self) -> usize {
+        1 - self.ahead
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.visited.set(to, self.visited.get(from));
+    }
+
+    #[inline]
+    fn turn_back_at_the_head(&mut self) {
+        if self.order.head(self.ahead).is_none() {
+            self.ahead = self.passed();
+        }
+    }
+}
+
+impl Policy for Sieve {
+    const ABOUT: About =
+        About::new("sieve", "FIFO, but a moving hand spares what was hit in place", "Zhang et al., NSDI '24");
+
+    fn new(_: &Parameters) -> Self {
+        Self { order: Lists::default(), ahead: 0, visited: Counters::new(1) }
+    }
+}
+
+impl Eviction for Sieve {
+    type Marks = Counters;
+
+    #[inline]
+    fn marks(&self) -> &Counters {
+        &self.visited
+    }
+
+    fn promote(&mut self, _: Slot) {}
+
+    #[inline]
+    fn insert(&mut self, slot: Slot, _: &Access) {
+        self.turn_back_at_the_head();
+        self.visited.set(slot, 0);
+        self.order.push_head(self.ahead, slot);
+    }
+
+    #[inline]
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        loop {
+            self.turn_back_at_the_head();
+            let hand = self.order.tail(self.ahead)?;
+            if self.visited.get(hand) == 0 {
+                return self.order.pop_tail(self.ahead);
+            }
+            self.visited.set(hand, 0);
+            self.order.move_to_head(self.passed(), hand);
+        }
+    }
+
+    ordered_by_lists! { order: order, hottest: |this| [this.ahead, this.passed()], marks: visited, moved: moved }
+}

@@ -1,0 +1,81 @@
+//! Segmented LRU: an entry climbs one segment with each hit and falls one when its segment overflows.
+//!
+//! New entries go to the lowest segment, whose tail leaves. A hit moves an entry to the head of the next segment up;
+//! the tail of a segment that grew beyond its equal share goes down one. With two segments they are called probation
+//! and protection (Karedla, Love, Wherry, "Caching Strategies to Improve Disk System Performance", 1994).
+//!
+//! Not to be used with many cores: a hit moves entries in two segments, and throughput falls from a hit ratio of
+//! about one half (queueing paper, section 3.5).
+
+use crate::lists::ordered_by_lists;
+use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Ranked, Slot};
+
+/// The most segments there can be.
+const SEGMENTS_MAX: usize = 8;
+
+/// LRU in segments.
+#[derive(Debug, Clone)]
+pub struct Slru {
+    /// Segment 0 is the lowest.
+    segments: Lists<SEGMENTS_MAX>,
+    top: usize,
+    segment_size: u64,
+}
+
+impl Slru {
+    fn resized(&mut self) {
+        self.segment_size = self.segments.capacity() / (self.top as u64 + 1);
+    }
+}
+
+impl Policy for Slru {
+    const ABOUT: About = About::new("slru", "each hit lifts an entry by one LRU segment", "Karedla et al., 1994")
+        .with(&[Parameter::count("segments", 4, 2..=SEGMENTS_MAX as u64, "number of equal segments")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self { segments: Lists::default(), top: parameters.count("segments") as usize - 1, segment_size: 0 }
+    }
+}
+
+impl Eviction for Slru {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    #[inline]
+    fn promote(&mut self, slot: Slot) {
+        let Some(segment) = self.segments.list_of(slot) else { return };
+        let mut full = (segment + 1).min(self.top);
+        self.segments.move_to_head(full, slot);
+        while full > 0 && self.segments.size(full) > self.segment_size {
+            match self.segments.tail(full) {
+                Some(coldest) => self.segments.move_to_head(full - 1, coldest),
+                None => break,
+            }
+            if self.segments.size(full) <= self.segment_size {
+                full -= 1;
+            }
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        self.segments.set_weight(slot, access.weight);
+        self.segments.push_head(0, slot);
+    }
+
+    #[inline]
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        (0..=self.top).find_map(|segment| self.segments.pop_tail(segment))
+    }
+
+    ordered_by_lists! { order: segments, hottest: |_this| [7, 6, 5, 4, 3, 2, 1, 0], resized: resized }
+}
+
+impl Ranked for Slru {
+    fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
+        (0..=self.top).flat_map(|segment| self.segments.coldest_first(segment))
+    }
+}

@@ -1,0 +1,115 @@
+//! 2Q: an entry must come back after it has left the FIFO queue to be taken for popular.
+//!
+//! New entries go through a FIFO queue, A1in, in which hits do nothing: they are taken for one burst of use. Who left
+//! it is remembered in the ghost queue A1out; who comes back while remembered enters Am, an LRU list (Johnson and
+//! Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm", VLDB '94, full version).
+//!
+//! Not to be used where the working set is stable and about as large as the cache: every entry has to miss twice.
+
+use crate::ghost_table::GhostTable;
+use crate::index::Tag;
+use crate::lists::ordered_by_lists;
+use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+
+const A1IN: usize = 0;
+const AM: usize = 1;
+
+/// Two queues, one for first visits and one for those who returned.
+#[derive(Debug, Clone)]
+pub struct TwoQ {
+    queues: Lists<2>,
+    tags: Vec<Tag>,
+    a1out: GhostTable,
+    in_share: f64,
+    out_share: f64,
+    in_target: u64,
+    out_limit: u64,
+}
+
+impl TwoQ {
+    fn resized(&mut self) {
+        let slots = self.queues.slots();
+        self.tags.resize(slots, Tag::default());
+        self.a1out.reserve((slots as f64 * self.out_share) as usize);
+        let capacity = self.queues.capacity() as f64;
+        self.in_target = (capacity * self.in_share) as u64;
+        self.out_limit = ((capacity * self.out_share) as u64).min(slots as u64);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn memory(&self) -> usize {
+        self.tags.capacity() * size_of::<Tag>() + self.a1out.memory_bytes()
+    }
+}
+
+impl Policy for TwoQ {
+    const ABOUT: About = About::new(
+        "2q",
+        "first visits pass a FIFO queue, who returns after it enters an LRU list",
+        "Johnson & Shasha, VLDB '94",
+    )
+    .with(&[
+        Parameter::share("in", 0.25, "share of the FIFO queue"),
+        Parameter::share("out", 0.5, "ghosts per entry of the cache"),
+    ]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            queues: Lists::default(),
+            tags: Vec::new(),
+            a1out: GhostTable::default(),
+            in_share: parameters.get("in"),
+            out_share: parameters.get("out"),
+            in_target: 0,
+            out_limit: 0,
+        }
+    }
+}
+
+impl Eviction for TwoQ {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    #[inline]
+    fn promote(&mut self, slot: Slot) {
+        if self.queues.list_of(slot) == Some(AM) {
+            self.queues.move_to_head(AM, slot);
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        let tag = Tag::of(access.hash);
+        let queue = if self.a1out.take(tag, self.out_limit) { AM } else { A1IN };
+        self.tags[slot.index()] = tag;
+        self.queues.set_weight(slot, access.weight);
+        self.queues.push_head(queue, slot);
+    }
+
+    #[inline]
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        if self.queues.size(A1IN) <= self.in_target
+            && let Some(coldest) = self.queues.pop_tail(AM)
+        {
+            return Some(coldest);
+        }
+        let oldest = self.queues.pop_tail(A1IN);
+        match oldest {
+            Some(slot) => {
+                self.a1out.push(self.tags[slot.index()]);
+                oldest
+            }
+            None => self.queues.pop_tail(AM),
+        }
+    }
+
+    ordered_by_lists! {
+        order: queues, hottest: |_this| [AM, A1IN], resized: resized, moved: moved, memory: memory
+    }
+}

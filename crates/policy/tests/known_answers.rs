@@ -1,0 +1,135 @@
+//! Miss ratios on public traces against those of an independent simulator, libCacheSim, and of the ARC paper.
+//!
+//! Runs when FLOE_TRACES names a folder with `arc_OLTP.lis.zst` and `arc_P3.lis.zst`; sizes are in entries.
+
+mod support;
+
+use floe_policy::registry::{Choice, Visitor};
+use floe_policy::{POLICIES, Policy, with};
+use support::{Cache, Dense};
+
+/// A trace, a size, and what each policy misses there.
+type Answers = (&'static str, usize, &'static [(&'static str, f64)]);
+
+/// Defined to the last detail, so every implementation must agree to the printed digit.
+const EXACT: &[Answers] = &[
+    ("OLTP", 1000, &[("fifo", 0.7147), ("lru", 0.6717), ("clock", 0.6673), ("sieve", 0.6744)]),
+    ("OLTP", 5000, &[("fifo", 0.5032), ("lru", 0.4635), ("clock", 0.4617), ("sieve", 0.4811)]),
+    ("OLTP", 15000, &[("fifo", 0.3858), ("lru", 0.3537), ("clock", 0.3523), ("sieve", 0.3490)]),
+    ("P3", 10000, &[("fifo", 0.9825), ("lru", 0.9827), ("clock", 0.9825), ("sieve", 0.9672)]),
+    ("P3", 50000, &[("fifo", 0.9260), ("lru", 0.9314), ("clock", 0.9285), ("sieve", 0.8410)]),
+    ("P3", 200000, &[("fifo", 0.4677), ("lru", 0.4065), ("clock", 0.3971), ("sieve", 0.4620)]),
+];
+
+/// ARC, within 0.002.
+const ARC: &[Answers] = &[
+    ("OLTP", 1000, &[("arc", 0.6105)]),
+    ("OLTP", 5000, &[("arc", 0.4475)]),
+    ("OLTP", 15000, &[("arc", 0.3460)]),
+    ("P3", 10000, &[("arc", 0.9549)]),
+    ("P3", 50000, &[("arc", 0.7778)]),
+    ("P3", 200000, &[("arc", 0.4019)]),
+];
+
+/// One minus the hit ratios printed in the ARC paper (Megiddo and Modha, FAST '03, table 3), to their last digit.
+const ARC_PAPER: &[Answers] = &[
+    ("OLTP", 1000, &[("arc", 1.0 - 0.3893)]),
+    ("OLTP", 5000, &[("arc", 1.0 - 0.5525)]),
+    ("OLTP", 15000, &[("arc", 1.0 - 0.6540)]),
+];
+
+/// Families of variants: within 0.01, or better.
+#[rustfmt::skip]
+const CLOSE: &[Answers] = &[
+    ("OLTP", 1000, &[("s3-fifo", 0.5916), ("slru", 0.6068), ("2q", 0.5947), ("lirs", 0.6542), ("w-tinylfu", 0.6814),
+        ("lfu", 0.8617), ("lecar", 0.6569), ("hyperbolic", 0.6659)]),
+    ("OLTP", 5000, &[("s3-fifo", 0.4412), ("slru", 0.4623), ("2q", 0.4427), ("lirs", 0.4738), ("w-tinylfu", 0.5259),
+        ("lfu", 0.7200), ("lecar", 0.4609), ("hyperbolic", 0.4730)]),
+    ("OLTP", 15000, &[("s3-fifo", 0.3396), ("slru", 0.3436), ("2q", 0.3428), ("lirs", 0.3602), ("w-tinylfu", 0.4026),
+        ("lfu", 0.5864), ("lecar", 0.3487), ("hyperbolic", 0.3601)]),
+    ("P3", 10000, &[("s3-fifo", 0.9501), ("slru", 0.9607), ("2q", 0.9608), ("lirs", 0.9492), ("w-tinylfu", 0.9407),
+        ("lfu", 0.9675), ("lecar", 0.9827), ("hyperbolic", 0.9826)]),
+    ("P3", 50000, &[("s3-fifo", 0.7541), ("slru", 0.8762), ("2q", 0.7966), ("lirs", 0.7581), ("w-tinylfu", 0.7750),
+        ("lfu", 0.8410), ("lecar", 0.9311), ("hyperbolic", 0.9159)]),
+    ("P3", 200000, &[("s3-fifo", 0.3971), ("slru", 0.4208), ("2q", 0.4192), ("lirs", 0.3933), ("w-tinylfu", 0.4457),
+        ("lfu", 0.4620), ("lecar", 0.3991), ("hyperbolic", 0.4119)]),
+];
+
+struct MissRatio<'a> {
+    trace: &'a Dense,
+    next_uses: &'a [u64],
+    size: usize,
+}
+
+impl Visitor for MissRatio<'_> {
+    type Out = f64;
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P) -> f64 {
+        let mut cache = Cache::new(make(), self.size, self.trace.distinct);
+        let requests = self.trace.keys.iter().zip(self.next_uses);
+        let misses = requests.filter(|&(&key, &next_use)| !cache.request(key, next_use)).count();
+        misses as f64 / self.trace.keys.len() as f64
+    }
+}
+
+/// Compares every answer and returns the ones that `agrees` does not accept.
+fn compare(answers: &[Answers], agrees: impl Fn(f64, f64) -> bool) {
+    let mut wrong = Vec::new();
+    for trace_name in ["OLTP", "P3"] {
+        let Some(trace) = Dense::arc(trace_name) else { return };
+        let next_uses = trace.next_uses();
+        for &(_, size, policies) in answers.iter().filter(|answer| answer.0 == trace_name) {
+            for &(policy, expected) in policies {
+                let choice: Choice = policy.parse().expect("the policy is registered");
+                let ours = with(&choice, MissRatio { trace: &trace, next_uses: &next_uses, size });
+                let verdict = if agrees(ours, expected) { "" } else { "  <- differs" };
+                eprintln!("{trace_name} {size:>6} {policy:<12} {ours:.5} (reference {expected:.4}){verdict}");
+                if !verdict.is_empty() {
+                    wrong.push(format!("{trace_name} {size} {policy}: {ours:.4}, not {expected:.4}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn to_the_printed_digit(ours: f64, expected: f64) -> bool {
+    (ours - expected).abs() < 0.000_051
+}
+
+#[test]
+fn exactly_defined_policies_agree_to_the_printed_digit() {
+    compare(EXACT, to_the_printed_digit);
+}
+
+#[test]
+fn arc_agrees_with_an_independent_one() {
+    compare(ARC, |ours, expected| (ours - expected).abs() <= 0.002);
+}
+
+#[test]
+fn arc_agrees_with_its_paper_to_the_printed_digit() {
+    compare(ARC_PAPER, to_the_printed_digit);
+}
+
+#[test]
+fn variants_are_close_or_better() {
+    compare(CLOSE, |ours, expected| ours <= expected + 0.01);
+}
+
+/// Prints what every policy misses, for the record.
+#[test]
+#[ignore = "prints a table and takes a while"]
+fn every_policy() {
+    for (trace_name, sizes) in [("OLTP", [1000, 5000, 15000]), ("P3", [10000, 50000, 200000])] {
+        let Some(trace) = Dense::arc(trace_name) else { return };
+        let next_uses = trace.next_uses();
+        for entry in POLICIES {
+            let misses = sizes.map(|size| {
+                let choice = Choice::of(&entry.about);
+                with(&choice, MissRatio { trace: &trace, next_uses: &next_uses, size })
+            });
+            println!("{trace_name:<5} {:<12} {misses:.4?}", entry.about.name);
+        }
+    }
+}
