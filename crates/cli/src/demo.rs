@@ -1,12 +1,234 @@
-//! `floe demo`.
+//! `floe demo`: a slow volume, first bare and then through a cache, under the same load.
+//!
+//! The servers run in threads of this process and are spoken to over NBD sockets, as any client would. All files are
+//! in a temporary folder that is removed at the end, also on an interrupt.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use clap::Args;
+use floe_block::{WriteMode, format_size};
+use floe_export::admin::client;
+use floe_export::server::ServeError;
+use floe_export::status::Status;
+use floe_export::uri::Uri;
+use floe_lab::load::{self, Load, LoadError, Measured};
+use serde::Serialize;
 
 use crate::error::CliError;
+use crate::serve::{Settings, prepare};
+use crate::{OrFail, output};
+
+/// The slow volume, of which only what is written takes space.
+const VOLUME_BYTES: u64 = 2 << 30;
+const CACHE_BYTES: u64 = 256 << 20;
+const MEDIUM: &str = "cloud";
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {}
+pub(crate) struct Arguments {
+    /// Time for each of the four runs
+    #[arg(long, value_name = "DURATION", default_value = "6s")]
+    time: humantime::Duration,
+    /// One JSON object per run instead of a table
+    #[arg(long)]
+    json: bool,
+}
 
-pub(crate) fn run(_: &Arguments) -> Result<(), CliError> {
+/// One line of the result.
+#[derive(Debug, Serialize)]
+struct Row {
+    run: &'static str,
+    requests_per_second: f64,
+    mebibytes_per_second: f64,
+    mean_us: f64,
+    p99_us: f64,
+    read_mean_us: f64,
+    write_mean_us: f64,
+    /// Share of reads that found everything cached.
+    read_hit_ratio: f64,
+    backing_read_bytes: u64,
+    backing_write_bytes: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let folder = tempfile::Builder::new().prefix("floe-demo-").tempdir().or_failure()?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted)).or_failure()?;
+    }
+    let demo = Demo { time: *arguments.time, folder: folder.path(), interrupted: &interrupted };
+    if !arguments.json {
+        println!(
+            "A {} volume on a simulated {MEDIUM} disk (about 1 ms), 70 % reads and 30 % writes of 4 to 32 KiB,\n\
+             16 in flight, Zipf 1.1; then the same through {} of cache in a file.\n",
+            output::bytes(VOLUME_BYTES),
+            output::bytes(CACHE_BYTES)
+        );
+    }
+    let rows = demo.rows()?;
+    folder.close().or_failure()?;
+    if arguments.json {
+        return rows.iter().try_for_each(output::json_line).or_failure();
+    }
+    print(&rows);
     Ok(())
+}
+
+struct Demo<'a> {
+    time: Duration,
+    folder: &'a Path,
+    interrupted: &'a AtomicBool,
+}
+
+impl Demo<'_> {
+    fn rows(&self) -> Result<Vec<Row>, CliError> {
+        let mut rows = Vec::new();
+        let bare = Running::start(self.folder, WriteMode::Pass)?;
+        rows.push(self.row(&bare, "bare volume")?);
+        bare.stop()?;
+        let through = Running::start(self.folder, WriteMode::Through)?;
+        rows.push(self.row(&through, "cold cache")?);
+        rows.push(self.row(&through, "warm cache")?);
+        through.stop()?;
+        let back = Running::start(self.folder, WriteMode::Back)?;
+        rows.push(self.row(&back, "write-back cache")?);
+        back.stop()?;
+        Ok(rows)
+    }
+
+    /// Runs the load against a server, and takes what its counters gained meanwhile.
+    fn row(&self, server: &Running, run: &'static str) -> Result<Row, CliError> {
+        let load = Load {
+            read_share: 0.7,
+            theta: 1.1,
+            sizes: vec![4 << 10, 8 << 10, 16 << 10, 32 << 10],
+            depth: 16,
+            seed: 1,
+        };
+        let bar = output::progress(self.time.as_millis() as u64, run);
+        let before = server.status()?;
+        let measured = load::run(&server.uri, &load, self.time, |passed| {
+            bar.set_position(passed.as_millis() as u64);
+            !self.interrupted.load(Relaxed) // a flag of its own: nothing else is read by it
+        });
+        bar.finish_and_clear();
+        let after = server.status()?;
+        match measured {
+            Ok(measured) => Ok(Row::new(run, &measured, &before, &after)),
+            Err(LoadError::Interrupted) => Err(CliError::failure("interrupted; nothing is left behind")),
+            Err(error) => Err(CliError::failure(error.to_string())),
+        }
+    }
+}
+
+impl Row {
+    fn new(run: &'static str, measured: &Measured, before: &Status, after: &Status) -> Self {
+        let all = measured.all_ns();
+        let seconds = measured.elapsed.as_secs_f64();
+        let reads = after.read_requests - before.read_requests;
+        let read_hits = after.read_hits - before.read_hits;
+        Self {
+            run,
+            requests_per_second: all.len() as f64 / seconds,
+            mebibytes_per_second: measured.bytes as f64 / seconds / f64::from(1 << 20),
+            mean_us: all.mean() / 1e3,
+            p99_us: all.value_at_quantile(0.99) as f64 / 1e3,
+            read_mean_us: measured.read_ns.mean() / 1e3,
+            write_mean_us: measured.write_ns.mean() / 1e3,
+            read_hit_ratio: read_hits as f64 / reads.max(1) as f64,
+            backing_read_bytes: after.backing_read_bytes - before.backing_read_bytes,
+            backing_write_bytes: after.backing_write_bytes - before.backing_write_bytes,
+        }
+    }
+}
+
+/// A server in a thread of this process.
+struct Running {
+    uri: Uri,
+    admin: String,
+    thread: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Running {
+    fn start(folder: &Path, mode: WriteMode) -> Result<Self, CliError> {
+        let place = |name: &str| folder.join(name).display().to_string();
+        let settings = Settings {
+            backing: Some(format!("file:{},size={VOLUME_BYTES},medium={MEDIUM}", place("volume"))),
+            cache: Some(format!("file:{}", place("cache"))),
+            cache_size: Some(format_size(CACHE_BYTES)),
+            write: Some(mode.to_string()),
+            listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
+            admin: Some("127.0.0.1:0".into()),
+            ..Settings::default()
+        };
+        let plan = settings.plan().or_usage()?;
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            // The other end is kept open until the server has ended by itself.
+            let (_keep, signals) = std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
+            match prepare(plan, signals.into()) {
+                Ok(server) => {
+                    let uri = server.uris().next().expect("the server listens");
+                    let _ = tell.send(Ok((uri, server.admin_address().to_owned())));
+                    server.run()
+                }
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                    Ok(())
+                }
+            }
+        });
+        let (uri, admin) = told.recv().or_failure()??;
+        Ok(Self { uri, admin, thread })
+    }
+
+    fn status(&self) -> Result<Status, CliError> {
+        client::status(&self.admin).or_failure()
+    }
+
+    fn stop(self) -> Result<(), CliError> {
+        client::stop(&self.admin).or_failure()?;
+        self.thread.join().expect("the server does not panic").or_failure()
+    }
+}
+
+fn print(rows: &[Row]) {
+    let columns = [
+        "",
+        "requests/s",
+        "MiB/s",
+        "mean",
+        "p99",
+        "mean read",
+        "mean write",
+        "read hits",
+        "from disk",
+        "to disk",
+    ];
+    let mut table = output::table(&columns, 1);
+    for row in rows {
+        table.add_row(vec![
+            row.run.to_owned(),
+            format!("{:.0}", row.requests_per_second),
+            format!("{:.1}", row.mebibytes_per_second),
+            output::microseconds(row.mean_us),
+            output::microseconds(row.p99_us),
+            output::microseconds(row.read_mean_us),
+            output::microseconds(row.write_mean_us),
+            output::percent(row.read_hit_ratio),
+            output::bytes(row.backing_read_bytes),
+            output::bytes(row.backing_write_bytes),
+        ]);
+    }
+    output::print_table(&table);
+    let (bare, last) = (&rows[0], &rows[rows.len() - 1]);
+    println!(
+        "\nThrough the warm cache reads take {} instead of {}; with write-back, the same load runs {:.1} times as fast.",
+        output::microseconds(rows[2].read_mean_us),
+        output::microseconds(bare.read_mean_us),
+        last.requests_per_second / bare.requests_per_second
+    );
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use floe_block::format_size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -18,7 +18,11 @@ pub(crate) fn json_line(value: &impl Serialize) -> std::io::Result<()> {
 /// A table with these columns, the first ones left and the others right aligned.
 pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(columns.to_vec());
+    table.load_preset(presets::NOTHING);
+    for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
+        table.set_style(line, '─');
+    }
+    table.set_header(columns.to_vec());
     for (column, index) in table.column_iter_mut().zip(0..) {
         let alignment = if index < left_aligned { CellAlignment::Left } else { CellAlignment::Right };
         column.set_cell_alignment(alignment);
@@ -60,7 +64,8 @@ pub(crate) fn microseconds(us: f64) -> String {
 /// A bar on standard error, drawn only when that is a terminal.
 pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{msg:28} {bar:32} {percent:>3} %  {elapsed} of about {duration}");
+    let style =
+        ProgressStyle::with_template("{msg:28} {bar:32} {percent:>3} %  {elapsed} of about {duration}");
     bar.set_style(style.expect("the template is well formed"));
     bar.set_message(what.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -73,7 +78,8 @@ mod tests {
 
     #[test]
     fn bytes_read_naturally() {
-        let cases = [(0, "0 B"), (512, "512 B"), (65536, "64KiB"), (1_500_000, "1.4 MiB"), (u64::MAX, "16.0 EiB")];
+        let cases =
+            [(0, "0 B"), (512, "512 B"), (65536, "64KiB"), (1_500_000, "1.4 MiB"), (u64::MAX, "16.0 EiB")];
         for (count, text) in cases {
             assert_eq!(bytes(count), text);
         }

@@ -1,6 +1,6 @@
 //! `floe serve`: settings from the command line or a file, devices opened, the server run.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -50,42 +50,42 @@ pub(crate) struct Arguments {
 #[derive(Debug, Default, Args, Deserialize)]
 #[group(id = "settings", multiple = true)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Settings {
+pub(crate) struct Settings {
     /// The slow volume: file:PATH[,size=SIZE][,medium=NAME] or memory:SIZE[,medium=NAME]
     #[arg(long, value_name = "SPEC")]
-    backing: Option<String>,
+    pub(crate) backing: Option<String>,
     /// The fast device, given as the volume is; a missing file is created
     #[arg(long, value_name = "SPEC")]
-    cache: Option<String>,
+    pub(crate) cache: Option<String>,
     /// Size of the cache; by default that of the cache device
     #[arg(long, value_name = "SIZE")]
-    cache_size: Option<String>,
+    pub(crate) cache_size: Option<String>,
     /// When writes reach which device: through (default), around, back or pass
     #[arg(long, value_name = "MODE")]
-    write: Option<String>,
+    pub(crate) write: Option<String>,
     /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: 32KiB,64KiB,128KiB,256KiB]
     #[arg(long, value_name = "LIST")]
-    block_sizes: Option<String>,
+    pub(crate) block_sizes: Option<String>,
     /// Number of shards; by default one for each GiB of cache, up to 128
     #[arg(long, value_name = "N")]
-    shards: Option<u64>,
+    pub(crate) shards: Option<u64>,
     /// Name of the volume for clients [default: floe]
     #[arg(long, value_name = "NAME")]
-    volume: Option<String>,
+    pub(crate) volume: Option<String>,
     /// Where to listen: nbd://HOST:PORT or nbd+unix:///?socket=PATH; may be repeated [default: nbd://127.0.0.1:10809]
     #[arg(long, value_name = "URI")]
     #[serde(default)]
-    listen: Vec<String>,
+    pub(crate) listen: Vec<String>,
     /// Where the admin interface listens [default: 127.0.0.1:10810]
     #[arg(long, value_name = "HOST:PORT")]
-    admin: Option<String>,
+    pub(crate) admin: Option<String>,
     /// How long written data stays in the cache only, with --write back [default: 5s]
     #[arg(long, value_name = "DURATION")]
-    flush_interval: Option<String>,
+    pub(crate) flush_interval: Option<String>,
     /// Allow listening on addresses that other machines can reach
     #[arg(long)]
     #[serde(default)]
-    insecure: bool,
+    pub(crate) insecure: bool,
 }
 
 /// The settings understood.
@@ -153,7 +153,8 @@ fn signal_pipe() -> Result<(std::os::unix::net::UnixStream, OwnedFd), CliError> 
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FLOE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let colours = std::io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
 }
 
 fn in_file(file: &Path, problem: &str) -> CliError {
@@ -170,30 +171,36 @@ fn from_file(file: &Path) -> Result<Settings, CliError> {
 }
 
 impl Settings {
-    fn plan(self) -> Result<Plan, String> {
+    pub(crate) fn plan(self) -> Result<Plan, String> {
         fn named<T>(name: &str, value: Result<T, impl std::fmt::Display>) -> Result<T, String> {
             value.map_err(|error| format!("{name}: {error}"))
         }
-        let required = |name: &str, value: Option<String>| value.ok_or(format!("{name} is missing: say which device"));
+        let required =
+            |name: &str, value: Option<String>| value.ok_or(format!("{name} is missing: say which device"));
         let backing: Spec = named("backing", required("backing", self.backing)?.parse())?;
         let cache: Spec = named("cache", required("cache", self.cache)?.parse())?;
         if backing.path().is_some() && backing.path() == cache.path() {
             return Err("backing and cache are the same file".into());
         }
-        let cache_size = self.cache_size.map(|size| named("cache-size", size.parse::<Bytes>())).transpose()?;
+        let cache_size =
+            self.cache_size.map(|size| named("cache-size", size.parse::<Bytes>())).transpose()?;
         let cache_bytes = cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
         let sizes = self.block_sizes.map(|list| named("block-sizes", list.parse()));
-        let listen = if self.listen.is_empty() { vec!["nbd://127.0.0.1:10809".to_owned()] } else { self.listen };
+        let listen =
+            if self.listen.is_empty() { vec!["nbd://127.0.0.1:10809".to_owned()] } else { self.listen };
         let listen: Vec<Uri> =
             listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
-        let interval = self.flush_interval.map(|text| named("flush-interval", humantime::parse_duration(&text)));
+        let interval =
+            self.flush_interval.map(|text| named("flush-interval", humantime::parse_duration(&text)));
         let mode = self.write.map(|mode| named("write", mode.parse())).transpose()?.unwrap_or_default();
         let flush_interval = interval.transpose()?;
         if flush_interval.is_some() && mode != WriteMode::Back {
             return Err(format!("flush-interval is for write = back only; here write is {mode}"));
         }
         if flush_interval.is_some_and(|interval| interval.is_zero()) {
-            return Err("flush-interval: 0s is too short; write = through keeps nothing in the cache only".into());
+            return Err(
+                "flush-interval: 0s is too short; write = through keeps nothing in the cache only".into()
+            );
         }
         Ok(Plan {
             backing,
@@ -218,9 +225,10 @@ impl Settings {
 fn cache_bytes(cache: &Spec, asked: Option<u64>) -> Result<u64, String> {
     let there = match (cache.size_bytes(), cache.path()) {
         (Some(bytes), _) => Some(bytes),
-        (None, Some(path)) => {
-            std::fs::metadata(path).ok().filter(|file| file.is_file() && file.len() > 0).map(|file| file.len())
-        }
+        (None, Some(path)) => std::fs::metadata(path)
+            .ok()
+            .filter(|file| file.is_file() && file.len() > 0)
+            .map(|file| file.len()),
         (None, None) => None,
     };
     match (asked, there) {

@@ -141,7 +141,8 @@ fn print(outcomes: &[Outcome]) {
         "mean missed",
     ];
     let mut table = output::table(&columns, 1);
-    let ratio = |hits: u64, all: u64| if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) };
+    let ratio =
+        |hits: u64, all: u64| if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) };
     for outcome in outcomes {
         table.add_row(vec![
             outcome.blocks.clone(),

@@ -50,7 +50,8 @@ pub(crate) struct InfoArguments {
 
 pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     let Command::Info(arguments) = command;
-    let columns = ["trace", "format", "requests", "reads", "writes", "unique", "footprint", "mean", "seconds"];
+    let columns =
+        ["trace", "format", "requests", "reads", "writes", "unique", "footprint", "mean", "seconds"];
     let mut table = output::table(&columns, 2);
     for file in &arguments.files {
         let info = info(file, arguments)?;

@@ -1,3 +1,4 @@
 //! The lab: says what policies, sizes and tiers are worth, by running the very code that serves.
 
+pub mod load;
 pub mod simulate;
