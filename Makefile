@@ -1,0 +1,37 @@
+# What one does here. `make demo` and `make test` are all a newcomer needs; both install what is missing.
+
+CARGO ?= cargo
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## build, then see a slow volume made faster
+	@scripts/require build
+	$(CARGO) run --release --locked --bin floe -- demo
+
+.PHONY: test
+test: ## every test, also those with real NBD clients
+	@scripts/require build clients
+	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked
+
+.PHONY: lint
+lint: ## formatting, clippy, documentation, layers, licences
+	@scripts/require build lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	scripts/check-layers
+	scripts/check-licences
+
+.PHONY: bench
+bench: ## benchmarks, each a ratio to a rival or to the floor
+	@scripts/require build
+	$(CARGO) bench --workspace --locked --bench '*'
+
+.PHONY: doc
+doc: ## the documentation of all crates, in target/doc
+	@scripts/require build
+	$(CARGO) doc --workspace --no-deps --locked
