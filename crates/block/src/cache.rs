@@ -10,7 +10,7 @@
 
 use floe_policy::{Lru, Ranked};
 
-use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, VolumeId, format_size};
+use crate::geometry::{BlockSizes, MOST_VOLUME_BYTES, Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId};
 use crate::shard::{Event, Piece, PieceKind, Shard, ShardConfig, VolumeSize, WriteMode};
 use crate::stats::{Requests, Stats};
@@ -85,6 +85,8 @@ pub struct BlockCache<E = Lru> {
     joins: Vec<Option<Join>>,
     requests: Requests,
     events: Vec<Event>,
+    /// A bit for each shard that may have events to be handled.
+    stirred: u128,
 }
 
 impl<E: Ranked + Default> BlockCache<E> {
@@ -118,6 +120,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             joins: Vec::new(),
             requests: Requests::default(),
             events: Vec::new(),
+            stirred: 0,
             sizes: config.sizes,
         })
     }
@@ -125,9 +128,10 @@ impl<E: Ranked + Default> BlockCache<E> {
     /// Adds a volume of this many bytes.
     ///
     /// # Panics
-    /// With more than 65,536 volumes.
+    /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
     pub fn add_volume(&mut self, bytes: u64) -> VolumeId {
         let id = VolumeId(u16::try_from(self.volume_bytes.len()).expect("at most 65,536 volumes"));
+        assert!(bytes <= MOST_VOLUME_BYTES, "a volume has at most half an exbibyte, not {bytes} bytes");
         self.volume_bytes.push(bytes);
         for shard in &mut self.shards {
             shard.add_volume(VolumeSize { sectors: bytes.div_ceil(SECTOR_BYTES) });
@@ -155,7 +159,8 @@ impl<E: Ranked + Default> BlockCache<E> {
         let end = request.offset.checked_add(request.len);
         let volume = self.volume_bytes.get(request.volume.0 as usize);
         let fault = match (volume, end) {
-            (Some(&bytes), Some(end)) if end <= bytes || request.kind == Kind::Flush => None,
+            (Some(_), _) if request.kind == Kind::Flush => None,
+            (Some(&bytes), Some(end)) if end <= bytes => None,
             _ => Some(Fault::OutOfRange),
         };
         let sectors = match request.kind {
@@ -178,8 +183,9 @@ impl<E: Ranked + Default> BlockCache<E> {
         if request.kind == Kind::Flush && fault.is_none() && self.mode == WriteMode::Back {
             self.join(id).unanswered = self.shards.len() as u32;
             for shard in &mut self.shards {
-                shard.drain(id.0, orders);
+                shard.drain(id.0, request.volume, orders);
             }
+            self.stirred = u128::MAX;
         }
         self.give_out(id, orders);
         self.handle_events(orders);
@@ -196,7 +202,10 @@ impl<E: Ranked + Default> BlockCache<E> {
                 join.fault = join.fault.or(result.err());
                 self.settle(id, orders);
             }
-            shard => self.shards[shard as usize].completed(op, result, orders),
+            shard => {
+                self.shards[shard as usize].completed(op, result, orders);
+                self.stirred |= 1 << shard;
+            }
         }
         self.handle_events(orders);
     }
@@ -207,6 +216,7 @@ impl<E: Ranked + Default> BlockCache<E> {
         for shard in &mut self.shards {
             shard.clean_all(orders);
         }
+        self.stirred = u128::MAX;
         self.handle_events(orders);
     }
 
@@ -277,6 +287,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             let shard = Place::new(piece.volume, region).hash() >> 32;
             let shard = (shard % self.shards.len() as u64) as usize;
             self.shards[shard].submit(piece, orders);
+            self.stirred |= 1 << shard;
         }
     }
 
@@ -313,16 +324,17 @@ impl<E: Ranked + Default> BlockCache<E> {
         Piece { request: id, volume: request.volume, kind, sectors: start..end, buffer_offset }
     }
 
+    /// Handles what shards have told, until they are silent: handling one shard's events may stir another.
     fn handle_events(&mut self, orders: &mut Vec<Order>) {
-        for shard in 0..self.shards.len() {
-            while !self.shards[shard].events.is_empty() {
-                let mut events =
-                    std::mem::replace(&mut self.shards[shard].events, std::mem::take(&mut self.events));
-                for event in events.drain(..) {
-                    self.handle(event, orders);
-                }
-                self.events = events;
+        while self.stirred != 0 {
+            let stirred = self.stirred.trailing_zeros() as usize;
+            self.stirred &= self.stirred - 1;
+            let Some(shard) = self.shards.get_mut(stirred) else { continue };
+            let mut events = std::mem::replace(&mut shard.events, std::mem::take(&mut self.events));
+            for event in events.drain(..) {
+                self.handle(event, orders);
             }
+            self.events = events;
         }
     }
 
@@ -370,7 +382,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             let result = join.fault.map_or(Ok(()), Err);
             orders.push(Order::Answer { request: id, result });
             let (request, hit) = (join.request, join.hit);
-            self.count(&request, hit, result.is_ok());
+            self.count(&request, hit, result);
         }
         let join = self.join(id);
         if join.unfinished == 0 {
@@ -379,9 +391,12 @@ impl<E: Ranked + Default> BlockCache<E> {
         }
     }
 
-    fn count(&mut self, request: &Request, hit: bool, ok: bool) {
+    fn count(&mut self, request: &Request, hit: bool, result: Result<(), Fault>) {
         let counted = &mut self.requests;
-        counted.errors += u64::from(!ok);
+        counted.errors += u64::from(result.is_err());
+        if result == Err(Fault::OutOfRange) {
+            return; // its length means nothing
+        }
         match request.kind {
             Kind::Read => {
                 counted.reads += 1;

@@ -5,7 +5,7 @@
 //! reaches over a region's end; it is the unit by which requests are split and shards are chosen.
 
 use std::fmt;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
 use bytesize::ByteSize;
@@ -32,14 +32,22 @@ pub struct Class(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
-/// Bits of a [`Place`] that hold the sector: volumes of up to 2^48 sectors, an exbibyte.
+/// Bits of a [`Place`] that hold the sector. A volume has fewer than 2^48, so that the end of a range is a place too.
 const SECTOR_BITS: u32 = 48;
+
+/// Largest volume: half an exbibyte.
+pub(crate) const MOST_VOLUME_BYTES: u64 = SECTOR_BYTES << (SECTOR_BITS - 1);
 
 impl Place {
     #[inline]
     pub(crate) fn new(volume: VolumeId, sector: u64) -> Self {
         debug_assert!(sector < 1 << SECTOR_BITS);
         Self(u64::from(volume.0) << SECTOR_BITS | sector)
+    }
+
+    /// All places of a volume.
+    pub(crate) fn all_of(volume: VolumeId) -> RangeInclusive<Place> {
+        Self::new(volume, 0)..=Self::new(volume, (1 << SECTOR_BITS) - 1)
     }
 
     #[inline]

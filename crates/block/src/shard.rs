@@ -27,6 +27,7 @@ use crate::locks::{Locks, Need, TaskId};
 use crate::order::{BufferId, DeviceId, Fault, OpId, Order, RequestId, ScratchId, Span};
 use crate::stats::Counters;
 use clean::Rounds;
+use read::Survey;
 
 /// When a write reaches which device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -250,6 +251,8 @@ pub(crate) struct Shard<E = Lru> {
     /// Tasks to be started again, because a lock they may wait for was given back.
     ready: VecDeque<TaskId>,
     rounds: Rounds,
+    /// Empty but for its memory.
+    spare_survey: Survey,
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
     /// device, until they are written anew.
     lost: BTreeSet<Place>,
@@ -273,6 +276,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             scratch_made: 0,
             ready: VecDeque::new(),
             rounds: Rounds::default(),
+            spare_survey: Survey::default(),
             lost: BTreeSet::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -456,14 +460,11 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         }
         self.locks.release(region, id);
         self.wake(region);
-        self.free_tasks.push(id);
         match self.tasks[id as usize].work.clone() {
             Work::Piece(piece) => self.events.push(Event::Finished { request: piece.request }),
-            Work::Clean { because, .. } => {
-                let result = self.tasks[id as usize].fault.map_or(Ok(()), Err);
-                self.cleaned(because, result, orders);
-            }
+            Work::Clean { because, .. } => self.cleaned(id, because, orders),
         }
+        self.free_tasks.push(id);
     }
 
     fn wake(&mut self, region: Place) {

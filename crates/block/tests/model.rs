@@ -4,20 +4,22 @@
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
 //! they happened). A read must return one of them, and when nothing is being written it settles which. When a flush
-//! is answered the backing device itself must hold an allowed stamp everywhere.
+//! is answered, what the backing device would keep in a power cut must be an allowed stamp everywhere; when a durable
+//! write is, in its range.
 
-use std::collections::{BTreeMap, HashMap};
+mod common;
+
+use std::collections::HashMap;
 use std::ops::Range;
 
+use common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, Span,
-    VolumeId, WriteMode,
+    BlockSizes, BufferId, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeId, WriteMode,
 };
 use floe_policy::Lru;
 use proptest::prelude::*;
 
 const UNIT: u64 = 512;
-const SECTOR: u64 = 4096;
 /// The second volume ends within a sector.
 const VOLUMES: [u64; 2] = [600 << 10, (300 << 10) + 3 * UNIT];
 const STEPS_PER_CASE: usize = 2_000; // on average
@@ -25,8 +27,6 @@ const CASES: u32 = 500; // of 2,000 steps each: a million
 
 /// What the devices hold before anything is written, and what a zeroing leaves.
 const ZERO: u8 = 0;
-/// What must never be seen: the cache device before it is written, and the buffers of failed reads.
-const POISON: u8 = 0xee;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -93,43 +93,44 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Something that changed or may have changed a unit.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 struct Change {
     stamp: u8,
     /// A trim: the content may be anything.
     anything: bool,
     submitted: u64,
     answered: Option<u64>,
+    /// When a later change has certainly replaced it: requests that came after that must not see it.
+    gone: Option<u64>,
 }
 
 /// What may be in 512 bytes.
 type Unit = Vec<Change>;
 
-fn allows(unit: &Unit, byte: u8) -> bool {
-    unit.iter().any(|change| change.anything || change.stamp == byte)
+/// What a request that came at a moment may find.
+fn allowed(unit: &Unit, since: u64) -> impl Iterator<Item = &Change> {
+    unit.iter().filter(move |change| change.gone.is_none_or(|gone| gone > since))
 }
 
-fn settled(stamp: u8) -> Unit {
-    vec![Change { stamp, anything: false, submitted: 0, answered: Some(0) }]
+fn allows(unit: &Unit, since: u64, byte: u8) -> bool {
+    allowed(unit, since).any(|change| change.anything || change.stamp == byte)
+}
+
+fn settled(stamp: u8) -> Change {
+    Change { stamp, anything: false, submitted: 0, answered: Some(0), gone: None }
 }
 
 struct Pending {
     request: Request,
     submitted: u64,
     answered: bool,
-    /// What a read may return and what a flush may leave: as it was when they came, and what was written since.
-    allowed: Vec<Unit>,
+    beyond_the_end: bool,
 }
 
 struct World {
-    cache: BlockCache<Lru>,
-    orders: Vec<Order>,
-    under_way: Vec<(OpId, Order)>,
-    devices: HashMap<DeviceId, Vec<u8>>,
-    buffers: HashMap<BufferId, Vec<u8>>,
-    requests: BTreeMap<u32, Pending>,
+    bench: Bench<Lru>,
+    requests: HashMap<RequestId, Pending>,
     units: Vec<Vec<Unit>>,
-    now: u64,
     last_stamp: u8,
     setup: Setup,
 }
@@ -145,30 +146,13 @@ impl World {
         let sizes: BlockSizes = setup.sizes.parse().unwrap();
         let cache_bytes = sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
         let config = Config { sizes, cache_bytes, mode: setup.mode, shards: Some(setup.shards) };
-        let mut cache = BlockCache::new(config).unwrap();
-        let mut devices = HashMap::from([(DeviceId::Cache, vec![POISON; cache_bytes as usize])]);
-        let mut units = Vec::new();
-        for bytes in VOLUMES {
-            devices.insert(DeviceId::Backing(cache.add_volume(bytes)), vec![ZERO; bytes as usize]);
-            units.push(vec![settled(ZERO); bytes.div_ceil(UNIT) as usize]);
-        }
-        Self {
-            cache,
-            orders: Vec::new(),
-            under_way: Vec::new(),
-            devices,
-            buffers: HashMap::new(),
-            requests: BTreeMap::new(),
-            units,
-            now: 1,
-            last_stamp: 0,
-            setup,
-        }
+        let mut bench = Bench::new(config, &VOLUMES);
+        bench.keep_log = false;
+        let units = VOLUMES.map(|bytes| vec![vec![settled(ZERO)]; bytes.div_ceil(UNIT) as usize]);
+        Self { bench, requests: HashMap::new(), units: units.into(), last_stamp: 0, setup }
     }
 
     fn submit(&mut self, volume: usize, kind: u8, at: u64, len: u64) {
-        let id = (0..).find(|id| !self.requests.contains_key(id)).unwrap();
-        self.now += 1;
         let size = VOLUMES[volume];
         let beyond_the_end = kind == 19;
         let kind = match kind {
@@ -190,206 +174,146 @@ impl World {
             offset = size - len / 2;
         }
         let request = Request { volume: VolumeId(volume as u16), kind, offset, len };
-        let skew = (offset % SECTOR) as usize;
-        let mut buffer = vec![0; (skew as u64 + len).next_multiple_of(SECTOR) as usize];
-        let mut allowed = Vec::new();
+        let submitted = self.bench.tick();
         match kind {
-            _ if beyond_the_end => {}
-            Kind::Read => allowed = self.units[volume][units_of(&request)].to_vec(),
-            Kind::Flush => allowed = self.units[volume].clone(),
             Kind::Write { .. } => {
                 self.last_stamp = if self.last_stamp == POISON - 1 { 1 } else { self.last_stamp + 1 };
-                buffer[skew..skew + len as usize].fill(self.last_stamp);
-                self.begin_change(&request, self.last_stamp);
+                self.begin_change(&request, submitted, self.last_stamp);
             }
-            Kind::Zero { .. } | Kind::Trim => self.begin_change(&request, ZERO),
+            Kind::Zero { .. } | Kind::Trim => self.begin_change(&request, submitted, ZERO),
+            Kind::Read | Kind::Flush => {}
         }
-        self.buffers.insert(BufferId::Request(RequestId(id)), buffer);
-        self.requests.insert(id, Pending { request, submitted: self.now, answered: false, allowed });
-        self.cache.submit(RequestId(id), request, &mut self.orders);
-        self.carry_out();
+        let id = self.bench.submit(request, self.last_stamp);
+        self.requests.insert(id, Pending { request, submitted, answered: false, beyond_the_end });
+        self.take_answers();
     }
 
-    /// From now on the stamp may be there, also for reads and flushes under way.
-    fn begin_change(&mut self, request: &Request, stamp: u8) {
+    /// From now on the stamp may be there.
+    fn begin_change(&mut self, request: &Request, submitted: u64, stamp: u8) {
+        let oldest = self.requests.values().map(|pending| pending.submitted).min().unwrap_or(submitted);
         let anything = request.kind == Kind::Trim;
-        let change = Change { stamp, anything, submitted: self.now, answered: None };
-        let range = units_of(request);
-        for unit in &mut self.units[request.volume.0 as usize][range.clone()] {
+        let change = Change { stamp, anything, submitted, answered: None, gone: None };
+        for unit in &mut self.units[request.volume.0 as usize][units_of(request)] {
+            unit.retain(|change| change.gone.is_none_or(|gone| gone > oldest));
             unit.push(change.clone());
-        }
-        for pending in self.requests.values_mut().filter(|pending| pending.request.volume == request.volume) {
-            let first =
-                if pending.request.kind == Kind::Flush { 0 } else { units_of(&pending.request).start };
-            for (at, allowed) in (first..).zip(&mut pending.allowed) {
-                if range.contains(&at) {
-                    allowed.push(change.clone());
-                }
-            }
         }
     }
 
     /// A change has been answered. If it succeeded, what had been answered before it came is gone.
     fn end_change(&mut self, request: &Request, submitted: u64, ok: bool) {
+        let now = self.bench.tick();
         for unit in &mut self.units[request.volume.0 as usize][units_of(request)] {
-            for change in unit.iter_mut().filter(|change| change.submitted == submitted) {
-                change.answered = Some(self.now);
-            }
-            if ok && request.kind != Kind::Trim {
-                unit.retain(|change| change.answered.is_none_or(|at| at >= submitted));
-            }
-        }
-    }
-
-    fn carry_out(&mut self) {
-        while !self.orders.is_empty() {
-            for order in std::mem::take(&mut self.orders) {
-                match order {
-                    Order::Read { op, .. }
-                    | Order::Write { op, .. }
-                    | Order::Zero { op, .. }
-                    | Order::Discard { op, .. }
-                    | Order::Flush { op, .. } => self.under_way.push((op, order)),
-                    Order::Allocate { scratch, len } => {
-                        let before =
-                            self.buffers.insert(BufferId::Scratch(scratch), vec![POISON; len as usize]);
-                        assert!(before.is_none(), "a scratch buffer is made twice");
-                    }
-                    Order::Copy { from, to } => {
-                        let bytes = self.bytes(&from).to_vec();
-                        self.bytes_mut(&to).copy_from_slice(&bytes);
-                    }
-                    Order::Clear { span } => self.bytes_mut(&span).fill(0),
-                    Order::Answer { request, result } => self.answered(request, result),
-                    Order::Release { buffer } => {
-                        self.buffers.remove(&buffer).expect("only buffers that are there are released");
-                        if let BufferId::Request(request) = buffer {
-                            assert!(self.requests.remove(&request.0).unwrap().answered);
-                        }
-                    }
+            for change in unit {
+                if change.submitted == submitted {
+                    change.answered = Some(now);
+                }
+                let replaced = change.answered.is_some_and(|answered| answered < submitted);
+                if ok && request.kind != Kind::Trim && replaced && change.gone.is_none() {
+                    change.gone = Some(now);
                 }
             }
         }
     }
 
-    fn bytes(&self, span: &Span) -> &[u8] {
-        &self.buffers[&span.buffer][span.offset as usize..(span.offset + span.len) as usize]
-    }
-
-    fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
-        let buffer = self.buffers.get_mut(&span.buffer).expect("the buffer is there");
-        &mut buffer[span.offset as usize..(span.offset + span.len) as usize]
-    }
-
     fn complete(&mut self, which: usize, fails: u8, tear: u64) {
-        if self.under_way.is_empty() {
+        if self.bench.under_way.is_empty() {
             return;
         }
-        let (op, order) = self.under_way.swap_remove(which % self.under_way.len());
-        let (device, offset, len) = match order {
-            Order::Read { device, offset, to: span, .. }
-            | Order::Write { device, offset, from: span, .. } => {
-                assert!([offset, span.offset, span.len].iter().all(|n| n % SECTOR == 0), "{order:?}");
-                (device, offset, span.len)
-            }
-            Order::Zero { device, offset, len, .. } | Order::Discard { device, offset, len, .. } => {
-                (device, offset, len)
-            }
-            Order::Flush { device, .. } => (device, 0, 0),
-            _ => unreachable!("only operations are under way"),
+        let which = which % self.bench.under_way.len();
+        let faults = match target(&self.bench.under_way[which].order).0 {
+            DeviceId::Cache => self.setup.cache_faults,
+            DeviceId::Backing(_) => self.setup.backing_faults,
         };
-        let cached = device == DeviceId::Cache;
-        let failed = fails < if cached { self.setup.cache_faults } else { self.setup.backing_faults };
-        let end = self.devices[&device].len() as u64;
-        assert!(
-            offset < end && offset + len <= end.next_multiple_of(SECTOR),
-            "{order:?} is not on the device"
-        );
-        let there = len.min(end - offset).min(if failed { tear * UNIT } else { u64::MAX });
-        let there = offset as usize..(offset + there) as usize;
-        match order {
-            Order::Read { to, .. } => {
-                let bytes = self.devices[&device][there].to_vec();
-                let into = self.bytes_mut(&to);
-                into.fill(if failed { POISON } else { 0 });
-                into[..bytes.len()].copy_from_slice(&bytes);
-            }
-            Order::Write { from, .. } => {
-                let bytes = self.bytes(&from)[..there.len()].to_vec();
-                self.device(device)[there].copy_from_slice(&bytes);
-            }
-            Order::Zero { .. } => self.device(device)[there].fill(ZERO),
-            Order::Discard { .. } if tear % 2 == 0 => self.device(device)[there].fill(ZERO),
-            _ => {} // a discard may do nothing
+        self.bench.complete(which, (fails < faults).then_some(tear * UNIT));
+        self.take_answers();
+    }
+
+    fn take_answers(&mut self) {
+        for answer in std::mem::take(&mut self.bench.answers) {
+            self.answered(answer);
         }
-        self.now += 1;
-        self.cache.completed(op, if failed { Err(Fault::Io) } else { Ok(()) }, &mut self.orders);
-        self.carry_out();
+        for id in &self.bench.released {
+            let released = self.requests.remove(id);
+            assert!(released.is_none_or(|pending| pending.answered), "released before its answer");
+        }
     }
 
-    fn device(&mut self, device: DeviceId) -> &mut [u8] {
-        self.devices.get_mut(&device).expect("the device is there")
-    }
-
-    fn answered(&mut self, id: RequestId, result: Result<(), Fault>) {
-        self.now += 1;
-        let pending = self.requests.get_mut(&id.0).expect("only requests under way are answered");
+    fn answered(&mut self, Answered { id, result, bytes }: Answered) {
+        let pending = self.requests.get_mut(&id).expect("only requests under way are answered");
         assert!(!std::mem::replace(&mut pending.answered, true), "a request is answered twice");
         let (request, submitted) = (pending.request, pending.submitted);
-        let volume = request.volume.0 as usize;
-        if request.kind != Kind::Flush && request.offset + request.len > VOLUMES[volume] {
+        if pending.beyond_the_end {
             return assert_eq!(result, Err(Fault::OutOfRange));
         }
-        let allowed = std::mem::take(&mut pending.allowed);
         let no_faults = self.setup.cache_faults == 0 && self.setup.backing_faults == 0;
         assert!(result.is_ok() || !no_faults, "{request:?} failed though no device did");
         match request.kind {
-            Kind::Read if result.is_ok() => self.check_read(id, &request, &allowed),
-            Kind::Flush if result.is_ok() => self.check_flush(volume, &allowed),
+            Kind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
+            Kind::Flush if result.is_ok() => self.check_stable(&request, submitted),
             Kind::Read | Kind::Flush => {}
-            _ => self.end_change(&request, submitted, result.is_ok()),
-        }
-    }
-
-    fn check_read(&mut self, id: RequestId, request: &Request, allowed: &[Unit]) {
-        let skew = (request.offset % SECTOR) as usize;
-        let bytes = self.buffers[&BufferId::Request(id)][skew..skew + request.len as usize].to_vec();
-        for (unit, allowed) in (request.offset / UNIT..).zip(allowed) {
-            let start = (unit * UNIT).max(request.offset) - request.offset;
-            let end = ((unit + 1) * UNIT).min(request.offset + request.len) - request.offset;
-            let part = &bytes[start as usize..end as usize];
-            assert!(part.iter().all(|byte| *byte == part[0]), "unit {unit} is torn");
-            assert!(
-                allows(allowed, part[0]),
-                "unit {unit} reads {} of {request:?}, not {allowed:?}",
-                part[0]
-            );
-            // With nothing under way meanwhile, what has been read once must be read again.
-            let now = &mut self.units[request.volume.0 as usize][unit as usize];
-            if now == allowed && now.iter().all(|change| change.answered.is_some()) {
-                *now = settled(part[0]);
+            kind => {
+                self.end_change(&request, submitted, result.is_ok());
+                let durable =
+                    matches!(kind, Kind::Write { durable: true } | Kind::Zero { durable: true, .. });
+                if durable && result.is_ok() {
+                    self.check_stable(&request, submitted);
+                }
             }
         }
     }
 
-    fn check_flush(&self, volume: usize, allowed: &[Unit]) {
-        let bytes = &self.devices[&DeviceId::Backing(VolumeId(volume as u16))];
-        for (unit, allowed) in allowed.iter().enumerate() {
-            let byte = bytes[unit * UNIT as usize];
+    fn check_read(&mut self, request: &Request, submitted: u64, bytes: &[u8]) {
+        let now = self.bench.tick();
+        let bytes = &bytes[(request.offset % SECTOR) as usize..][..request.len as usize];
+        for at in units_of(request) {
+            let start = (at as u64 * UNIT).max(request.offset) - request.offset;
+            let end = ((at as u64 + 1) * UNIT).min(request.offset + request.len) - request.offset;
+            let part = &bytes[start as usize..end as usize];
+            let unit = &mut self.units[request.volume.0 as usize][at];
+            assert!(part.iter().all(|byte| *byte == part[0]), "unit {at} is torn");
             assert!(
-                allows(allowed, byte),
-                "after a flush unit {unit} of the backing holds {byte}, not {allowed:?}"
+                allows(unit, submitted, part[0]),
+                "unit {at} reads {} of {request:?} of {submitted}, not {unit:?}",
+                part[0]
+            );
+            // With nothing under way meanwhile, what has been read once must be read again.
+            let quiet = |change: &Change| {
+                change.gone.is_none() && change.answered.is_some_and(|answered| answered < submitted)
+            };
+            if (unit.len() > 1 || unit[0].anything) && allowed(unit, submitted).all(quiet) {
+                for change in unit.iter_mut().filter(|change| change.gone.is_none()) {
+                    change.gone = Some(now);
+                }
+                unit.push(settled(part[0]));
+            }
+        }
+    }
+
+    /// After a flush the whole backing device would survive a power cut, and after a durable change its part, unless
+    /// something replaced it that came before its answer.
+    fn check_stable(&self, request: &Request, since: u64) {
+        let units = &self.units[request.volume.0 as usize];
+        let is_flush = request.kind == Kind::Flush;
+        let range = if is_flush { 0..units.len() } else { units_of(request) };
+        let stable = &self.bench.devices[&DeviceId::Backing(request.volume)].stable;
+        for (at, unit) in range.clone().zip(&units[range]) {
+            let byte = stable[at * UNIT as usize];
+            let not_before = |change: &Change| {
+                (change.anything || change.stamp == byte) && change.answered.is_none_or(|at| at >= since)
+            };
+            assert!(
+                if is_flush { allows(unit, since, byte) } else { unit.iter().any(not_before) },
+                "after {request:?} unit {at} would hold {byte} after a power cut, not {unit:?}"
             );
         }
     }
 
     fn complete_all(&mut self) {
-        while !self.under_way.is_empty() {
+        while !self.bench.under_way.is_empty() {
             self.complete(0, u8::MAX, 0);
         }
-        assert!(self.cache.is_idle(), "nothing is under way, yet something is waited for");
-        assert!(self.requests.is_empty() && self.buffers.is_empty(), "buffers are left behind");
-        self.cache.check();
+        assert!(self.requests.is_empty(), "requests without an answer");
+        self.bench.check_idle();
     }
 
     /// Lets everything end well, and reads all volumes.
@@ -415,8 +339,8 @@ proptest! {
                 Step::Submit { volume, kind, at, len } => world.submit(volume, kind, at, len),
                 Step::Complete { which, fails, tear } => world.complete(which, fails, tear),
                 Step::Clean => {
-                    world.cache.clean(&mut world.orders);
-                    world.carry_out();
+                    world.bench.clean();
+                    world.take_answers();
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use floe_policy::Ranked;
 
-use super::{Because, BufferId, Data, Event, Part, Shard, Step, Work};
+use super::{Because, BufferId, Data, Event, Part, Shard, Step, Task, Work};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
@@ -26,10 +26,11 @@ pub(super) struct Rounds {
     moved: bool,
     left: VecDeque<Place>,
     under_way: usize,
-    fault: Option<Fault>,
-    /// Drains that the running round answers, and those for the next.
-    serving: Vec<u32>,
-    waiting: Vec<u32>,
+    /// The first failure of each volume.
+    faults: Vec<(VolumeId, Fault)>,
+    /// Drains that the running round answers, and those for the next, each with the volume it is asked for.
+    serving: Vec<(u32, VolumeId)>,
+    waiting: Vec<(u32, VolumeId)>,
 }
 
 impl Rounds {
@@ -44,9 +45,10 @@ impl Rounds {
 }
 
 impl<E: Ranked + Default> Shard<E> {
-    /// Brings everything that is dirty now to the backing device; [`Event::Drained`] tells when.
-    pub(crate) fn drain(&mut self, drain: u32, orders: &mut Vec<Order>) {
-        self.rounds.waiting.push(drain);
+    /// Brings everything that is dirty now to the backing devices; [`Event::Drained`] tells when, and whether all of
+    /// `volume` is there.
+    pub(crate) fn drain(&mut self, drain: u32, volume: VolumeId, orders: &mut Vec<Order>) {
+        self.rounds.waiting.push((drain, volume));
         self.run_round(orders);
         self.run_ready(orders);
     }
@@ -62,7 +64,7 @@ impl<E: Ranked + Default> Shard<E> {
 
     fn begin_round(&mut self) {
         self.rounds.running = true;
-        self.rounds.fault = None;
+        self.rounds.faults.clear();
         self.rounds.serving = std::mem::take(&mut self.rounds.waiting);
         let blocks = self.directory.dirty_blocks();
         self.rounds.left = blocks
@@ -88,9 +90,15 @@ impl<E: Ranked + Default> Shard<E> {
                 return;
             }
             self.rounds.running = false;
-            let result = self.rounds.fault.map_or(Ok(()), Err);
-            let served = self.rounds.serving.drain(..);
-            self.events.extend(served.map(|drain| Event::Drained { drain, result }));
+            let (Rounds { faults, serving, .. }, lost) = (&mut self.rounds, &self.lost);
+            let result = |of: VolumeId| match faults.iter().find(|(volume, _)| *volume == of) {
+                Some((_, fault)) => Err(*fault),
+                // A write that was answered is on no device: that everything is safe would be a lie.
+                None if lost.range(Place::all_of(of)).next().is_some() => Err(Fault::Io),
+                None => Ok(()),
+            };
+            let served = serving.drain(..);
+            self.events.extend(served.map(|(drain, of)| Event::Drained { drain, result: result(of) }));
         }
     }
 
@@ -107,14 +115,24 @@ impl<E: Ranked + Default> Shard<E> {
         self.start_clean(id, orders);
     }
 
-    /// A block has been cleaned, or could not be.
-    pub(super) fn cleaned(&mut self, because: Because, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+    /// The cleaning task `id` has ended, for better or worse.
+    pub(super) fn cleaned(&mut self, id: TaskId, because: Because, orders: &mut Vec<Order>) {
+        let Task { fault, volume, range, .. } = &self.tasks[id as usize];
+        let (fault, volume, start) = (*fault, *volume, range.start);
         match because {
-            Because::Room(task) => self.victim_cleaned(task, result.is_ok(), orders),
+            Because::Room(task) => {
+                if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
+                    self.directory.touch(block); // or whoever needs room next would try, and fail, with it again
+                }
+                self.victim_cleaned(task, fault.is_none(), orders);
+            }
             Because::Round => {
                 self.rounds.under_way -= 1;
-                self.rounds.fault = self.rounds.fault.or(result.err());
                 self.rounds.moved = true;
+                let faults = &mut self.rounds.faults;
+                if let (Some(fault), false) = (fault, faults.iter().any(|(of, _)| *of == volume)) {
+                    faults.push((volume, fault));
+                }
             }
         }
     }
@@ -146,11 +164,12 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     pub(super) fn clean_read_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let block = self.block_to_clean(id).filter(|_| self.tasks[id as usize].fault.is_none());
-        let Some((block, _)) = block else {
+        if self.tasks[id as usize].fault.is_some() {
             self.counters.cache_errors += 1;
             return self.finish(id, orders);
-        };
+        }
+        // Another task may have cleaned it meanwhile: to make room, while this one does for a round.
+        let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         self.tasks[id as usize].step = Step::CleanWrite;
         let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
         for run in runs {

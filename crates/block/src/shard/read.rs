@@ -14,28 +14,35 @@ use crate::locks::{Need, TaskId};
 use crate::order::{Fault, Order};
 use crate::shard::WriteMode;
 
-/// How the sectors of a range stand in the cache.
+/// How the sectors of a range stand in the cache. The shard keeps one for the next request, which then allocates
+/// nothing.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Cached blocks in address order, each with its part of the range.
     pub(super) blocks: Vec<(Block, Sectors)>,
     /// What no block covers, rounded out to smallest blocks.
     pub(super) missing: Vec<Sectors>,
+    /// The valid runs of `blocks`.
+    cached: Vec<(Block, Sectors)>,
+    /// What is missing, and the invalid runs of `blocks`.
+    fetches: Vec<Sectors>,
 }
 
 impl<E: Ranked + Default> Shard<E> {
     /// Walks a range as Algorithm 1 does.
-    pub(super) fn survey(&self, id: TaskId) -> Survey {
+    pub(super) fn survey(&mut self, id: TaskId) -> Survey {
+        let mut survey = std::mem::take(&mut self.spare_survey);
+        let Survey { blocks, missing, cached, fetches } = &mut survey;
+        (blocks.clear(), missing.clear(), cached.clear(), fetches.clear());
         let task = &self.tasks[id as usize];
-        let Survey { mut blocks, mut missing } = Survey::default();
         let cached_until = |sector: u64| {
             let block = self.directory.find(task.volume, sector)?;
             let sectors = self.directory.sectors(block);
             blocks.push((block, common(&sectors, &task.range)));
             Some(sectors.end)
         };
-        missing_intervals(&self.config.sizes, &task.range, cached_until, &mut missing);
-        Survey { blocks, missing }
+        missing_intervals(&self.config.sizes, &task.range, cached_until, missing);
+        survey
     }
 
     pub(super) fn start_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
@@ -48,15 +55,21 @@ impl<E: Ranked + Default> Shard<E> {
             }
             return;
         }
-        let survey = self.survey(id);
-        let mut cached = Vec::new();
-        let mut fetches = survey.missing.clone();
-        for (block, run) in &survey.blocks {
+        let mut survey = self.survey(id);
+        self.read_surveyed(id, &mut survey, orders);
+        self.spare_survey = survey;
+    }
+
+    fn read_surveyed(&mut self, id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
+        let Survey { blocks, missing, cached, fetches } = survey;
+        fetches.extend_from_slice(missing);
+        for (block, run) in blocks.iter() {
             for (run, valid) in self.directory.validity(*block, run) {
                 if valid { cached.push((*block, run)) } else { fetches.push(run) }
             }
         }
-        let need = match hull(&fetches) {
+        let range = self.tasks[id as usize].range.clone();
+        let need = match hull(fetches) {
             None => Need::shared(range.clone()),
             Some(hull) => Need::exclusive(hull.start.min(range.start)..hull.end.max(range.end)),
         };
@@ -68,21 +81,21 @@ impl<E: Ranked + Default> Shard<E> {
             self.tasks[id as usize].fault = Some(Fault::Io);
             return self.finish(id, orders);
         }
-        for (block, _) in &survey.blocks {
+        for (block, _) in blocks.iter() {
             self.directory.touch(*block);
         }
         self.tasks[id as usize].step = Step::Reading;
         self.tasks[id as usize].hit = fetches.is_empty();
         let request = self.request_data(id);
-        for (block, run) in cached {
-            self.order_cache_read(id, Part::Cached(block), block, &run, request.span(&run), orders);
+        for (block, run) in cached.iter() {
+            self.order_cache_read(id, Part::Cached(*block), *block, run, request.span(run), orders);
         }
         self.fetch(id, fetches, orders);
     }
 
     /// Orders what is missing from the backing device, into the request's own buffer where that holds all of it.
-    fn fetch(&mut self, id: TaskId, fetches: Vec<Sectors>, orders: &mut Vec<Order>) {
-        let Some(hull) = hull(&fetches) else { return };
+    fn fetch(&mut self, id: TaskId, fetches: &[Sectors], orders: &mut Vec<Order>) {
+        let Some(hull) = hull(fetches) else { return };
         let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
         let hull = self.within_volume(volume, &hull);
         let data = if range.start <= hull.start && hull.end <= range.end {
@@ -91,13 +104,13 @@ impl<E: Ranked + Default> Shard<E> {
             let scratch = self.new_scratch(id, hull.end - hull.start, orders);
             Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 }
         };
-        for run in &fetches {
+        for run in fetches {
             let run = self.within_volume(volume, run);
             self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
         }
         let task = &mut self.tasks[id as usize];
         task.data = data;
-        task.stores = fetches;
+        task.stores.extend_from_slice(fetches);
     }
 
     /// Where a piece's sectors are in its request's buffer.
@@ -141,13 +154,13 @@ impl<E: Ranked + Default> Shard<E> {
         }
         if let BufferId::Scratch(_) = task.data.buffer {
             let (from, range) = (task.data, task.range.clone());
-            for run in task.stores.clone() {
-                self.copy(from, self.request_data(id), &common(&run, &range), orders);
+            for store in 0..task.stores.len() {
+                let run = common(&self.tasks[id as usize].stores[store], &range);
+                self.copy(from, self.request_data(id), &run, orders);
             }
         }
         self.answer(id);
-        let stores = std::mem::take(&mut self.tasks[id as usize].stores);
-        self.begin_store(id, stores, false, orders);
+        self.begin_store(id, false, orders);
         if self.tasks[id as usize].step != Step::Done {
             self.wake(self.task_region(id));
         }
@@ -161,6 +174,9 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Serves a waiting read from the buffer of a fetch that has everything it wants and is being stored.
     fn serve_from_fetch(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.is_lost(id) {
+            return; // a fetch may have more sectors than its reader wanted, and lost ones among them
+        }
         let range = self.tasks[id as usize].range.clone();
         let region = self.task_region(id);
         let has_all = |holder: &TaskId| {

@@ -24,17 +24,10 @@ enum Placed {
 }
 
 impl<E: Ranked + Default> Shard<E> {
-    /// Begins to put `stores`, whose data is where the task's `data` says, into the cache.
-    pub(super) fn begin_store(
-        &mut self,
-        id: TaskId,
-        stores: Vec<Sectors>,
-        dirty: bool,
-        orders: &mut Vec<Order>,
-    ) {
+    /// Begins to put the task's `stores`, whose data is where its `data` says, into the cache.
+    pub(super) fn begin_store(&mut self, id: TaskId, dirty: bool, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
-        task.cursor = stores[0].start;
-        task.stores = stores;
+        task.cursor = task.stores[0].start;
         task.store_at = 0;
         task.store_dirty = dirty;
         self.store(id, orders);
@@ -168,7 +161,10 @@ impl<E: Ranked + Default> Shard<E> {
     pub(super) fn found(&mut self, id: TaskId, run: &Sectors) {
         if !self.lost.is_empty() {
             let volume = self.tasks[id as usize].volume;
-            self.lost.retain(|place| place.volume() != volume || !run.contains(&place.sector()));
+            let places = Place::new(volume, run.start)..Place::new(volume, run.end);
+            while let Some(&place) = self.lost.range(places.clone()).next() {
+                self.lost.remove(&place);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@
 use floe_policy::Ranked;
 
 use super::{BufferId, Data, Part, Piece, PieceKind, Shard, Step, Work, WriteMode};
-use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::geometry::SECTOR_BYTES;
 use crate::locks::{Need, TaskId};
 use crate::order::{DeviceId, Fault, Order, Span};
 
@@ -46,6 +46,7 @@ impl<E: Ranked + Default> Shard<E> {
                     self.directory.touch(*block);
                 }
             }
+            self.spare_survey = survey;
         }
         let (_, head, tail) = self.write_kind(id);
         let (first, last) = (range.start, range.end - 1);
@@ -111,7 +112,8 @@ impl<E: Ranked + Default> Shard<E> {
         let range = self.tasks[id as usize].range.clone();
         let (durable, ..) = self.write_kind(id);
         if self.config.mode == WriteMode::Back && !durable {
-            return self.begin_store(id, vec![range], true, orders);
+            self.tasks[id as usize].stores.push(range);
+            return self.begin_store(id, true, orders);
         }
         self.tasks[id as usize].step = Step::Backing;
         let from = self.tasks[id as usize].data.span(&range);
@@ -142,7 +144,8 @@ impl<E: Ranked + Default> Shard<E> {
         let is_write = matches!(self.piece(id).kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. });
         if !failed && is_write && matches!(self.config.mode, WriteMode::Through | WriteMode::Back) {
             self.answer(id);
-            return self.begin_store(id, vec![range], false, orders);
+            self.tasks[id as usize].stores.push(range);
+            return self.begin_store(id, false, orders);
         }
         self.drop_copies(id, failed);
         self.finish(id, orders);
@@ -150,13 +153,14 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Drops what the cache holds of a task's range, `only_clean` or all.
     fn drop_copies(&mut self, id: TaskId, only_clean: bool) {
-        let blocks: Vec<(_, Sectors)> = self.survey(id).blocks;
-        for (block, run) in blocks {
+        let survey = self.survey(id);
+        for (block, run) in &survey.blocks {
             if only_clean {
-                self.directory.set_clean_invalid(block, &run);
+                self.directory.set_clean_invalid(*block, run);
             } else {
-                self.directory.set_invalid(block, &run);
+                self.directory.set_invalid(*block, run);
             }
         }
+        self.spare_survey = survey;
     }
 }

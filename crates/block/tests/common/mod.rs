@@ -1,0 +1,370 @@
+//! A cache with plain arrays of bytes for devices and buffers, whose operations end when and how a test says.
+
+#![allow(dead_code, unreachable_pub)] // shared by test files, none of which uses all of it
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use floe_block::{
+    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, Span,
+    VolumeId, WriteMode,
+};
+use floe_policy::{Lru, Ranked};
+
+pub const SECTOR: u64 = 4096;
+
+/// What must never be seen: the cache device before it is written, and the buffers of failed reads.
+pub const POISON: u8 = 0xee;
+
+/// A device with a volatile write cache.
+pub struct Medium {
+    pub bytes: Vec<u8>,
+    /// What would survive a power cut.
+    pub stable: Vec<u8>,
+    /// Changes that may not have reached `stable`, and when each ended.
+    unstable: Vec<(Range<usize>, u64)>,
+}
+
+impl Medium {
+    fn new(len: u64, fill: u8) -> Self {
+        let bytes = vec![fill; len as usize];
+        Self { stable: bytes.clone(), bytes, unstable: Vec::new() }
+    }
+
+    fn stabilize(&mut self, range: Range<usize>) {
+        self.stable[range.clone()].copy_from_slice(&self.bytes[range]);
+    }
+
+    /// Everything that ended before a moment now survives a power cut.
+    fn flush(&mut self, until: u64) {
+        for (range, ended) in std::mem::take(&mut self.unstable) {
+            if ended < until { self.stabilize(range) } else { self.unstable.push((range, ended)) }
+        }
+    }
+}
+
+/// The end of a request, and its buffer at that moment.
+pub struct Answered {
+    pub id: RequestId,
+    pub result: Result<(), Fault>,
+    pub bytes: Vec<u8>,
+}
+
+/// An operation that has not ended.
+pub struct UnderWay {
+    pub op: OpId,
+    pub order: Order,
+    since: u64,
+}
+
+pub struct Bench<E = Lru> {
+    pub cache: BlockCache<E>,
+    pub orders: Vec<Order>,
+    pub under_way: Vec<UnderWay>,
+    pub devices: HashMap<DeviceId, Medium>,
+    pub buffers: HashMap<BufferId, Vec<u8>>,
+    pub answers: Vec<Answered>,
+    /// Names of requests whose buffers have been released, to be used again.
+    pub released: Vec<RequestId>,
+    names: u32,
+    /// Operations in the order in which they were ordered, if `keep_log`.
+    pub log: Vec<Order>,
+    pub keep_log: bool,
+    now: u64,
+}
+
+pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
+    let sizes: BlockSizes = sizes.parse().unwrap();
+    Config { sizes, cache_bytes, mode, shards: Some(1) }
+}
+
+pub fn read(offset: u64, len: u64) -> Request {
+    Request { volume: VolumeId(0), kind: Kind::Read, offset, len }
+}
+
+pub fn write(offset: u64, len: u64) -> Request {
+    Request { kind: Kind::Write { durable: false }, ..read(offset, len) }
+}
+
+pub fn flush() -> Request {
+    Request { kind: Kind::Flush, ..read(0, 0) }
+}
+
+/// The device, offset and length of an operation on a device.
+pub fn target(order: &Order) -> (DeviceId, u64, u64) {
+    match *order {
+        Order::Read { device, offset, to: Span { len, .. }, .. }
+        | Order::Write { device, offset, from: Span { len, .. }, .. }
+        | Order::Zero { device, offset, len, .. }
+        | Order::Discard { device, offset, len, .. } => (device, offset, len),
+        Order::Flush { device, .. } => (device, 0, 0),
+        _ => unreachable!("not an operation on a device"),
+    }
+}
+
+impl<E: Ranked + Default> Bench<E> {
+    /// A cache over one volume for each of these sizes; sector `s` of volume `v` is filled with [`Bench::born`].
+    pub fn new(config: Config, volumes: &[u64]) -> Self {
+        let cache_bytes = config.cache_bytes;
+        let mut cache = BlockCache::new(config).unwrap();
+        let mut devices = HashMap::from([(DeviceId::Cache, Medium::new(cache_bytes, POISON))]);
+        for &bytes in volumes {
+            let volume = cache.add_volume(bytes);
+            devices.insert(DeviceId::Backing(volume), Medium::new(bytes, 0));
+        }
+        Self {
+            cache,
+            orders: Vec::new(),
+            under_way: Vec::new(),
+            devices,
+            buffers: HashMap::new(),
+            answers: Vec::new(),
+            released: Vec::new(),
+            names: 0,
+            log: Vec::new(),
+            keep_log: true,
+            now: 0,
+        }
+    }
+
+    /// Fills every sector of every backing device with a byte of its own.
+    pub fn numbered(mut self) -> Self {
+        for (id, device) in &mut self.devices {
+            if let DeviceId::Backing(_) = id {
+                for (sector, bytes) in device.bytes.chunks_mut(SECTOR as usize).enumerate() {
+                    bytes.fill(Self::born(sector as u64));
+                }
+                device.stable = device.bytes.clone();
+            }
+        }
+        self
+    }
+
+    /// What a sector holds before anything is written.
+    pub fn born(sector: u64) -> u8 {
+        (sector % 100) as u8 + 1
+    }
+
+    /// Counts submissions, completions and answers.
+    pub fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// Submits a request; a write's bytes are all `stamp`.
+    pub fn submit(&mut self, request: Request, stamp: u8) -> RequestId {
+        let id = self.released.pop().unwrap_or_else(|| {
+            self.names += 1;
+            RequestId(self.names - 1)
+        });
+        let moves_data = matches!(request.kind, Kind::Read | Kind::Write { .. });
+        let len = if moves_data { request.len } else { 0 };
+        let skew = request.offset % SECTOR;
+        let mut buffer = vec![0; (skew + len).next_multiple_of(SECTOR) as usize];
+        if let Kind::Write { .. } = request.kind {
+            buffer[skew as usize..(skew + len) as usize].fill(stamp);
+        }
+        self.buffers.insert(BufferId::Request(id), buffer);
+        self.tick();
+        self.cache.submit(id, request, &mut self.orders);
+        self.carry_out();
+        id
+    }
+
+    /// Begins to clean.
+    pub fn clean(&mut self) {
+        self.cache.clean(&mut self.orders);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        for order in std::mem::take(&mut self.orders) {
+            match order {
+                Order::Read { op, .. }
+                | Order::Write { op, .. }
+                | Order::Zero { op, .. }
+                | Order::Discard { op, .. }
+                | Order::Flush { op, .. } => {
+                    let since = self.tick();
+                    self.under_way.push(UnderWay { op, order, since });
+                    if self.keep_log {
+                        self.log.push(order);
+                    }
+                }
+                Order::Allocate { scratch, len } => {
+                    let before = self.buffers.insert(BufferId::Scratch(scratch), vec![POISON; len as usize]);
+                    assert!(before.is_none(), "a scratch buffer is made twice");
+                }
+                Order::Copy { from, to } => {
+                    let bytes = self.bytes(&from).to_vec();
+                    self.bytes_mut(&to).copy_from_slice(&bytes);
+                }
+                Order::Clear { span } => self.bytes_mut(&span).fill(0),
+                Order::Answer { request: id, result } => {
+                    let bytes = self.buffers[&BufferId::Request(id)].clone();
+                    self.answers.push(Answered { id, result, bytes });
+                }
+                Order::Release { buffer } => {
+                    self.buffers.remove(&buffer).expect("only buffers that are there are released");
+                    if let BufferId::Request(id) = buffer {
+                        self.released.push(id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn bytes(&self, span: &Span) -> &[u8] {
+        &self.buffers[&span.buffer][span.offset as usize..(span.offset + span.len) as usize]
+    }
+
+    fn bytes_mut(&mut self, span: &Span) -> &mut [u8] {
+        let buffer = self.buffers.get_mut(&span.buffer).expect("the buffer is there");
+        &mut buffer[span.offset as usize..(span.offset + span.len) as usize]
+    }
+
+    /// Ends one operation; with `failed_after`, with an error after so many bytes.
+    pub fn complete(&mut self, which: usize, failed_after: Option<u64>) {
+        let UnderWay { op, order, since } = self.under_way.swap_remove(which);
+        let (device, offset, len) = target(&order);
+        if let Order::Read { to: span, .. } | Order::Write { from: span, .. } = order {
+            let aligned = [offset, span.offset, span.len].iter().all(|n| n % SECTOR == 0);
+            assert!(aligned && span.len > 0, "{order:?}");
+        }
+        let medium = self.devices.get_mut(&device).expect("the device is there");
+        let end = medium.bytes.len() as u64;
+        assert!(
+            offset < end && offset + len <= end.next_multiple_of(SECTOR),
+            "{order:?} is not on the device"
+        );
+        let there =
+            offset as usize..(offset + len.min(end - offset).min(failed_after.unwrap_or(len))) as usize;
+        self.now += 1;
+        match order {
+            Order::Read { to, .. } => {
+                let into = self.buffers.get_mut(&to.buffer).expect("the buffer is there");
+                let into = &mut into[to.offset as usize..(to.offset + to.len) as usize];
+                into.fill(if failed_after.is_some() { POISON } else { 0 });
+                into[..there.len()].copy_from_slice(&medium.bytes[there]);
+            }
+            Order::Write { from, durable, .. } => {
+                let bytes = &self.buffers[&from.buffer][from.offset as usize..][..there.len()];
+                medium.bytes[there.clone()].copy_from_slice(bytes);
+                if durable {
+                    medium.stabilize(there);
+                } else {
+                    medium.unstable.push((there, self.now));
+                }
+            }
+            Order::Zero { .. } => {
+                medium.bytes[there.clone()].fill(0);
+                medium.unstable.push((there, self.now));
+            }
+            Order::Discard { .. } if self.now % 2 == 0 => {
+                medium.bytes[there.clone()].fill(0);
+                medium.unstable.push((there, self.now));
+            }
+            Order::Flush { .. } if failed_after.is_none() => medium.flush(since),
+            _ => {} // a discard may do nothing
+        }
+        let result = if failed_after.is_some() { Err(Fault::Io) } else { Ok(()) };
+        self.cache.completed(op, result, &mut self.orders);
+        self.carry_out();
+    }
+
+    /// Ends all operations, also those that follow from them, failing those for which `fails` holds.
+    pub fn run_failing(&mut self, mut fails: impl FnMut(&Order) -> bool) {
+        while !self.under_way.is_empty() {
+            let failed = fails(&self.under_way[0].order).then_some(0);
+            self.complete(0, failed);
+        }
+    }
+
+    pub fn run(&mut self) {
+        self.run_failing(|_| false);
+    }
+
+    /// Ends the one operation under way for which `is_it` holds.
+    pub fn complete_the(&mut self, is_it: impl Fn(&Order) -> bool) {
+        let found: Vec<usize> =
+            (0..self.under_way.len()).filter(|&at| is_it(&self.under_way[at].order)).collect();
+        assert_eq!(found.len(), 1, "exactly one such operation is under way");
+        self.complete(found[0], None);
+    }
+
+    /// The answer of a request, which must be there.
+    pub fn answer(&mut self, id: RequestId) -> Answered {
+        let at = self.answers.iter().position(|answer| answer.id == id).expect("the request is answered");
+        self.answers.remove(at)
+    }
+
+    /// Submits a request and ends all operations.
+    pub fn ask(&mut self, request: Request, stamp: u8) -> Result<Vec<u8>, Fault> {
+        let id = self.submit(request, stamp);
+        self.run();
+        let Answered { result, bytes, .. } = self.answer(id);
+        result.map(|()| bytes)
+    }
+
+    /// Submits a request and ends all operations without moving any bytes; answers whether it went well.
+    pub fn cache_only(&mut self, request: Request) -> bool {
+        let mut ok = false;
+        self.cache.submit(RequestId(0), request, &mut self.orders);
+        while let Some(order) = self.orders.pop() {
+            match order {
+                Order::Read { op, .. } | Order::Write { op, .. } | Order::Flush { op, .. } => {
+                    self.cache.completed(op, Ok(()), &mut self.orders);
+                }
+                Order::Answer { result, .. } => ok = result.is_ok(),
+                _ => {}
+            }
+        }
+        ok
+    }
+
+    /// Writes `stamp` to some sectors.
+    pub fn put(&mut self, sectors: Range<u64>, stamp: u8) {
+        let request = write(sectors.start * SECTOR, (sectors.end - sectors.start) * SECTOR);
+        assert!(self.ask(request, stamp).is_ok());
+    }
+
+    /// Reads a sector, and answers what it is full of.
+    pub fn get(&mut self, sector: u64) -> Result<u8, Fault> {
+        self.ask(read(sector * SECTOR, SECTOR), 0).map(|bytes| {
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "sector {sector} is torn");
+            bytes[0]
+        })
+    }
+
+    /// The operations ordered since the last call, on one device.
+    pub fn ordered(&mut self, device: DeviceId) -> Vec<Order> {
+        let log = std::mem::take(&mut self.log);
+        log.into_iter().filter(|order| target(order).0 == device).collect()
+    }
+
+    /// Checks that everything has come to its end.
+    pub fn check_idle(&self) {
+        assert!(self.under_way.is_empty());
+        assert!(self.cache.is_idle(), "nothing is under way, yet something is waited for");
+        assert!(self.buffers.is_empty(), "buffers are left behind");
+        self.cache.check();
+    }
+}
+
+pub const BACKING: DeviceId = DeviceId::Backing(VolumeId(0));
+
+pub fn on_cache(order: &Order) -> bool {
+    target(order).0 == DeviceId::Cache
+}
+
+pub fn on_backing(order: &Order) -> bool {
+    !on_cache(order)
+}
+
+pub fn is_read(order: &Order) -> bool {
+    matches!(order, Order::Read { .. })
+}
+
+pub fn is_write(order: &Order) -> bool {
+    matches!(order, Order::Write { .. })
+}

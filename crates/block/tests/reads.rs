@@ -1,0 +1,190 @@
+//! What a client sees of reads, and what they cost the devices.
+
+mod common;
+
+use common::*;
+use floe_block::{DeviceId, Fault, Kind, Request, VolumeId, WriteMode};
+
+const BLOCK: u64 = 8 * SECTOR;
+const MODES: [WriteMode; 3] = [WriteMode::Through, WriteMode::Around, WriteMode::Back];
+
+fn bench(mode: WriteMode) -> Bench {
+    Bench::new(config("32KiB", 8 * BLOCK, mode), &[64 * BLOCK]).numbered()
+}
+
+#[test]
+fn several_readers_of_the_same_missing_block_cost_one_backing_read() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        let early: Vec<_> = (0..4).map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0)).collect();
+        assert_eq!(bench.under_way.len(), 1);
+        bench.complete(0, None); // the fetch; what is left is to store it
+        assert!(bench.under_way.iter().all(|operation| on_cache(&operation.order)));
+        let late: Vec<_> = (4..8).map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0)).collect();
+        for (sector, id) in early.into_iter().chain(late).enumerate() {
+            let answer = bench.answer(id); // nobody waits for the store
+            assert_eq!(answer.result, Ok(()));
+            assert!(answer.bytes.iter().all(|byte| *byte == Bench::<floe_policy::Lru>::born(sector as u64)));
+        }
+        assert_eq!(bench.ordered(BACKING).len(), 1);
+        assert_eq!(bench.cache.stats().counters.joined_reads, 7);
+        bench.run();
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_failed_backing_read_is_an_error_and_nothing_is_cached() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        let ids = [0, 1].map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0));
+        bench.run_failing(on_backing);
+        for id in ids {
+            assert_eq!(bench.answer(id).result, Err(Fault::Io));
+        }
+        let stats = bench.cache.stats();
+        assert_eq!((stats.valid_bytes, stats.counters.cache_write_bytes, stats.requests.errors), (0, 0, 2));
+        assert_eq!(bench.get(0), Ok(1), "and the next one tries again");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn clean_data_that_the_cache_device_cannot_read_is_served_from_the_backing_device() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        assert_eq!(bench.get(3), Ok(4));
+        bench.log.clear();
+        let id = bench.submit(read(3 * SECTOR, SECTOR), 0);
+        bench.run_failing(on_cache);
+        let answer = bench.answer(id);
+        assert_eq!((answer.result, answer.bytes[0]), (Ok(()), 4));
+        let devices: Vec<DeviceId> = bench.log.iter().map(|order| target(order).0).collect();
+        assert_eq!(devices, [DeviceId::Cache, BACKING]);
+        assert_eq!(bench.cache.stats().counters.cache_errors, 1);
+        assert_eq!(bench.get(3), Ok(4));
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_cache_device_that_takes_no_data_does_not_hurt_reads() {
+    let mut bench = bench(WriteMode::Through);
+    for _ in 0..2 {
+        let id = bench.submit(read(0, BLOCK), 0);
+        bench.run_failing(on_cache);
+        assert_eq!(bench.answer(id).bytes[7 * SECTOR as usize], 8);
+    }
+    assert_eq!(bench.cache.stats().valid_bytes, 0);
+    bench.check_idle();
+}
+
+#[test]
+fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
+    for mode in [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back] {
+        let mut bench = bench(mode);
+        let before = bench.cache.stats();
+        let ranges =
+            [(64 * BLOCK, 1), (64 * BLOCK - 1, 2), (u64::MAX, 1), (0, u64::MAX), (u64::MAX, u64::MAX)];
+        let kinds = [
+            Kind::Read,
+            Kind::Write { durable: true },
+            Kind::Zero { durable: true, may_unmap: true },
+            Kind::Trim,
+        ];
+        let mut refused = 0;
+        for volume in [VolumeId(0), VolumeId(1)] {
+            for (offset, len) in ranges {
+                for kind in kinds {
+                    // Refused requests have no use for a buffer, so the cache is asked past the bench.
+                    let mut orders = Vec::new();
+                    let request = Request { volume, kind, offset, len };
+                    let id = floe_block::RequestId(7);
+                    bench.cache.submit(id, request, &mut orders);
+                    let answer = floe_block::Order::Answer { request: id, result: Err(Fault::OutOfRange) };
+                    assert_eq!((orders.len(), orders[0]), (2, answer), "{request:?}");
+                    refused += 1;
+                }
+            }
+        }
+        let after = bench.cache.stats();
+        assert_eq!(after.requests.errors, refused);
+        assert_eq!((after.requests.reads, after.requests.read_bytes), (0, 0));
+        assert_eq!((after.counters, after.valid_bytes), (before.counters, 0));
+        let flush = Request { volume: VolumeId(0), kind: Kind::Flush, offset: u64::MAX, len: u64::MAX };
+        assert!(bench.ask(flush, 0).is_ok(), "a flush has no range");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn an_empty_request_at_the_very_end_is_answered() {
+    let mut bench = bench(WriteMode::Back);
+    for kind in [Kind::Read, Kind::Write { durable: false }, Kind::Trim] {
+        let request = Request { kind, ..read(64 * BLOCK, 0) };
+        assert_eq!(bench.ask(request, 1), Ok(Vec::new()));
+    }
+    assert!(bench.ordered(BACKING).is_empty());
+}
+
+#[test]
+fn a_request_larger_than_the_cache_is_served_right() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        let bytes = bench.ask(read(SECTOR / 2, 40 * BLOCK), 0).unwrap();
+        for sector in 1..320 {
+            assert_eq!(bytes[(sector * SECTOR) as usize], Bench::<floe_policy::Lru>::born(sector));
+        }
+        bench.put(8..328, 200);
+        assert_eq!([7, 8, 327, 328].map(|sector| bench.get(sector)), [Ok(8), Ok(200), Ok(200), Ok(29)]);
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn pass_through_caches_nothing() {
+    let mut bench = bench(WriteMode::Pass);
+    assert_eq!(bench.get(5), Ok(6));
+    bench.put(5..6, 200);
+    assert_eq!(bench.get(5), Ok(200));
+    assert!(bench.ordered(DeviceId::Cache).is_empty());
+    assert_eq!(bench.cache.stats().blocks_allocated(), 0);
+    bench.check_idle();
+}
+
+/// More pieces than may be under way at once; some of the later ones end as soon as they begin, in a shard whose
+/// turn was over when they were given out.
+#[test]
+fn pieces_that_end_at_once_do_not_leave_a_long_request_hanging() {
+    let mut config = config("4KiB", 1024 * SECTOR, WriteMode::Back);
+    config.shards = Some(4);
+    let mut bench = Bench::<floe_policy::Lru>::new(config, &[1024 * SECTOR]).numbered();
+    bench.put(128..256, 200);
+    let id = bench.submit(write(128 * SECTOR, 128 * SECTOR), 201);
+    bench.run_failing(|_| true); // lost: the cache device may hold either, the backing device neither
+    assert!(bench.answer(id).result.is_err());
+    for from in [0, 64, 100] {
+        assert_eq!(bench.ask(read(from * SECTOR, (256 - from) * SECTOR), 0), Err(Fault::Io));
+        bench.check_idle();
+    }
+}
+
+/// A fetch rounds out to whole blocks, so it can bring along sectors that are lost, which its own reader did not want.
+#[test]
+fn a_lost_sector_is_not_served_from_the_fetch_of_its_neighbour() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(1..2, 200);
+    let id = bench.submit(write(SECTOR, SECTOR), 201);
+    bench.run_failing(|_| true);
+    assert!(bench.answer(id).result.is_err());
+    for block in 1..20 {
+        bench.get(block * 8).unwrap(); // the block of the lost sector leaves
+    }
+    let neighbour = bench.submit(read(0, SECTOR), 0);
+    bench.complete_the(|order| on_backing(order) && is_read(order));
+    let lost = bench.submit(read(SECTOR, SECTOR), 0);
+    bench.run();
+    assert_eq!(bench.answer(neighbour).bytes[0], 1);
+    assert_eq!(bench.answer(lost).result, Err(Fault::Io));
+    bench.check_idle();
+}

@@ -1,0 +1,302 @@
+//! What a client sees of writes, and in which order devices see them.
+
+mod common;
+
+use common::*;
+use floe_block::{DeviceId, Fault, Kind, Order, Request, VolumeId, WriteMode};
+
+const BLOCK: u64 = 8 * SECTOR;
+const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+
+fn bench(mode: WriteMode) -> Bench {
+    Bench::new(config("32KiB", 4 * BLOCK, mode), &[64 * BLOCK, 64 * BLOCK]).numbered()
+}
+
+fn stable(bench: &Bench, sector: u64) -> u8 {
+    bench.devices[&BACKING].stable[(sector * SECTOR) as usize]
+}
+
+#[test]
+fn a_write_of_parts_of_sectors_reads_at_most_two() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        for (offset, len, sectors) in [
+            (SECTOR, 5 * SECTOR, 0),
+            (BLOCK + 1, 10, 1),
+            (2 * BLOCK, 10, 1),
+            (3 * BLOCK - 10, 10, 1),
+            (3 * BLOCK + 512, 6 * SECTOR, 2),
+            (5 * BLOCK - 512, 2 * SECTOR, 2),
+            (6 * BLOCK + 512, 5 * BLOCK, 2),
+        ] {
+            bench.log.clear();
+            assert!(bench.ask(write(offset, len), 200).is_ok());
+            let reads: Vec<_> = bench.log.iter().filter(|order| is_read(order)).collect();
+            let read_bytes: u64 = reads
+                .iter()
+                .filter(|order| {
+                    let (_, at, _) = target(order); // reads of victims that are cleaned are others' data
+                    on_backing(order) || (offset / SECTOR..=(offset + len) / SECTOR).contains(&(at / SECTOR))
+                })
+                .map(|order| target(order).2)
+                .sum();
+            if mode == WriteMode::Back {
+                assert!(read_bytes <= sectors * SECTOR + 4 * BLOCK, "{mode:?} {offset}");
+                let backing: u64 =
+                    bench.ordered(BACKING).iter().filter(|o| is_read(o)).map(|o| target(o).2).sum();
+                assert!(backing <= sectors * SECTOR);
+            } else {
+                assert_eq!(read_bytes, sectors * SECTOR, "{mode:?} {offset}");
+            }
+            let bytes = bench.ask(read(offset - offset.min(1), len + 2), 0).unwrap();
+            let skew = ((offset - offset.min(1)) % SECTOR) as usize + offset.min(1) as usize;
+            assert_ne!(bytes[skew + len as usize], 200, "{mode:?}: the byte after stays");
+            assert!(bytes[skew..skew + len as usize].iter().all(|byte| *byte == 200));
+        }
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_flush_brings_everything_to_the_backing_device_and_flushes_it_after_that() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(3..20, 200);
+    assert!(bench.ordered(BACKING).is_empty(), "write-back");
+    let id = bench.submit(flush(), 0);
+    assert!(bench.under_way.iter().all(|operation| on_cache(&operation.order) && is_read(&operation.order)));
+    while bench.under_way.len() > 1 || !matches!(bench.under_way[0].order, Order::Flush { .. }) {
+        assert!(bench.under_way.iter().all(|operation| !matches!(operation.order, Order::Flush { .. })));
+        bench.complete(0, None);
+    }
+    assert!((3..20).all(|sector| bench.devices[&BACKING].bytes[(sector * SECTOR) as usize] == 200));
+    assert!(bench.answers.is_empty(), "not before the device has flushed");
+    bench.complete(0, None);
+    assert_eq!(bench.answer(id).result, Ok(()));
+    assert!((3..20).all(|sector| stable(&bench, sector) == 200));
+    assert_eq!(bench.cache.stats().dirty_bytes, 0);
+    assert_eq!(bench.get(3), Ok(200));
+    assert!(bench.ordered(BACKING).iter().all(|order| !is_read(order)), "it stays cached");
+    bench.check_idle();
+}
+
+/// What is written while a round of cleaning runs is not part of it: a flush that comes then waits for the next.
+#[test]
+fn a_flush_during_a_round_waits_for_what_was_written_since_the_round_began() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..1, 200);
+    bench.clean();
+    let later = bench.submit(write(BLOCK, SECTOR), 201);
+    bench.complete_the(|order| on_cache(order) && is_write(order));
+    assert_eq!(bench.answer(later).result, Ok(()));
+    let id = bench.submit(flush(), 0);
+    bench.run();
+    assert_eq!(bench.answer(id).result, Ok(()));
+    assert_eq!((stable(&bench, 0), stable(&bench, 8)), (200, 201));
+    bench.check_idle();
+}
+
+#[test]
+fn a_flush_in_write_through_only_flushes() {
+    for mode in [WriteMode::Pass, WriteMode::Through, WriteMode::Around] {
+        let mut bench = bench(mode);
+        bench.put(3..20, 200);
+        bench.log.clear();
+        assert!(bench.ask(flush(), 0).is_ok());
+        assert!(matches!(bench.log[..], [Order::Flush { device: BACKING, .. }]));
+        assert!((3..20).all(|sector| stable(&bench, sector) == 200));
+    }
+}
+
+#[test]
+fn a_flush_that_cannot_bring_all_data_fails_and_the_next_tries_again() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..9, 200);
+    let id = bench.submit(flush(), 0);
+    bench.run_failing(|order| on_backing(order) && is_write(order));
+    assert_eq!(bench.answer(id).result, Err(Fault::Io));
+    assert_eq!(bench.cache.stats().dirty_bytes, 9 * SECTOR);
+    assert!(bench.ask(flush(), 0).is_ok());
+    assert_eq!((stable(&bench, 0), stable(&bench, 8)), (200, 200));
+    bench.check_idle();
+}
+
+#[test]
+fn a_volume_whose_backing_device_fails_does_not_fail_flushes_of_others() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..9, 200);
+    let other = |request: Request| Request { volume: VolumeId(1), ..request };
+    assert!(bench.ask(other(write(0, SECTOR)), 201).is_ok());
+    for _ in 0..2 {
+        let ids = [bench.submit(flush(), 0), bench.submit(other(flush()), 0)];
+        bench.run_failing(|order| target(order).0 == BACKING);
+        assert_eq!(ids.map(|id| bench.answer(id).result), [Err(Fault::Io), Ok(())]);
+    }
+    assert_eq!(bench.devices[&DeviceId::Backing(VolumeId(1))].stable[0], 201);
+    bench.check_idle();
+}
+
+#[test]
+fn a_dirty_block_is_clean_before_its_place_is_taken() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..32, 200); // the whole cache
+    bench.log.clear();
+    assert_eq!(bench.get(40), Ok(41));
+    let written = bench.log.iter().position(|order| on_backing(order) && is_write(order)).unwrap();
+    let stored = bench.log.iter().position(|order| on_cache(order) && is_write(order)).unwrap();
+    assert!(written < stored);
+    assert!((0..8).all(|sector| bench.devices[&BACKING].bytes[(sector * SECTOR) as usize] == 200));
+    assert!((0..32).all(|sector| bench.get(sector) == Ok(200)));
+    bench.check_idle();
+}
+
+#[test]
+fn a_block_that_cannot_be_cleaned_does_not_keep_others_out_for_ever() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..1, 200);
+    for block in 1..4 {
+        bench.get(block * 8).unwrap();
+    }
+    for block in 4..8 {
+        let id = bench.submit(read(block * BLOCK, SECTOR), 0);
+        bench.run_failing(|order| on_cache(order) && is_read(order)); // the dirty sector is not to be had
+        assert!(bench.answer(id).result.is_ok());
+    }
+    let before = bench.cache.stats().requests.read_hits;
+    assert_eq!(bench.get(7 * 8), Ok(57));
+    assert_eq!(bench.cache.stats().requests.read_hits, before + 1);
+    assert_eq!(bench.get(0), Ok(200));
+    bench.check_idle();
+}
+
+#[test]
+fn a_durable_write_is_written_through_in_every_mode() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        bench.put(2..3, 199);
+        let durable = Request { kind: Kind::Write { durable: true }, ..write(2 * SECTOR + 512, SECTOR) };
+        bench.log.clear();
+        assert!(bench.ask(durable, 200).is_ok());
+        let through = |order: &&Order| on_backing(order) && is_write(order);
+        let written: Vec<_> = bench.log.iter().filter(through).collect();
+        assert!(matches!(written[..], [Order::Write { durable: true, .. }]), "{mode:?}");
+        assert_eq!(bench.devices[&BACKING].stable[2 * SECTOR as usize + 512], 200);
+        let bytes = bench.ask(read(2 * SECTOR, 2 * SECTOR), 0).unwrap();
+        assert_eq!([bytes[511], bytes[512], bytes[4607], bytes[4608]], [199, 200, 200, 4]);
+        assert_eq!(bench.cache.stats().dirty_bytes, 0, "{mode:?}: what it touched is clean");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_write_around_drops_the_copy() {
+    let mut bench = bench(WriteMode::Around);
+    assert_eq!(bench.get(0), Ok(1));
+    assert_eq!(bench.cache.stats().valid_bytes, BLOCK);
+    bench.log.clear();
+    bench.put(0..2, 200);
+    assert!(bench.ordered(DeviceId::Cache).is_empty());
+    assert_eq!(bench.cache.stats().valid_bytes, BLOCK - 2 * SECTOR);
+    assert_eq!((bench.get(0), bench.get(1), bench.get(2)), (Ok(200), Ok(200), Ok(3)));
+    bench.check_idle();
+}
+
+#[test]
+fn a_trim_of_a_dirty_block_drops_it() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..8, 200);
+    bench.log.clear();
+    assert!(bench.ask(Request { kind: Kind::Trim, ..read(512, BLOCK - 512) }, 0).is_ok());
+    assert_eq!(bench.cache.stats().dirty_bytes, SECTOR, "the first sector is trimmed only in part: it stays");
+    assert!(bench.ask(flush(), 0).is_ok());
+    let written: u64 =
+        bench.ordered(BACKING).iter().filter(|order| is_write(order)).map(|o| target(o).2).sum();
+    assert_eq!(written, SECTOR);
+    assert_eq!(bench.get(0), Ok(200));
+    bench.check_idle();
+}
+
+#[test]
+fn zeroing_reads_as_zeros_to_the_byte() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        bench.put(0..16, 200);
+        let zero = Kind::Zero { durable: true, may_unmap: true };
+        assert!(bench.ask(Request { kind: zero, ..read(100, 8 * SECTOR) }, 0).is_ok());
+        let bytes = bench.ask(read(0, 16 * SECTOR), 0).unwrap();
+        assert!(bytes[..100].iter().all(|byte| *byte == 200));
+        assert!(bytes[100..100 + 8 * SECTOR as usize].iter().all(|byte| *byte == 0));
+        assert!(bytes[100 + 8 * SECTOR as usize..].iter().all(|byte| *byte == 200));
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_lost_dirty_sector_is_an_error_until_it_is_written_anew() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..4, 200);
+    let id = bench.submit(write(SECTOR, SECTOR), 201);
+    bench.run_failing(|_| true);
+    assert_eq!(bench.answer(id).result, Err(Fault::Io));
+    for _ in 0..2 {
+        assert_eq!(bench.get(1), Err(Fault::Io), "neither the older data nor the oldest");
+        assert_eq!(bench.ask(write(SECTOR + 512, 512), 202), Err(Fault::Io), "a part needs the rest");
+        assert_eq!((bench.get(0), bench.get(2)), (Ok(200), Ok(200)));
+        assert_eq!(bench.ask(flush(), 0), Err(Fault::Io), "an answered write has not survived");
+        let elsewhere = Request { volume: VolumeId(1), ..flush() };
+        assert!(bench.ask(elsewhere, 0).is_ok());
+    }
+    bench.put(1..2, 203);
+    assert_eq!(bench.get(1), Ok(203));
+    assert!(bench.ask(flush(), 0).is_ok());
+    bench.check_idle();
+}
+
+#[test]
+fn a_dirty_sector_that_cannot_be_read_now_is_an_error_and_not_older_data() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..4, 200);
+    let id = bench.submit(read(0, SECTOR), 0);
+    bench.run_failing(on_cache);
+    assert_eq!(bench.answer(id).result, Err(Fault::Io));
+    assert_eq!(bench.get(0), Ok(200), "it is still there");
+    bench.check_idle();
+}
+
+#[test]
+fn a_write_the_cache_device_does_not_take_goes_to_the_backing_device() {
+    let mut bench = bench(WriteMode::Back);
+    let id = bench.submit(write(0, SECTOR), 200);
+    bench.run_failing(on_cache);
+    assert_eq!(bench.answer(id).result, Ok(()));
+    assert_eq!(bench.devices[&BACKING].bytes[0], 200);
+    assert_eq!((bench.get(0), bench.get(1)), (Ok(200), Ok(2)));
+    bench.check_idle();
+}
+
+#[test]
+fn a_failed_write_through_drops_the_copy() {
+    let mut bench = bench(WriteMode::Through);
+    assert_eq!(bench.get(0), Ok(1));
+    let id = bench.submit(write(0, SECTOR), 200);
+    bench.complete(0, Some(SECTOR)); // it reached the device all the same
+    assert_eq!(bench.answer(id).result, Err(Fault::Io));
+    assert_eq!(bench.get(0), Ok(200));
+    bench.check_idle();
+}
+
+#[test]
+fn cleaning_for_a_round_and_to_make_room_at_once_is_no_error() {
+    let mut bench = bench(WriteMode::Back);
+    bench.put(0..1, 200);
+    for block in 1..4 {
+        bench.get(block * 8).unwrap();
+    }
+    let id = bench.submit(read(4 * BLOCK, SECTOR), 0);
+    bench.complete(0, None); // fetched; now the dirty block is cleaned to make room
+    bench.clean();
+    bench.run();
+    assert!(bench.answer(id).result.is_ok());
+    assert_eq!(bench.cache.stats().counters.cache_errors, 0);
+    assert_eq!(bench.get(0), Ok(200));
+    bench.check_idle();
+}
