@@ -78,7 +78,9 @@ fn main() {
             let choice: Choice = policy.parse().unwrap_or_else(|error| panic!("{error}"));
             let Measured { requests_per_us, miss_ratio, bytes_per_slot } =
                 with(&choice, Speed { trace: &trace, next_uses: &next_uses });
-            println!("{name:<5} {policy:<12} {requests_per_us:7.1} M/s  miss {miss_ratio:.4}  {bytes_per_slot:5.1} B/slot");
+            println!(
+                "{name:<5} {policy:<12} {requests_per_us:7.1} M/s  miss {miss_ratio:.4}  {bytes_per_slot:5.1} B/slot"
+            );
         }
     }
 }

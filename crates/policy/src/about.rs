@@ -63,7 +63,12 @@ impl Parameter {
     }
 
     /// A whole number.
-    pub const fn count(name: &'static str, default: u64, range: RangeInclusive<u64>, about: &'static str) -> Self {
+    pub const fn count(
+        name: &'static str,
+        default: u64,
+        range: RangeInclusive<u64>,
+        about: &'static str,
+    ) -> Self {
         let (min, max) = (*range.start() as f64, *range.end() as f64);
         Self { name, default: default as f64, min, max, whole: true, about }
     }
@@ -89,7 +94,9 @@ pub struct Parameters {
 impl Parameters {
     /// The default values.
     pub fn defaults(about: &About) -> Self {
-        Self { values: about.parameters.iter().map(|parameter| (parameter.name, parameter.default)).collect() }
+        Self {
+            values: about.parameters.iter().map(|parameter| (parameter.name, parameter.default)).collect(),
+        }
     }
 
     pub(crate) fn set(&mut self, name: &str, value: f64) {

@@ -61,7 +61,7 @@ impl Arc {
         let once_is_due = once > self.once_target || (seen == Some(AGAIN) && once == self.once_target);
         let list = if (once_is_due && once > 0.0) || self.cached.tail(AGAIN).is_none() { ONCE } else { AGAIN };
         let slot = self.cached.pop_tail(list)?;
-        self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot));
+        self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot), ());
         Some(slot)
     }
 
@@ -126,10 +126,12 @@ impl Eviction for Arc {
             let capacity = self.cached.capacity();
             let (t1, t2) = (self.cached.size(ONCE), self.cached.size(AGAIN));
             if t1 + self.ghosts.size(ONCE) >= capacity {
-                if t1 >= capacity {
-                    return self.cached.pop_tail(ONCE);
+                if t1 >= capacity
+                    && let Some(slot) = self.cached.pop_tail(ONCE)
+                {
+                    return Some(slot);
                 }
-                self.ghosts.shrink(ONCE, (capacity - t1).saturating_sub(1));
+                self.ghosts.shrink(ONCE, capacity.saturating_sub(t1 + 1));
             } else {
                 let spoken_for = t1 + t2 + self.ghosts.size(ONCE);
                 self.ghosts.shrink(AGAIN, (2 * capacity).saturating_sub(spoken_for + 1));

@@ -7,22 +7,29 @@
 use crate::index::{Index, Tag};
 use crate::{Lists, Slot};
 
-/// `N` lists of tags, each from newest to oldest.
+/// `N` lists of tags, each from newest to oldest, with a note for each.
 #[derive(Debug, Clone)]
-pub(crate) struct Ghosts<const N: usize> {
+pub(crate) struct Ghosts<const N: usize, Note = ()> {
     order: Lists<N>,
     tags: Vec<Tag>,
+    notes: Vec<Note>,
     free: Vec<u32>,
     index: Index,
 }
 
-impl<const N: usize> Default for Ghosts<N> {
+impl<const N: usize, Note> Default for Ghosts<N, Note> {
     fn default() -> Self {
-        Self { order: Lists::default(), tags: Vec::new(), free: Vec::new(), index: Index::default() }
+        Self {
+            order: Lists::default(),
+            tags: Vec::new(),
+            notes: Vec::new(),
+            free: Vec::new(),
+            index: Index::default(),
+        }
     }
 }
 
-impl<const N: usize> Ghosts<N> {
+impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
     /// Makes room for `count` ghosts in all.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.order.reserve(count);
@@ -30,6 +37,7 @@ impl<const N: usize> Ghosts<N> {
         let known = self.tags.len();
         if count > known {
             self.tags.resize(count, Tag::default());
+            self.notes.resize(count, Note::default());
             self.free.reserve(count);
             self.free.extend((known..count).rev().map(|id| id as u32));
         }
@@ -49,17 +57,21 @@ impl<const N: usize> Ghosts<N> {
 
     /// Remembers a tag as the newest of a list.
     #[inline]
-    pub(crate) fn push(&mut self, list: usize, tag: Tag, weight: u64) {
-        self.take(tag);
+    pub(crate) fn push(&mut self, list: usize, tag: Tag, weight: u64, note: Note) {
         if self.free.is_empty() {
             let longest = (0..N).max_by_key(|&list| self.order.size(list)).unwrap_or(0);
             self.pop_oldest(if self.order.size(list) > 0 { list } else { longest });
         }
         if let Some(id) = self.free.pop() {
             self.tags[id as usize] = tag;
+            self.notes[id as usize] = note;
             self.order.set_weight(Slot(id), weight as u32);
             self.order.push_head(list, Slot(id));
-            self.index.insert(tag, id);
+            if let Some(old) = self.index.insert(tag, id) {
+                // Two keys with one tag: the newer one counts.
+                self.order.delink(Slot(old));
+                self.free.push(old);
+            }
         }
     }
 
@@ -69,6 +81,13 @@ impl<const N: usize> Ghosts<N> {
         let id = self.index.remove(tag)?;
         self.free.push(id);
         self.order.delink(Slot(id))
+    }
+
+    /// Forgets a tag and says in which list it was and what was noted.
+    #[inline]
+    pub(crate) fn take_note(&mut self, tag: Tag) -> Option<(usize, Note)> {
+        let note = self.notes[self.index.find(tag)? as usize];
+        Some((self.take(tag)?, note))
     }
 
     /// Forgets the oldest tag of a list.
@@ -91,6 +110,7 @@ impl<const N: usize> Ghosts<N> {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.order.memory_bytes()
             + (self.tags.capacity() + self.free.capacity()) * size_of::<u32>()
+            + self.notes.capacity() * size_of::<Note>()
             + self.index.memory_bytes()
     }
 }

@@ -1,7 +1,7 @@
 //! A ghost queue without links: which keys left during the last so many departures.
 //!
-//! Each departure gets the next number and is stored with it in one of eight places of the tag's bucket, one cache
-//! line; a ghost whose number is too long ago counts as forgotten, so the queue needs no order (S3-FIFO, section
+//! Each departure gets the next number and is stored with it in the tag's bucket, one cache line of eight ghosts that
+//! move up for it; a ghost whose number is too long ago counts as forgotten, so the queue needs no order (S3-FIFO, section
 //! 4.2). A bucket that overflows forgets its oldest early: one ghost in fifty at the load chosen here.
 
 use crate::index::Tag;
@@ -12,11 +12,18 @@ const PLACES: usize = 8;
 /// Ghosts per bucket when the table is full. A bucket of eight overflows in 2 % of cases.
 const LOAD: usize = 4;
 
+/// The ghosts of a bucket, newest first. Tag 0 with number 0 is empty.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(align(64))]
+struct Bucket {
+    tags: [u32; PLACES],
+    departed: [u32; PLACES],
+}
+
 /// Tags of the last departures.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GhostTable {
-    /// `tag << 32 | number of the departure`; 0 is empty.
-    buckets: Vec<[u64; PLACES]>,
+    buckets: Vec<Bucket>,
     departures: u32,
 }
 
@@ -25,12 +32,12 @@ impl GhostTable {
     pub(crate) fn reserve(&mut self, count: usize) {
         let buckets = count.div_ceil(LOAD);
         if buckets > self.buckets.len() {
-            self.buckets = vec![[0; PLACES]; buckets];
+            self.buckets = vec![Bucket::default(); buckets];
         }
     }
 
     #[inline]
-    fn bucket(&mut self, tag: Tag) -> Option<&mut [u64; PLACES]> {
+    fn bucket(&mut self, tag: Tag) -> Option<&mut Bucket> {
         let at = (u64::from(tag.spread()) * self.buckets.len() as u64) >> 32;
         self.buckets.get_mut(at as usize)
     }
@@ -41,15 +48,10 @@ impl GhostTable {
         self.departures = self.departures.wrapping_add(1);
         let now = self.departures;
         if let Some(bucket) = self.bucket(tag) {
-            let mut oldest = 0;
-            let mut age = 0;
-            for (at, entry) in bucket.iter().enumerate() {
-                let entry_age = if *entry == 0 { u32::MAX } else { now.wrapping_sub(*entry as u32) };
-                if entry_age > age {
-                    (oldest, age) = (at, entry_age);
-                }
-            }
-            bucket[oldest] = u64::from(tag.bits()) << 32 | u64::from(now);
+            bucket.tags.copy_within(..PLACES - 1, 1);
+            bucket.departed.copy_within(..PLACES - 1, 1);
+            bucket.tags[0] = tag.bits();
+            bucket.departed[0] = now;
         }
     }
 
@@ -58,17 +60,17 @@ impl GhostTable {
     pub(crate) fn take(&mut self, tag: Tag, limit: u64) -> bool {
         let now = self.departures;
         let Some(bucket) = self.bucket(tag) else { return false };
-        let mut recent = false;
-        for entry in bucket.iter_mut() {
-            if (*entry >> 32) as u32 == tag.bits() && *entry != 0 {
-                recent |= u64::from(now.wrapping_sub(*entry as u32)) < limit;
-                *entry = 0;
-            }
+        let same = (0..PLACES).fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
+        if same == 0 {
+            return false;
         }
-        recent
+        let at = same.trailing_zeros() as usize % PLACES;
+        let departed = std::mem::take(&mut bucket.departed[at]);
+        bucket.tags[at] = 0;
+        departed != 0 && u64::from(now.wrapping_sub(departed)) < limit
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.buckets.capacity() * size_of::<[u64; PLACES]>()
+        self.buckets.capacity() * size_of::<Bucket>()
     }
 }

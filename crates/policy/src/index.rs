@@ -86,14 +86,17 @@ impl Index {
         self.place(tag).map(|at| self.entries[at] as u32 - 1)
     }
 
-    /// Adds a tag that is not in the index. There must be room.
+    /// Gives a tag a number and says which one it had. There must be room.
     #[inline]
-    pub(crate) fn insert(&mut self, tag: Tag, id: u32) {
+    pub(crate) fn insert(&mut self, tag: Tag, id: u32) -> Option<u32> {
         let mut at = self.home(tag);
-        while self.entries[at] != EMPTY {
+        let mut entry = self.entries[at];
+        while entry != EMPTY && (entry >> 32) as u32 != tag.0 {
             at = self.next(at);
+            entry = self.entries[at];
         }
         self.entries[at] = u64::from(tag.0) << 32 | u64::from(id + 1);
+        (entry != EMPTY).then(|| entry as u32 - 1)
     }
 
     /// Takes a tag out and says which number it had.

@@ -24,8 +24,10 @@
 //! ```
 
 mod about;
+mod frequency;
 mod ghost;
 mod ghost_table;
+mod heap;
 mod index;
 mod list;
 mod lists;
@@ -33,6 +35,7 @@ mod marks;
 mod order;
 mod random;
 pub mod registry;
+mod sketch;
 
 pub use about::{About, Parameter, Parameters, Policy};
 pub use list::List;
@@ -76,4 +79,9 @@ policies! {
     arc::Arc,
     s3_fifo::S3Fifo,
     sieve::Sieve,
+    lfu::Lfu,
+    lirs::Lirs,
+    qdlp::Qdlp,
+    w_tinylfu::WTinyLfu,
+    belady::Belady,
 }

@@ -36,6 +36,7 @@ pub struct Lists<const N: usize> {
     sizes: [u64; N],
     len: usize,
     capacity: Option<u64>,
+    assumed: Option<u64>,
     frozen: Vec<Slot>,
     frozen_size: u64,
 }
@@ -49,6 +50,7 @@ impl<const N: usize> Default for Lists<N> {
             sizes: [0; N],
             len: 0,
             capacity: None,
+            assumed: None,
             frozen: Vec::new(),
             frozen_size: 0,
         }
@@ -90,10 +92,15 @@ impl<const N: usize> Lists<N> {
         self.capacity = Some(weight);
     }
 
+    /// Assumes this capacity until one is set.
+    pub(crate) fn assume_slots(&mut self, slots: usize) {
+        self.assumed = Some(slots as u64);
+    }
+
     /// What the lists may hold: the capacity (the number of slots where none was set) without what is frozen.
     #[inline]
     pub fn capacity(&self) -> u64 {
-        self.capacity.unwrap_or(self.slots() as u64).saturating_sub(self.frozen_size)
+        self.capacity.or(self.assumed).unwrap_or(self.slots() as u64).saturating_sub(self.frozen_size)
     }
 
     /// The number of slots in the lists or frozen.
@@ -176,6 +183,23 @@ impl<const N: usize> Lists<N> {
         if N > 1 {
             self.list_of[slot.index()] = list as u8;
         }
+    }
+
+    /// Puts a slot next to another one, on its hot side; at the cold end where there is no other.
+    #[inline]
+    pub fn push_hotter(&mut self, list: usize, slot: Slot, than: Option<Slot>) {
+        debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
+        let own = slot.0 + N as u32;
+        let colder = than.map_or(list as u32, |than| than.0 + N as u32);
+        let hotter = self.links[colder as usize].hotter;
+        self.links[own as usize] = Link { colder, hotter };
+        self.links[colder as usize].hotter = own;
+        self.links[hotter as usize].colder = own;
+        if N > 1 {
+            self.list_of[slot.index()] = list as u8;
+        }
+        self.sizes[list] += self.weight(slot);
+        self.len += 1;
     }
 
     /// Takes a listed slot out of its neighbours' links.
@@ -305,6 +329,11 @@ impl<const N: usize> Lists<N> {
                 self.frozen.push(slot);
             }
         }
+    }
+
+    /// The slots frozen, and perhaps some that were and have left since.
+    pub fn frozen(&self) -> &[Slot] {
+        &self.frozen
     }
 
     /// Puts each frozen slot back at the hot end of its list, in the order in which they were frozen.

@@ -165,8 +165,13 @@ pub fn table() -> String {
             .iter()
             .map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about))
             .collect();
-        text +=
-            &format!("| {} | {kind} | {} | {} | {} |\n", about.name, about.idea, parameters.join("; "), about.source);
+        text += &format!(
+            "| {} | {kind} | {} | {} | {} |\n",
+            about.name,
+            about.idea,
+            parameters.join("; "),
+            about.source
+        );
     }
     text
 }

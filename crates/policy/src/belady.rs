@@ -1,0 +1,48 @@
+//! Belady's MIN: the entry whose next use is furthest away leaves. No policy misses less.
+//!
+//! It needs the future, so it only runs over recorded traces: each [`Access`] says when its key comes next, and owners
+//! report hits through [`Eviction::hit`]. What it leaves is the gap that any other policy could still close (Belady,
+//! "A study of replacement algorithms for virtual-storage computer", IBM Systems Journal, 1966). With entries of
+//! different weight it is no longer the optimum, which nobody can compute.
+
+use crate::heap::{Heap, ordered_by_heap};
+use crate::{About, Access, Eviction, NoMarks, Parameters, Policy, Slot};
+
+/// The offline optimum.
+#[derive(Debug, Clone, Default)]
+pub struct Belady {
+    /// By the complement of the next use, so that the furthest is the least.
+    nearest_last: Heap,
+}
+
+impl Policy for Belady {
+    const ABOUT: About = About::new("belady", "offline optimum: leaves when needed latest", "Belady, 1966");
+
+    fn new(_: &Parameters) -> Self {
+        Self::default()
+    }
+}
+
+impl Eviction for Belady {
+    type Marks = NoMarks;
+
+    fn marks(&self) -> &NoMarks {
+        &NoMarks
+    }
+
+    fn promote(&mut self, _: Slot) {}
+
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        self.nearest_last.push(slot, !access.next_use);
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.nearest_last.pop()
+    }
+
+    fn hit(&mut self, slot: Slot, access: &Access) {
+        self.nearest_last.change(slot, !access.next_use);
+    }
+
+    ordered_by_heap! { order: nearest_last }
+}

@@ -1,0 +1,209 @@
+//! Slots in a heap by a number: for policies that need the least of something that changes.
+//!
+//! A heap of four children per node in a flat array, the least at the root; where each slot stands is known, so that
+//! its number can change. Frozen slots leave the heap but keep their number. Sixteen bytes a slot.
+
+use crate::{Cursor, Slot};
+
+const CHILDREN: usize = 4;
+/// Place of a slot that is not there.
+const OUT: u32 = u32::MAX;
+/// Place of a slot that is frozen.
+const FROZEN: u32 = u32::MAX - 1;
+
+/// Slots by number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Heap {
+    heap: Vec<Slot>,
+    places: Vec<u32>,
+    keys: Vec<u64>,
+    frozen: Vec<Slot>,
+    frozen_len: usize,
+}
+
+impl Heap {
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        if slots > self.places.len() {
+            self.heap.reserve(slots - self.heap.len());
+            self.places.resize(slots, OUT);
+            self.keys.resize(slots, 0);
+        }
+    }
+
+    pub(crate) fn slots(&self) -> usize {
+        self.places.len()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len() + self.frozen_len
+    }
+
+    pub(crate) fn contains(&self, slot: Slot) -> bool {
+        self.places[slot.index()] < FROZEN
+    }
+
+    pub(crate) fn key(&self, slot: Slot) -> u64 {
+        self.keys[slot.index()]
+    }
+
+    pub(crate) fn push(&mut self, slot: Slot, key: u64) {
+        debug_assert_eq!(self.places[slot.index()], OUT, "slot {} is in the order already", slot.0);
+        self.keys[slot.index()] = key;
+        self.heap.push(slot);
+        self.sift_up(self.heap.len() - 1);
+    }
+
+    /// Changes the number of a slot in the heap; a slot that is not there keeps out.
+    pub(crate) fn change(&mut self, slot: Slot, key: u64) {
+        if self.contains(slot) {
+            let before = std::mem::replace(&mut self.keys[slot.index()], key);
+            let place = self.places[slot.index()] as usize;
+            if key < before { self.sift_up(place) } else { self.sift_down(place) }
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Slot> {
+        let least = *self.heap.first()?;
+        self.remove(least);
+        Some(least)
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        match self.places[slot.index()] {
+            OUT => {}
+            FROZEN => self.frozen_len -= 1,
+            place => self.take(place as usize),
+        }
+        self.places[slot.index()] = OUT;
+    }
+
+    fn take(&mut self, place: usize) {
+        self.heap.swap_remove(place);
+        if place < self.heap.len() {
+            self.sift_up(place);
+            let moved = self.heap[place];
+            self.sift_down(self.places[moved.index()] as usize);
+        }
+    }
+
+    fn sift_up(&mut self, mut place: usize) {
+        let slot = self.heap[place];
+        while place > 0 {
+            let parent = (place - 1) / CHILDREN;
+            if self.key(self.heap[parent]) <= self.key(slot) {
+                break;
+            }
+            self.put(place, self.heap[parent]);
+            place = parent;
+        }
+        self.put(place, slot);
+    }
+
+    fn sift_down(&mut self, mut place: usize) {
+        let slot = self.heap[place];
+        loop {
+            let children = place * CHILDREN + 1..(place * CHILDREN + 1 + CHILDREN).min(self.heap.len());
+            let Some(least) = children.min_by_key(|&child| self.key(self.heap[child])) else { break };
+            if self.key(self.heap[least]) >= self.key(slot) {
+                break;
+            }
+            self.put(place, self.heap[least]);
+            place = least;
+        }
+        self.put(place, slot);
+    }
+
+    fn put(&mut self, place: usize, slot: Slot) {
+        self.heap[place] = slot;
+        self.places[slot.index()] = place as u32;
+    }
+
+    pub(crate) fn transfer(&mut self, from: Slot, to: Slot) {
+        let place = std::mem::replace(&mut self.places[from.index()], OUT);
+        self.places[to.index()] = place;
+        self.keys[to.index()] = self.keys[from.index()];
+        match place {
+            OUT => {}
+            FROZEN => self.frozen.push(to),
+            place => self.heap[place as usize] = to,
+        }
+    }
+
+    /// Slots from the leaves to the root: roughly, not exactly, from the greatest number to the least.
+    pub(crate) fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        let end = if from == Cursor::START { self.heap.len() } else { self.heap.len().min(from.at as usize) };
+        let start = end.saturating_sub(Cursor::BATCH);
+        out.extend(self.heap[start..end].iter().rev());
+        if start == 0 { Cursor::END } else { Cursor { part: 1, at: start as u32 } }
+    }
+
+    pub(crate) fn freeze(&mut self, slots: &[Slot]) {
+        for &slot in slots {
+            if self.contains(slot) {
+                self.take(self.places[slot.index()] as usize);
+                self.places[slot.index()] = FROZEN;
+                self.frozen.push(slot);
+                self.frozen_len += 1;
+            }
+        }
+    }
+
+    pub(crate) fn thaw(&mut self) {
+        for slot in std::mem::take(&mut self.frozen) {
+            if self.places[slot.index()] == FROZEN {
+                self.frozen_len -= 1;
+                self.heap.push(slot);
+                self.sift_up(self.heap.len() - 1);
+            }
+        }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        (self.heap.capacity() + self.places.capacity() + self.frozen.capacity()) * size_of::<u32>()
+            + self.keys.capacity() * size_of::<u64>()
+    }
+}
+
+/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a [`Heap`].
+macro_rules! ordered_by_heap {
+    (order: $order:ident $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
+        fn reserve(&mut self, slots: usize) {
+            self.$order.reserve(slots);
+            $(self.$resized();)?
+        }
+
+        fn set_capacity(&mut self, _: u64) {}
+
+        fn len(&self) -> usize {
+            self.$order.len()
+        }
+
+        fn remove(&mut self, slot: $crate::Slot) {
+            self.$order.remove(slot);
+        }
+
+        fn transfer(&mut self, from: $crate::Slot, to: $crate::Slot) {
+            if from != to {
+                self.$order.transfer(from, to);
+                $(self.$moved(from, to);)?
+            }
+        }
+
+        fn rank(&self, from: $crate::Cursor, out: &mut Vec<$crate::Slot>) -> $crate::Cursor {
+            self.$order.rank(from, out)
+        }
+
+        fn freeze(&mut self, slots: &[$crate::Slot]) {
+            self.$order.freeze(slots);
+        }
+
+        fn thaw(&mut self) {
+            self.$order.thaw();
+        }
+
+        fn memory_bytes(&self) -> usize {
+            self.$order.memory_bytes() $(+ self.$memory())?
+        }
+    };
+}
+pub(crate) use ordered_by_heap;

@@ -1,0 +1,89 @@
+//! Least frequently used: who was hit least often leaves, and among equals who was hit longest ago.
+//!
+//! Hits are counted while an entry is cached and never forgotten until it leaves; a hit moves the entry up in a list
+//! ordered by count, in constant time (Shah, Mitra, Matani, 2010).
+//!
+//! Not to be used where popularity changes: yesterday's favourites hold their place, and on block traces it loses to
+//! everything else. It counts, above all, as a base for freezing, whose frozen part it fills with what is hit most.
+
+use crate::frequency::FrequencyList;
+use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Parameters, Policy, Ranked, Slot};
+
+/// Least frequently used.
+#[derive(Debug, Clone, Default)]
+pub struct Lfu {
+    order: FrequencyList,
+}
+
+impl Policy for Lfu {
+    const ABOUT: About = About::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
+
+    fn new(_: &Parameters) -> Self {
+        Self::default()
+    }
+}
+
+impl Eviction for Lfu {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    fn reserve(&mut self, slots: usize) {
+        self.order.reserve(slots);
+    }
+
+    fn set_capacity(&mut self, _: u64) {}
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    #[inline]
+    fn promote(&mut self, slot: Slot) {
+        self.order.hit(slot);
+    }
+
+    #[inline]
+    fn insert(&mut self, slot: Slot, _: &Access) {
+        self.order.insert(slot, 1);
+    }
+
+    #[inline]
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let coldest = self.order.coldest()?;
+        self.order.remove(coldest);
+        Some(coldest)
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.order.remove(slot);
+    }
+
+    fn transfer(&mut self, from: Slot, to: Slot) {
+        self.order.transfer(from, to);
+    }
+
+    fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        self.order.rank(from, out)
+    }
+
+    fn freeze(&mut self, slots: &[Slot]) {
+        self.order.freeze(slots);
+    }
+
+    fn thaw(&mut self) {
+        self.order.thaw();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.order.memory_bytes()
+    }
+}
+
+impl Ranked for Lfu {
+    fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.order.coldest_first()
+    }
+}

@@ -1,0 +1,83 @@
+//! How often a key was asked for lately, roughly, in eight bytes per entry of the cache.
+//!
+//! A count-min sketch of four-bit counters: a key has four counters in one cache line, each in a different pair of
+//! its words; an addition raises all four, the estimate is their minimum (Einziger, Friedman, Manes,
+//! "TinyLFU", TOS '17; the one-line layout is Caffeine's). Counts age: with every tenth addition per word one word of
+//! the table is halved in turn, which spreads TinyLFU's periodic reset evenly.
+
+use crate::random::mix;
+
+/// Words of sixteen counters in a cache line.
+const LINE: usize = 8;
+/// Additions per word of the table after which all counts have been halved once (TinyLFU's sample of ten times the
+/// cache).
+const ADDITIONS_PER_HALVING: u64 = 10;
+const COUNTER_MAX: u64 = 15;
+/// Clears in each counter the bit that a halving shifts in from its neighbour.
+const HALVED: u64 = 0x7777_7777_7777_7777;
+
+/// Approximate recent frequencies.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sketch {
+    lines: Vec<[u64; LINE]>,
+    additions: u64,
+    aged: usize,
+}
+
+impl Sketch {
+    /// Makes room for the frequencies of a cache of `entries`, forgetting all when the table has to grow.
+    pub(crate) fn reserve(&mut self, entries: usize) {
+        let lines = entries.div_ceil(LINE);
+        if lines > self.lines.len() {
+            self.lines = vec![[0; LINE]; lines];
+            self.aged = 0;
+        }
+    }
+
+    /// The line of a key and where its four counters are: word in the line, shift in the word.
+    #[inline]
+    fn counters(&self, key: u32) -> (usize, [(usize, u32); 4]) {
+        let hash = mix(u64::from(key));
+        let line = ((hash >> 32) * self.lines.len() as u64) >> 32;
+        let place = |row: usize| {
+            let bits = (hash >> (row * 5)) as usize;
+            (row * 2 + (bits & 1), ((bits >> 1 & 15) * 4) as u32)
+        };
+        (line as usize, [place(0), place(1), place(2), place(3)])
+    }
+
+    /// How often a key was added, at most 15.
+    #[inline]
+    pub(crate) fn estimate(&self, key: u32) -> u64 {
+        let (line, counters) = self.counters(key);
+        let Some(line) = self.lines.get(line) else { return 0 };
+        counters.iter().map(|&(word, shift)| line[word] >> shift & COUNTER_MAX).min().unwrap_or(0)
+    }
+
+    /// Counts a key.
+    #[inline]
+    pub(crate) fn add(&mut self, key: u32) {
+        let (line, counters) = self.counters(key);
+        let Some(line) = self.lines.get_mut(line) else { return };
+        for (word, shift) in counters {
+            if line[word] >> shift & COUNTER_MAX < COUNTER_MAX {
+                line[word] += 1 << shift;
+            }
+        }
+        self.additions += 1;
+        if self.additions.is_multiple_of(ADDITIONS_PER_HALVING) {
+            self.age();
+        }
+    }
+
+    /// Halves the counters of the next word.
+    fn age(&mut self) {
+        let word = &mut self.lines[self.aged / LINE][self.aged % LINE];
+        *word = *word >> 1 & HALVED;
+        self.aged = (self.aged + 1) % (self.lines.len() * LINE);
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.lines.capacity() * size_of::<[u64; LINE]>()
+    }
+}

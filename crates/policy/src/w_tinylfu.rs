@@ -1,0 +1,185 @@
+//! W-TinyLFU: a newcomer replaces the main list's victim only if it was asked for more often.
+//!
+//! New entries enter a small LRU window. Who falls out of it competes with the coldest entry of the main part, a
+//! segmented LRU, by the frequencies in a sketch that also remembers keys which are not cached. The size of the window
+//! climbs towards the better hit ratio (Einziger, Friedman, Manes, "TinyLFU", TOS '17; Einziger, Eytan, Friedman, Manes,
+//! "Adaptive Software Cache Management", Middleware '18).
+//!
+//! Not to be used where recency is all: the window has to grow before new entries stand a chance.
+
+use crate::index::Tag;
+use crate::lists::ordered_by_lists;
+use crate::sketch::Sketch;
+use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+
+const WINDOW: usize = 0;
+const PROBATION: usize = 1;
+const PROTECTED: usize = 2;
+
+/// Share of the main part that is protected (Caffeine).
+const PROTECTED_SHARE: f64 = 0.8;
+/// First step of the climb, as a share of the cache (Caffeine).
+const STEP: f64 = 0.0625;
+/// What is left of a step after it was taken (Caffeine).
+const STEP_DECAY: f64 = 0.98;
+/// Change of the hit ratio that starts the climb afresh (Caffeine).
+const RESTART: f64 = 0.05;
+/// Requests per entry between steps (Caffeine).
+const REQUESTS_PER_STEP: u64 = 10;
+/// The window stays below this share (Caffeine keeps a main part).
+const WINDOW_MAX: f64 = 0.8;
+/// Entries that one eviction moves from a window that has become too large.
+const MOVES_MAX: usize = 16;
+
+/// Admission by frequency behind an adaptive window.
+#[derive(Debug, Clone)]
+pub struct WTinyLfu {
+    segments: Lists<3>,
+    tags: Vec<Tag>,
+    sketch: Sketch,
+    window_share: f64,
+    adapts: bool,
+    step: f64,
+    window_target: u64,
+    protected_target: u64,
+    hits: u64,
+    requests: u64,
+    hit_ratio: Option<f64>,
+}
+
+impl WTinyLfu {
+    fn resized(&mut self) {
+        let slots = self.segments.slots();
+        self.tags.resize(slots, Tag::default());
+        self.sketch.reserve(slots);
+        let capacity = self.segments.capacity() as f64;
+        self.window_target = ((capacity * self.window_share) as u64).max(1);
+        self.protected_target = (capacity * (1.0 - self.window_share) * PROTECTED_SHARE) as u64;
+    }
+
+    /// Counts a request, and now and then takes a step of the climb.
+    #[inline]
+    fn count(&mut self, tag: Tag, hit: bool) {
+        self.sketch.add(tag.bits());
+        self.hits += u64::from(hit);
+        self.requests += 1;
+        if self.requests >= REQUESTS_PER_STEP * self.segments.slots() as u64 && self.adapts {
+            self.climb();
+        }
+    }
+
+    #[cold]
+    fn climb(&mut self) {
+        let hit_ratio = self.hits as f64 / self.requests as f64;
+        if let Some(before) = self.hit_ratio {
+            let change = hit_ratio - before;
+            let step = if change >= 0.0 { self.step } else { -self.step };
+            self.step = if change.abs() >= RESTART { STEP.copysign(step) } else { step * STEP_DECAY };
+            self.window_share = (self.window_share + step).clamp(0.01, WINDOW_MAX);
+            self.resized();
+        }
+        self.hit_ratio = Some(hit_ratio);
+        (self.hits, self.requests) = (0, 0);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn memory(&self) -> usize {
+        self.tags.capacity() * size_of::<Tag>() + self.sketch.memory_bytes()
+    }
+
+    #[inline]
+    fn frequency(&self, slot: Slot) -> u64 {
+        self.sketch.estimate(self.tags[slot.index()].bits())
+    }
+}
+
+impl Policy for WTinyLfu {
+    const ABOUT: About = About::new(
+        "w-tinylfu",
+        "newcomers must be asked for more often than the victim, by a sketch",
+        "Einziger et al., TOS '17, Middleware '18",
+    )
+    .with(&[
+        Parameter::share("window", 0.01, "share of the window at the start"),
+        Parameter::count("adapt", 1, 0..=1, "whether the window adapts"),
+    ]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            segments: Lists::default(),
+            tags: Vec::new(),
+            sketch: Sketch::default(),
+            window_share: parameters.get("window"),
+            adapts: parameters.count("adapt") == 1,
+            step: STEP,
+            window_target: 0,
+            protected_target: 0,
+            hits: 0,
+            requests: 0,
+            hit_ratio: None,
+        }
+    }
+}
+
+impl Eviction for WTinyLfu {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    #[inline]
+    fn promote(&mut self, slot: Slot) {
+        let Some(segment) = self.segments.list_of(slot) else { return };
+        self.count(self.tags[slot.index()], true);
+        self.segments.move_to_head(if segment == WINDOW { WINDOW } else { PROTECTED }, slot);
+        while self.segments.size(PROTECTED) > self.protected_target {
+            match self.segments.tail(PROTECTED) {
+                Some(coldest) => self.segments.move_to_head(PROBATION, coldest),
+                None => break,
+            }
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        let tag = Tag::of(access.hash);
+        self.count(tag, false);
+        self.tags[slot.index()] = tag;
+        self.segments.set_weight(slot, access.weight);
+        self.segments.push_head(WINDOW, slot);
+    }
+
+    #[inline]
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        for _ in 0..MOVES_MAX {
+            match self.segments.tail(WINDOW) {
+                Some(coldest) if self.segments.size(WINDOW) > self.window_target => {
+                    self.segments.move_to_head(PROBATION, coldest);
+                }
+                _ => break,
+            }
+        }
+        let victim = self.segments.tail(PROBATION).or(self.segments.tail(PROTECTED));
+        let candidate = self.segments.tail(WINDOW).filter(|_| self.segments.size(WINDOW) >= self.window_target);
+        let loser = match (candidate, victim) {
+            (Some(candidate), Some(victim)) if self.frequency(candidate) > self.frequency(victim) => {
+                self.segments.move_to_head(PROBATION, candidate);
+                victim
+            }
+            (Some(candidate), _) => candidate,
+            (None, Some(victim)) => victim,
+            (None, None) => self.segments.tail(WINDOW)?,
+        };
+        self.segments.delink(loser);
+        Some(loser)
+    }
+
+    ordered_by_lists! {
+        order: segments, hottest: |_this| [PROTECTED, PROBATION, WINDOW],
+        resized: resized, moved: moved, memory: memory
+    }
+}

@@ -1,0 +1,82 @@
+//! Policies are chosen by name; what is wrong with a choice is said in one line.
+
+use floe_policy::POLICIES;
+use floe_policy::registry::{Choice, help, names, table};
+
+fn error(text: &str) -> String {
+    text.parse::<Choice>().expect_err("the text chooses no policy").to_string()
+}
+
+#[test]
+fn every_policy_is_found_by_its_name() {
+    for entry in POLICIES {
+        assert_eq!(entry.about.name.parse(), Ok(Choice::of(&entry.about)));
+    }
+    let names = names();
+    let mut distinct = names.clone();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), names.len(), "two policies share a name");
+}
+
+#[test]
+fn parameters_follow_the_name() {
+    for text in ["slru:segments=2", "prob-lru:q=0.9", "clock:bits=2", "2q:in=0.2:out=0.6"] {
+        assert_eq!(text.parse::<Choice>().expect("the choice is valid").to_string(), text);
+    }
+}
+
+#[test]
+fn unknown_names_are_answered_with_all_names() {
+    let error = error("mru");
+    assert!(error.starts_with("no policy is called `mru`; there are: "), "{error}");
+    assert!(names().iter().all(|name| error.contains(name)), "{error}");
+    assert!(!error.contains('\n'));
+}
+
+#[test]
+fn unknown_parameters_are_answered_with_the_known_ones() {
+    assert_eq!(error("slru:parts=4"), "policy slru has no parameter `parts`; it takes: segments (2..=8)");
+    assert_eq!(error("lru:parts=4"), "policy lru has no parameter `parts`; it takes none");
+}
+
+#[test]
+fn values_out_of_range_are_answered_with_the_range() {
+    for (text, given) in [("slru:segments=1", "1"), ("slru:segments=2.5", "2.5"), ("slru:segments", "")] {
+        let expected =
+            format!("policy slru: parameter segments is a whole number from 2 to 8, not `{given}`");
+        assert_eq!(error(text), expected);
+    }
+    assert_eq!(error("prob-lru:q=nan"), "policy prob-lru: parameter q is a number from 0 to 1, not `nan`");
+}
+
+#[test]
+fn the_help_names_every_policy_and_parameter() {
+    let help = help();
+    for entry in POLICIES {
+        assert!(help.contains(entry.about.name) && help.contains(entry.about.idea));
+        assert!(entry.about.parameters.iter().all(|parameter| help.contains(parameter.name)));
+    }
+}
+
+/// The table in the documentation is the registry's. With UPDATE_DOCS set, it is written instead of compared.
+#[test]
+fn the_documented_table_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md");
+    let text = format!(
+        "# The policies\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p floe-policy --test registry`. Left \
+         out: LRB, which needs a trained\nmodel. A FIFO-like policy's hits touch no list, so its throughput rises with \
+         the hit ratio; an LRU-like one's hits owe\na promotion, and past some hit ratio its throughput falls.\n\n{}",
+        table()
+    );
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/docs"))
+            .expect("the folder can be made");
+        std::fs::write(path, &text).expect("the table can be written");
+    }
+    assert_eq!(
+        std::fs::read_to_string(path).unwrap_or_default(),
+        text,
+        "docs/policies.md is stale: set UPDATE_DOCS"
+    );
+}
