@@ -61,6 +61,9 @@ impl Rig {
     /// Moves everything that can move, and takes in answers.
     fn turn(&mut self) {
         self.driver.advance();
+        if let Some(ring) = &self.ring {
+            ring.wait_until(Some(Instant::now())).unwrap(); // hands what was submitted to the kernel
+        }
         self.driver.take_answers(&mut self.answers);
         for Answer { request: id, result } in std::mem::take(&mut self.answers) {
             let at = self.pending.iter().position(|pending| pending.id == id).expect("each is answered once");

@@ -28,14 +28,30 @@ pub(super) struct Rounds {
     under_way: usize,
     /// The first failure of each volume.
     faults: Vec<(VolumeId, Fault)>,
-    /// Drains that the running round answers, and those for the next, each with the volume it is asked for.
-    serving: Vec<(u32, VolumeId)>,
-    waiting: Vec<(u32, VolumeId)>,
+    /// Drains that the running round answers, and those for the next.
+    serving: Vec<Drain>,
+    waiting: Vec<Drain>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Drain {
+    number: u32,
+    volume: VolumeId,
+    /// Some answered write of the volume was on no device when the drain came or since. That it has been replaced
+    /// meanwhile does not help: what replaced it need not be part of the round.
+    lost: bool,
 }
 
 impl Rounds {
     pub(super) fn is_idle(&self) -> bool {
         !self.running
+    }
+
+    /// Data of a volume has been lost: drains that came before cannot promise it.
+    pub(super) fn note_loss(&mut self, volume: VolumeId) {
+        for drain in self.serving.iter_mut().chain(&mut self.waiting) {
+            drain.lost |= drain.volume == volume;
+        }
     }
 
     /// Whether the round is to be looked after, asked once.
@@ -48,7 +64,8 @@ impl<E: Ranked + Default> Shard<E> {
     /// Brings everything that is dirty now to the backing devices; [`Event::Drained`] tells when, and whether all of
     /// `volume` is there.
     pub(crate) fn drain(&mut self, drain: u32, volume: VolumeId, orders: &mut Vec<Order>) {
-        self.rounds.waiting.push((drain, volume));
+        let lost = self.lost.range(Place::all_of(volume)).next().is_some();
+        self.rounds.waiting.push(Drain { number: drain, volume, lost });
         self.run_round(orders);
         self.run_ready(orders);
     }
@@ -90,15 +107,15 @@ impl<E: Ranked + Default> Shard<E> {
                 return;
             }
             self.rounds.running = false;
-            let (Rounds { faults, serving, .. }, lost) = (&mut self.rounds, &self.lost);
-            let result = |of: VolumeId| match faults.iter().find(|(volume, _)| *volume == of) {
+            let Rounds { faults, serving, .. } = &mut self.rounds;
+            let result = |drain: &Drain| match faults.iter().find(|(volume, _)| *volume == drain.volume) {
                 Some((_, fault)) => Err(*fault),
-                // A write that was answered is on no device: that everything is safe would be a lie.
-                None if lost.range(Place::all_of(of)).next().is_some() => Err(Fault::Io),
+                None if drain.lost => Err(Fault::Io),
                 None => Ok(()),
             };
             let served = serving.drain(..);
-            self.events.extend(served.map(|(drain, of)| Event::Drained { drain, result: result(of) }));
+            self.events
+                .extend(served.map(|drain| Event::Drained { drain: drain.number, result: result(&drain) }));
         }
     }
 

@@ -141,6 +141,9 @@ impl<E: Ranked + Default> Shard<E> {
         if self.tasks[id as usize].store_dirty {
             let volume = self.tasks[id as usize].volume;
             for dirty in self.directory.dirty_runs(block).map(|dirty| common(&dirty, &run)) {
+                if !dirty.is_empty() {
+                    self.rounds.note_loss(volume);
+                }
                 self.lost.extend(dirty.map(|sector| Place::new(volume, sector)));
             }
             let from = self.tasks[id as usize].data.span(&run);
