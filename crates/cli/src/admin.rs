@@ -7,20 +7,40 @@ use floe_export::status::{Latency, Status};
 use crate::error::CliError;
 use crate::{OrFail, output};
 
+const EXAMPLES: &str = "\
+Examples:
+  floe flush
+  floe stop --admin 127.0.0.1:10811";
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  floe status
+  floe status --json --admin 127.0.0.1:10811 | jq .read_hit_ratio";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The server's admin address
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS)]
+    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, value_parser = address)]
     admin: String,
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = STATUS_EXAMPLES)]
 pub(crate) struct StatusArguments {
     #[command(flatten)]
     server: Arguments,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
+}
+
+/// A host and a port as text, which is what sockets want.
+pub(crate) fn address(text: &str) -> Result<String, String> {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
+        _ => Err(format!("`{text}` is not an address; write HOST:PORT, such as {DEFAULT_ADDRESS}")),
+    }
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> Result<(), CliError> {

@@ -32,7 +32,7 @@ impl CliError {
 /// Prints help where it was asked for, and otherwise the first line of what clap has to say.
 pub(crate) fn explain(refusal: &clap::Error) -> ExitCode {
     if !refusal.use_stderr() {
-        print!("{}", refusal.render().ansi());
+        let _ = refusal.print(); // a reader who has seen enough and closed the pipe is no error
         return ExitCode::SUCCESS;
     }
     let text = refusal.render().to_string();

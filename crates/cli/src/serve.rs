@@ -11,9 +11,10 @@ use floe_device::{Device, Pool, Ring, Role, Spec};
 use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::server::{Server, ServerConfig};
 use floe_export::uri::Uri;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::OrFail;
+use crate::admin::address;
 use crate::error::CliError;
 use crate::size::Bytes;
 
@@ -40,15 +41,14 @@ floe.toml has the same settings without the dashes:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// A file with the settings, instead of giving them here
-    #[arg(long, value_name = "FILE", conflicts_with = "settings")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
     settings: Settings,
 }
 
 /// The settings, the same on the command line and in a file.
-#[derive(Debug, Default, Args, Deserialize)]
-#[group(id = "settings", multiple = true)]
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct Settings {
     /// The slow volume: file:PATH[,size=SIZE][,medium=NAME] or memory:SIZE[,medium=NAME]
@@ -102,7 +102,7 @@ pub(crate) struct Plan {
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let plan = match &arguments.config {
-        Some(file) => from_file(file)?.plan().map_err(|problem| in_file(file, &problem)),
+        Some(file) => from_file(file, &arguments.settings)?.plan().map_err(|problem| in_file(file, &problem)),
         None => arguments.settings.plan().map_err(CliError::usage),
     }?;
     log_to_stderr();
@@ -161,7 +161,11 @@ fn in_file(file: &Path, problem: &str) -> CliError {
     CliError::usage(format!("{}: {problem}", file.display()))
 }
 
-fn from_file(file: &Path) -> Result<Settings, CliError> {
+fn from_file(file: &Path, beside: &Settings) -> Result<Settings, CliError> {
+    if let Some(setting) = beside.first_given() {
+        let problem = format!("--{setting} cannot be given beside --config; write it in the file");
+        return Err(in_file(file, &problem));
+    }
     let text = std::fs::read_to_string(file).map_err(|error| in_file(file, &error.to_string()))?;
     toml::from_str(&text).map_err(|error| {
         let line = error.span().map(|span| 1 + text[..span.start].matches('\n').count());
@@ -171,6 +175,17 @@ fn from_file(file: &Path) -> Result<Settings, CliError> {
 }
 
 impl Settings {
+    /// The name of a setting that was given, if one was.
+    fn first_given(&self) -> Option<String> {
+        let settings = serde_json::to_value(self).expect("settings are plain values");
+        let given = |value: &serde_json::Value| match value {
+            serde_json::Value::Null | serde_json::Value::Bool(false) => false,
+            serde_json::Value::Array(values) => !values.is_empty(),
+            _ => true,
+        };
+        settings.as_object()?.iter().find(|(_, value)| given(value)).map(|(name, _)| name.clone())
+    }
+
     pub(crate) fn plan(self) -> Result<Plan, String> {
         fn named<T>(name: &str, value: Result<T, impl std::fmt::Display>) -> Result<T, String> {
             value.map_err(|error| format!("{name}: {error}"))
@@ -190,8 +205,7 @@ impl Settings {
             if self.listen.is_empty() { vec!["nbd://127.0.0.1:10809".to_owned()] } else { self.listen };
         let listen: Vec<Uri> =
             listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
-        let interval =
-            self.flush_interval.map(|text| named("flush-interval", humantime::parse_duration(&text)));
+        let interval = self.flush_interval.map(|text| named("flush-interval", duration(&text)));
         let mode = self.write.map(|mode| named("write", mode.parse())).transpose()?.unwrap_or_default();
         let flush_interval = interval.transpose()?;
         if flush_interval.is_some() && mode != WriteMode::Back {
@@ -212,13 +226,19 @@ impl Settings {
             server: ServerConfig {
                 volume: self.volume.unwrap_or_else(|| "floe".into()),
                 listen,
-                admin: self.admin.unwrap_or_else(|| DEFAULT_ADDRESS.into()),
+                admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
                 insecure: self.insecure,
                 flush_interval: flush_interval.unwrap_or(Duration::from_secs(5)),
                 cache_bytes,
             },
         })
     }
+}
+
+/// A time such as `500ms`, `5s` or `1min`.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| format!("`{text}` is not a duration; write 500ms, 5s or 1min"))
 }
 
 /// The size of the cache: what was asked for, what the spec says, or what is there.

@@ -1,108 +1,68 @@
-//! `floe simulate`: traces through the block cache's own code, without devices.
+//! `floe simulate`: traces through the caches' own code, without devices.
+
+mod blocks;
+mod objects;
 
 use clap::Args;
 use floe_block::{BlockSizes, WriteMode};
-use floe_lab::simulate::blocks::{Ordering, Outcome, Setup, simulate};
-use floe_trace::{Kind, Request};
 
 use crate::error::CliError;
-use crate::size::CacheSize;
-use crate::trace::{PROGRESS_EVERY, TraceArguments};
-use crate::{OrFail, output};
+use crate::size::Sizes;
+use crate::trace::TraceArguments;
 
 const EXAMPLES: &str = "\
 Examples:
+  floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,5%,10%,20%
+  floe simulate objects.csv --policy lru,sieve --bytes --size 1GiB --hit-us 10 --miss-us 500
+  floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("Policies:\n{}\n{EXAMPLES}", floe_policy::registry::help()))]
+#[group(id = "what", required = true, multiple = true, args = ["policy", "blocks"])]
 pub(crate) struct Arguments {
-    /// A trace of disk I/O, or of pages that can be read as such
+    /// A trace, compressed or not
     trace: String,
-    /// Block sizes of one cache, smallest to largest; repeat to compare caches
-    #[arg(long, value_name = "LIST", required = true)]
+    /// Policies to compare, such as lru,slru:segments=4,belady
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    policy: Vec<String>,
+    /// Simulate the block cache with these block sizes instead; repeat to compare
+    #[arg(long, value_name = "LIST")]
     blocks: Vec<BlockSizes>,
-    /// Cache size, in bytes or as a share of what the trace touches; repeat to compare
-    #[arg(long, value_name = "SIZE|SHARE%", required = true, value_delimiter = ',')]
-    size: Vec<CacheSize>,
-    /// When writes reach which device: through, around, back or pass
-    #[arg(long, value_name = "MODE", default_value = "back")]
+    /// Cache sizes: objects (1000), bytes (64KiB) or shares of what the trace touches (10%); a,b,c or from..=to:step
+    #[arg(long, value_name = "LIST", required = true)]
+    size: Sizes,
+    /// Count bytes: objects take their size
+    #[arg(long, conflicts_with = "blocks")]
+    bytes: bool,
+    /// Simulate a random share of the keys, and say how far off the result may be
+    #[arg(long, value_name = "SHARE", conflicts_with = "blocks")]
+    sample: Option<f64>,
+    /// Time a hit takes, to order policies by mean latency
+    #[arg(long, value_name = "MICROSECONDS", requires = "miss_us", conflicts_with = "blocks")]
+    hit_us: Option<f64>,
+    /// Time a miss takes
+    #[arg(long, value_name = "MICROSECONDS", requires = "hit_us")]
+    miss_us: Option<f64>,
+    /// When writes reach which device, with --blocks: through, around, back or pass
+    #[arg(long, value_name = "MODE", default_value = "back", requires = "blocks")]
     write: WriteMode,
-    /// Who leaves: lru or fifo
-    #[arg(long, value_name = "ORDER", default_value = "lru")]
-    policy: Ordering,
-    /// Number of shards
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Number of shards, with --blocks
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "blocks")]
     shards: u64,
-    /// How long written data stays in the cache only, in the trace's time
-    #[arg(long, value_name = "DURATION", default_value = "5s")]
+    /// How long written data stays in the cache only, in the trace's time, with --blocks
+    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks")]
     flush_interval: humantime::Duration,
     #[command(flatten)]
     open: TraceArguments,
-    /// One JSON object per cache instead of a table
+    /// One JSON object per run instead of a table
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let (requests, footprint_bytes) = load(arguments)?;
-    let setups: Vec<Setup> = arguments
-        .size
-        .iter()
-        .flat_map(|size| arguments.blocks.iter().map(move |sizes| (size, sizes)))
-        .map(|(size, sizes)| Setup {
-            sizes: sizes.clone(),
-            cache_bytes: size.of_footprint(footprint_bytes),
-            mode: arguments.write,
-            shards: arguments.shards,
-            ordering: arguments.policy,
-            clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
-        })
-        .collect();
-    let bar = output::progress(setups.len() as u64, "simulating");
-    let outcomes = on_all_cores(&setups, |setup| {
-        let outcome = simulate(&arguments.trace, &requests, setup);
-        bar.inc(1);
-        outcome
-    });
-    bar.finish_and_clear();
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
-    if arguments.json {
-        return outcomes.iter().try_for_each(output::json_line).or_failure();
-    }
-    print(&outcomes);
-    Ok(())
-}
-
-/// Reads the trace as disk I/O, and how many bytes it touches.
-fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
-    let mut trace = arguments.open.open(&arguments.trace, true)?;
-    if trace.kind() != Kind::Block {
-        return Err(CliError::usage(format!(
-            "{}: {} traces have no disk addresses, which --blocks needs",
-            arguments.trace,
-            trace.format()
-        )));
-    }
-    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
-    let progress = trace.progress();
-    let mut stats = floe_trace::Stats::new(trace.kind());
-    let mut requests = Vec::new();
-    for request in trace.by_ref() {
-        let request = request.or_usage()?;
-        stats.add(&request);
-        requests.push(request);
-        if (requests.len() as u64).is_multiple_of(PROGRESS_EVERY) {
-            bar.set_position(progress.bytes_read());
-        }
-    }
-    bar.finish_and_clear();
-    if trace.skipped() > 0 {
-        eprintln!("floe: {}: {} bad record(s) passed over", arguments.trace, trace.skipped());
-    }
-    let footprint_bytes = stats.info(&arguments.trace, trace.format().name()).footprint_bytes;
-    Ok((requests, footprint_bytes))
+    if arguments.blocks.is_empty() { objects::run(arguments) } else { blocks::run(arguments) }
 }
 
 /// Maps a list on as many threads as there are cores, keeping its order.
@@ -124,39 +84,4 @@ fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
     });
     done.sort_unstable_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()
-}
-
-fn print(outcomes: &[Outcome]) {
-    let columns = [
-        "blocks",
-        "size",
-        "read hits",
-        "write hits",
-        "backing read",
-        "backing written",
-        "cache read",
-        "cache written",
-        "metadata",
-        "mean block",
-        "mean missed",
-    ];
-    let mut table = output::table(&columns, 1);
-    let ratio =
-        |hits: u64, all: u64| if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) };
-    for outcome in outcomes {
-        table.add_row(vec![
-            outcome.blocks.clone(),
-            output::bytes(outcome.size),
-            ratio(outcome.read_hits, outcome.read_requests),
-            ratio(outcome.write_hits, outcome.write_requests),
-            output::bytes(outcome.backing_read_bytes),
-            output::bytes(outcome.backing_write_bytes),
-            output::bytes(outcome.cache_read_bytes),
-            output::bytes(outcome.cache_write_bytes),
-            output::bytes(outcome.metadata_bytes),
-            output::bytes(outcome.mean_block_bytes as u64),
-            output::bytes(outcome.mean_missed_bytes as u64),
-        ]);
-    }
-    output::print_table(&table);
 }

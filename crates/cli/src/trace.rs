@@ -33,7 +33,14 @@ impl TraceArguments {
     }
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  floe trace info disk.vscsi src1_0.csv.gz
+  floe trace info --as-blocks --json P2.lis.zst
+  floe trace info --format le64 --skip-bad keys.bin";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct InfoArguments {
     /// Trace files, compressed or not
     #[arg(required = true, value_name = "FILE")]

@@ -1,3 +1,5 @@
 //! Running caches over traces without devices.
 
 pub mod blocks;
+pub mod objects;
+pub mod stream;

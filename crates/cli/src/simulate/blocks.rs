@@ -1,0 +1,110 @@
+//! `floe simulate --blocks`: the block cache at several sizes and block sizes.
+
+use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
+use floe_trace::{Kind, Request};
+
+use super::{Arguments, on_all_cores};
+use crate::error::CliError;
+use crate::trace::PROGRESS_EVERY;
+use crate::{OrFail, output};
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let (requests, footprint_bytes) = load(arguments)?;
+    let ordering = match &arguments.policy[..] {
+        [] => floe_lab::simulate::blocks::Ordering::default(),
+        [policy] => policy.parse().or_usage()?,
+        _ => return Err(CliError::usage("--blocks takes one --policy, fifo or lru")),
+    };
+    let setups: Vec<Setup> = arguments
+        .size
+        .0
+        .iter()
+        .flat_map(|size| arguments.blocks.iter().map(move |sizes| (size, sizes)))
+        .map(|(size, sizes)| Setup {
+            sizes: sizes.clone(),
+            cache_bytes: size.of(footprint_bytes),
+            mode: arguments.write,
+            shards: arguments.shards,
+            ordering,
+            clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
+        })
+        .collect();
+    let bar = output::progress(setups.len() as u64, "simulating");
+    let outcomes = on_all_cores(&setups, |setup| {
+        let outcome = simulate(&arguments.trace, &requests, setup);
+        bar.inc(1);
+        outcome
+    });
+    bar.finish_and_clear();
+    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
+    if arguments.json {
+        return outcomes.iter().try_for_each(output::json_line).or_failure();
+    }
+    print(&outcomes);
+    Ok(())
+}
+
+/// Reads the trace as disk I/O, and how many bytes it touches.
+fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
+    let mut trace = arguments.open.open(&arguments.trace, true)?;
+    if trace.kind() != Kind::Block {
+        return Err(CliError::usage(format!(
+            "{}: {} traces have no disk addresses, which --blocks needs",
+            arguments.trace,
+            trace.format()
+        )));
+    }
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
+    let progress = trace.progress();
+    let mut stats = floe_trace::Stats::new(trace.kind());
+    let mut requests = Vec::new();
+    for request in trace.by_ref() {
+        let request = request.or_usage()?;
+        stats.add(&request);
+        requests.push(request);
+        if (requests.len() as u64).is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+    }
+    bar.finish_and_clear();
+    if trace.skipped() > 0 {
+        eprintln!("floe: {}: {} bad record(s) passed over", arguments.trace, trace.skipped());
+    }
+    let footprint_bytes = stats.info(&arguments.trace, trace.format().name()).footprint_bytes;
+    Ok((requests, footprint_bytes))
+}
+
+fn print(outcomes: &[Outcome]) {
+    let columns = [
+        "blocks",
+        "size",
+        "read hits",
+        "write hits",
+        "backing read",
+        "backing written",
+        "cache read",
+        "cache written",
+        "metadata",
+        "mean block",
+        "mean missed",
+    ];
+    let mut table = output::table(&columns, 1);
+    let ratio =
+        |hits: u64, all: u64| if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) };
+    for outcome in outcomes {
+        table.add_row(vec![
+            outcome.blocks.clone(),
+            output::bytes(outcome.size),
+            ratio(outcome.read_hits, outcome.read_requests),
+            ratio(outcome.write_hits, outcome.write_requests),
+            output::bytes(outcome.backing_read_bytes),
+            output::bytes(outcome.backing_write_bytes),
+            output::bytes(outcome.cache_read_bytes),
+            output::bytes(outcome.cache_write_bytes),
+            output::bytes(outcome.metadata_bytes),
+            output::bytes(outcome.mean_block_bytes as u64),
+            output::bytes(outcome.mean_missed_bytes as u64),
+        ]);
+    }
+    output::print_table(&table);
+}

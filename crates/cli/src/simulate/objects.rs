@@ -1,0 +1,130 @@
+//! `floe simulate --policy`: policies against each other.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
+use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use floe_policy::registry::Choice;
+use floe_trace::Kind;
+
+use super::{Arguments, on_all_cores};
+use crate::error::CliError;
+use crate::size::CacheSize;
+use crate::trace::PROGRESS_EVERY;
+use crate::{OrFail, output};
+
+/// What block traces are cut into.
+const BLOCK_BYTES: u64 = 4096;
+
+pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let policies: Vec<Choice> =
+        arguments.policy.iter().map(|policy| policy.parse().or_usage()).collect::<Result<_, _>>()?;
+    let rate = arguments.sample.unwrap_or(1.0);
+    if !(rate > 0.0 && rate <= 1.0) {
+        return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));
+    }
+    let latency = match (arguments.hit_us, arguments.miss_us) {
+        (Some(hit_us), Some(miss_us)) if hit_us >= 0.0 && miss_us >= 0.0 => Some(Latency { hit_us, miss_us }),
+        (None, None) => None,
+        _ => return Err(CliError::usage("--hit-us and --miss-us are times of at least 0")),
+    };
+    let in_bytes = arguments.bytes || arguments.size.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
+    let next_use = policies.iter().any(|policy| policy.name() == "belady");
+    let (stream, unit) = load(arguments, Keep { rate, sizes: in_bytes, next_use }, in_bytes)?;
+    let footprint = (stream.footprint as f64 / stream.rate) as u64;
+    let sizes = arguments.size.0.iter().map(|size| size.of(footprint * unit) / unit);
+    let runs: Vec<Run> = sizes
+        .flat_map(|size| policies.iter().map(move |policy| Run { policy: policy.clone(), size }))
+        .collect();
+    if let Some(run) = runs.iter().find(|run| run.size == 0) {
+        return Err(CliError::usage(format!(
+            "--size: a share of {footprint} leaves room for nothing ({})",
+            run.policy
+        )));
+    }
+    let outcomes = simulate_all(arguments, &stream, &runs, latency);
+    if arguments.json {
+        return outcomes.iter().try_for_each(output::json_line).or_failure();
+    }
+    print(outcomes, if in_bytes && unit == 1 { output::bytes } else { |count: u64| count.to_string() });
+    Ok(())
+}
+
+/// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no sizes.
+fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u64), CliError> {
+    let mut trace = arguments.open.open(&arguments.trace, false)?;
+    let blocks = trace.kind() == Kind::Block;
+    if in_bytes && trace.kind() == Kind::Key {
+        return Err(CliError::usage(format!(
+            "{}: a trace of keys has no sizes; give --size as a count or a share",
+            arguments.trace
+        )));
+    }
+    let mut builder = Builder::new(trace.kind(), Keep { sizes: keep.sizes && !blocks, ..keep }, BLOCK_BYTES);
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
+    let progress = trace.progress();
+    for (request, count) in trace.by_ref().zip(0u64..) {
+        builder.add(&request.or_usage()?).or_usage()?;
+        if count.is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+    }
+    bar.finish_and_clear();
+    if trace.skipped() > 0 {
+        eprintln!("floe: {}: {} bad record(s) passed over", arguments.trace, trace.skipped());
+    }
+    let unit = if blocks && in_bytes { BLOCK_BYTES } else { 1 };
+    Ok((builder.finish().or_usage()?, unit))
+}
+
+fn simulate_all(
+    arguments: &Arguments,
+    stream: &Stream,
+    runs: &[Run],
+    latency: Option<Latency>,
+) -> Vec<Outcome> {
+    let bar = output::progress((stream.keys.len() * runs.len()) as u64, "simulating");
+    let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
+    let outcomes = std::thread::scope(|scope| {
+        // The flag and the count are for the eye only: nothing else is read by them.
+        scope.spawn(|| {
+            while !ended.load(Relaxed) {
+                bar.set_position(done.load(Relaxed));
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+        });
+        let outcomes = on_all_cores(runs, |run| simulate(&arguments.trace, stream, run, latency, &done));
+        ended.store(true, Relaxed);
+        outcomes
+    });
+    bar.finish_and_clear();
+    outcomes
+}
+
+/// Best first at each size, by latency where that is known.
+fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
+    let rank = |outcome: &Outcome| outcome.mean_latency_us.unwrap_or(outcome.miss_ratio);
+    outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(rank(a).total_cmp(&rank(b))));
+    let latency = outcomes.iter().any(|outcome| outcome.mean_latency_us.is_some());
+    let mut columns = vec!["policy", "size", "requests", "hits", "miss ratio", "byte miss ratio"];
+    columns.extend(latency.then_some("mean latency"));
+    columns.extend(["requests/s", "bytes an object"]);
+    let mut table = output::table(&columns, 1);
+    for outcome in &outcomes {
+        let error = outcome.miss_ratio_error.map_or(String::new(), |error| format!(" ± {error:.4}"));
+        let mut cells = vec![
+            outcome.policy.clone(),
+            size(outcome.size),
+            outcome.requests.to_string(),
+            outcome.hits.to_string(),
+            format!("{:.4}{error}", outcome.miss_ratio),
+            format!("{:.4}", outcome.byte_miss_ratio),
+        ];
+        cells.extend(outcome.mean_latency_us.map(output::microseconds));
+        cells.push(format!("{:.1} M", outcome.requests_per_second / 1e6));
+        cells.push(format!("{:.1}", outcome.policy_bytes_per_object));
+        table.add_row(cells);
+    }
+    output::print_table(&table);
+}

@@ -1,0 +1,202 @@
+//! A trace as a simulator wants it: keys made dense once, so that every policy and size runs over plain arrays.
+//!
+//! With a sampling rate below 1 only the requests of a random part of the keys are kept (SHARDS, Waldspurger et al.,
+//! FAST '15): which keys is decided by a hash, so all requests of a key stay together, and a cache of `rate` times the
+//! size sees `rate` of the misses.
+
+use floe_policy::mix;
+use floe_trace::{Kind, Op, Request};
+use hashbrown::HashMap;
+
+/// Marks a request whose key does not come back.
+pub const NEVER: u32 = u32::MAX;
+
+/// Scales a hash to the share of keys below it.
+const HASH_RANGE: f64 = 18_446_744_073_709_551_616.0; // 2^64
+
+/// A change of the hash, so that which keys are sampled does not depend on what policies hash.
+const SAMPLE_SALT: u64 = 0x5eed_5a3b_1e00_0001;
+
+/// What of a trace to keep.
+#[derive(Debug, Clone, Copy)]
+pub struct Keep {
+    /// Share of keys, above 0 and at most 1.
+    pub rate: f64,
+    /// Sizes of objects, for sizes in bytes.
+    pub sizes: bool,
+    /// When each key comes back, for Belady.
+    pub next_use: bool,
+}
+
+/// A trace in memory.
+#[derive(Debug, Clone, Default)]
+pub struct Stream {
+    /// The key of each request, from 0 to `distinct - 1` in order of appearance.
+    pub keys: Vec<u32>,
+    /// How many distinct keys there are.
+    pub distinct: usize,
+    /// The number of each dense key in the trace.
+    pub numbers: Vec<u64>,
+    /// The size of each request's object, where sizes are kept.
+    pub sizes: Option<Vec<u32>>,
+    /// The request at which each request's key comes back, or [`NEVER`], where that is kept.
+    pub next_use: Option<Vec<u32>>,
+    /// Which requests write, one bit each.
+    writes: Vec<u64>,
+    /// Requests of the whole trace, sampled or not.
+    pub requests: u64,
+    /// Share of keys kept.
+    pub rate: f64,
+    /// Bytes in the distinct objects at the size each was first seen with, or the number of keys without sizes.
+    pub footprint: u64,
+}
+
+/// Why a trace cannot be made a stream.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StreamError {
+    /// More requests than numbers for them.
+    #[error("the trace has more than {} requests or keys; sample it with --sample 0.01", u32::MAX)]
+    TooLong,
+    /// Nothing is left.
+    #[error("no request is left of the trace; a larger --sample keeps more")]
+    Empty,
+}
+
+/// Makes a stream of requests, one at a time.
+#[derive(Debug)]
+pub struct Builder {
+    keep: Keep,
+    threshold: u64,
+    dense: HashMap<u64, u32, foldhash::fast::FixedState>,
+    last_use: Vec<u32>,
+    stream: Stream,
+    block_bytes: Option<u64>,
+}
+
+impl Builder {
+    /// A builder for a trace of a kind. Block traces become keys of `block_bytes` each.
+    pub fn new(kind: Kind, keep: Keep, block_bytes: u64) -> Self {
+        let threshold = if keep.rate >= 1.0 { u64::MAX } else { (keep.rate * HASH_RANGE) as u64 };
+        let stream = Stream {
+            sizes: keep.sizes.then(Vec::new),
+            next_use: keep.next_use.then(Vec::new),
+            rate: keep.rate.min(1.0),
+            ..Stream::default()
+        };
+        let block_bytes = (kind == Kind::Block).then_some(block_bytes);
+        Self { keep, threshold, dense: HashMap::default(), last_use: Vec::new(), stream, block_bytes }
+    }
+
+    /// Takes in a request of the trace. Deletions are passed over: policies are compared on what is asked for.
+    ///
+    /// # Errors
+    /// When there are too many.
+    #[inline]
+    pub fn add(&mut self, request: &Request) -> Result<(), StreamError> {
+        if request.op == Op::Delete {
+            return Ok(());
+        }
+        let writes = request.op == Op::Write;
+        let Some(block_bytes) = self.block_bytes else {
+            return self.add_key(request.key, request.bytes, writes);
+        };
+        let first = request.key / block_bytes;
+        let last = (request.key + request.bytes.max(1) - 1) / block_bytes;
+        let volume = u64::from(request.volume) << 44;
+        (first..=last).try_for_each(|block| self.add_key(volume | block, block_bytes, writes))
+    }
+
+    #[inline]
+    fn add_key(&mut self, number: u64, bytes: u64, writes: bool) -> Result<(), StreamError> {
+        self.stream.requests += 1;
+        if self.threshold != u64::MAX && mix(number ^ SAMPLE_SALT) > self.threshold {
+            return Ok(());
+        }
+        let at = u32::try_from(self.stream.keys.len())
+            .ok()
+            .filter(|at| *at != NEVER)
+            .ok_or(StreamError::TooLong)?;
+        let size = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
+        let fresh = self.stream.numbers.len() as u32;
+        let key = *self.dense.entry(number).or_insert(fresh);
+        if key == fresh {
+            self.stream.numbers.push(number);
+            self.stream.footprint += if self.keep.sizes { u64::from(size) } else { 1 };
+        }
+        self.stream.keys.push(key);
+        if let Some(sizes) = &mut self.stream.sizes {
+            sizes.push(size);
+        }
+        if let Some(next_use) = &mut self.stream.next_use {
+            if key == fresh {
+                self.last_use.push(at);
+            } else {
+                next_use[std::mem::replace(&mut self.last_use[key as usize], at) as usize] = at;
+            }
+            next_use.push(NEVER);
+        }
+        if at.is_multiple_of(64) {
+            self.stream.writes.push(0);
+        }
+        self.stream.writes[at as usize / 64] |= u64::from(writes) << (at % 64);
+        Ok(())
+    }
+
+    /// The stream.
+    ///
+    /// # Errors
+    /// When no request is left.
+    pub fn finish(mut self) -> Result<Stream, StreamError> {
+        self.stream.distinct = self.stream.numbers.len();
+        if self.stream.keys.is_empty() { Err(StreamError::Empty) } else { Ok(self.stream) }
+    }
+}
+
+impl Stream {
+    /// Whether a request writes.
+    #[inline]
+    pub fn writes(&self, request: usize) -> bool {
+        self.writes[request / 64] >> (request % 64) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream(keys: &[u64], keep: Keep) -> Stream {
+        let mut builder = Builder::new(Kind::Key, keep, 4096);
+        for &key in keys {
+            builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
+        }
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn keys_become_dense_and_know_when_they_come_back() {
+        let stream = stream(&[70, 5, 70, 9, 5], Keep { rate: 1.0, sizes: false, next_use: true });
+        assert_eq!(stream.keys, [0, 1, 0, 2, 1]);
+        assert_eq!(stream.numbers, [70, 5, 9]);
+        assert_eq!(stream.next_use.unwrap(), [2, 4, NEVER, NEVER, NEVER]);
+        assert_eq!((stream.distinct, stream.footprint, stream.requests), (3, 3, 5));
+    }
+
+    #[test]
+    fn a_sample_keeps_all_requests_of_a_share_of_the_keys() {
+        let keys: Vec<u64> = (0..40_000).map(|at| at % 10_000).collect();
+        let stream = stream(&keys, Keep { rate: 0.1, sizes: false, next_use: false });
+        assert_eq!(stream.requests, 40_000);
+        assert_eq!(stream.keys.len(), 4 * stream.distinct);
+        assert!((900..1100).contains(&stream.distinct), "{}", stream.distinct);
+    }
+
+    #[test]
+    fn a_block_request_becomes_the_blocks_it_touches() {
+        let mut builder = Builder::new(Kind::Block, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        builder.add(&Request { time_ns: 0, key: 4000, bytes: 8192, volume: 0, op: Op::Write }).unwrap();
+        builder.add(&Request { time_ns: 0, key: 8192, bytes: 1, volume: 0, op: Op::Read }).unwrap();
+        let stream = builder.finish().unwrap();
+        assert_eq!(stream.keys, [0, 1, 2, 2]);
+        assert_eq!((0..4).map(|at| stream.writes(at)).collect::<Vec<_>>(), [true, true, true, false]);
+    }
+}
