@@ -24,6 +24,7 @@
 //! ```
 
 mod about;
+mod bag;
 mod frequency;
 mod ghost;
 mod ghost_table;
@@ -83,5 +84,10 @@ policies! {
     lirs::Lirs,
     qdlp::Qdlp,
     w_tinylfu::WTinyLfu,
+    lru_k::LruK,
+    sampled::Sampled,
+    hyperbolic::Hyperbolic,
+    lfru::Lfru,
+    lecar::LeCaR,
     belady::Belady,
 }

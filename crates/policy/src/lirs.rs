@@ -196,19 +196,11 @@ impl Eviction for Lirs {
     }
 
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        let victim = self.roles.pop_tail(QUEUE);
-        if let Some(node) = victim {
-            if self.stack.contains(node) {
-                self.leave_ghost(node);
-            }
+        let victim = self.roles.pop_tail(QUEUE).or_else(|| self.roles.pop_tail(LOW))?;
+        if self.stack.contains(victim) {
+            self.leave_ghost(victim);
         }
-        let victim = victim.or_else(|| {
-            let coldest = self.stack.tail(STACK)?;
-            self.stack.delink(coldest);
-            self.roles.delink(coldest);
-            self.prune();
-            Some(coldest)
-        })?;
+        self.prune();
         Some(Slot(victim.0 / 2))
     }
 

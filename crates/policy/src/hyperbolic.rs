@@ -1,0 +1,83 @@
+//! Hyperbolic caching: hits per unit of time since an entry came decide, looked up in a sample.
+//!
+//! An entry's priority is the number of its hits divided by the time it has been cached, which falls like a hyperbola
+//! while nothing happens, so new entries get time to prove themselves. Of a sample of 64 the one with the lowest
+//! priority leaves (Blankstein, Sen, Freedman, "Hyperbolic Caching", ATC '17). Time is counted in insertions.
+//!
+//! Not to be used where popularity changes quickly: an old favourite loses its rank slowly.
+
+use crate::bag::{Bag, ordered_by_bag};
+use crate::{About, Access, Eviction, Parameter, Parameters, Policy, Slot, Stamps};
+
+/// Hits per time cached.
+#[derive(Debug, Clone)]
+pub struct Hyperbolic {
+    entries: Bag,
+    hits: Stamps,
+    entered: Vec<u32>,
+    samples: u64,
+}
+
+impl Hyperbolic {
+    fn resized(&mut self) {
+        self.entered.resize(self.entries.slots(), 0);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.entered[to.index()] = self.entered[from.index()];
+    }
+
+    fn memory(&self) -> usize {
+        self.entered.capacity() * size_of::<u32>()
+    }
+}
+
+#[inline]
+fn priority(hits: &Stamps, entered: &[u32], slot: Slot) -> f64 {
+    let cached = hits.now().wrapping_sub(entered[slot.index()]);
+    (f64::from(hits.count(slot)) + 1.0) / (f64::from(cached) + 1.0)
+}
+
+impl Policy for Hyperbolic {
+    const ABOUT: About =
+        About::new("hyperbolic", "fewest hits per time cached, in a sample, leaves", "Blankstein et al., ATC '17")
+            .with(&[Parameter::count("samples", 64, 1..=256, "entries drawn per eviction")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            entries: Bag::default(),
+            hits: Stamps::default(),
+            entered: Vec::new(),
+            samples: parameters.count("samples"),
+        }
+    }
+}
+
+impl Eviction for Hyperbolic {
+    type Marks = Stamps;
+
+    fn marks(&self) -> &Stamps {
+        &self.hits
+    }
+
+    fn promote(&mut self, _: Slot) {}
+
+    fn insert(&mut self, slot: Slot, _: &Access) {
+        self.entered[slot.index()] = self.hits.advance();
+        self.hits.set(slot, 0);
+        self.entries.insert(slot);
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let (hits, entered) = (&self.hits, &self.entered);
+        let victim = self.entries.worst(self.samples, |slot| priority(hits, entered, slot))?;
+        self.entries.remove(victim);
+        Some(victim)
+    }
+
+    ordered_by_bag! {
+        order: entries, marks: hits,
+        class: |this, slot| (8.0 - priority(&this.hits, &this.entered, slot).log2()).clamp(0.0, 31.0) as u32,
+        resized: resized, moved: moved, memory: memory
+    }
+}

@@ -1,0 +1,155 @@
+//! LeCaR: LRU and LFU take turns with probabilities that regret adjusts.
+//!
+//! Each eviction follows one of two experts, drawn by their weights. Who is evicted is remembered in that expert's
+//! ghost list; a miss found there says that the expert was wrong, the more so the shorter ago it was, and its weight
+//! falls (Vietri et al., "Driving Cache Replacement with ML-based LeCaR", HotStorage '18).
+//!
+//! Not to be used with many cores: each hit moves its entry in two lists.
+
+use crate::frequency::FrequencyList;
+use crate::ghost::Ghosts;
+use crate::index::Tag;
+use crate::random::Random;
+use crate::{About, Access, AlwaysPromote, Cursor, Eviction, List, Parameter, Parameters, Policy, Slot};
+
+const LRU: usize = 0;
+const LFU: usize = 1;
+
+/// The regret of a mistake as old as the cache is large (section 3).
+const DISCOUNT: f64 = 0.005;
+/// Seed of the draws; any number does.
+const SEED: u64 = 0xf10e;
+
+/// What a ghost remembers of its entry.
+#[derive(Debug, Clone, Copy, Default)]
+struct Left {
+    at: u64,
+    frequency: u16,
+}
+
+/// Two experts and regret.
+#[derive(Debug, Clone)]
+pub struct LeCaR {
+    recency: List,
+    frequency: FrequencyList,
+    ghosts: Ghosts<2, Left>,
+    tags: Vec<Tag>,
+    /// The weight of the LRU expert; the LFU expert has the rest of 1.
+    trust_in_lru: f64,
+    learning_rate: f64,
+    random: Random,
+    now: u64,
+}
+
+impl LeCaR {
+    /// Learns from a miss; answers how often the key was used before.
+    fn regret(&mut self, tag: Tag) -> u16 {
+        let Some((expert, left)) = self.ghosts.take_note(tag) else { return 0 };
+        let age = (self.now - left.at) as f64 / self.tags.len() as f64;
+        let factor = (-self.learning_rate * DISCOUNT.powf(age)).exp();
+        let (lru, lfu) = (self.trust_in_lru, 1.0 - self.trust_in_lru);
+        let (lru, lfu) = if expert == LRU { (lru * factor, lfu) } else { (lru, lfu * factor) };
+        self.trust_in_lru = (lru / (lru + lfu)).clamp(0.01, 0.99);
+        left.frequency
+    }
+}
+
+impl Policy for LeCaR {
+    const ABOUT: About =
+        About::new("lecar", "LRU or LFU decides, drawn by weights learned from regret", "Vietri et al., HotStorage '18")
+            .with(&[Parameter::share("rate", 0.45, "learning rate")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            recency: List::default(),
+            frequency: FrequencyList::default(),
+            ghosts: Ghosts::default(),
+            tags: Vec::new(),
+            trust_in_lru: 0.5,
+            learning_rate: parameters.get("rate"),
+            random: Random::new(SEED),
+            now: 0,
+        }
+    }
+}
+
+impl Eviction for LeCaR {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    fn reserve(&mut self, slots: usize) {
+        self.recency.reserve(slots);
+        self.frequency.reserve(slots);
+        self.ghosts.reserve(slots);
+        self.tags.resize(self.tags.len().max(slots), Tag::default());
+    }
+
+    fn set_capacity(&mut self, _: u64) {}
+
+    fn len(&self) -> usize {
+        self.recency.len()
+    }
+
+    fn promote(&mut self, slot: Slot) {
+        self.now += 1;
+        self.recency.move_to_head(slot);
+        self.frequency.hit(slot);
+    }
+
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        self.now += 1;
+        let tag = Tag::of(access.hash);
+        let used_before = self.regret(tag);
+        self.tags[slot.index()] = tag;
+        self.recency.push_head(slot);
+        self.frequency.insert(slot, used_before + 1);
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let (oldest, rarest) = (self.recency.tail()?, self.frequency.coldest()?);
+        let expert = if self.random.share() < self.trust_in_lru { LRU } else { LFU };
+        let victim = if expert == LRU { oldest } else { rarest };
+        if oldest != rarest {
+            let left = Left { at: self.now, frequency: self.frequency.frequency(victim) };
+            self.ghosts.push(expert, self.tags[victim.index()], 1, left);
+        }
+        self.remove(victim);
+        Some(victim)
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.recency.delink(slot);
+        self.frequency.remove(slot);
+    }
+
+    fn transfer(&mut self, from: Slot, to: Slot) {
+        self.recency.transfer(from, to);
+        self.frequency.transfer(from, to);
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    /// By the expert that is trusted more.
+    fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        if self.trust_in_lru >= 0.5 { self.recency.rank(&[0], from, out) } else { self.frequency.rank(from, out) }
+    }
+
+    fn freeze(&mut self, slots: &[Slot]) {
+        self.recency.freeze(slots);
+        self.frequency.freeze(slots);
+    }
+
+    fn thaw(&mut self) {
+        self.recency.thaw();
+        self.frequency.thaw();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.recency.memory_bytes()
+            + self.frequency.memory_bytes()
+            + self.ghosts.memory_bytes()
+            + self.tags.capacity() * size_of::<Tag>()
+    }
+}

@@ -1,0 +1,83 @@
+//! LFRU: a sweep finds the least frequently used among entries that were not used for a while. No lists.
+//!
+//! A hit counts and stamps the time. A hand sweeps over the entries; of each stretch it looks at, the one with the
+//! fewest uses among those not used within a window leaves. Counts are halved as the hand passes, so that old fame
+//! fades ("Writes Hurt", the NVCache paper, section on eviction: an approximation of least frequently and recently used,
+//! by a thread that scans once a second; the shipped code ages a counter per block).
+//!
+//! Here the sweep runs with the evictions that need it, and the window is counted in insertions, as a share of the
+//! cache.
+//!
+//! Not to be used for small caches, where a stretch is most of the cache.
+
+use crate::bag::{Bag, ordered_by_bag};
+use crate::{About, Access, Eviction, Parameter, Parameters, Policy, Slot, Stamps};
+
+/// Entries looked at for one eviction.
+const STRETCH: usize = 16;
+
+/// Least frequently used of those not used lately.
+#[derive(Debug, Clone)]
+pub struct Lfru {
+    entries: Bag,
+    uses: Stamps,
+    window_share: f64,
+    hand: usize,
+}
+
+impl Policy for Lfru {
+    const ABOUT: About =
+        About::new("lfru", "a sweep takes the least used of those not used within a window", "NVCache, \"Writes Hurt\"")
+            .with(&[Parameter::share("window", 0.5, "how long a use protects, in insertions per entry")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            entries: Bag::default(),
+            uses: Stamps::default(),
+            window_share: parameters.get("window"),
+            hand: 0,
+        }
+    }
+}
+
+impl Eviction for Lfru {
+    type Marks = Stamps;
+
+    fn marks(&self) -> &Stamps {
+        &self.uses
+    }
+
+    fn promote(&mut self, _: Slot) {}
+
+    fn insert(&mut self, slot: Slot, _: &Access) {
+        self.uses.advance();
+        self.uses.set(slot, 0);
+        self.entries.insert(slot);
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let members = self.entries.members();
+        let window = (members.len() as f64 * self.window_share) as u32;
+        let mut victim: Option<((bool, u32, std::cmp::Reverse<u32>), Slot)> = None;
+        for _ in 0..STRETCH.min(members.len()) {
+            self.hand = (self.hand + 1) % members.len();
+            let slot = members[self.hand];
+            let (age, count) = (self.uses.age(slot), self.uses.count(slot));
+            let worth = (age < window, count, std::cmp::Reverse(age));
+            if victim.is_none_or(|(least, _)| worth < least) {
+                victim = Some((worth, slot));
+            }
+            if age >= window && count > 0 {
+                self.uses.set_count(slot, count / 2);
+            }
+        }
+        let (_, slot) = victim?;
+        self.entries.remove(slot);
+        Some(slot)
+    }
+
+    ordered_by_bag! {
+        order: entries, marks: uses,
+        class: |this, slot| 31 - this.uses.count(slot).min(31)
+    }
+}
