@@ -29,7 +29,7 @@ pub(crate) struct TraceArguments {
 impl TraceArguments {
     pub(crate) fn open(&self, path: &str, as_blocks: bool) -> Result<Trace, CliError> {
         let options = OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks };
-        Trace::open(path, &options).or_usage()
+        Trace::open_source(path, &options).or_usage()
     }
 }
 

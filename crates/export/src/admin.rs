@@ -7,7 +7,7 @@
 //! | `POST /flush` | after everything written so far is on the backing device |
 //! | `POST /stop` | at once; the server then flushes and ends |
 //!
-//! [`Conversation`] is the server's side of one connection, without I/O: bytes in, one [`Command`], one answer, and the
+//! `Conversation` is the server's side of one connection, without I/O: bytes in, one `Command`, one answer, and the
 //! connection closes. [`client`] is the other side, for `floe status`, `flush` and `stop`.
 
 pub mod client;

@@ -2,7 +2,7 @@
 //!
 //! Everything waits in one place, the ring that sockets and devices share. Each turn of the loop takes in what has
 //! arrived, lets the cache advance, hands answers to sessions, and sends what they have to say. The state machines
-//! decide ([`Session`], `Conversation`, [`Driver`]); this file moves their results.
+//! decide (`Session`, `Conversation`, [`Driver`]); this file moves their results.
 //!
 //! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, brings dirty data to the backing
 //! device, and closes the connections.
@@ -65,6 +65,15 @@ pub enum ServeError {
         address: String,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// Other machines could stop the server.
+    #[error(
+        "admin address {address} can be reached from other machines without a password; give one on 127.0.0.1, or \
+         --insecure if the network is trusted"
+    )]
+    AdminExposed {
+        /// The address.
+        address: String,
     },
     /// The volume cannot be offered.
     #[error(transparent)]
@@ -190,7 +199,10 @@ impl Server {
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
         let admin_listener = std::net::TcpListener::bind(&config.admin).map_err(refused)?;
-        let admin_address = admin_listener.local_addr().map_err(refused)?.to_string();
+        let admin_address = admin_listener.local_addr().map_err(refused)?;
+        if !config.insecure && !admin_address.ip().is_loopback() {
+            return Err(ServeError::AdminExposed { address: config.admin });
+        }
         let now = Instant::now();
         Ok(Self {
             sockets: Sockets::new(&ring),
@@ -201,7 +213,7 @@ impl Server {
             exports,
             listeners,
             admin_listener: Rc::new(admin_listener.into()),
-            admin_address,
+            admin_address: admin_address.to_string(),
             signal: Rc::new(signal),
             sessions: Slots::default(),
             admin_sessions: Slots::default(),

@@ -1,5 +1,6 @@
 //! The client against well-known servers, where they are installed.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ impl Server {
     fn start(program: &str, arguments: &[&str], socket: &Path) -> Option<Self> {
         let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
         let Ok(child) = child else {
-            println!("SKIPPED: {program} is not installed");
+            missing(program);
             return None;
         };
         let server = Self { child, socket: socket.to_owned() };
@@ -39,6 +40,14 @@ impl Drop for Server {
         let _ = self.child.wait();
         let _ = std::fs::remove_file(&self.socket);
     }
+}
+
+/// Where the programs must be there (in CI, under `make test`) a missing one is a failure; elsewhere it is told.
+fn missing(program: &str) {
+    let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+    assert!(!required, "{program} is not installed; make test installs it");
+    // Not println: the test harness would swallow it.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not installed");
 }
 
 fn path(name: &str) -> PathBuf {

@@ -13,7 +13,7 @@ fn folder() -> Option<PathBuf> {
     if folder.is_none() {
         // Not eprintln: the test harness would swallow it.
         let _ =
-            writeln!(std::io::stderr(), "skipped: set FLOE_TRACES to the folder of traces to run this test");
+            writeln!(std::io::stderr(), "SKIPPED: set FLOE_TRACES to the folder of traces to run this test");
     }
     folder
 }

@@ -1,0 +1,229 @@
+//! Whatever is wrong with what the program is given, it says so in one line that names what and where, and does nothing.
+
+mod common;
+
+use std::path::Path;
+use std::process::Output;
+
+use common::{floe, floe_in, noise};
+
+/// A gzip file's header and a compressed block that ends too early.
+const CUT_GZIP: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xed\xc0\x01";
+
+const MSR: &str = "128166372003061629,hm,1,Read,383496192,32768,413\n";
+
+/// Files, good and bad, that the tables below speak of.
+fn files(folder: &Path) {
+    let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content).expect("a file");
+    std::fs::create_dir(folder.join("folder")).expect("a folder");
+    write("volume.img", &[0; 1 << 20]);
+    write("odd.img", &[0; 1000]);
+    write("nothing", b"");
+    write("noise", &noise(1, 4999));
+    write("cut.csv.gz", CUT_GZIP);
+    let late = MSR.repeat(500) + "128166372016382155,hm,1,Dream,310983168,65536,2\n";
+    write("late.csv", late.as_bytes());
+    write("good.csv", MSR.repeat(500).as_bytes());
+    write("short.vscsi", &noise(2, 33));
+    write("unknown.toml", b"backing = \"memory:4MiB\"\n\ncach = \"memory:1MiB\"\n");
+    write("type.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\"\nshards = \"two\"\n");
+    write("syntax.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\n");
+    write("twice.toml", b"cache = \"memory:4MiB\"\ncache = \"memory:1MiB\"\n");
+    write("value.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\"\nwrite = \"sideways\"\n");
+    write("binary.toml", b"\xff\xfe\0\x01");
+    write("half.toml", b"backing = \"memory:4MiB\"\n");
+    write("good.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\"\n");
+}
+
+/// Runs one command line in a folder of [`files`] and looks for these words on its one line of complaint.
+#[track_caller]
+fn refused(folder: &Path, arguments: &[&str], words: &[&str]) {
+    let Output { status, stdout, stderr } = floe_in(folder, arguments);
+    let said = String::from_utf8(stderr).expect("complaints are UTF-8");
+    let stdout = String::from_utf8_lossy(&stdout);
+    assert_eq!(status.code(), Some(2), "floe {arguments:?}: {said}");
+    assert_eq!(stdout, "", "floe {arguments:?}");
+    assert_eq!(said.trim_end().lines().count(), 1, "floe {arguments:?}: {said}");
+    assert!(said.starts_with("floe: "), "floe {arguments:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in what floe {arguments:?} says: {said}");
+    }
+}
+
+/// Each line a command line, `→`, and the words that must be in the complaint, apart by `|`.
+#[track_caller]
+fn all_refused(before: &[&str], table: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    files(folder.path());
+    for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (arguments, words) = line.split_once('→').expect("a table with arrows");
+        let arguments: Vec<&str> = before.iter().copied().chain(arguments.split_whitespace()).collect();
+        let words: Vec<&str> = words.split('|').map(str::trim).collect();
+        refused(folder.path(), &arguments, &words);
+    }
+    assert!(!folder.path().join("new.img").exists(), "a refused command made a file");
+}
+
+#[test]
+fn wrong_command_lines_are_refused() {
+    all_refused(
+        &[],
+        "
+        nonsense                                  → 'nonsense'
+        --nonsense                                → '--nonsense'
+        serve --nonsense                          → '--nonsense'
+        serve nonsense                            → 'nonsense'
+        serve --backing                           → --backing | value is required
+        status --nonsense                         → '--nonsense'
+        status --admin nowhere                    → --admin | nowhere | HOST:PORT
+        flush --admin 127.0.0.1:99999             → --admin | 127.0.0.1:99999
+        flush now                                 → 'now'
+        stop --force                              → '--force'
+        trace nonsense                            → 'nonsense'
+        trace info                                → <FILE>
+        simulate                                  → <TRACE>
+        demo --nonsense                           → '--nonsense'
+        demo --time soon                          → --time | 'soon'
+        ",
+    );
+}
+
+#[test]
+fn wrong_devices_are_refused() {
+    all_refused(
+        &["serve", "--admin", "127.0.0.1:0", "--listen", "nbd://127.0.0.1:0"],
+        "
+                                                                         → backing is missing
+        --backing memory:4MiB                                            → cache is missing
+        --backing disk:5 --cache memory:1MiB                             → backing | disk:5 | file:PATH
+        --backing file: --cache memory:1MiB                              → backing | no path
+        --backing memory: --cache memory:1MiB                            → backing | no size
+        --backing memory:lots --cache memory:1MiB                        → backing | lots
+        --backing memory:4MiB --cache memory:1000                        → cache | 1000 | 4096
+        --backing memory:4MiB --cache memory:0                           → cache | 0
+        --backing memory:4MiB --cache memory:99999999999999999999        → cache | 99999999999999999999
+        --backing memory:4MiB,medium=tape --cache memory:1MiB            → backing | tape | cloud
+        --backing memory:4MiB,colour=red --cache memory:1MiB             → backing | colour
+        --backing file:volume.img,size=1MiB,size=1MiB --cache memory:1MiB → backing | size | twice
+        --backing file:missing.img --cache memory:1MiB                   → missing.img | No such file
+        --backing file:folder --cache memory:1MiB                        → folder | neither a regular file
+        --backing file:nothing --cache memory:1MiB                       → nothing | 0 bytes
+        --backing file:odd.img --cache memory:1MiB                       → odd.img | 1000 bytes
+        --backing file:volume.img,size=2MiB --cache memory:1MiB          → volume.img | 1048576 | 2097152
+        --backing file:volume.img --cache file:volume.img                → same file
+        --backing file:volume.img --cache file:./volume.img              → volume.img | in use
+        --backing file:volume.img --cache file:new.img                   → cache-size is missing | new.img
+        --backing file:volume.img --cache file:/no/new.img,size=1MiB     → /no/new.img | No such file
+        --backing memory:4MiB --cache memory:1MiB --backing memory:4MiB  → --backing | multiple
+        ",
+    );
+}
+
+#[test]
+fn wrong_settings_are_refused() {
+    let serve = ["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB"];
+    all_refused(
+        &serve,
+        "
+        --cache-size 2MiB                                     → cache-size is 2MiB | 1MiB
+        --cache-size lots                                     → cache-size | lots
+        --cache-size -1                                       → -1
+        --write sideways                                      → write | sideways | around
+        --write back --flush-interval soon                    → flush-interval | soon | 5s
+        --write back --flush-interval 0s                      → flush-interval | 0s
+        --flush-interval 1s                                   → flush-interval | through
+        --block-sizes 3KiB                                    → block-sizes | 3KiB
+        --block-sizes 32KiB,,                                 → block-sizes
+        --block-sizes 4KiB,2MiB                               → block-sizes | 2MiB
+        --block-sizes 64KiB,64KiB                             → block-sizes | 64KiB | twice
+        --block-sizes 1MiB --shards 2                         → 1MiB | 2 shard
+        --shards 0                                            → shards | 0
+        --shards many                                         → --shards | 'many'
+        --shards 1000                                         → shards | 1000
+        --listen http://127.0.0.1                             → listen | http://127.0.0.1 | nbd://
+        --listen nbds://127.0.0.1                             → listen | TLS
+        --listen nbd://                                       → listen | no host
+        --listen nbd://127.0.0.1:99999                        → listen | 99999
+        --listen nbd://127.0.0.1/name                         → name | --volume
+        --listen nbd+unix:///                                 → listen | ?socket=PATH
+        --listen nbd+unix:///?socket=/no/floe.sock            → /no/floe.sock | No such file
+        --listen nbd://0.0.0.0:0                              → 0.0.0.0 | --insecure
+        --listen nbd://127.0.0.1:0 --admin 0.0.0.0:0          → 0.0.0.0:0 | --insecure
+        --listen nbd://127.0.0.1:0 --admin nowhere            → admin | nowhere | HOST:PORT
+        --listen nbd://127.0.0.1:0 --admin 127.0.0.1:99999    → admin | 127.0.0.1:99999
+        ",
+    );
+    let long = "n".repeat(5000);
+    let line = [&serve[..], &["--listen", "nbd://127.0.0.1:0", "--volume", &long]].concat();
+    refused(Path::new("."), &line, &["cannot offer export", "4096"]);
+}
+
+#[test]
+fn wrong_configuration_files_are_refused_with_the_line() {
+    all_refused(
+        &["serve", "--config"],
+        "
+        missing.toml                     → missing.toml | No such file
+        folder                           → folder | directory
+        nothing                          → nothing | backing is missing
+        half.toml                        → half.toml | cache is missing
+        unknown.toml                     → unknown.toml | line 3 | `cach` | `cache-size`
+        type.toml                        → type.toml | line 3 | two
+        syntax.toml                      → syntax.toml | line 2
+        twice.toml                       → twice.toml | line 2 | duplicate
+        value.toml                       → value.toml | write | sideways
+        binary.toml                      → binary.toml | UTF-8
+        good.toml --write back           → good.toml | --write
+        good.toml --listen nbd://[::1]:0 → good.toml | --listen
+        good.toml --insecure             → good.toml | --insecure
+        ",
+    );
+}
+
+#[test]
+fn wrong_traces_are_refused_with_the_place() {
+    let table = "
+        missing.vscsi                → missing.vscsi | No such file
+        folder                       → folder | directory
+        nothing                      → nothing | empty
+        noise                        → noise | --format
+        noise --format tape          → --format | tape | vscsi
+        noise --format vscsi         → noise | record 1 | byte 0
+        short.vscsi --format vscsi   → short.vscsi | byte
+        late.csv                     → late.csv | line 501 | Dream
+        cut.csv.gz                   → cut.csv.gz
+        ";
+    all_refused(&["trace", "info"], table);
+    all_refused(&["trace", "info", "--json"], table);
+    all_refused(&["simulate", "--blocks", "32KiB", "--size", "1MiB"], table);
+}
+
+#[test]
+fn wrong_simulations_are_refused() {
+    all_refused(
+        &["simulate", "good.csv"],
+        "
+        --size 10% --blocks 3KiB                          → --blocks | 3KiB
+        --size 10% --blocks 32KiB,32KiB                   → --blocks | 32KiB | twice
+        --size lots --blocks 32KiB                        → --size | lots
+        --size 0% --blocks 32KiB                          → --size | 0%
+        --size 1MiB --blocks 32KiB --write sideways       → --write | sideways
+        --size 1MiB --blocks 32KiB --flush-interval soon  → --flush-interval | soon
+        --size 1MiB --blocks 32KiB --shards many          → --shards | many
+        --size 1MiB --blocks 32KiB --policy magic         → magic
+        ",
+    );
+}
+
+#[test]
+fn help_is_there_for_every_command_with_examples() {
+    for command in ["", "serve", "status", "flush", "stop", "simulate", "trace", "trace info", "demo"] {
+        let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
+        let output = floe(&words);
+        let text = String::from_utf8(output.stdout).expect("help is UTF-8");
+        assert!(output.status.success() && output.stderr.is_empty(), "floe {words:?}");
+        assert!(text.contains("Usage: floe"), "floe {words:?}: {text}");
+        let has_examples = text.contains("Examples:\n  floe ");
+        assert!(has_examples || ["trace", "demo"].contains(&command), "floe {words:?}: {text}");
+    }
+}

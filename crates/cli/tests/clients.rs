@@ -1,0 +1,448 @@
+//! The program as a whole, used by programs other people wrote: nbdinfo, nbdcopy, qemu-io, qemu-img and fio.
+//!
+//! Every volume is larger than its cache, so that blocks come and go, and is compared byte by byte in the end with
+//! what was written to it.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use common::{Server, Volume, assert_same, floe, floe_ok, installed, noise, run, text, wait_for, wait_until};
+use floe_export::nbd::client::Client;
+
+const MIB: usize = 1 << 20;
+
+const MODES: [&str; 4] = ["through", "around", "back", "pass"];
+
+/// Long enough for nothing to be written back by itself within a test.
+const NEVER: [&str; 2] = ["--flush-interval", "1h"];
+
+fn connect(uri: &str) -> Client {
+    Client::connect(&uri.parse().expect("the URI is good")).expect("the server answers")
+}
+
+fn qemu_io(uri: &str, commands: &[&str]) {
+    let mut arguments = vec!["-f", "raw"];
+    commands.iter().for_each(|command| arguments.extend(["-c", command]));
+    arguments.push(uri);
+    let said = run("qemu-io", &arguments);
+    assert!(!said.contains("failed"), "{said}");
+}
+
+#[test]
+fn nbdinfo_sees_the_volume_and_what_it_can_do() {
+    if !installed(&["nbdinfo"]) {
+        return;
+    }
+    let volume = Volume::new(&noise(1, 5 * MIB + 512), "through").with(&["--volume", "pictures"]);
+    let server = volume.serve();
+    for uri in [&server.unix, &server.tcp] {
+        let json: serde_json::Value =
+            serde_json::from_str(&run("nbdinfo", &["--json", uri])).expect("nbdinfo prints JSON");
+        assert_eq!(json["protocol"], "newstyle-fixed");
+        assert_eq!(json["structured"], true);
+        let export = &json["exports"][0];
+        assert_eq!(export["export-name"], "pictures");
+        assert_eq!(export["export-size"], 5 * MIB + 512);
+        assert_eq!(export["is_read_only"], false);
+        for ability in ["can_flush", "can_fua", "can_trim", "can_zero", "can_multi_conn"] {
+            assert_eq!(export[ability], true, "{ability}");
+        }
+    }
+}
+
+#[test]
+fn nbdinfo_lists_the_volume() {
+    if !installed(&["nbdinfo"]) {
+        return;
+    }
+    let volume = Volume::new(&noise(2, MIB), "through").with(&["--volume", "pictures"]);
+    let server = volume.serve();
+    for uri in [&server.unix, &server.tcp] {
+        let json = run("nbdinfo", &["--list", "--json", &uri.replace("/pictures", "/")]);
+        let json: serde_json::Value = serde_json::from_str(&json).expect("nbdinfo prints JSON");
+        let exports = json["exports"].as_array().expect("a list");
+        assert_eq!(exports.len(), 1);
+        assert_eq!(exports[0]["export-name"], "pictures");
+        assert_eq!(exports[0]["export-size"], MIB);
+    }
+}
+
+#[test]
+fn nbdcopy_both_ways_keeps_every_byte_in_every_mode() {
+    if !installed(&["nbdcopy"]) {
+        return;
+    }
+    for mode in MODES {
+        let (before, after) = (noise(3, 12 * MIB), noise(4, 12 * MIB));
+        let volume = Volume::new(&before, mode);
+        let (source, target) = (volume.path("source"), volume.path("target"));
+        std::fs::write(&source, &after).expect("a source");
+        let server = volume.serve();
+        run("nbdcopy", &[&server.unix, text(&target)]);
+        assert_same("the copy of the volume", &std::fs::read(&target).expect("a copy"), &before);
+        run("nbdcopy", &["--flush", text(&source), &server.tcp]);
+        run("nbdcopy", &[&server.unix, text(&target)]);
+        assert_same("the copy of the new volume", &std::fs::read(&target).expect("a copy"), &after);
+        server.end();
+        assert_same(&format!("the backing device after write {mode}"), &volume.backing(), &after);
+    }
+}
+
+#[test]
+fn qemu_io_reads_back_what_it_wrote_zeroed_and_discarded() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    for mode in MODES {
+        let volume = Volume::new(&vec![0x11; 8 * MIB], mode);
+        let server = volume.serve();
+        let writes = [
+            "write -P 0xaa 0 64k",
+            "write -P 0xab 1000 5001",    // within sectors, across several
+            "write -P 0xac 65535 3",      // three bytes across a block's border
+            "write -f -P 0xad 4194303 2", // made durable at once
+            "aio_write -P 0xae 1M 300k",  // several at a time
+            "aio_write -P 0xaf 1400k 300k",
+            "aio_flush",
+            "write -z 2M 256k",
+            "write -z -u 2500k 4k",
+            "write -z 3000001 777",
+            "write -P 0xb0 5M 1M",
+            "discard 5M 512k",
+            "write -P 0xb1 8388607 1", // the last byte
+            "flush",
+        ];
+        qemu_io(&server.unix, &writes);
+        let reads = [
+            "read -P 0xaa 0 1000",
+            "read -P 0xab 1000 5001",
+            "read -P 0xaa 6001 59534",
+            "read -P 0xac 65535 3",
+            "read -P 0x11 65538 100k",
+            "read -P 0x11 4194302 1",
+            "read -P 0xad 4194303 2",
+            "read -P 0x11 4194305 1000",
+            "read -P 0xae 1M 300k",
+            "read -P 0xaf 1400k 300k",
+            "read -P 0 2M 256k",
+            "read -P 0x11 2359296 100",
+            "read -P 0 2500k 4k",
+            "read -P 0x11 3000000 1",
+            "read -P 0 3000001 777",
+            "read -P 0x11 3000778 1",
+            "read 5M 512k", // a discarded range may hold anything
+            "read -P 0xb0 5632k 512k",
+            "read -P 0x11 6M 1000k",
+            "read -P 0xb1 8388607 1",
+        ];
+        qemu_io(&server.tcp, &reads);
+        qemu_io(&server.unix, &reads);
+        server.end();
+        let server = volume.serve();
+        qemu_io(&server.unix, &reads);
+        server.end();
+    }
+}
+
+#[test]
+fn qemu_img_converts_to_and_from_the_volume() {
+    if !installed(&["qemu-img"]) {
+        return;
+    }
+    for mode in MODES {
+        let volume = Volume::new(&noise(5, 6 * MIB), mode);
+        let (source, target) = (volume.path("source.qcow2"), volume.path("target.qcow2"));
+        let mut image = noise(6, 6 * MIB);
+        image[MIB..3 * MIB].fill(0);
+        std::fs::write(volume.path("image"), &image).expect("an image");
+        run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", text(&volume.path("image")), text(&source)]);
+        let server = volume.serve();
+        run("qemu-img", &["convert", "-n", "-f", "qcow2", "-O", "raw", text(&source), &server.unix]);
+        run("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", text(&source), &server.tcp]);
+        run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &server.tcp, text(&target)]);
+        run("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", text(&source), text(&target)]);
+        server.end();
+        assert_same(&format!("the backing device after write {mode}"), &volume.backing(), &image);
+    }
+}
+
+#[test]
+fn fio_verifies_what_two_connections_wrote_at_random() {
+    if !installed(&["fio"]) {
+        return;
+    }
+    for mode in MODES {
+        let volume = Volume::new(&noise(7, 16 * MIB), mode);
+        let server = volume.serve();
+        for (name, sizes, uri) in [
+            ("sectors", "--bs=4k", &server.unix),
+            ("unaligned", "--bs=1536", &server.tcp),
+            ("mixed", "--bssplit=512/20:4k/30:20k/30:128k/20", &server.unix),
+        ] {
+            run(
+                "fio",
+                &[
+                    &format!("--name={name}"),
+                    "--ioengine=nbd",
+                    &format!("--uri={uri}"),
+                    "--rw=randrw",
+                    sizes,
+                    "--iodepth=16",
+                    "--numjobs=2",
+                    "--size=8m",
+                    "--offset_increment=8m",
+                    "--verify=crc32c",
+                    "--verify_fatal=1",
+                    "--verify_state_save=0",
+                    "--randseed=1",
+                ],
+            );
+        }
+        let status = server.status();
+        assert_eq!((status.errors, status.connections), (0, 0), "after write {mode}");
+        assert!(status.write_bytes.min(status.read_bytes) > 16 << 20, "{status:?}"); // it did come here
+        server.end();
+    }
+}
+
+#[test]
+fn a_signal_brings_what_was_written_back_to_the_backing_device() {
+    let (before, after) = (noise(8, 6 * MIB), noise(9, 6 * MIB));
+    let volume = Volume::new(&before, "back").with(&NEVER);
+    let server = volume.serve();
+    let mut client = connect(&server.unix);
+    for (at, piece) in after.chunks(100_000).enumerate() {
+        client.write(100_000 * at as u64, piece, false).expect("a write");
+    }
+    client.disconnect().expect("a goodbye");
+    let dirty_bytes = server.status().dirty_bytes;
+    assert!((1..=4 * MIB as u64).contains(&dirty_bytes), "{dirty_bytes} bytes are dirty");
+    server.end();
+    assert_same("the backing device", &volume.backing(), &after);
+}
+
+#[test]
+fn a_flush_leaves_nothing_dirty_and_goes_on_serving() {
+    let volume = Volume::new(&noise(10, 6 * MIB), "back").with(&NEVER);
+    let server = volume.serve();
+    let mut client = connect(&server.unix);
+    let piece = noise(11, MIB);
+    client.write(12_345, &piece, false).expect("a write");
+    assert!(server.status().dirty_bytes >= MIB as u64);
+    assert_eq!(floe_ok(&["flush", "--admin", &server.admin]), "");
+    assert_eq!(server.status().dirty_bytes, 0);
+    assert_same("the range on the backing device", &volume.backing()[12_345..][..MIB], &piece);
+    let mut back = vec![0; MIB];
+    client.read(12_345, &mut back).expect("a read");
+    assert_same("the range", &back, &piece);
+}
+
+#[test]
+fn a_clients_flush_makes_its_writes_safe() {
+    let volume = Volume::new(&noise(12, 6 * MIB), "back").with(&NEVER);
+    let server = volume.serve();
+    let mut client = connect(&server.tcp);
+    let piece = noise(13, 70_000);
+    client.write(3_000_000, &piece, false).expect("a write");
+    client.flush().expect("a flush");
+    client.write(5_000_000, &piece, true).expect("a durable write");
+    let backing = volume.backing();
+    assert_same("the flushed range", &backing[3_000_000..][..70_000], &piece);
+    assert_same("the durable range", &backing[5_000_000..][..70_000], &piece);
+}
+
+#[test]
+fn stop_flushes_and_ends_the_server() {
+    let volume = Volume::new(&noise(14, 6 * MIB), "back").with(&NEVER);
+    let mut server = volume.serve();
+    let mut client = connect(&server.unix);
+    let piece = noise(15, 300_001);
+    client.write(777, &piece, false).expect("a write");
+    assert_eq!(floe_ok(&["stop", "--admin", &server.admin]), "");
+    server.has_ended_well();
+    assert_same("the backing device", &volume.backing()[777..][..300_001], &piece);
+    assert!(!volume.path("nbd.sock").exists(), "the socket is left behind");
+    let output = floe(&["status", "--admin", &server.admin]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stderr).lines().count(), 1);
+}
+
+#[test]
+fn the_status_adds_up() {
+    for mode in MODES {
+        let volume = Volume::new(&noise(16, 8 * MIB), mode);
+        let server = volume.serve();
+        let idle = server.status();
+        assert_eq!((idle.read_requests, idle.write_requests, idle.connections), (0, 0, 0));
+        let mut client = connect(&server.unix);
+        let mut data = vec![0; 64 << 10];
+        for _ in 0..2 {
+            for at in 0..16 {
+                client.read(at * (64 << 10), &mut data).expect("a read");
+            }
+        }
+        for at in 0..8 {
+            client.write(at * (64 << 10), &data, false).expect("a write");
+        }
+        client.write_zeroes(2 << 20, 4096, false).expect("zeroes");
+        client.trim(3 << 20, 4096).expect("a trim");
+        client.flush().expect("a flush");
+        client.read(8 << 20, &mut data).expect_err("beyond the volume");
+        let status = server.status();
+        assert_eq!(status.volume, "floe");
+        assert_eq!(status.volume_bytes, 8 << 20);
+        assert_eq!(status.write_mode, mode);
+        assert_eq!(status.cache_size_bytes, 4 << 20);
+        assert_eq!(status.connections, 1);
+        assert_eq!((status.read_requests, status.read_bytes), (32, 2 << 20));
+        assert_eq!((status.write_requests, status.write_bytes), (8, 512 << 10));
+        assert_eq!((status.flush_requests, status.trim_requests), (1, 2));
+        // A read that comes before its block has reached the cache device joins the fetch.
+        let spared_reads = if mode == "pass" { 0 } else { 16 };
+        assert_eq!(status.read_hits + status.joined_reads, spared_reads, "{mode}");
+        assert!(status.write_hits <= status.write_requests);
+        assert!((status.read_hit_ratio - status.read_hits as f64 / 32.0).abs() < 1e-9);
+        let fetched = if mode == "pass" { 2 << 20 } else { 1 << 20 };
+        assert_eq!(status.backing_read_bytes, fetched, "{mode}");
+        assert!(status.backing_write_bytes >= 512 << 10, "{mode}: all is flushed");
+        assert_eq!((status.cache_errors, status.backing_errors, status.dirty_bytes), (0, 0, 0));
+        let allocated: u64 = status.blocks.iter().map(|count| count.blocks * count.block_bytes).sum();
+        assert!(status.valid_bytes <= allocated && allocated <= status.cache_size_bytes, "{status:?}");
+        assert_eq!(status.valid_bytes > 0, mode != "pass");
+        for latency in [status.read_latency, status.write_latency] {
+            let rising = [0.0, latency.p50_us, latency.p99_us, latency.p999_us];
+            assert!(rising.is_sorted() && latency.p50_us > 0.0 && latency.mean_us > 0.0, "{latency:?}");
+        }
+        let table = floe_ok(&["status", "--admin", &server.admin]);
+        assert!(table.contains("volume floe of 8MiB") && table.contains(&format!("write {mode}")), "{table}");
+    }
+}
+
+#[test]
+fn a_volume_served_again_holds_what_was_written() {
+    let mut content = noise(17, 6 * MIB);
+    let volume = Volume::new(&content, "back");
+    for round in 0..4 {
+        let server = volume.serve();
+        let mut client = connect(&server.unix);
+        let mut found = vec![0; 6 * MIB];
+        client.read(0, &mut found).expect("a read");
+        assert_same("the volume", &found, &content);
+        let piece = noise(20 + round, 1_234_567);
+        let at = 1_100_001 * round as usize;
+        client.write(at as u64, &piece, false).expect("a write");
+        content[at..][..piece.len()].copy_from_slice(&piece);
+        server.end();
+    }
+    assert_same("the backing device", &volume.backing(), &content);
+}
+
+/// Runs a second server that must be refused with one line, which must hold this.
+fn refused(volume: &Volume, changes: &[(&str, &str)], wanted: &str) {
+    let mut line = volume.command_line();
+    for (from, to) in changes {
+        line.iter_mut().for_each(|word| *word = word.replace(from, to));
+    }
+    let output = floe(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.stdout.is_empty() && !output.status.success());
+    assert!(said.lines().count() == 1 && said.contains(wanted), "{wanted} is not in: {said}");
+}
+
+#[test]
+fn two_servers_cannot_have_the_same_files_or_socket() {
+    let volume = Volume::new(&noise(18, 5 * MIB), "back");
+    let server = volume.serve();
+    refused(&volume, &[], "backing.img is in use by another process");
+    refused(
+        &volume,
+        &[("nbd.sock", "b.sock"), ("cache.img", "b.img")],
+        "backing.img is in use by another process",
+    );
+    std::fs::copy(volume.path("backing.img"), volume.path("b.img")).expect("a copy");
+    refused(&volume, &[("backing.img", "b.img")], "cache.img is in use by another process");
+    refused(&volume, &[("backing.img", "b.img"), ("cache.img", "c.img")], "nbd.sock");
+    let mut data = vec![0; MIB];
+    connect(&server.unix).read(0, &mut data).expect("the first one still serves");
+    assert_same("the volume", &data, &noise(18, MIB));
+    server.end();
+}
+
+#[test]
+fn a_client_killed_while_it_writes_leaves_others_served() {
+    if !installed(&["fio"]) {
+        return;
+    }
+    let content = noise(19, 16 * MIB);
+    let volume = Volume::new(&content, "back");
+    let server = volume.serve();
+    let mut bystander = connect(&server.unix);
+    for uri in [&server.unix, &server.tcp] {
+        let written = server.status().write_bytes;
+        let uri = format!("--uri={uri}");
+        let mut fio = Command::new("fio")
+            .args(["--name=w", "--ioengine=nbd", &uri, "--rw=randwrite", "--bs=64k", "--iodepth=16"])
+            .args(["--offset=8m", "--size=8m", "--time_based", "--runtime=600", "--thread"])
+            .current_dir(volume.path(""))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("fio runs");
+        wait_until("a write", || server.status().write_bytes > written + 8 * MIB as u64);
+        fio.kill().expect("it is there");
+        wait_for(&mut fio);
+        let mut data = vec![0; MIB];
+        bystander.read(MIB as u64, &mut data).expect("a read");
+        assert_same("what the bystander read", &data, &content[MIB..2 * MIB]);
+        wait_until("the end of the killed client's connections", || server.status().connections == 1);
+    }
+    assert_eq!(server.status().errors, 0);
+    server.end();
+    assert_same("the half nobody wrote to", &volume.backing()[..8 * MIB], &content[..8 * MIB]);
+}
+
+/// What a client may send that makes no sense: before the handshake, within it, and as a request.
+fn nonsense() -> [Vec<u8>; 4] {
+    const FIXED_NEWSTYLE: [u8; 4] = [0, 0, 0, 3];
+    const EXPORT_NAME: &[u8] = b"IHAVEOPT\0\0\0\x01\0\0\0\0";
+    let huge_option = [&FIXED_NEWSTYLE[..], b"IHAVEOPT\0\0\0\x06\xff\xff\xff\xff"].concat();
+    let request = [&FIXED_NEWSTYLE[..], EXPORT_NAME, &noise(21, 4096)].concat();
+    let write = [&FIXED_NEWSTYLE[..], EXPORT_NAME, b"\x25\x60\x95\x13\0\0\0\x01\xff\xff\xff\xff"].concat();
+    [noise(22, 100_000), huge_option, request, write]
+}
+
+/// Sends all of it and reads until the server has enough.
+fn pester(mut socket: impl Read + Write, nonsense: &[u8], hang_up: impl FnOnce()) {
+    let _ = socket.write_all(nonsense); // the server may hang up first
+    hang_up();
+    let _ = socket.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn a_client_that_sends_nonsense_disturbs_nobody() {
+    let content = noise(23, 5 * MIB);
+    let volume = Volume::new(&content, "back");
+    let server = volume.serve();
+    let mut bystander = connect(&server.unix);
+    let address = server.tcp.trim_start_matches("nbd://").split('/').next().expect("an address");
+    for (nonsense, at) in nonsense().iter().zip(0..) {
+        let tcp = TcpStream::connect(address).expect("a connection");
+        pester(&tcp, nonsense, || tcp.shutdown(std::net::Shutdown::Write).unwrap_or(()));
+        let unix = UnixStream::connect(volume.path("nbd.sock")).expect("a connection");
+        pester(&unix, nonsense, || unix.shutdown(std::net::Shutdown::Write).unwrap_or(()));
+        let mut data = vec![0; MIB];
+        bystander.read(at * MIB as u64, &mut data).expect("a read");
+        assert_same("what the bystander read", &data, &content[at as usize * MIB..][..MIB]);
+    }
+    only_one_is_left(&server);
+    server.end();
+    assert_same("the backing device", &volume.backing(), &content);
+}
+
+fn only_one_is_left(server: &Server) {
+    wait_until("the end of the other connections", || server.status().connections == 1);
+}

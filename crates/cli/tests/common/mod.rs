@@ -1,0 +1,236 @@
+//! What the tests of the program share: running `floe`, a server in a folder of its own, and other people's clients.
+#![allow(dead_code)] // each test file uses some of it
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use floe_export::status::Status;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives it up as hung.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `floe` to its end.
+pub(crate) fn floe(arguments: &[&str]) -> Output {
+    floe_in(Path::new("."), arguments)
+}
+
+/// Runs `floe` in a folder to its end.
+pub(crate) fn floe_in(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    let output = command.current_dir(folder).args(arguments).stdin(Stdio::null()).output();
+    output.expect("floe runs")
+}
+
+/// Its standard output, after a success.
+#[track_caller]
+pub(crate) fn floe_ok(arguments: &[&str]) -> String {
+    let output = floe(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "floe {arguments:?}: {}: {errors}", output.status);
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// Waits for something to become true.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !happened() {
+        assert!(begun.elapsed() < PATIENCE, "{what} does not happen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for a program to end.
+#[track_caller]
+pub(crate) fn wait_for(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    wait_until("the end of a program", || {
+        status = child.try_wait().expect("it can be waited for");
+        status.is_some()
+    });
+    status.expect("just seen")
+}
+
+/// Bytes without a pattern, the same for the same seed.
+pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut word = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    (0..bytes.div_ceil(8)).flat_map(|_| word()).take(bytes).collect()
+}
+
+/// Whether two long runs of bytes are the same; says where they differ, not what they are.
+#[track_caller]
+pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
+    assert_eq!(found.len(), wanted.len(), "length of {what}");
+    if let Some(at) = found.iter().zip(wanted).position(|(a, b)| a != b) {
+        panic!("{what} differs at byte {at}: {:#04x} instead of {:#04x}", found[at], wanted[at]);
+    }
+}
+
+/// Whether other people's programs are there. Where they must be (in CI, under `make test`), a missing one is a failure;
+/// elsewhere the test is skipped, visibly.
+pub(crate) fn installed(programs: &[&str]) -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let there = |program: &&str| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file());
+    let Some(missing) = programs.iter().find(|program| !there(program)) else { return true };
+    let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+    assert!(!required, "{missing} is not installed; make test installs it");
+    // Not println: the test harness would swallow it.
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {missing} is not installed");
+    false
+}
+
+/// Runs somebody else's program to its end, which must be a good one; gives what it printed.
+#[track_caller]
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(program);
+    let output = command.current_dir(&folder).args(arguments).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {}\n{text}\n{errors}", output.status);
+    text
+}
+
+/// The path of a file as text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("the path is UTF-8")
+}
+
+/// A volume in a folder of its own, and how to serve it.
+pub(crate) struct Volume {
+    folder: TempDir,
+    settings: Vec<String>,
+}
+
+impl Volume {
+    /// A volume with these bytes behind a cache of 4 MiB.
+    pub(crate) fn new(content: &[u8], mode: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("backing.img"), content).expect("a volume");
+        let settings = ["--cache-size", "4MiB", "--block-sizes", "4KiB,16KiB,64KiB", "--write", mode];
+        Self { folder, settings: settings.map(str::to_owned).into() }
+    }
+
+    /// The same with other settings besides.
+    pub(crate) fn with(mut self, settings: &[&str]) -> Self {
+        self.settings.extend(settings.iter().map(|&setting| setting.to_owned()));
+        self
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What the backing device holds.
+    pub(crate) fn backing(&self) -> Vec<u8> {
+        std::fs::read(self.path("backing.img")).expect("the volume can be read")
+    }
+
+    /// The command line that serves it, on a Unix socket and on TCP.
+    pub(crate) fn command_line(&self) -> Vec<String> {
+        let mut line = vec!["serve".to_owned()];
+        for (setting, value) in [
+            ("--backing", format!("file:{}", self.path("backing.img").display())),
+            ("--cache", format!("file:{}", self.path("cache.img").display())),
+            ("--listen", format!("nbd+unix:///?socket={}", self.path("nbd.sock").display())),
+            ("--listen", "nbd://127.0.0.1:0".to_owned()),
+            ("--admin", "127.0.0.1:0".to_owned()),
+        ] {
+            line.extend([setting.to_owned(), value]);
+        }
+        line.extend(self.settings.iter().cloned());
+        line
+    }
+
+    /// Serves it until the server is ended or dropped.
+    pub(crate) fn serve(&self) -> Server {
+        let log = self.path("floe.log");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
+            .args(self.command_line())
+            .env_remove("FLOE_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).expect("a log"))
+            .spawn()
+            .expect("floe runs");
+        let mut ready = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut server = Server { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
+        server.unix = server.expect_line(&mut ready);
+        server.tcp = server.expect_line(&mut ready);
+        wait_until("the admin address in the log", || {
+            let log = server.log();
+            let address = log.lines().find_map(|line| line.split_once("admin="));
+            server.admin = address.map_or(String::new(), |(_, address)| address.trim().to_owned());
+            !server.admin.is_empty()
+        });
+        server
+    }
+}
+
+/// A running `floe serve`, killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    /// URI of the volume on a Unix socket.
+    pub(crate) unix: String,
+    /// URI of the volume on TCP.
+    pub(crate) tcp: String,
+    /// Where it can be asked about itself.
+    pub(crate) admin: String,
+    log: PathBuf,
+}
+
+impl Server {
+    fn expect_line(&self, lines: &mut impl Iterator<Item = std::io::Result<String>>) -> String {
+        match lines.next() {
+            Some(Ok(line)) => line,
+            other => panic!("no URI but {other:?} from floe serve: {}", self.log()),
+        }
+    }
+
+    /// What it wrote to standard error so far.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).expect("the log can be read")
+    }
+
+    /// What `floe status --json` says.
+    #[track_caller]
+    pub(crate) fn status(&self) -> Status {
+        let text = floe_ok(&["status", "--json", "--admin", &self.admin]);
+        assert_eq!(text.lines().count(), 1, "one object on one line: {text}");
+        serde_json::from_str(&text).expect("the status is JSON")
+    }
+
+    /// Ends it with SIGTERM and expects it to end well.
+    #[track_caller]
+    pub(crate) fn end(mut self) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).expect("it is there");
+        self.has_ended_well();
+    }
+
+    /// Waits until it has ended by itself, and well.
+    #[track_caller]
+    pub(crate) fn has_ended_well(&mut self) {
+        let status = wait_for(&mut self.child);
+        assert!(status.success(), "floe serve: {status}: {}", self.log());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
