@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
         let mut shown = String::new();
         for _ in 0..PASSES {
             let start = Instant::now();
-            let mut trace = Trace::open(&argument, &options)?;
+            let mut trace = Trace::open_source(&argument, &options)?;
             let (mut requests, mut check) = (0u64, 0u64);
             for request in trace.by_ref() {
                 let request = request?;

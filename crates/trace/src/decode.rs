@@ -57,6 +57,11 @@ impl Batch {
         self.runs.push(Run { first, count });
     }
 
+    /// How many runs it still takes.
+    pub(crate) fn room(&self) -> usize {
+        BATCH_RUNS.saturating_sub(self.runs.len())
+    }
+
     fn is_full(&self) -> bool {
         self.runs.len() >= BATCH_RUNS
     }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::generate::SpecError;
+
 /// Why a trace could not be opened or read. One pointer wide, because readers return it beside every request.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -89,6 +91,20 @@ pub enum ErrorKind {
         path: String,
         /// Its format.
         format: &'static str,
+    },
+    /// A text that is neither a file nor a generator.
+    #[error("{text}: {source}")]
+    Spec {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        source: SpecError,
+    },
+    /// Disk I/O was asked of a generator of keys.
+    #[error("{text}: makes keys; add block=4KiB to make disk I/O of them")]
+    KeysNotBlocks {
+        /// The generator.
+        text: String,
     },
 }
 

@@ -1,7 +1,8 @@
-//! Readers for public storage and cache traces.
+//! Readers for public storage and cache traces, and generators of artificial ones.
 //!
 //! [`Trace::open`] recognises a file's format and compression from its content and then streams its
-//! [`Request`]s in constant memory, millions a second. [`Info`] sums a trace up.
+//! [`Request`]s in constant memory, millions a second. [`Trace::open_source`] also takes generators in words, such as
+//! `zipf:keys=1000000,theta=0.9`. [`Info`] sums a trace up.
 //!
 //! ```no_run
 //! use floe_trace::{OpenOptions, Trace};
@@ -26,13 +27,16 @@ mod detect;
 mod error;
 mod fields;
 mod format;
+mod generate;
 mod request;
-mod source;
+
 mod stats;
 mod trace;
+mod window;
 
 pub use error::{Error, ErrorKind, UnknownFormat};
 pub use format::{Format, formats_table};
+pub use generate::{GeneratorSpec, SpecError, generators_table};
 pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 pub use stats::{Info, Stats};
 pub use trace::{OpenOptions, Progress, Trace};

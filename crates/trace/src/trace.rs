@@ -12,8 +12,9 @@ use crate::decode::{Batch, Decode};
 use crate::detect::{self, SAMPLE_BYTES};
 use crate::error::{Error, ErrorKind};
 use crate::format::Format;
+use crate::generate::{Generated, GeneratorSpec};
 use crate::request::{Kind, Request};
-use crate::source::{Counted, Source, WINDOW_BYTES};
+use crate::window::{Counted, WINDOW_BYTES, Window};
 
 /// How to open a trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -27,15 +28,20 @@ pub struct OpenOptions {
     pub as_blocks: bool,
 }
 
-/// A stream of requests, in constant memory.
+/// Where requests come from.
+enum Origin {
+    File { window: Window, decoder: Box<dyn Decode> },
+    Generator(Generated),
+}
+
+/// A stream of requests, in constant memory: a file, or a generator.
 ///
 /// An iterator: after an error it ends.
 pub struct Trace {
     name: String,
     format: Format,
     kind: Kind,
-    source: Source,
-    decoder: Box<dyn Decode>,
+    origin: Origin,
     batch: Batch,
     /// Which run of the batch comes next, and how much of it is used.
     run: usize,
@@ -47,6 +53,38 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// Opens what a user calls a trace: a file, or a generator such as `zipf:keys=1000000,theta=0.9`.
+    ///
+    /// A file of that name comes first. [`generators_table`](crate::generators_table) lists the generators.
+    ///
+    /// # Errors
+    /// As [`Trace::open`] and [`Trace::generate`]; also when `as_blocks` is asked of a generator of keys.
+    pub fn open_source(text: &str, options: &OpenOptions) -> Result<Self, Error> {
+        if !GeneratorSpec::looks_like(text) || Path::new(text).exists() {
+            return Self::open(text, options);
+        }
+        let bad = |source| ErrorKind::Spec { text: text.to_owned(), source };
+        let trace = Self::generate(&text.parse().map_err(bad)?)?;
+        if options.as_blocks && trace.kind != Kind::Block {
+            return Err(ErrorKind::KeysNotBlocks { text: text.to_owned() }.into());
+        }
+        Ok(trace)
+    }
+
+    /// Starts a generated trace.
+    ///
+    /// # Errors
+    /// When the keys, as blocks, do not fit on a disk.
+    pub fn generate(spec: &GeneratorSpec) -> Result<Self, Error> {
+        let name = spec.to_string();
+        let generated =
+            Generated::new(spec).map_err(|source| ErrorKind::Spec { text: name.clone(), source })?;
+        let kind = generated.kind();
+        let progress = Progress { bytes_read: Arc::default(), total_bytes: Some(spec.requests()) };
+        let origin = Origin::Generator(generated);
+        Ok(Self::new(name, Format::generated(), kind, origin, false, progress))
+    }
+
     /// Opens a trace file, compressed or not.
     ///
     /// # Errors
@@ -90,33 +128,34 @@ impl Trace {
         let read_error =
             |source, offset_bytes| Error::from(ErrorKind::Read { path: name.clone(), offset_bytes, source });
         let reader = decompressed(Box::new(reader)).map_err(|error| read_error(error, 0))?;
-        let mut source = Source::new(reader);
-        if let Err(error) = source.fill(SAMPLE_BYTES) {
-            return Err(read_error(error, source.bytes().len() as u64));
+        let mut window = Window::new(reader);
+        if let Err(error) = window.fill(SAMPLE_BYTES) {
+            return Err(read_error(error, window.bytes().len() as u64));
         }
         let format = match options.format {
             Some(format) => format,
-            None => detect::detect(&name, source.bytes(), source.ended())?,
+            None => detect::detect(&name, window.bytes(), window.ended())?,
         };
         let (decoder, kind) = format
             .decoder(options.as_blocks)
             .ok_or_else(|| ErrorKind::NotBlocks { path: name.clone(), format: format.name() })?;
-        Ok(Self {
-            name,
-            format,
-            kind,
-            source,
-            decoder,
-            batch: Batch::new(options.skip_bad),
-            run: 0,
-            step: 0,
-            failed: None,
-            done: false,
-            progress,
-        })
+        let origin = Origin::File { window, decoder };
+        Ok(Self::new(name, format, kind, origin, options.skip_bad, progress))
     }
 
-    /// The path or name it was opened with.
+    fn new(
+        name: String,
+        format: Format,
+        kind: Kind,
+        origin: Origin,
+        skip_bad: bool,
+        progress: Progress,
+    ) -> Self {
+        let batch = Batch::new(skip_bad);
+        Self { name, format, kind, origin, batch, run: 0, step: 0, failed: None, done: false, progress }
+    }
+
+    /// The path or name it was opened with, or the generator in words.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -136,12 +175,12 @@ impl Trace {
         self.batch.skipped
     }
 
-    /// Bytes read so far from the file as it is, compressed or not.
+    /// Bytes read so far from the file as it is, compressed or not; of a generator, requests made.
     pub fn bytes_read(&self) -> u64 {
         self.progress.bytes_read()
     }
 
-    /// The file's size as it is, compressed or not; `None` for a stream.
+    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its requests.
     pub fn total_bytes(&self) -> Option<u64> {
         self.progress.total_bytes()
     }
@@ -156,28 +195,35 @@ impl Trace {
     fn refill(&mut self) -> bool {
         self.batch.runs.clear();
         (self.run, self.step) = (0, 0);
+        let (window, decoder) = match &mut self.origin {
+            Origin::File { window, decoder } => (window, decoder),
+            Origin::Generator(generated) => {
+                self.progress.bytes_read.fetch_add(generated.fill(&mut self.batch), Relaxed);
+                return !self.batch.runs.is_empty();
+            }
+        };
         while !self.done && self.batch.runs.is_empty() {
-            let used = self.decoder.decode(self.source.bytes(), self.source.ended(), &mut self.batch);
+            let used = decoder.decode(window.bytes(), window.ended(), &mut self.batch);
             if let Some(bad) = self.batch.bad.take() {
                 self.done = true;
                 self.failed = Some(Error::from(ErrorKind::Malformed {
                     path: self.name.clone(),
-                    unit: self.decoder.unit(),
+                    unit: decoder.unit(),
                     record: bad.record,
-                    offset_bytes: self.source.offset_bytes() + bad.at as u64,
+                    offset_bytes: window.offset_bytes() + bad.at as u64,
                     expected: bad.flaw.expected(),
                     found: bad.flaw.found(),
                 }));
             }
-            self.source.consume(used);
+            window.consume(used);
             if used > 0 || self.done {
                 continue;
             }
-            if self.source.ended() {
+            if window.ended() {
                 self.done = true;
-            } else if let Err(source) = self.source.fill(WINDOW_BYTES) {
+            } else if let Err(source) = window.fill(WINDOW_BYTES) {
                 self.done = true;
-                let offset_bytes = self.source.offset_bytes() + self.source.bytes().len() as u64;
+                let offset_bytes = window.offset_bytes() + window.bytes().len() as u64;
                 let path = self.name.clone();
                 self.failed = Some(Error::from(ErrorKind::Read { path, offset_bytes, source }));
             }
@@ -226,12 +272,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes read so far from the file as it is, compressed or not.
+    /// Bytes read so far from the file as it is, compressed or not; of a generator, requests made.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Relaxed)
     }
 
-    /// The file's size as it is, compressed or not; `None` for a stream.
+    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its requests.
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
     }

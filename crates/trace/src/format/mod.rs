@@ -53,6 +53,18 @@ formats! {
     vscsi: VSCSI;
 }
 
+/// What generated traces answer when asked for their format; not in the registry, since no file has it.
+static GENERATED: Spec = Spec {
+    name: "generated",
+    kind: Kind::Key,
+    layout: "none",
+    origin: "floe",
+    fit: |_| 0,
+    names: &[],
+    decoder: plain::PLAIN.decoder,
+    block_decoder: None,
+};
+
 /// A trace format. Parses from its name, and prints as it.
 #[derive(Clone, Copy)]
 pub struct Format(&'static Spec);
@@ -61,6 +73,11 @@ impl Format {
     /// All formats.
     pub fn all() -> impl Iterator<Item = Self> {
         SPECS.iter().map(|spec| Self(spec))
+    }
+
+    /// What stands in for the format of a generated trace.
+    pub(crate) fn generated() -> Self {
+        Self(&GENERATED)
     }
 
     /// The names of all formats, separated by commas.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 
 /// The window.
-pub(crate) struct Source {
+pub(crate) struct Window {
     reader: Box<dyn Read + Send>,
     buffer: Box<[u8]>,
     start: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Source {
     ended: bool,
 }
 
-impl Source {
+impl Window {
     /// An empty window at the start of `reader`.
     pub(crate) fn new(reader: Box<dyn Read + Send>) -> Self {
         let buffer = vec![0; WINDOW_BYTES].into_boxed_slice();
