@@ -9,7 +9,7 @@
 //! write) merely clears its valid bits, so groups never have holes.
 //!
 //! A block is a slot in flat arrays: 16 bytes here, 8 for its place in the order, 6 to 7 in the hash index; a group
-//! is 5 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
+//! is 4 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
 //! choose between groups, and their order does not exist.
 //!
 //! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds exactly the blocks
@@ -21,7 +21,7 @@ use std::ops::Range;
 use floe_policy::{Access, Lru, Ranked, Slot};
 
 use crate::bits::Bits;
-use crate::geometry::{BlockSizes, Class, Place, Sectors, VolumeId};
+use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::index::Index;
 
 /// No slot, no group.
@@ -38,7 +38,7 @@ pub(crate) type Block = Slot;
 
 #[derive(Debug, Clone, Copy)]
 struct Record {
-    place: Place,
+    extent: Extent,
     /// Where it is kept, counted in smallest blocks from the start of the shard's cache space.
     at: u32,
     /// The next block of the same group, so that a group can be emptied.
@@ -76,19 +76,19 @@ pub(crate) struct Directory<E = Lru> {
     sizes: BlockSizes,
     records: Vec<Record>,
     free_slot: u32,
-    /// For each class, where its blocks are found.
-    index: Vec<Index>,
+    index: Index,
+    /// Blocks of each class at present.
+    live: Vec<u64>,
     block_order: E,
-    /// First block of each group's chain, and the size of its blocks.
+    /// The first block of each group's chain.
     chains: Vec<u32>,
-    classes: Vec<Class>,
     group_limit: u32,
     free_groups: Vec<u32>,
     group_order: E,
     open: Vec<Option<Open>>,
     valid: Bits,
     dirty_bits: Bits,
-    dirty: BTreeMap<Place, Block>,
+    dirty: BTreeMap<Extent, Block>,
     pub(crate) tally: Tally,
 }
 
@@ -103,10 +103,10 @@ impl<E: Ranked + Default> Directory<E> {
         Self {
             records: Vec::new(),
             free_slot: NONE,
-            index: sizes.classes().map(|_| Index::default()).collect(),
+            index: Index::default(),
+            live: vec![0; classes],
             block_order: E::default(),
             chains: Vec::new(),
-            classes: Vec::new(),
             group_limit: group_limit as u32,
             free_groups: Vec::new(),
             group_order: E::default(),
@@ -133,15 +133,17 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     fn class(&self, block: Block) -> Class {
-        self.classes[self.group(block) as usize]
+        let Sectors { start, end } = self.sectors(block);
+        self.sizes.class(end - start)
     }
 
     /// The block that covers a sector. Sizes are tried from the smallest, as in Algorithm 1.
     #[inline]
     pub(crate) fn find(&self, volume: VolumeId, sector: u64) -> Option<Block> {
-        for (class, index) in self.sizes.classes().zip(&self.index) {
-            let place = Place::new(volume, sector & !(self.sizes.sectors(class) - 1));
-            let found = index.find(place.hash(), |slot| self.records[slot as usize].place == place);
+        for class in self.sizes.classes().filter(|class| self.live[class.0 as usize] > 0) {
+            let size = self.sizes.sectors(class);
+            let extent = Extent::new(volume, sector & !(size - 1), size);
+            let found = self.index.find(extent.hash(), |slot| self.records[slot as usize].extent == extent);
             if found.is_some() {
                 return found.map(Slot);
             }
@@ -150,22 +152,22 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     pub(crate) fn volume(&self, block: Block) -> VolumeId {
-        self.records[block.index()].place.volume()
+        self.records[block.index()].extent.volume()
     }
 
     /// The sectors of its volume that a block holds.
     #[inline]
     pub(crate) fn sectors(&self, block: Block) -> Sectors {
-        let start = self.records[block.index()].place.sector();
-        start..start + self.sizes.sectors(self.class(block))
+        self.records[block.index()].extent.sectors()
     }
 
     /// Where on the cache device, in sectors, a run of a block's sectors is kept.
     #[inline]
     pub(crate) fn cache_sectors(&self, block: Block, run: &Sectors) -> Range<u64> {
-        let Record { place, at, .. } = self.records[block.index()];
-        debug_assert!(place.sector() <= run.start && run.end <= self.sectors(block).end);
-        let start = u64::from(at) * self.sizes.smallest() + (run.start - place.sector());
+        let Record { extent, at, .. } = self.records[block.index()];
+        let sectors = extent.sectors();
+        debug_assert!(sectors.start <= run.start && run.end <= sectors.end);
+        let start = u64::from(at) * self.sizes.smallest() + (run.start - sectors.start);
         start..start + (run.end - run.start)
     }
 
@@ -226,7 +228,7 @@ impl<E: Ranked + Default> Directory<E> {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
         self.dirty_bits.set(kept);
-        self.dirty.insert(self.records[block.index()].place, block);
+        self.dirty.insert(self.records[block.index()].extent, block);
     }
 
     /// The cache holds nothing of use there.
@@ -249,7 +251,7 @@ impl<E: Ranked + Default> Directory<E> {
 
     fn forget_if_clean(&mut self, block: Block) {
         if !self.dirty.is_empty() && !self.is_dirty(block) {
-            self.dirty.remove(&self.records[block.index()].place);
+            self.dirty.remove(&self.records[block.index()].extent);
         }
     }
 
@@ -302,14 +304,14 @@ impl<E: Ranked + Default> Directory<E> {
     /// # Panics
     /// When a victim is dirty, or the block overlaps another.
     pub(crate) fn allocate(&mut self, volume: VolumeId, start: u64, class: Class, room: Room) -> Block {
-        let place = Place::new(volume, start);
+        let extent = Extent::new(volume, start, self.sizes.sectors(class));
         if let Room::Replace(block) = room {
             self.unmap(block);
-            self.records[block.index()].place = place;
+            self.records[block.index()].extent = extent;
             self.map(block, class);
             // The newcomer begins anew in the order: an order that does not promote would take it next otherwise.
             self.block_order.remove(block);
-            self.block_order.insert(block, &Access::new(place.hash()));
+            self.block_order.insert(block, &Access::new(extent.hash()));
             if self.grouped() {
                 self.group_order.access(Slot(self.group(block)));
             }
@@ -323,10 +325,10 @@ impl<E: Ranked + Default> Directory<E> {
         let units = (self.sizes.sectors(class) / self.sizes.smallest()) as u32;
         let at = group * self.units_per_group() + u32::from(number) * units;
         let next = std::mem::replace(&mut self.chains[group as usize], NONE);
-        let block = self.new_slot(Record { place, at, next });
+        let block = self.new_slot(Record { extent, at, next });
         self.chains[group as usize] = block.0;
         self.map(block, class);
-        self.block_order.insert(block, &Access::new(place.hash()));
+        self.block_order.insert(block, &Access::new(extent.hash()));
         if self.grouped() {
             self.group_order.access(Slot(group));
         }
@@ -337,7 +339,7 @@ impl<E: Ranked + Default> Directory<E> {
     fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
         let open = match self.open[class.0 as usize] {
             Some(open) => open,
-            None => Open { group: self.open_group(class), taken: 0 },
+            None => Open { group: self.open_group(), taken: 0 },
         };
         let taken = open.taken + 1;
         let full = u64::from(taken) == self.sizes.per_group(class);
@@ -345,22 +347,14 @@ impl<E: Ranked + Default> Directory<E> {
         (open.group, open.taken)
     }
 
-    fn open_group(&mut self, class: Class) -> u32 {
-        let group = match self.free_groups.pop() {
-            Some(group) => {
-                self.classes[group as usize] = class;
-                group
-            }
-            None => {
-                let group = self.chains.len() as u32;
-                assert!(group < self.group_limit, "room was promised where there is none");
-                reserve_by_share(&mut self.chains, self.group_limit as usize);
-                reserve_by_share(&mut self.classes, self.group_limit as usize);
-                self.chains.push(NONE);
-                self.classes.push(class);
-                group
-            }
-        };
+    fn open_group(&mut self) -> u32 {
+        let group = self.free_groups.pop().unwrap_or_else(|| {
+            let group = self.chains.len() as u32;
+            assert!(group < self.group_limit, "room was promised where there is none");
+            reserve_by_share(&mut self.chains, self.group_limit as usize);
+            self.chains.push(NONE);
+            group
+        });
         if self.grouped() {
             self.group_order.reserve(self.chains.len());
             self.group_order.insert(Slot(group), &Access::new(u64::from(group)));
@@ -379,9 +373,8 @@ impl<E: Ranked + Default> Directory<E> {
             self.free_slot = slot;
             slot = next;
         }
-        let class = self.classes[group as usize];
-        if self.open[class.0 as usize].is_some_and(|open| open.group == group) {
-            self.open[class.0 as usize] = None;
+        for open in &mut self.open {
+            open.take_if(|open| open.group == group);
         }
         self.chains[group as usize] = NONE;
         self.group_order.remove(Slot(group));
@@ -404,7 +397,8 @@ impl<E: Ranked + Default> Directory<E> {
 
     fn map(&mut self, block: Block, class: Class) {
         let records = &self.records;
-        self.index[class.0 as usize].insert(block.0, |slot| records[slot as usize].place.hash());
+        self.index.insert(block.0, |slot| records[slot as usize].extent.hash());
+        self.live[class.0 as usize] += 1;
         debug_assert!(
             !self.valid.any(self.cache_sectors(block, &self.sectors(block))),
             "new blocks are empty"
@@ -415,14 +409,15 @@ impl<E: Ranked + Default> Directory<E> {
         assert!(!self.is_dirty(block), "a dirty block was about to be dropped");
         let kept = self.cache_sectors(block, &self.sectors(block));
         self.valid.clear(kept);
-        let class = self.class(block).0 as usize;
+        let class = self.class(block);
+        self.live[class.0 as usize] -= 1;
         let records = &self.records;
-        self.index[class].remove(block.0, |slot| records[slot as usize].place.hash());
+        self.index.remove(block.0, |slot| records[slot as usize].extent.hash());
     }
 
     /// Blocks of each class at present.
     pub(crate) fn live(&self) -> impl Iterator<Item = u64> + '_ {
-        self.index.iter().map(|index| index.len() as u64)
+        self.live.iter().copied()
     }
 
     pub(crate) fn dirty_sectors(&self) -> u64 {
@@ -435,14 +430,12 @@ impl<E: Ranked + Default> Directory<E> {
 
     /// Bytes of memory held for blocks and groups, without the two bits a sector.
     pub(crate) fn block_metadata_bytes(&self) -> u64 {
-        let index: usize = self.index.iter().map(Index::memory_bytes).sum();
         let bytes = self.records.capacity() * size_of::<Record>()
             + self.chains.capacity() * size_of::<u32>()
-            + self.classes.capacity() * size_of::<Class>()
             + self.free_groups.capacity() * size_of::<u32>()
             + self.block_order.memory_bytes()
             + self.group_order.memory_bytes()
-            + index
+            + self.index.memory_bytes()
             + self.dirty.len() * DIRTY_ENTRY_BYTES;
         bytes as u64
     }
@@ -470,7 +463,10 @@ impl<E: Ranked + Default> Directory<E> {
                     );
                     assert!(!self.dirty_bits.any(kept.clone()) || self.valid.all(kept));
                 }
-                assert_eq!(self.is_dirty(block), self.dirty.contains_key(&self.records[block.index()].place));
+                assert_eq!(
+                    self.is_dirty(block),
+                    self.dirty.contains_key(&self.records[block.index()].extent)
+                );
             }
         }
         assert_eq!(seen, self.live().sum::<u64>());
@@ -480,7 +476,7 @@ impl<E: Ranked + Default> Directory<E> {
 }
 
 /// A B-tree's share of a key and value, its nodes half to wholly full.
-const DIRTY_ENTRY_BYTES: usize = (size_of::<Place>() + size_of::<Block>()) * 3 / 2;
+const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 / 2;
 
 /// Makes room for one more element, growing by a sixteenth and never past `most`.
 fn reserve_by_share<T>(array: &mut Vec<T>, most: usize) {

@@ -110,7 +110,8 @@ impl<E: Ranked + Default> Driver<E> {
         buffer.slice(skew..skew + request.len as usize)
     }
 
-    /// Takes a request on. Reads and writes need a buffer from [`Driver::buffer`].
+    /// Takes a request on. Reads and writes need a buffer from [`Driver::buffer`]. Nobody may write to it again, also
+    /// after the answer: what was read or written may still be on its way from it into the cache.
     ///
     /// # Panics
     /// When a read or write comes without a buffer.

@@ -32,7 +32,8 @@ pub struct Class(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
-/// Bits of a [`Place`] that hold the sector. A volume has fewer than 2^48, so that the end of a range is a place too.
+/// Bits of a [`Place`] that hold the sector. A volume has fewer than 2^47, so that the end of a range is a place too, and
+/// twice a sector as well.
 const SECTOR_BITS: u32 = 48;
 
 /// Largest volume: half an exbibyte.
@@ -68,6 +69,37 @@ impl Place {
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
+    }
+}
+
+/// Which sectors of which volume a block holds, in one word: the volume, and twice the block's centre.
+///
+/// Blocks are aligned to their size, a power of two, so the centre's trailing zeros tell the size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Extent(Place);
+
+impl Extent {
+    #[inline]
+    pub(crate) fn new(volume: VolumeId, start: u64, sectors: u64) -> Self {
+        debug_assert!(sectors.is_power_of_two() && start.is_multiple_of(sectors));
+        Self(Place::new(volume, 2 * start + sectors))
+    }
+
+    #[inline]
+    pub(crate) fn volume(self) -> VolumeId {
+        self.0.volume()
+    }
+
+    #[inline]
+    pub(crate) fn sectors(self) -> Sectors {
+        let centre = self.0.sector();
+        let size = 1 << centre.trailing_zeros();
+        (centre - size) / 2..(centre + size) / 2
+    }
+
+    #[inline]
+    pub(crate) fn hash(self) -> u64 {
+        self.0.hash()
     }
 }
 
@@ -126,6 +158,15 @@ impl BlockSizes {
     #[inline]
     pub fn sectors(&self, class: Class) -> u64 {
         self.sectors[class.0 as usize]
+    }
+
+    /// The class of blocks of this many sectors.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(crate) fn class(&self, sectors: u64) -> Class {
+        Class(self.sectors.iter().position(|&size| size == sectors).expect("blocks have one of the sizes")
+            as u8)
     }
 
     /// Size of a class in bytes.

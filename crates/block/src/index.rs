@@ -2,13 +2,20 @@
 //!
 //! Open addressing with linear probing. An entry is a slot and one byte of its hash; keys are not stored, the caller
 //! compares them where the byte matches. Removal shifts entries back instead of leaving tombstones, so a cache that
-//! replaces blocks for ever never rehashes. The capacity need not be a power of two and grows by a sixteenth. A
+//! replaces blocks for ever never rehashes. The capacity need not be a power of two, grows by a sixteenth and shrinks
+//! when half of it is not used. A
 //! general hash table (hashbrown) took up to 20 bytes an entry here after many replacements.
 //!
 //! Invariant: no empty entry lies between an entry and its home, the place its hash names.
 
 /// Entries per used entry, as a ratio: the table is at most four fifths full.
 const SPACE: (usize, usize) = (5, 4);
+
+/// A table with room for this many times its entries shrinks.
+const SPARE: usize = 2;
+
+/// A table of this size is not worth shrinking.
+const SMALL: usize = 64;
 
 /// The tag of an empty entry.
 const EMPTY: u8 = 0;
@@ -62,7 +69,7 @@ impl Index {
     /// Adds a slot that is not in the index; `hash_of` tells the hash of any slot.
     pub(crate) fn insert(&mut self, slot: u32, hash_of: impl Fn(u32) -> u64) {
         if (self.len + 1) * SPACE.0 > self.tags.len() * SPACE.1 {
-            self.grow(&hash_of);
+            self.resize(&hash_of);
         }
         self.put(slot, hash_of(slot));
         self.len += 1;
@@ -89,6 +96,9 @@ impl Index {
         }
         self.tags[hole] = EMPTY;
         self.len -= 1;
+        if self.tags.len() > SMALL.max(self.len * SPARE) {
+            self.resize(hash_of);
+        }
     }
 
     fn put(&mut self, slot: u32, hash: u64) {
@@ -99,7 +109,8 @@ impl Index {
         (self.tags[at], self.slots[at]) = (tag(hash), slot);
     }
 
-    fn grow(&mut self, hash_of: impl Fn(u32) -> u64) {
+    /// Makes the table fit its entries, and some more.
+    fn resize(&mut self, hash_of: impl Fn(u32) -> u64) {
         let capacity = (self.len + self.len / 16 + 16) * SPACE.0 / SPACE.1;
         let slots = std::mem::replace(&mut self.slots, vec![0; capacity]);
         let tags = std::mem::replace(&mut self.tags, vec![EMPTY; capacity]);

@@ -13,9 +13,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use common::{Answered, Bench, POISON, SECTOR, target};
-use floe_block::{
-    BlockSizes, BufferId, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeId, WriteMode,
-};
+use floe_block::{BlockSizes, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeId, WriteMode};
 use floe_policy::Lru;
 use proptest::prelude::*;
 
@@ -158,7 +156,7 @@ impl World {
         let kind = match kind {
             8..=12 => Kind::Write { durable: false },
             13 => Kind::Write { durable: true },
-            14 => Kind::Zero { durable: len % 2 == 0, may_unmap: at % 2 == 0 },
+            14 => Kind::Zero { durable: len.is_multiple_of(2), may_unmap: at.is_multiple_of(2) },
             15 => Kind::Trim,
             16 | 17 => Kind::Flush,
             _ => Kind::Read,

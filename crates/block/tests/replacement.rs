@@ -134,7 +134,7 @@ fn metadata_per_block(sizes: &str, mean_sectors: u64, seed: u64) -> f64 {
     let mut bench = Bench::<Lru>::new(config(sizes, 64 << 20, WriteMode::Through), &[512 << 20]);
     bench.keep_log = false;
     let mut rng = SmallRng::seed_from_u64(seed);
-    for _ in 0..200_000 / mean_sectors {
+    for _ in 0..60_000 / mean_sectors {
         let len = rng.random_range(1..=2 * mean_sectors);
         let start = rng.random_range(0..(512u64 << 20) / SECTOR - len);
         let request = read(start * SECTOR, len * SECTOR);

@@ -300,3 +300,17 @@ fn cleaning_for_a_round_and_to_make_room_at_once_is_no_error() {
     assert_eq!(bench.get(0), Ok(200));
     bench.check_idle();
 }
+
+#[test]
+fn a_reader_is_not_served_from_a_write_that_is_not_answered() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        let written = bench.submit(write(0, SECTOR), 200);
+        let id = bench.submit(read(0, SECTOR), 0);
+        assert!(bench.answers.is_empty() && bench.cache.stats().counters.joined_reads == 0, "{mode:?}");
+        bench.run();
+        assert_eq!(bench.answer(written).result, Ok(()));
+        assert_eq!(bench.answer(id).bytes[0], 200);
+        bench.check_idle();
+    }
+}

@@ -33,7 +33,10 @@ impl<E: Ranked + Default> Shard<E> {
     pub(super) fn survey(&mut self, id: TaskId) -> Survey {
         let mut survey = std::mem::take(&mut self.spare_survey);
         let Survey { blocks, missing, cached, fetches } = &mut survey;
-        (blocks.clear(), missing.clear(), cached.clear(), fetches.clear());
+        blocks.clear();
+        missing.clear();
+        cached.clear();
+        fetches.clear();
         let task = &self.tasks[id as usize];
         let cached_until = |sector: u64| {
             let block = self.directory.find(task.volume, sector)?;

@@ -260,7 +260,7 @@ impl<E: Ranked + Default> Bench<E> {
                 medium.bytes[there.clone()].fill(0);
                 medium.unstable.push((there, self.now));
             }
-            Order::Discard { .. } if self.now % 2 == 0 => {
+            Order::Discard { .. } if self.now.is_multiple_of(2) => {
                 medium.bytes[there.clone()].fill(0);
                 medium.unstable.push((there, self.now));
             }
