@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn other_machines_are_kept_out_unless_they_are_asked_in() {
         let error = bind("nbd://0.0.0.0:0").unwrap_err().to_string();
-        assert!(error.starts_with("nbd://0.0.0.0:0 can be reached from other machines"), "{error}");
+        assert!(error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"), "{error}");
         assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), true).is_ok());
     }
 
