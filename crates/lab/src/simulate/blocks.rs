@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 
 /// Size of every simulated volume: a trace does not tell, so larger than any.
-const VOLUME_BYTES: u64 = 1 << 59;
+const VOLUME_BYTES: u64 = 1 << 58;
 
 /// Most volumes of one cache.
 const MOST_VOLUMES: usize = 1 << 16;
