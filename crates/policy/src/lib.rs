@@ -89,5 +89,8 @@ policies! {
     hyperbolic::Hyperbolic,
     lfru::Lfru,
     lecar::LeCaR,
+    lhd::Lhd,
+    cacheus::Cacheus,
+    sarc::Sarc,
     belady::Belady,
 }

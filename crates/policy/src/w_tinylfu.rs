@@ -25,7 +25,7 @@ const STEP_DECAY: f64 = 0.98;
 /// Change of the hit ratio that starts the climb afresh (Caffeine).
 const RESTART: f64 = 0.05;
 /// Requests per entry between steps (Caffeine).
-const REQUESTS_PER_STEP: u64 = 10;
+const REQUESTS_PER_STEP: u64 = 2;
 /// The window stays below this share (Caffeine keeps a main part).
 const WINDOW_MAX: f64 = 0.8;
 /// Entries that one eviction moves from a window that has become too large.

@@ -1,0 +1,294 @@
+//! CACHEUS: LeCaR with two experts that complement each other, and a learning rate that adjusts itself.
+//!
+//! SR-LRU resists scans: new entries go to a queue Q that evicts first, hit ones to an LRU list S, and the limit
+//! between them follows two mistakes, hits on entries demoted from S and returns of entries that left as new. CR-LFU
+//! evicts the *newest* of the least frequent, which keeps a part of a loop cached. Regret sets the experts' weights,
+//! and hill climbing on the hit ratio the rate at which it does (Rodriguez et al., "Learning Cache Replacement with
+//! CACHEUS", FAST '21).
+//!
+//! Not to be used with many cores: each hit moves its entry in two lists.
+
+use crate::frequency::FrequencyList;
+use crate::ghost::Ghosts;
+use crate::index::Tag;
+use crate::random::Random;
+use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameters, Policy, Slot};
+
+/// The queue of new and demoted entries, from which SR-LRU evicts.
+const Q: usize = 0;
+/// The list of entries that were hit.
+const S: usize = 1;
+
+const SR_LRU: usize = 0;
+const CR_LFU: usize = 1;
+
+/// Share of Q at the start (section 4).
+const Q_SHARE: f64 = 0.01;
+/// Bounds of the learning rate (section 3).
+const RATE_MIN: f64 = 0.001;
+const RATE_MAX: f64 = 1.0;
+/// Steps without a better hit ratio after which the rate starts afresh.
+const PATIENCE: u32 = 10;
+/// Seed of the draws; any number does.
+const SEED: u64 = 0xf10e;
+
+/// Where an entry in Q comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Origin {
+    /// It was hit.
+    #[default]
+    Known,
+    /// It was not cached before.
+    New,
+    /// It fell out of S.
+    Demoted,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Left {
+    frequency: u16,
+    was_new: bool,
+}
+
+/// The rate at which regret counts.
+#[derive(Debug, Clone, Default)]
+struct Rate {
+    now: f64,
+    before: f64,
+    start: f64,
+    hits: u64,
+    requests: u64,
+    hit_ratio: f64,
+    disappointments: u32,
+}
+
+impl Rate {
+    /// Counts a request and climbs once per `window` of them.
+    fn count(&mut self, hit: bool, window: usize) {
+        self.hits += u64::from(hit);
+        self.requests += 1;
+        if self.requests < window.max(1) as u64 {
+            return;
+        }
+        if self.start == 0.0 {
+            self.start = (2.0 * std::f64::consts::LN_2 / self.requests as f64).sqrt();
+            self.now = self.start;
+        }
+        let hit_ratio = self.hits as f64 / self.requests as f64;
+        let (gain, step) = (hit_ratio - self.hit_ratio, self.now - self.before);
+        self.before = self.now;
+        if step != 0.0 {
+            let uphill = if gain / step > 0.0 { 1.0 } else { -1.0 };
+            self.now = (self.now + uphill * (self.now * step).abs()).clamp(RATE_MIN, RATE_MAX);
+            self.disappointments = 0;
+        } else if gain <= 0.0 {
+            self.disappointments += 1;
+            if self.disappointments >= PATIENCE {
+                (self.now, self.disappointments) = (self.start, 0);
+            }
+        }
+        self.hit_ratio = hit_ratio;
+        (self.hits, self.requests) = (0, 0);
+    }
+}
+
+/// SR-LRU and CR-LFU under regret.
+#[derive(Debug, Clone)]
+pub struct Cacheus {
+    recency: Lists<2>,
+    frequency: FrequencyList,
+    ghosts: Ghosts<2, Left>,
+    tags: Vec<Tag>,
+    origins: Vec<Origin>,
+    s_limit: u64,
+    /// Entries in Q that fell out of S.
+    demoted: u64,
+    /// Ghosts that left without a hit.
+    new_ghosts: u64,
+    trust_in_lru: f64,
+    rate: Rate,
+    random: Random,
+}
+
+impl Cacheus {
+    fn resize(&mut self) {
+        self.s_limit = (self.recency.capacity() as f64 * (1.0 - Q_SHARE)) as u64;
+    }
+
+    fn set_origin(&mut self, slot: Slot, origin: Origin) {
+        self.demoted += u64::from(origin == Origin::Demoted);
+        let before = std::mem::replace(&mut self.origins[slot.index()], origin);
+        self.demoted = self.demoted.saturating_sub(u64::from(before == Origin::Demoted));
+    }
+
+    /// Moves the coldest entries of S to Q until S keeps to its limit.
+    fn limit_s(&mut self) {
+        while self.recency.size(S) > self.s_limit
+            && let Some(coldest) = self.recency.tail(S)
+        {
+            self.recency.move_to_head(Q, coldest);
+            self.set_origin(coldest, Origin::Demoted);
+        }
+    }
+
+    /// A demoted entry was hit: S is too small. A new entry that left returned: Q is.
+    fn adjust_sizes(&mut self, s_too_small: bool) {
+        let (demoted, new) = (self.demoted.max(1), self.new_ghosts.max(1));
+        let most = self.recency.capacity().saturating_sub(1);
+        if s_too_small {
+            self.s_limit = (self.s_limit + (new / demoted).max(1)).min(most);
+        } else {
+            self.s_limit = self.s_limit.saturating_sub((demoted / new).max(1)).max(1);
+        }
+    }
+
+    fn regret(&mut self, expert: usize) {
+        let factor = (-self.rate.now).exp();
+        let (lru, lfu) = (self.trust_in_lru, 1.0 - self.trust_in_lru);
+        let (lru, lfu) = if expert == SR_LRU { (lru * factor, lfu) } else { (lru, lfu * factor) };
+        self.trust_in_lru = (lru / (lru + lfu)).clamp(0.01, 0.99);
+    }
+}
+
+impl Policy for Cacheus {
+    const ABOUT: About = About::new(
+        "cacheus",
+        "scan-resistant LRU or churn-resistant LFU decides, by self-tuned regret",
+        "Rodriguez et al., FAST '21",
+    );
+
+    fn new(_: &Parameters) -> Self {
+        Self {
+            recency: Lists::default(),
+            frequency: FrequencyList::default(),
+            ghosts: Ghosts::default(),
+            tags: Vec::new(),
+            origins: Vec::new(),
+            s_limit: 0,
+            demoted: 0,
+            new_ghosts: 0,
+            trust_in_lru: 0.5,
+            rate: Rate::default(),
+            random: Random::new(SEED),
+        }
+    }
+}
+
+impl Eviction for Cacheus {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    fn reserve(&mut self, slots: usize) {
+        if slots > self.tags.len() {
+            self.recency.reserve(slots);
+            self.frequency.reserve(slots);
+            self.ghosts.reserve(slots);
+            self.tags.resize(slots, Tag::default());
+            self.origins.resize(slots, Origin::default());
+            self.resize();
+        }
+    }
+
+    fn set_capacity(&mut self, weight: u64) {
+        self.recency.set_capacity(weight);
+        self.resize();
+    }
+
+    fn len(&self) -> usize {
+        self.recency.len()
+    }
+
+    fn promote(&mut self, slot: Slot) {
+        if !self.recency.contains(slot) {
+            return;
+        }
+        self.rate.count(true, self.tags.len());
+        if self.origins[slot.index()] == Origin::Demoted {
+            self.adjust_sizes(true);
+        }
+        self.set_origin(slot, Origin::Known);
+        self.recency.move_to_head(S, slot);
+        self.frequency.hit(slot);
+        self.limit_s();
+    }
+
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        self.rate.count(false, self.tags.len());
+        let tag = Tag::of(access.hash);
+        let known = self.ghosts.take_note(tag);
+        let mut frequency = 1;
+        if let Some((expert, left)) = known {
+            frequency += left.frequency;
+            if left.was_new {
+                self.adjust_sizes(false);
+                self.new_ghosts = self.new_ghosts.saturating_sub(1);
+            }
+            self.regret(expert);
+        }
+        let warming_up = self.recency.size(Q) == 0 && self.recency.size(S) < self.s_limit;
+        let (list, origin) =
+            if known.is_some() || warming_up { (S, Origin::Known) } else { (Q, Origin::New) };
+        self.tags[slot.index()] = tag;
+        self.recency.set_weight(slot, access.weight);
+        self.recency.push_head(list, slot);
+        self.frequency.insert(slot, frequency);
+        self.set_origin(slot, origin);
+        self.limit_s();
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let oldest = self.recency.tail(Q).or_else(|| self.recency.tail(S))?;
+        let rarest = self.frequency.newest_of_rarest()?;
+        let expert = if self.random.share() < self.trust_in_lru { SR_LRU } else { CR_LFU };
+        let victim = if expert == SR_LRU { oldest } else { rarest };
+        if oldest != rarest {
+            let was_new = expert == SR_LRU && self.origins[victim.index()] == Origin::New;
+            self.new_ghosts = (self.new_ghosts + u64::from(was_new)).min(self.tags.len() as u64);
+            let left = Left { frequency: self.frequency.frequency(victim), was_new };
+            self.ghosts.push(expert, self.tags[victim.index()], 1, left);
+        }
+        self.remove(victim);
+        Some(victim)
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.set_origin(slot, Origin::Known);
+        self.recency.delink(slot);
+        self.frequency.remove(slot);
+    }
+
+    fn transfer(&mut self, from: Slot, to: Slot) {
+        if self.recency.transfer(from, to) {
+            self.frequency.transfer(from, to);
+            self.tags[to.index()] = self.tags[from.index()];
+            let origin = self.origins[from.index()];
+            self.set_origin(from, Origin::Known);
+            self.set_origin(to, origin);
+        }
+    }
+
+    fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        self.recency.rank(&[S, Q], from, out)
+    }
+
+    fn freeze(&mut self, slots: &[Slot]) {
+        self.recency.freeze(slots);
+        self.frequency.freeze(slots);
+    }
+
+    fn thaw(&mut self) {
+        self.recency.thaw();
+        self.frequency.thaw();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.recency.memory_bytes()
+            + self.frequency.memory_bytes()
+            + self.ghosts.memory_bytes()
+            + self.tags.capacity() * size_of::<Tag>()
+            + self.origins.capacity() * size_of::<Origin>()
+    }
+}

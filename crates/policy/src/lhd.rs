@@ -1,0 +1,196 @@
+//! LHD: the entry that can expect the fewest hits for the room and time it takes leaves, looked up in a sample.
+//!
+//! Hits and evictions are counted by the age at which they happen; from these follows, for each age, how many hits an
+//! entry of that age can still expect per unit of time. Of a sample of 32 the one with the lowest such density for its
+//! weight leaves (Beckmann, Chen, Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI '18).
+//!
+//! Entries hit 0, 1, 2–3, … times are kept apart as classes, instead of the paper's applications and last ages. One
+//! slot in [`WATCHED_ONE_IN`] is watched, so most hits write nothing but their own slot's stamp. Time is counted in
+//! insertions.
+//!
+//! Not to be used for caches of a few hundred entries: there is too little to learn from.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use crate::bag::{Bag, ordered_by_bag};
+use crate::random::mix;
+use crate::{About, Access, Eviction, Kind, Marks, Parameter, Parameters, Policy, Slot, Stamps, Touch};
+
+/// Ages told apart (the paper's maximum is in the same range).
+const AGES: usize = 128;
+/// Classes by number of hits.
+const CLASSES: usize = 8;
+/// Ages span this many times the cache, counted in insertions.
+const SPAN: usize = 8;
+/// One slot in so many is watched.
+const WATCHED_ONE_IN: u64 = 4;
+/// What is left of the counts when densities are computed anew (the paper's EWMA).
+const DECAY: f32 = 0.9;
+
+/// Stamps, and hits by class and age.
+#[derive(Debug, Clone)]
+pub struct AgedHits {
+    stamps: Stamps,
+    hits: Arc<[AtomicU32]>,
+    /// Insertions per age.
+    step: Arc<AtomicU32>,
+}
+
+impl AgedHits {
+    fn reserve(&mut self, slots: usize) {
+        self.stamps.reserve(slots);
+        self.step.store((slots * SPAN / AGES).max(1) as u32, Relaxed); // changes rarely, and an old one only misfiles
+    }
+
+    /// Where hits and evictions of a slot are counted now.
+    #[inline]
+    fn bin(&self, slot: Slot) -> usize {
+        let class = (u32::BITS - self.stamps.count(slot).leading_zeros()) as usize;
+        let age = self.stamps.age(slot) / self.step.load(Relaxed); // see `reserve`
+        class.min(CLASSES - 1) * AGES + (age as usize).min(AGES - 1)
+    }
+
+    fn is_watched(slot: Slot) -> bool {
+        mix(u64::from(slot.0)).is_multiple_of(WATCHED_ONE_IN)
+    }
+
+    fn set(&self, slot: Slot, count: u32) {
+        self.stamps.set(slot, count);
+    }
+
+    fn count(&self, slot: Slot) -> u32 {
+        self.stamps.count(slot)
+    }
+
+    fn transfer(&self, from: Slot, to: Slot) {
+        self.stamps.transfer(from, to);
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.stamps.memory_bytes() + size_of_val(&*self.hits) + size_of::<AtomicU32>()
+    }
+}
+
+impl Marks for AgedHits {
+    const KIND: Kind = Kind::FifoLike;
+
+    #[inline]
+    fn touch(&self, slot: Slot) -> Touch {
+        if Self::is_watched(slot) {
+            let hits = &self.hits[self.bin(slot)];
+            hits.store(hits.load(Relaxed).wrapping_add(1), Relaxed); // statistics: a lost count does not matter
+        }
+        self.stamps.touch(slot)
+    }
+}
+
+/// Least hit density.
+#[derive(Debug, Clone)]
+pub struct Lhd {
+    entries: Bag,
+    marks: AgedHits,
+    weights: Vec<u32>,
+    hits: Vec<f32>,
+    evictions: Vec<f32>,
+    density: Vec<f32>,
+    samples: u64,
+    insertions: usize,
+}
+
+impl Lhd {
+    fn resized(&mut self) {
+        self.weights.resize(self.entries.slots(), 1);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.weights[to.index()] = self.weights[from.index()];
+    }
+
+    fn memory(&self) -> usize {
+        (self.weights.capacity() + 3 * AGES * CLASSES) * size_of::<u32>()
+    }
+
+    /// Computes the densities anew, from the highest age down (the paper's section 4.2).
+    #[cold]
+    fn learn(&mut self) {
+        for (at, fresh) in self.marks.hits.iter().enumerate() {
+            self.hits[at] = self.hits[at] * DECAY + fresh.load(Relaxed) as f32; // statistics: see `touch`
+            fresh.store(0, Relaxed); // may swallow a hit that comes at the same time
+            self.evictions[at] *= DECAY;
+        }
+        for class in 0..CLASSES {
+            let (mut hits, mut events, mut lifetime) = (0.0, 0.0, 0.0);
+            for at in (class * AGES..(class + 1) * AGES).rev() {
+                hits += self.hits[at];
+                events += self.hits[at] + self.evictions[at];
+                lifetime += events;
+                self.density[at] = if lifetime > 0.0 { hits / lifetime } else { 0.0 };
+            }
+        }
+    }
+}
+
+impl Policy for Lhd {
+    const ABOUT: About =
+        About::new("lhd", "fewest expected hits per room and time, in a sample, leaves", "Beckmann et al., NSDI '18")
+            .with(&[Parameter::count("samples", 32, 1..=256, "entries drawn per eviction")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        // Before anything is known, density falls with age and rises with hits.
+        let guess = |at: usize| (1 + at / AGES) as f32 / (1 + at % AGES) as f32;
+        Self {
+            entries: Bag::default(),
+            marks: AgedHits {
+                stamps: Stamps::default(),
+                hits: (0..AGES * CLASSES).map(|_| AtomicU32::new(0)).collect(),
+                step: Arc::new(AtomicU32::new(1)),
+            },
+            weights: Vec::new(),
+            hits: vec![0.0; AGES * CLASSES],
+            evictions: vec![0.0; AGES * CLASSES],
+            density: (0..AGES * CLASSES).map(guess).collect(),
+            samples: parameters.count("samples"),
+            insertions: 0,
+        }
+    }
+}
+
+impl Eviction for Lhd {
+    type Marks = AgedHits;
+
+    fn marks(&self) -> &AgedHits {
+        &self.marks
+    }
+
+    fn promote(&mut self, _: Slot) {}
+
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        self.marks.stamps.advance();
+        self.marks.set(slot, 0);
+        self.weights[slot.index()] = access.weight.max(1);
+        self.entries.insert(slot);
+        self.insertions += 1;
+        if self.insertions >= self.entries.slots() {
+            self.insertions = 0;
+            self.learn();
+        }
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let (marks, density, weights) = (&self.marks, &self.density, &self.weights);
+        let victim =
+            self.entries.worst(self.samples, |slot| density[marks.bin(slot)] / weights[slot.index()] as f32)?;
+        if AgedHits::is_watched(victim) {
+            self.evictions[self.marks.bin(victim)] += 1.0;
+        }
+        self.entries.remove(victim);
+        Some(victim)
+    }
+
+    ordered_by_bag! {
+        order: entries, marks: marks,
+        class: |this, slot| (8.0 - this.density[this.marks.bin(slot)].log2()).clamp(0.0, 31.0) as u32,
+        resized: resized, moved: moved, memory: memory
+    }
+}

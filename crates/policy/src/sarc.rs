@@ -1,0 +1,183 @@
+//! SARC: sequential data is fetched ahead and shares the cache with random data, each by what a little more is worth.
+//!
+//! Positions that follow each other make a stream; once one is long enough, the policy orders its next positions
+//! to be fetched ([`Orders::prefetch`]). Sequential and random entries live in two LRU lists. A list deserves more
+//! room when hits fall on the cold end of the random list (random does) or when sequential requests still miss
+//! (sequential does), and the target size of the sequential list moves towards equal marginal utility (Gill and Modha,
+//! "SARC: Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
+//!
+//! Where no positions are told, everything is one random list, and SARC is LRU.
+//!
+//! Not to be used for keys without order, nor with many cores: every hit moves its entry.
+
+use crate::lists::ordered_by_lists;
+use crate::{About, Access, AlwaysPromote, Eviction, Lists, Orders, Parameter, Parameters, Policy, Slot, Tick};
+
+const RANDOM: usize = 0;
+const RANDOM_BOTTOM: usize = 1;
+const SEQUENTIAL: usize = 2;
+
+/// The cold end of the random list whose hits are counted, as a share of the cache (section III.D).
+const BOTTOM_SHARE: f64 = 0.02;
+/// Streams followed at once; the one idle for longest is given up.
+const STREAMS: usize = 32;
+/// Positions ordered at once.
+const DEGREE: u64 = 8;
+/// The counts of misses and hits are halved when their sum reaches this.
+const COUNT_MAX: u64 = 1 << 12;
+
+/// Positions that followed each other.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stream {
+    next: u64,
+    length: u64,
+    ordered_to: u64,
+    last_seen: u64,
+}
+
+/// Two lists and prefetching.
+#[derive(Debug, Clone)]
+pub struct Sarc {
+    lists: Lists<3>,
+    streams: [Stream; STREAMS],
+    order: Option<std::ops::Range<u64>>,
+    threshold: u64,
+    sequential_target: u64,
+    bottom_size: u64,
+    sequential_misses: u64,
+    random_bottom_hits: u64,
+    now: u64,
+}
+
+impl Sarc {
+    fn resized(&mut self) {
+        self.bottom_size = ((self.lists.capacity() as f64 * BOTTOM_SHARE) as u64).max(1);
+    }
+
+    /// Whether a position belongs to a stream; follows it and orders what comes next.
+    fn follow(&mut self, position: u64) -> bool {
+        self.now += 1;
+        // An ordered position arrives before it is asked for, so anything up to there continues the stream.
+        let known = self.streams.iter_mut().find(|stream| {
+            stream.length > 0 && (stream.next..=stream.ordered_to.max(stream.next)).contains(&position)
+        });
+        let Some(stream) = known else {
+            if let Some(idle) = self.streams.iter_mut().min_by_key(|stream| stream.last_seen) {
+                *idle = Stream { next: position.wrapping_add(1), length: 1, ordered_to: 0, last_seen: self.now };
+            }
+            return false;
+        };
+        stream.last_seen = self.now;
+        stream.length += position - stream.next + 1;
+        stream.next = position.saturating_add(1);
+        if stream.length < self.threshold {
+            return false;
+        }
+        if stream.next >= stream.ordered_to {
+            stream.ordered_to = stream.next.saturating_add(DEGREE);
+            self.order = Some(stream.next..stream.ordered_to);
+        }
+        true
+    }
+
+    /// Moves the target by one towards equal marginal utility: 2·s/L for sequential, Δr/ΔL for random.
+    fn adapt(&mut self, weight: u64) {
+        let sequential = 2 * self.sequential_misses * self.bottom_size;
+        let random = self.random_bottom_hits * self.lists.size(SEQUENTIAL).max(1);
+        if sequential > random {
+            self.sequential_target = (self.sequential_target + weight).min(self.lists.capacity());
+        } else if sequential < random {
+            self.sequential_target = self.sequential_target.saturating_sub(weight);
+        }
+        if self.sequential_misses + self.random_bottom_hits >= COUNT_MAX {
+            self.sequential_misses /= 2;
+            self.random_bottom_hits /= 2;
+        }
+    }
+
+    /// Keeps the cold end of the random list at its size.
+    fn settle(&mut self) {
+        while self.lists.size(RANDOM_BOTTOM) < self.bottom_size
+            && let Some(coldest) = self.lists.tail(RANDOM)
+        {
+            self.lists.move_to_head(RANDOM_BOTTOM, coldest);
+        }
+    }
+}
+
+impl Policy for Sarc {
+    const ABOUT: About =
+        About::new("sarc", "LRU lists for sequential and random data; orders prefetches", "Gill & Modha, ATC '05")
+            .with(&[Parameter::count("threshold", 3, 2..=64, "positions in a row that make a stream")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self {
+            lists: Lists::default(),
+            streams: [Stream::default(); STREAMS],
+            order: None,
+            threshold: parameters.count("threshold"),
+            sequential_target: 0,
+            bottom_size: 1,
+            sequential_misses: 0,
+            random_bottom_hits: 0,
+            now: 0,
+        }
+    }
+}
+
+impl Eviction for Sarc {
+    type Marks = AlwaysPromote;
+
+    fn marks(&self) -> &AlwaysPromote {
+        &AlwaysPromote
+    }
+
+    fn promote(&mut self, slot: Slot) {
+        match self.lists.list_of(slot) {
+            Some(SEQUENTIAL) => self.lists.move_to_head(SEQUENTIAL, slot),
+            Some(RANDOM) => self.lists.move_to_head(RANDOM, slot),
+            Some(_) => {
+                self.lists.move_to_head(RANDOM, slot);
+                self.random_bottom_hits += 1;
+                self.adapt(self.lists.weight(slot));
+                self.settle();
+            }
+            None => {}
+        }
+    }
+
+    fn hit(&mut self, slot: Slot, access: &Access) {
+        self.follow(access.position);
+        self.promote(slot);
+    }
+
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        self.lists.set_weight(slot, access.weight);
+        if self.follow(access.position) {
+            self.sequential_misses += 1;
+            self.lists.push_head(SEQUENTIAL, slot);
+            self.adapt(self.lists.weight(slot));
+        } else {
+            self.lists.push_head(RANDOM, slot);
+            self.settle();
+        }
+    }
+
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let sequential_is_due = self.lists.size(SEQUENTIAL) > self.sequential_target;
+        let order = if sequential_is_due {
+            [SEQUENTIAL, RANDOM_BOTTOM, RANDOM]
+        } else {
+            [RANDOM_BOTTOM, RANDOM, SEQUENTIAL]
+        };
+        let victim = order.into_iter().find_map(|list| self.lists.pop_tail(list));
+        self.settle();
+        victim
+    }
+
+    fn tick(&mut self, _: Tick) -> Orders {
+        Orders { prefetch: self.order.take() }
+    }
+
+    ordered_by_lists! { order: lists, hottest: |_this| [RANDOM, SEQUENTIAL, RANDOM_BOTTOM], resized: resized }
+}
