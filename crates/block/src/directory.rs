@@ -8,7 +8,7 @@
 //! A block dies only with its place: by replacement or with its whole group. Losing its data (a trim, a failed
 //! write) merely clears its valid bits, so groups never have holes.
 //!
-//! A block is a slot in flat arrays: 16 bytes here, 8 for its place in the order, 6 to 7 in the hash index; a group
+//! A block is a slot in flat arrays: 12 bytes here, 8 for its place in the order, 6 to 7 in the hash index; a group
 //! is 4 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
 //! choose between groups, and their order does not exist.
 //!
@@ -23,6 +23,7 @@ use floe_policy::{Access, Lru, Ranked, Slot};
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::index::Index;
+use crate::runs::Runs;
 
 /// No slot, no group.
 const NONE: u32 = u32::MAX;
@@ -35,15 +36,6 @@ const GROWTH_SHARE: usize = 16;
 
 /// A block, by its slot.
 pub(crate) type Block = Slot;
-
-#[derive(Debug, Clone, Copy)]
-struct Record {
-    extent: Extent,
-    /// Where it is kept, counted in smallest blocks from the start of the shard's cache space.
-    at: u32,
-    /// The next block of the same group, so that a group can be emptied.
-    next: u32,
-}
 
 /// A group that still has room.
 #[derive(Debug, Clone, Copy)]
@@ -74,14 +66,16 @@ pub(crate) struct Tally {
 #[derive(Debug)]
 pub(crate) struct Directory<E = Lru> {
     sizes: BlockSizes,
-    records: Vec<Record>,
-    free_slot: u32,
+    /// By slot: what a block holds, and where that is kept, in smallest blocks from the start of the shard's space.
+    extents: Vec<Extent>,
+    places: Vec<u32>,
+    slots: Runs,
     index: Index,
     /// Blocks of each class at present.
     live: Vec<u64>,
     block_order: E,
-    /// The first block of each group's chain.
-    chains: Vec<u32>,
+    /// By group: the first slot of its blocks.
+    first_slots: Vec<u32>,
     group_limit: u32,
     free_groups: Vec<u32>,
     group_order: E,
@@ -101,12 +95,13 @@ impl<E: Ranked + Default> Directory<E> {
         assert!(units < u64::from(NONE), "a shard holds fewer than 2^32 smallest blocks, not {units}");
         let classes = sizes.count();
         Self {
-            records: Vec::new(),
-            free_slot: NONE,
+            extents: Vec::new(),
+            places: Vec::new(),
+            slots: Runs::default(),
             index: Index::default(),
             live: vec![0; classes],
             block_order: E::default(),
-            chains: Vec::new(),
+            first_slots: Vec::new(),
             group_limit: group_limit as u32,
             free_groups: Vec::new(),
             group_order: E::default(),
@@ -129,7 +124,7 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     fn group(&self, block: Block) -> u32 {
-        self.records[block.index()].at / self.units_per_group()
+        self.places[block.index()] / self.units_per_group()
     }
 
     fn class(&self, block: Block) -> Class {
@@ -143,7 +138,7 @@ impl<E: Ranked + Default> Directory<E> {
         for class in self.sizes.classes().filter(|class| self.live[class.0 as usize] > 0) {
             let size = self.sizes.sectors(class);
             let extent = Extent::new(volume, sector & !(size - 1), size);
-            let found = self.index.find(extent.hash(), |slot| self.records[slot as usize].extent == extent);
+            let found = self.index.find(extent.hash(), |slot| self.extents[slot as usize] == extent);
             if found.is_some() {
                 return found.map(Slot);
             }
@@ -152,20 +147,19 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     pub(crate) fn volume(&self, block: Block) -> VolumeId {
-        self.records[block.index()].extent.volume()
+        self.extents[block.index()].volume()
     }
 
     /// The sectors of its volume that a block holds.
     #[inline]
     pub(crate) fn sectors(&self, block: Block) -> Sectors {
-        self.records[block.index()].extent.sectors()
+        self.extents[block.index()].sectors()
     }
 
     /// Where on the cache device, in sectors, a run of a block's sectors is kept.
     #[inline]
     pub(crate) fn cache_sectors(&self, block: Block, run: &Sectors) -> Range<u64> {
-        let Record { extent, at, .. } = self.records[block.index()];
-        let sectors = extent.sectors();
+        let (sectors, at) = (self.sectors(block), self.places[block.index()]);
         debug_assert!(sectors.start <= run.start && run.end <= sectors.end);
         let start = u64::from(at) * self.sizes.smallest() + (run.start - sectors.start);
         start..start + (run.end - run.start)
@@ -228,7 +222,7 @@ impl<E: Ranked + Default> Directory<E> {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
         self.dirty_bits.set(kept);
-        self.dirty.insert(self.records[block.index()].extent, block);
+        self.dirty.insert(self.extents[block.index()], block);
     }
 
     /// The cache holds nothing of use there.
@@ -251,7 +245,7 @@ impl<E: Ranked + Default> Directory<E> {
 
     fn forget_if_clean(&mut self, block: Block) {
         if !self.dirty.is_empty() && !self.is_dirty(block) {
-            self.dirty.remove(&self.records[block.index()].extent);
+            self.dirty.remove(&self.extents[block.index()]);
         }
     }
 
@@ -264,7 +258,7 @@ impl<E: Ranked + Default> Directory<E> {
     /// everything cold is in use.
     pub(crate) fn room(&self, class: Class, in_use: impl Fn(Block) -> bool) -> Option<Room> {
         let opened = self.open[class.0 as usize].is_some();
-        if opened || !self.free_groups.is_empty() || self.chains.len() < self.group_limit as usize {
+        if opened || !self.free_groups.is_empty() || self.first_slots.len() < self.group_limit as usize {
             return Some(Room::Free);
         }
         let coldest = self.block_order.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block));
@@ -282,11 +276,15 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     /// The blocks of a group.
-    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + '_ {
-        let block = |slot: u32| (slot != NONE).then_some(Slot(slot));
-        std::iter::successors(block(self.chains[group as usize]), move |at| {
-            block(self.records[at.index()].next)
-        })
+    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<E> {
+        let first = self.first_slots[group as usize];
+        let open = self.open.iter().flatten().find(|open| open.group == group);
+        let count = match open {
+            _ if first == NONE => 0,
+            Some(open) => u32::from(open.taken),
+            None => self.sizes.per_group(self.class(Slot(first))) as u32,
+        };
+        (first..first + count).map(Slot)
     }
 
     /// The blocks that making this room would take.
@@ -307,7 +305,7 @@ impl<E: Ranked + Default> Directory<E> {
         let extent = Extent::new(volume, start, self.sizes.sectors(class));
         if let Room::Replace(block) = room {
             self.unmap(block);
-            self.records[block.index()].extent = extent;
+            self.extents[block.index()] = extent;
             self.map(block, class);
             // The newcomer begins anew in the order: an order that does not promote would take it next otherwise.
             self.block_order.remove(block);
@@ -322,11 +320,10 @@ impl<E: Ranked + Default> Directory<E> {
             self.empty(group);
         }
         let (group, number) = self.take_from_open_group(class);
+        let block = Slot(self.first_slots[group as usize] + u32::from(number));
         let units = (self.sizes.sectors(class) / self.sizes.smallest()) as u32;
-        let at = group * self.units_per_group() + u32::from(number) * units;
-        let next = std::mem::replace(&mut self.chains[group as usize], NONE);
-        let block = self.new_slot(Record { extent, at, next });
-        self.chains[group as usize] = block.0;
+        self.extents[block.index()] = extent;
+        self.places[block.index()] = group * self.units_per_group() + u32::from(number) * units;
         self.map(block, class);
         self.block_order.insert(block, &Access::new(extent.hash()));
         if self.grouped() {
@@ -339,7 +336,7 @@ impl<E: Ranked + Default> Directory<E> {
     fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
         let open = match self.open[class.0 as usize] {
             Some(open) => open,
-            None => Open { group: self.open_group(), taken: 0 },
+            None => Open { group: self.open_group(class), taken: 0 },
         };
         let taken = open.taken + 1;
         let full = u64::from(taken) == self.sizes.per_group(class);
@@ -347,16 +344,18 @@ impl<E: Ranked + Default> Directory<E> {
         (open.group, open.taken)
     }
 
-    fn open_group(&mut self) -> u32 {
+    fn open_group(&mut self, class: Class) -> u32 {
         let group = self.free_groups.pop().unwrap_or_else(|| {
-            let group = self.chains.len() as u32;
+            let group = self.first_slots.len() as u32;
             assert!(group < self.group_limit, "room was promised where there is none");
-            reserve_by_share(&mut self.chains, self.group_limit as usize);
-            self.chains.push(NONE);
+            reserve_by_share(&mut self.first_slots, group as usize + 1);
+            self.first_slots.push(NONE);
             group
         });
+        self.first_slots[group as usize] = self.slots.take(self.sizes.per_group(class) as u32);
+        self.reserve_slots();
         if self.grouped() {
-            self.group_order.reserve(self.chains.len());
+            self.group_order.reserve(self.first_slots.len());
             self.group_order.insert(Slot(group), &Access::new(u64::from(group)));
         }
         group
@@ -364,40 +363,38 @@ impl<E: Ranked + Default> Directory<E> {
 
     /// Takes every block out of a group and makes it free.
     fn empty(&mut self, group: u32) {
-        let mut slot = self.chains[group as usize];
-        while slot != NONE {
-            let next = self.records[slot as usize].next;
-            self.unmap(Slot(slot));
-            self.block_order.remove(Slot(slot));
-            self.records[slot as usize].next = self.free_slot;
-            self.free_slot = slot;
-            slot = next;
+        let first = self.first_slots[group as usize];
+        let class = self.class(Slot(first));
+        for block in self.blocks_of(group) {
+            self.unmap(block);
+            self.block_order.remove(block);
         }
+        self.slots.give_back(first, self.sizes.per_group(class) as u32);
         for open in &mut self.open {
             open.take_if(|open| open.group == group);
         }
-        self.chains[group as usize] = NONE;
+        self.first_slots[group as usize] = NONE;
         self.group_order.remove(Slot(group));
         self.free_groups.push(group);
         self.tally.groups_emptied += 1;
     }
 
-    fn new_slot(&mut self, record: Record) -> Block {
-        if self.free_slot == NONE {
-            let most = self.group_limit as usize * self.units_per_group() as usize;
-            reserve_by_share(&mut self.records, most);
-            self.records.push(record);
-            self.block_order.reserve(self.records.len());
-            return Slot(self.records.len() as u32 - 1);
+    /// Makes the arrays cover every slot in use.
+    fn reserve_slots(&mut self) {
+        let end = self.slots.end() as usize;
+        if end > self.extents.len() {
+            let nothing = Extent::new(VolumeId(0), 0, 1);
+            reserve_by_share(&mut self.extents, end);
+            self.extents.resize(end, nothing);
+            reserve_by_share(&mut self.places, end);
+            self.places.resize(end, NONE);
+            self.block_order.reserve(end);
         }
-        let slot = self.free_slot;
-        self.free_slot = std::mem::replace(&mut self.records[slot as usize], record).next;
-        Slot(slot)
     }
 
     fn map(&mut self, block: Block, class: Class) {
-        let records = &self.records;
-        self.index.insert(block.0, |slot| records[slot as usize].extent.hash());
+        let extents = &self.extents;
+        self.index.insert(block.0, |slot| extents[slot as usize].hash());
         self.live[class.0 as usize] += 1;
         debug_assert!(
             !self.valid.any(self.cache_sectors(block, &self.sectors(block))),
@@ -411,8 +408,8 @@ impl<E: Ranked + Default> Directory<E> {
         self.valid.clear(kept);
         let class = self.class(block);
         self.live[class.0 as usize] -= 1;
-        let records = &self.records;
-        self.index.remove(block.0, |slot| records[slot as usize].extent.hash());
+        let extents = &self.extents;
+        self.index.remove(block.0, |slot| extents[slot as usize].hash());
     }
 
     /// Blocks of each class at present.
@@ -430,8 +427,9 @@ impl<E: Ranked + Default> Directory<E> {
 
     /// Bytes of memory held for blocks and groups, without the two bits a sector.
     pub(crate) fn block_metadata_bytes(&self) -> u64 {
-        let bytes = self.records.capacity() * size_of::<Record>()
-            + self.chains.capacity() * size_of::<u32>()
+        let bytes = self.extents.capacity() * size_of::<Extent>()
+            + self.places.capacity() * size_of::<u32>()
+            + self.first_slots.capacity() * size_of::<u32>()
             + self.free_groups.capacity() * size_of::<u32>()
             + self.block_order.memory_bytes()
             + self.group_order.memory_bytes()
@@ -449,7 +447,7 @@ impl<E: Ranked + Default> Directory<E> {
     pub(crate) fn check(&self) {
         let mut taken = std::collections::HashMap::new();
         let mut seen = 0;
-        for group in 0..self.chains.len() as u32 {
+        for group in 0..self.first_slots.len() as u32 {
             for block in self.blocks_of(group) {
                 seen += 1;
                 assert_eq!(self.find(self.volume(block), self.sectors(block).start), Some(block));
@@ -463,10 +461,7 @@ impl<E: Ranked + Default> Directory<E> {
                     );
                     assert!(!self.dirty_bits.any(kept.clone()) || self.valid.all(kept));
                 }
-                assert_eq!(
-                    self.is_dirty(block),
-                    self.dirty.contains_key(&self.records[block.index()].extent)
-                );
+                assert_eq!(self.is_dirty(block), self.dirty.contains_key(&self.extents[block.index()]));
             }
         }
         assert_eq!(seen, self.live().sum::<u64>());
@@ -478,10 +473,10 @@ impl<E: Ranked + Default> Directory<E> {
 /// A B-tree's share of a key and value, its nodes half to wholly full.
 const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 / 2;
 
-/// Makes room for one more element, growing by a sixteenth and never past `most`.
-fn reserve_by_share<T>(array: &mut Vec<T>, most: usize) {
-    if array.len() == array.capacity() {
-        let step = (array.len() / GROWTH_SHARE).max(16).min(most.saturating_sub(array.len())).max(1);
-        array.reserve_exact(step);
+/// Makes room for `len` elements, growing by a sixteenth at least.
+fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) {
+    if len > array.capacity() {
+        let grown = len.max(array.len() + array.len() / GROWTH_SHARE);
+        array.reserve_exact(grown - array.len());
     }
 }

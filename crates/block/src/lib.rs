@@ -17,6 +17,7 @@ mod geometry;
 mod index;
 mod locks;
 mod order;
+mod runs;
 mod shard;
 mod stats;
 
