@@ -3,7 +3,7 @@
 //! Open addressing with linear probing. An entry is a slot and one byte of its hash; keys are not stored, the caller
 //! compares them where the byte matches. Removal shifts entries back instead of leaving tombstones, so a cache that
 //! replaces blocks for ever never rehashes. The capacity need not be a power of two, grows by a sixteenth and shrinks
-//! when half of it is not used. A
+//! when a third of it is not used. A
 //! general hash table (hashbrown) took up to 20 bytes an entry here after many replacements.
 //!
 //! Invariant: no empty entry lies between an entry and its home, the place its hash names.
@@ -11,8 +11,8 @@
 /// Entries per used entry, as a ratio: the table is at most four fifths full.
 const SPACE: (usize, usize) = (5, 4);
 
-/// A table with room for this many times its entries shrinks.
-const SPARE: usize = 2;
+/// Entries per used entry above which a table shrinks, as a ratio. After resizing there are four thirds at most.
+const SPARE: (usize, usize) = (3, 2);
 
 /// A table of this size is not worth shrinking.
 const SMALL: usize = 64;
@@ -96,7 +96,7 @@ impl Index {
         }
         self.tags[hole] = EMPTY;
         self.len -= 1;
-        if self.tags.len() > SMALL.max(self.len * SPARE) {
+        if self.tags.len() > SMALL.max(self.len * SPARE.0 / SPARE.1) {
             self.resize(hash_of);
         }
     }
