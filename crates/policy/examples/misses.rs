@@ -18,7 +18,7 @@ impl Visitor for MissRatio<'_> {
     type Out = f64;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) -> f64 {
-        let mut cache = Cache::new(make(), self.size, self.trace.distinct);
+        let mut cache = Cache::new(make(), self.size, self.trace);
         let requests = self.trace.keys.iter().zip(self.next_uses);
         let misses = requests.filter(|&(&key, &next_use)| !cache.request(key, next_use)).count();
         misses as f64 / self.trace.keys.len() as f64
@@ -35,6 +35,9 @@ fn main() {
     let (next_uses, size) = (trace.next_uses(), size.parse().expect("SIZE is a number of entries"));
     for policy in arguments {
         let choice: Choice = policy.parse().unwrap_or_else(|error| panic!("{error}"));
-        println!("{name} {size} {policy} {:.4}", with(&choice, MissRatio { trace: &trace, next_uses: &next_uses, size }));
+        println!(
+            "{name} {size} {policy} {:.4}",
+            with(&choice, MissRatio { trace: &trace, next_uses: &next_uses, size })
+        );
     }
 }

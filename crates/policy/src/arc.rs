@@ -40,16 +40,15 @@ impl Arc {
         {
             return seen;
         }
-        let seen = self.ghosts.find(tag);
+        let (b1, b2) = (self.ghosts.size(ONCE) as f64, self.ghosts.size(AGAIN) as f64);
+        let seen = self.ghosts.take(tag);
         if let Some(list) = seen {
-            let (b1, b2) = (self.ghosts.size(ONCE) as f64, self.ghosts.size(AGAIN) as f64);
             let step = f64::from(access.weight);
             self.once_target = if list == ONCE {
                 (self.once_target + step * (b2 / b1).max(1.0)).min(self.cached.capacity() as f64)
             } else {
                 (self.once_target - step * (b1 / b2).max(1.0)).max(0.0)
             };
-            self.ghosts.take(tag);
         }
         seen
     }
@@ -59,7 +58,8 @@ impl Arc {
     fn replace(&mut self, seen: Option<usize>) -> Option<Slot> {
         let once = self.cached.size(ONCE) as f64;
         let once_is_due = once > self.once_target || (seen == Some(AGAIN) && once == self.once_target);
-        let list = if (once_is_due && once > 0.0) || self.cached.tail(AGAIN).is_none() { ONCE } else { AGAIN };
+        let list =
+            if (once_is_due && once > 0.0) || self.cached.tail(AGAIN).is_none() { ONCE } else { AGAIN };
         let slot = self.cached.pop_tail(list)?;
         self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot), ());
         Some(slot)

@@ -40,10 +40,6 @@ impl FrequencyList {
         self.frequencies[slot.index()]
     }
 
-    pub(crate) fn contains(&self, slot: Slot) -> bool {
-        self.order.contains(slot)
-    }
-
     /// Puts a slot among those of a frequency, which is at least 1. Takes as many steps as there are frequencies in
     /// use below, none for frequency 1.
     #[inline]

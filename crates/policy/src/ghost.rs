@@ -49,12 +49,6 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         self.order.size(list)
     }
 
-    /// The list in which a tag is remembered.
-    #[inline]
-    pub(crate) fn find(&self, tag: Tag) -> Option<usize> {
-        self.order.list_of(Slot(self.index.find(tag)?))
-    }
-
     /// Remembers a tag as the newest of a list.
     #[inline]
     pub(crate) fn push(&mut self, list: usize, tag: Tag, weight: u64, note: Note) {

@@ -39,9 +39,12 @@ fn priority(hits: &Stamps, entered: &[u32], slot: Slot) -> f64 {
 }
 
 impl Policy for Hyperbolic {
-    const ABOUT: About =
-        About::new("hyperbolic", "fewest hits per time cached, in a sample, leaves", "Blankstein et al., ATC '17")
-            .with(&[Parameter::count("samples", 64, 1..=256, "entries drawn per eviction")]);
+    const ABOUT: About = About::new(
+        "hyperbolic",
+        "fewest hits per time cached, in a sample, leaves",
+        "Blankstein et al., ATC '17",
+    )
+    .with(&[Parameter::count("samples", 64, 1..=256, "entries drawn per eviction")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {

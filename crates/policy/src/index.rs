@@ -2,7 +2,7 @@
 //!
 //! A tag is 32 bits of the key's hash; two keys with the same tag are taken for one, which among `n` remembered keys
 //! happens to one lookup in 2^32 / n. Open addressing with linear probing and backward shifts, tag and number in one
-//! word, at most half full.
+//! word, at most half full; the size is not rounded up to a power of two, which would waste cache.
 
 /// 32 bits that stand for a key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -33,22 +33,20 @@ const EMPTY: u64 = 0;
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
     entries: Vec<u64>,
-    shift: u32,
 }
 
 impl Default for Index {
     fn default() -> Self {
-        Self { entries: vec![EMPTY; 2], shift: 31 }
+        Self { entries: vec![EMPTY; 2] }
     }
 }
 
 impl Index {
     /// Makes room for `count` tags.
     pub(crate) fn reserve(&mut self, count: usize) {
-        let size = (count * 2).next_power_of_two().max(2);
+        let size = (count * 2).max(2);
         if size > self.entries.len() {
             let old = std::mem::replace(&mut self.entries, vec![EMPTY; size]);
-            self.shift = 32 - size.trailing_zeros();
             for entry in old.into_iter().filter(|&entry| entry != EMPTY) {
                 self.insert(Tag((entry >> 32) as u32), entry as u32 - 1);
             }
@@ -57,12 +55,18 @@ impl Index {
 
     #[inline]
     fn home(&self, tag: Tag) -> usize {
-        (tag.spread() >> self.shift) as usize
+        ((u64::from(tag.spread()) * self.entries.len() as u64) >> 32) as usize
     }
 
     #[inline]
     fn next(&self, at: usize) -> usize {
-        (at + 1) & (self.entries.len() - 1)
+        if at + 1 < self.entries.len() { at + 1 } else { 0 }
+    }
+
+    /// Steps from one place forward to another.
+    #[inline]
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.entries.len() - from }
     }
 
     #[inline]
@@ -112,8 +116,7 @@ impl Index {
                 break;
             }
             let home = self.home(Tag((entry >> 32) as u32));
-            let mask = self.entries.len() - 1;
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
+            if self.distance(home, at) >= self.distance(hole, at) {
                 self.entries[hole] = entry;
                 hole = at;
             }

@@ -55,9 +55,12 @@ impl LeCaR {
 }
 
 impl Policy for LeCaR {
-    const ABOUT: About =
-        About::new("lecar", "LRU or LFU decides, drawn by weights learned from regret", "Vietri et al., HotStorage '18")
-            .with(&[Parameter::share("rate", 0.45, "learning rate")]);
+    const ABOUT: About = About::new(
+        "lecar",
+        "LRU or LFU decides, drawn by weights learned from regret",
+        "Vietri et al., HotStorage '18",
+    )
+    .with(&[Parameter::share("rate", 0.45, "learning rate")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {
@@ -133,7 +136,11 @@ impl Eviction for LeCaR {
 
     /// By the expert that is trusted more.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
-        if self.trust_in_lru >= 0.5 { self.recency.rank(&[0], from, out) } else { self.frequency.rank(from, out) }
+        if self.trust_in_lru >= 0.5 {
+            self.recency.rank(&[0], from, out)
+        } else {
+            self.frequency.rank(from, out)
+        }
     }
 
     fn freeze(&mut self, slots: &[Slot]) {

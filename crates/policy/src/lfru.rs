@@ -26,9 +26,12 @@ pub struct Lfru {
 }
 
 impl Policy for Lfru {
-    const ABOUT: About =
-        About::new("lfru", "a sweep takes the least used of those not used within a window", "NVCache, \"Writes Hurt\"")
-            .with(&[Parameter::share("window", 0.5, "how long a use protects, in insertions per entry")]);
+    const ABOUT: About = About::new(
+        "lfru",
+        "a sweep takes the least used of those not used within a window",
+        "NVCache, \"Writes Hurt\"",
+    )
+    .with(&[Parameter::share("window", 0.5, "how long a use protects, in insertions per entry")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {
@@ -58,12 +61,12 @@ impl Eviction for Lfru {
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
         let members = self.entries.members();
         let window = (members.len() as f64 * self.window_share) as u32;
-        let mut victim: Option<((bool, u32, std::cmp::Reverse<u32>), Slot)> = None;
+        let mut victim = None;
         for _ in 0..STRETCH.min(members.len()) {
             self.hand = (self.hand + 1) % members.len();
             let slot = members[self.hand];
             let (age, count) = (self.uses.age(slot), self.uses.count(slot));
-            let worth = (age < window, count, std::cmp::Reverse(age));
+            let worth = (age < window, count, u32::MAX - age);
             if victim.is_none_or(|(least, _)| worth < least) {
                 victim = Some((worth, slot));
             }

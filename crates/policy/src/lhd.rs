@@ -132,9 +132,12 @@ impl Lhd {
 }
 
 impl Policy for Lhd {
-    const ABOUT: About =
-        About::new("lhd", "fewest expected hits per room and time, in a sample, leaves", "Beckmann et al., NSDI '18")
-            .with(&[Parameter::count("samples", 32, 1..=256, "entries drawn per eviction")]);
+    const ABOUT: About = About::new(
+        "lhd",
+        "fewest expected hits per room and time, in a sample, leaves",
+        "Beckmann et al., NSDI '18",
+    )
+    .with(&[Parameter::count("samples", 32, 1..=256, "entries drawn per eviction")]);
 
     fn new(parameters: &Parameters) -> Self {
         // Before anything is known, density falls with age and rises with hits.
@@ -179,8 +182,9 @@ impl Eviction for Lhd {
 
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
         let (marks, density, weights) = (&self.marks, &self.density, &self.weights);
-        let victim =
-            self.entries.worst(self.samples, |slot| density[marks.bin(slot)] / weights[slot.index()] as f32)?;
+        let victim = self
+            .entries
+            .worst(self.samples, |slot| density[marks.bin(slot)] / weights[slot.index()] as f32)?;
         if AgedHits::is_watched(victim) {
             self.evictions[self.marks.bin(victim)] += 1.0;
         }

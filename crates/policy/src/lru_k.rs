@@ -45,8 +45,11 @@ impl LruK {
 }
 
 impl Policy for LruK {
-    const ABOUT: About =
-        About::new("lru-k", "leaves when its last use but one is longest ago (K = 2)", "O'Neil et al., SIGMOD '93");
+    const ABOUT: About = About::new(
+        "lru-k",
+        "leaves when its last use but one is longest ago (K = 2)",
+        "O'Neil et al., SIGMOD '93",
+    );
 
     fn new(_: &Parameters) -> Self {
         Self::default()

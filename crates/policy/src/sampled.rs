@@ -71,8 +71,9 @@ impl Sampled {
 }
 
 impl Policy for Sampled {
-    const ABOUT: About = About::new("sampled", "the one unused for longest of a few random ones leaves", "Redis 3.0")
-        .with(&[Parameter::count("samples", 5, 1..=64, "entries drawn per eviction")]);
+    const ABOUT: About =
+        About::new("sampled", "the one unused for longest of a few random ones leaves", "Redis 3.0")
+            .with(&[Parameter::count("samples", 5, 1..=64, "entries drawn per eviction")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {

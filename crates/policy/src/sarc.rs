@@ -6,12 +6,15 @@
 //! (sequential does), and the target size of the sequential list moves towards equal marginal utility (Gill and Modha,
 //! "SARC: Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
 //!
-//! Where no positions are told, everything is one random list, and SARC is LRU.
+//! Where no positions are told, or an owner never calls [`Eviction::tick`] and so fetches nothing ahead, everything is
+//! one random list, and SARC is LRU.
 //!
 //! Not to be used for keys without order, nor with many cores: every hit moves its entry.
 
 use crate::lists::ordered_by_lists;
-use crate::{About, Access, AlwaysPromote, Eviction, Lists, Orders, Parameter, Parameters, Policy, Slot, Tick};
+use crate::{
+    About, Access, AlwaysPromote, Eviction, Lists, Orders, Parameter, Parameters, Policy, Slot, Tick,
+};
 
 const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
@@ -47,6 +50,8 @@ pub struct Sarc {
     sequential_misses: u64,
     random_bottom_hits: u64,
     now: u64,
+    /// Whether the owner takes orders.
+    prefetches: bool,
 }
 
 impl Sarc {
@@ -54,16 +59,25 @@ impl Sarc {
         self.bottom_size = ((self.lists.capacity() as f64 * BOTTOM_SHARE) as u64).max(1);
     }
 
-    /// Whether a position belongs to a stream; follows it and orders what comes next.
+    /// Whether a position was ordered and not asked for so far: what is inserted there was fetched ahead.
+    fn was_ordered(&self, position: u64) -> bool {
+        self.streams.iter().any(|stream| (stream.next..stream.ordered_to).contains(&position))
+    }
+
+    /// Follows the stream that a requested position belongs to, orders what comes next, and says whether there is
+    /// one. Positions up to the last one ordered continue a stream.
     fn follow(&mut self, position: u64) -> bool {
+        if !self.prefetches {
+            return false;
+        }
         self.now += 1;
-        // An ordered position arrives before it is asked for, so anything up to there continues the stream.
-        let known = self.streams.iter_mut().find(|stream| {
+        let continues = |stream: &&mut Stream| {
             stream.length > 0 && (stream.next..=stream.ordered_to.max(stream.next)).contains(&position)
-        });
-        let Some(stream) = known else {
+        };
+        let Some(stream) = self.streams.iter_mut().find(continues) else {
             if let Some(idle) = self.streams.iter_mut().min_by_key(|stream| stream.last_seen) {
-                *idle = Stream { next: position.wrapping_add(1), length: 1, ordered_to: 0, last_seen: self.now };
+                let next = position.saturating_add(1);
+                *idle = Stream { next, length: 1, ordered_to: 0, last_seen: self.now };
             }
             return false;
         };
@@ -73,9 +87,11 @@ impl Sarc {
         if stream.length < self.threshold {
             return false;
         }
-        if stream.next >= stream.ordered_to {
-            stream.ordered_to = stream.next.saturating_add(DEGREE);
-            self.order = Some(stream.next..stream.ordered_to);
+        // The next order goes out when half of the last one is used up, so that it arrives in time.
+        if stream.next.saturating_add(DEGREE / 2) >= stream.ordered_to {
+            let start = stream.ordered_to.max(stream.next);
+            stream.ordered_to = start.saturating_add(DEGREE);
+            self.order = Some(start..stream.ordered_to);
         }
         true
     }
@@ -106,9 +122,12 @@ impl Sarc {
 }
 
 impl Policy for Sarc {
-    const ABOUT: About =
-        About::new("sarc", "LRU lists for sequential and random data; orders prefetches", "Gill & Modha, ATC '05")
-            .with(&[Parameter::count("threshold", 3, 2..=64, "positions in a row that make a stream")]);
+    const ABOUT: About = About::new(
+        "sarc",
+        "LRU lists for sequential and random data; orders prefetches",
+        "Gill & Modha, ATC '05",
+    )
+    .with(&[Parameter::count("threshold", 3, 2..=64, "positions in a row that make a stream")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {
@@ -121,6 +140,7 @@ impl Policy for Sarc {
             sequential_misses: 0,
             random_bottom_hits: 0,
             now: 0,
+            prefetches: false,
         }
     }
 }
@@ -153,7 +173,9 @@ impl Eviction for Sarc {
 
     fn insert(&mut self, slot: Slot, access: &Access) {
         self.lists.set_weight(slot, access.weight);
-        if self.follow(access.position) {
+        if self.was_ordered(access.position) {
+            self.lists.push_head(SEQUENTIAL, slot);
+        } else if self.follow(access.position) {
             self.sequential_misses += 1;
             self.lists.push_head(SEQUENTIAL, slot);
             self.adapt(self.lists.weight(slot));
@@ -176,6 +198,7 @@ impl Eviction for Sarc {
     }
 
     fn tick(&mut self, _: Tick) -> Orders {
+        self.prefetches = true;
         Orders { prefetch: self.order.take() }
     }
 

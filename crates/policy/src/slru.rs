@@ -29,8 +29,9 @@ impl Slru {
 }
 
 impl Policy for Slru {
-    const ABOUT: About = About::new("slru", "each hit lifts an entry by one LRU segment", "Karedla et al., 1994")
-        .with(&[Parameter::count("segments", 4, 2..=SEGMENTS_MAX as u64, "number of equal segments")]);
+    const ABOUT: About =
+        About::new("slru", "each hit lifts an entry by one LRU segment", "Karedla et al., 1994")
+            .with(&[Parameter::count("segments", 4, 2..=SEGMENTS_MAX as u64, "number of equal segments")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self { segments: Lists::default(), top: parameters.count("segments") as usize - 1, segment_size: 0 }

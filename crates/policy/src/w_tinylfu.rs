@@ -164,7 +164,8 @@ impl Eviction for WTinyLfu {
             }
         }
         let victim = self.segments.tail(PROBATION).or(self.segments.tail(PROTECTED));
-        let candidate = self.segments.tail(WINDOW).filter(|_| self.segments.size(WINDOW) >= self.window_target);
+        let candidate =
+            self.segments.tail(WINDOW).filter(|_| self.segments.size(WINDOW) >= self.window_target);
         let loser = match (candidate, victim) {
             (Some(candidate), Some(victim)) if self.frequency(candidate) > self.frequency(victim) => {
                 self.segments.move_to_head(PROBATION, candidate);

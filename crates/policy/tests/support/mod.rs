@@ -13,6 +13,8 @@ const NOWHERE: u32 = u32::MAX;
 pub struct Dense {
     pub keys: Vec<u32>,
     pub distinct: usize,
+    /// The number in the trace of each key.
+    pub positions: Vec<u64>,
 }
 
 impl Dense {
@@ -28,14 +30,16 @@ impl Dense {
     }
 
     pub fn number(keys: impl Iterator<Item = u64>) -> Self {
-        let mut numbers = HashMap::new();
+        let (mut numbers, mut positions) = (HashMap::new(), Vec::new());
         let keys = keys
             .map(|key| {
-                let next = numbers.len() as u32;
-                *numbers.entry(key).or_insert(next)
+                *numbers.entry(key).or_insert_with(|| {
+                    positions.push(key);
+                    positions.len() as u32 - 1
+                })
             })
             .collect();
-        Self { keys, distinct: numbers.len() }
+        Self { keys, distinct: positions.len(), positions }
     }
 
     /// For each request, the position of the next one for the same key.
@@ -50,18 +54,25 @@ impl Dense {
 }
 
 /// A cache of `size` entries of weight 1 over dense keys.
-pub struct Cache<E> {
+pub struct Cache<'a, E> {
     pub order: E,
     slot_of: Vec<u32>,
     key_of: Vec<u32>,
     used: usize,
+    positions: &'a [u64],
 }
 
-impl<E: Eviction> Cache<E> {
-    pub fn new(mut order: E, size: usize, distinct: usize) -> Self {
+impl<'a, E: Eviction> Cache<'a, E> {
+    pub fn new(mut order: E, size: usize, trace: &'a Dense) -> Self {
         order.reserve(size);
         order.set_capacity(size as u64);
-        Self { order, slot_of: vec![NOWHERE; distinct], key_of: vec![0; size], used: 0 }
+        Self {
+            order,
+            slot_of: vec![NOWHERE; trace.distinct],
+            key_of: vec![0; size],
+            used: 0,
+            positions: &trace.positions,
+        }
     }
 
     /// Asks for a key and says whether it was there.
@@ -69,7 +80,8 @@ impl<E: Eviction> Cache<E> {
     pub fn request(&mut self, key: u32, next_use: u64) -> bool {
         let slot = self.slot_of[key as usize];
         if slot != NOWHERE {
-            self.order.hit(Slot(slot), &Access { next_use, ..Access::default() });
+            let position = self.positions[key as usize];
+            self.order.hit(Slot(slot), &Access { next_use, position, ..Access::default() });
             return true;
         }
         self.miss(key, next_use);
@@ -78,7 +90,8 @@ impl<E: Eviction> Cache<E> {
 
     #[inline]
     fn miss(&mut self, key: u32, next_use: u64) {
-        let access = Access { next_use, position: u64::from(key), ..Access::new(mix(u64::from(key))) };
+        let access =
+            Access { next_use, position: self.positions[key as usize], ..Access::new(mix(u64::from(key))) };
         let slot = if self.used < self.key_of.len() {
             self.used += 1;
             Slot(self.used as u32 - 1)

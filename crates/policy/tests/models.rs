@@ -1,0 +1,494 @@
+//! Policies against models of themselves: the papers transcribed onto plain vectors, coldest entry first, too simple
+//! to be wrong and too slow to be used.
+
+use std::collections::{HashMap, VecDeque};
+
+use floe_policy::registry::{Choice, Visitor};
+use floe_policy::{Access, Policy, Slot, mix, with};
+use proptest::prelude::*;
+
+type Key = u64;
+
+/// A policy that knows keys and a fixed number of entries of weight 1.
+trait Model {
+    /// Whether the key was cached; it is afterwards.
+    fn request(&mut self, key: Key, next_use: u64) -> bool;
+}
+
+/// Takes a key out of a queue and says whether it was there.
+fn take(queue: &mut VecDeque<Key>, key: Key) -> bool {
+    let at = queue.iter().position(|&known| known == key);
+    at.is_some_and(|at| queue.remove(at).is_some())
+}
+
+struct FifoModel(usize, VecDeque<Key>);
+
+impl Model for FifoModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if self.1.contains(&key) {
+            return true;
+        }
+        if self.1.len() == self.0 {
+            self.1.pop_front();
+        }
+        self.1.push_back(key);
+        false
+    }
+}
+
+struct LruModel(usize, VecDeque<Key>);
+
+impl Model for LruModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let hit = take(&mut self.1, key);
+        if self.1.len() == self.0 {
+            self.1.pop_front();
+        }
+        self.1.push_back(key);
+        hit
+    }
+}
+
+struct ClockModel(usize, u8, VecDeque<(Key, u8)>);
+
+impl Model for ClockModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let (size, most, ring) = (self.0, self.1, &mut self.2);
+        if let Some((_, count)) = ring.iter_mut().find(|entry| entry.0 == key) {
+            *count = (*count + 1).min(most);
+            return true;
+        }
+        while ring.len() == size {
+            let (oldest, count) = ring.pop_front().expect("the ring is full");
+            if count > 0 {
+                ring.push_back((oldest, count - 1));
+            }
+        }
+        ring.push_back((key, 0));
+        false
+    }
+}
+
+/// The paper's pseudocode: a queue, newest last, and a hand that is a place in it.
+struct SieveModel(usize, Vec<(Key, bool)>, Option<usize>);
+
+impl Model for SieveModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let (size, queue) = (self.0, &mut self.1);
+        if let Some(entry) = queue.iter_mut().find(|entry| entry.0 == key) {
+            entry.1 = true;
+            return true;
+        }
+        if queue.len() == size {
+            let mut hand = self.2.unwrap_or(0);
+            while queue[hand].1 {
+                queue[hand].1 = false;
+                hand = if hand + 1 < queue.len() { hand + 1 } else { 0 };
+            }
+            queue.remove(hand);
+            self.2 = (hand < queue.len()).then_some(hand);
+        }
+        queue.push((key, false));
+        false
+    }
+}
+
+struct LfuModel(usize, Vec<(Key, u64, u64)>, u64);
+
+impl Model for LfuModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        self.2 += 1;
+        let (size, entries, now) = (self.0, &mut self.1, self.2);
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.0 == key) {
+            (entry.1, entry.2) = (entry.1 + 1, now);
+            return true;
+        }
+        if entries.len() == size {
+            let least =
+                (0..size).min_by_key(|&at| (entries[at].1, entries[at].2)).expect("the cache is full");
+            entries.remove(least);
+        }
+        entries.push((key, 1, now));
+        false
+    }
+}
+
+struct BeladyModel(usize, Vec<(Key, u64)>);
+
+impl Model for BeladyModel {
+    fn request(&mut self, key: Key, next_use: u64) -> bool {
+        let (size, entries) = (self.0, &mut self.1);
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.0 == key) {
+            entry.1 = next_use;
+            return true;
+        }
+        if entries.len() == size {
+            let furthest = (0..size).max_by_key(|&at| entries[at].1).expect("the cache is full");
+            entries.remove(furthest);
+        }
+        entries.push((key, next_use));
+        false
+    }
+}
+
+/// Segments, lowest first, of equal size.
+struct SlruModel(usize, Vec<VecDeque<Key>>);
+
+impl Model for SlruModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let (size, segments) = (self.0, &mut self.1);
+        let share = size / segments.len();
+        if let Some(found) = segments.iter().position(|segment| segment.contains(&key)) {
+            take(&mut segments[found], key);
+            let next = (found + 1).min(segments.len() - 1);
+            segments[next].push_back(key);
+            for segment in (1..=next).rev() {
+                while segments[segment].len() > share {
+                    let coldest = segments[segment].pop_front().expect("the segment overflows");
+                    segments[segment - 1].push_back(coldest);
+                }
+            }
+            return true;
+        }
+        if segments.iter().map(VecDeque::len).sum::<usize>() == size {
+            let lowest = segments.iter_mut().find(|segment| !segment.is_empty()).expect("the cache is full");
+            lowest.pop_front();
+        }
+        segments[0].push_back(key);
+        false
+    }
+}
+
+/// Figure 4 of the ARC paper.
+#[derive(Default)]
+struct ArcModel {
+    c: usize,
+    p: f64,
+    t1: VecDeque<Key>,
+    t2: VecDeque<Key>,
+    b1: VecDeque<Key>,
+    b2: VecDeque<Key>,
+}
+
+impl ArcModel {
+    fn replace(&mut self, in_b2: bool) {
+        let t1 = self.t1.len() as f64;
+        if t1 > 0.0 && (t1 > self.p || (in_b2 && t1 == self.p)) {
+            self.b1.extend(self.t1.pop_front());
+        } else if let Some(key) = self.t2.pop_front() {
+            self.b2.push_back(key);
+        } else {
+            self.b1.extend(self.t1.pop_front());
+        }
+    }
+}
+
+impl Model for ArcModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        let (c, b1, b2) = (self.c, self.b1.len() as f64, self.b2.len() as f64);
+        if take(&mut self.t1, key) || take(&mut self.t2, key) {
+            self.t2.push_back(key);
+            return true;
+        }
+        if self.b1.contains(&key) {
+            self.p = (self.p + (b2 / b1).max(1.0)).min(c as f64);
+            take(&mut self.b1, key);
+            self.replace(false);
+            self.t2.push_back(key);
+        } else if self.b2.contains(&key) {
+            self.p = (self.p - (b1 / b2).max(1.0)).max(0.0);
+            take(&mut self.b2, key);
+            self.replace(true);
+            self.t2.push_back(key);
+        } else {
+            let all = self.t1.len() + self.t2.len() + self.b1.len() + self.b2.len();
+            if self.t1.len() + self.b1.len() == c {
+                if self.t1.len() < c {
+                    self.b1.pop_front();
+                    self.replace(false);
+                } else {
+                    self.t1.pop_front();
+                }
+            } else if all >= c {
+                if all == 2 * c {
+                    self.b2.pop_front();
+                }
+                self.replace(false);
+            }
+            self.t1.push_back(key);
+        }
+        false
+    }
+}
+
+/// The full version of 2Q; its ghost queue remembers the last `kout` departures.
+struct TwoQModel {
+    size: usize,
+    kin: usize,
+    kout: usize,
+    a1in: VecDeque<Key>,
+    am: VecDeque<Key>,
+    departures: Vec<Key>,
+}
+
+impl Model for TwoQModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if take(&mut self.am, key) {
+            self.am.push_back(key);
+            return true;
+        }
+        if self.a1in.contains(&key) {
+            return true;
+        }
+        if self.a1in.len() + self.am.len() == self.size {
+            if self.a1in.len() > self.kin || self.am.is_empty() {
+                self.departures.extend(self.a1in.pop_front());
+            } else {
+                self.am.pop_front();
+            }
+        }
+        match self.departures.iter().rev().take(self.kout).position(|&left| left == key) {
+            Some(back) => {
+                // Forgotten, but the departures since keep their distance.
+                let at = self.departures.len() - 1 - back;
+                self.departures[at] = Key::MAX;
+                self.am.push_back(key);
+            }
+            None => self.a1in.push_back(key),
+        }
+        false
+    }
+}
+
+/// Algorithm 1 of the S3-FIFO paper; its ghost queue remembers the last `ghosts` departures.
+struct S3FifoModel {
+    size: usize,
+    small_size: usize,
+    ghosts: usize,
+    hits_to_stay: u8,
+    small: VecDeque<Key>,
+    main: VecDeque<Key>,
+    hits: HashMap<Key, u8>,
+    departures: Vec<Key>,
+}
+
+impl S3FifoModel {
+    fn evict(&mut self) {
+        loop {
+            if !self.small.is_empty() && (self.small.len() >= self.small_size || self.main.is_empty()) {
+                let oldest = self.small.pop_front().expect("the queue is not empty");
+                if self.hits[&oldest] < self.hits_to_stay {
+                    self.departures.push(oldest);
+                    return;
+                }
+                self.hits.insert(oldest, 0);
+                self.main.push_back(oldest);
+            } else {
+                let oldest = self.main.pop_front().expect("one of the queues is not empty");
+                if self.hits[&oldest] == 0 {
+                    return;
+                }
+                *self.hits.entry(oldest).or_default() -= 1;
+                self.main.push_back(oldest);
+            }
+        }
+    }
+}
+
+impl Model for S3FifoModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if self.small.contains(&key) || self.main.contains(&key) {
+            let hits = self.hits.entry(key).or_default();
+            *hits = (*hits + 1).min(3);
+            return true;
+        }
+        if self.small.len() + self.main.len() == self.size {
+            self.evict();
+        }
+        self.hits.insert(key, 0);
+        match self.departures.iter().rev().take(self.ghosts).position(|&left| left == key) {
+            Some(back) => {
+                let at = self.departures.len() - 1 - back;
+                self.departures[at] = Key::MAX;
+                self.main.push_back(key);
+            }
+            None => self.small.push_back(key),
+        }
+        false
+    }
+}
+
+/// LRU-2 with a history of as many keys as the cache holds.
+struct Lru2Model {
+    size: usize,
+    now: u64,
+    /// Key, last use, last use but one.
+    entries: Vec<(Key, u64, Option<u64>)>,
+    history: VecDeque<(Key, u64)>,
+}
+
+impl Model for Lru2Model {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        self.now += 1;
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.0 == key) {
+            (entry.1, entry.2) = (self.now, Some(entry.1));
+            return true;
+        }
+        if self.entries.len() == self.size {
+            let worst = |at: &usize| match self.entries[*at] {
+                (_, last, None) => (false, last),
+                (_, _, Some(before)) => (true, before),
+            };
+            let (left, last, _) =
+                self.entries.remove((0..self.size).min_by_key(worst).expect("the cache is full"));
+            self.history.push_back((left, last));
+            if self.history.len() > self.size {
+                self.history.pop_front();
+            }
+        }
+        let known = self.history.iter().position(|entry| entry.0 == key);
+        let before = known.and_then(|at| self.history.remove(at)).map(|entry| entry.1);
+        self.entries.push((key, self.now, before));
+        false
+    }
+}
+
+/// Asks policy and model for the same keys and compares every answer.
+struct Agrees<'a> {
+    size: usize,
+    keys: &'a [Key],
+    model: Box<dyn Model>,
+}
+
+impl Visitor for Agrees<'_> {
+    type Out = ();
+
+    fn visit<P: Policy>(mut self, make: impl Fn() -> P) {
+        let mut order = make();
+        order.reserve(self.size);
+        let mut slot_of: HashMap<Key, Slot> = HashMap::new();
+        for (at, &key) in self.keys.iter().enumerate() {
+            let later = self.keys[at + 1..].iter().position(|&other| other == key);
+            // Keys that never come back still differ, so that Belady has no ties.
+            let next_use = later.map_or(Access::NEVER - at as u64, |distance| (at + 1 + distance) as u64);
+            let access = Access { next_use, ..Access::new(mix(key)) };
+            let hit = slot_of.get(&key).copied();
+            assert_eq!(
+                hit.is_some(),
+                self.model.request(key, next_use),
+                "{} with {} entries, request {at} for {key}",
+                P::ABOUT.name,
+                self.size
+            );
+            if let Some(slot) = hit {
+                order.hit(slot, &access);
+                continue;
+            }
+            let slot = if slot_of.len() < self.size {
+                Slot(slot_of.len() as u32)
+            } else {
+                let victim = order.evict(Some(&access)).expect("a full cache has a victim");
+                slot_of.retain(|_, slot| *slot != victim);
+                victim
+            };
+            order.insert(slot, &access);
+            slot_of.insert(key, slot);
+        }
+    }
+}
+
+fn agrees(policy: &str, size: usize, keys: &[Key], model: impl Model + 'static) {
+    let choice: Choice = policy.parse().expect("the policy is registered");
+    with(&choice, Agrees { size, keys, model: Box::new(model) });
+}
+
+/// Requests for few keys, popular ones among them.
+fn keys() -> impl Strategy<Value = Vec<Key>> {
+    proptest::collection::vec(prop_oneof![0..6u64, 0..24u64, 0..60u64], 0..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn fifo_is_a_queue(keys in keys(), size in 1..16usize) {
+        agrees("fifo", size, &keys, FifoModel(size, VecDeque::new()));
+    }
+
+    #[test]
+    fn lru_is_a_queue_whose_hits_go_to_the_end(keys in keys(), size in 1..16usize) {
+        agrees("lru", size, &keys, LruModel(size, VecDeque::new()));
+        agrees("relaxed-lru", size, &keys, LruModel(size, VecDeque::new()));
+        agrees("prob-lru:q=0", size, &keys, LruModel(size, VecDeque::new()));
+        agrees("prob-lru:q=1", size, &keys, FifoModel(size, VecDeque::new()));
+    }
+
+    #[test]
+    fn clock_is_a_queue_with_second_chances(keys in keys(), size in 1..16usize) {
+        agrees("clock", size, &keys, ClockModel(size, 1, VecDeque::new()));
+        agrees("clock:bits=2", size, &keys, ClockModel(size, 3, VecDeque::new()));
+    }
+
+    #[test]
+    fn sieve_is_a_queue_with_a_hand(keys in keys(), size in 1..16usize) {
+        agrees("sieve", size, &keys, SieveModel(size, Vec::new(), None));
+    }
+
+    #[test]
+    fn lfu_counts_hits(keys in keys(), size in 1..16usize) {
+        agrees("lfu", size, &keys, LfuModel(size, Vec::new(), 0));
+    }
+
+    #[test]
+    fn belady_looks_ahead(keys in keys(), size in 1..16usize) {
+        agrees("belady", size, &keys, BeladyModel(size, Vec::new()));
+    }
+
+    #[test]
+    fn slru_lifts_by_one_segment(keys in keys(), size in 1..16usize) {
+        for segments in [2, 4] {
+            agrees(
+                &format!("slru:segments={segments}"), size, &keys,
+                SlruModel(size, vec![VecDeque::new(); segments]),
+            );
+        }
+    }
+
+    #[test]
+    fn arc_is_figure_4_of_its_paper(keys in keys(), size in 1..16usize) {
+        agrees("arc", size, &keys, ArcModel { c: size, ..ArcModel::default() });
+    }
+
+    #[test]
+    fn two_q_is_the_full_version_of_its_paper(keys in keys(), size in 1..16usize) {
+        let (kin, kout) = (size / 4, size / 2);
+        let model = TwoQModel {
+            size, kin, kout, a1in: VecDeque::new(), am: VecDeque::new(), departures: Vec::new(),
+        };
+        agrees("2q", size, &keys, model);
+    }
+
+    #[test]
+    fn s3_fifo_and_qdlp_are_algorithm_1_of_the_paper(keys in keys(), size in 1..=16usize) {
+        // With so few ghosts, no bucket of the ghost table overflows.
+        for (name, hits_to_stay) in [("s3-fifo:small=0.5", 2), ("qdlp:small=0.5", 1)] {
+            let model = S3FifoModel {
+                size,
+                small_size: size / 2,
+                ghosts: size / 2,
+                hits_to_stay,
+                small: VecDeque::new(),
+                main: VecDeque::new(),
+                hits: HashMap::new(),
+                departures: Vec::new(),
+            };
+            agrees(name, size, &keys, model);
+        }
+    }
+
+    #[test]
+    fn lru_k_orders_by_the_last_use_but_one(keys in keys(), size in 1..16usize) {
+        let model = Lru2Model { size, now: 0, entries: Vec::new(), history: VecDeque::new() };
+        agrees("lru-k", size, &keys, model);
+    }
+}
