@@ -8,7 +8,7 @@
 //! reports that it needs more.
 
 use crate::fields::{Flaw, Found};
-use crate::request::{Op, Request};
+use crate::request::{Kind, Op, Request};
 
 /// The longest line of a text format.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl Batch {
 
     /// Notes a bad record; true if the decoder must stop there.
     #[cold]
-    fn reject(&mut self, flaw: Flaw, record: u64, at: usize) -> bool {
+    pub(crate) fn reject(&mut self, flaw: Flaw, record: u64, at: usize) -> bool {
         if self.skip_bad {
             self.skipped += 1;
         } else {
@@ -86,6 +86,11 @@ pub(crate) trait Decode: Send {
 
     /// What one of this format's records is called.
     fn unit(&self) -> &'static str;
+
+    /// The kind of trace, where the stream's first bytes tell and not the format.
+    fn kind(&self, _head: &[u8]) -> Option<Kind> {
+        None
+    }
 }
 
 /// A text format: one record per line.

@@ -45,6 +45,9 @@ pub(crate) fn detect(name: &str, bytes: &[u8], whole: bool) -> Result<Format, Er
     if bytes.is_empty() {
         return Err(ErrorKind::Empty { path: name.to_owned() }.into());
     }
+    if let Some(format) = Format::by_magic(bytes) {
+        return Ok(format);
+    }
     let bytes = &bytes[..bytes.len().min(SAMPLE_BYTES)];
     let sample = Sample { bytes, whole: whole && bytes.len() < SAMPLE_BYTES };
     let file = name.rsplit(['/', '\\']).next().unwrap_or(name).to_ascii_lowercase();

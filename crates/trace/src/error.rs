@@ -92,6 +92,28 @@ pub enum ErrorKind {
         /// Its format.
         format: &'static str,
     },
+    /// More keys than can be made dense.
+    #[error("{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over")]
+    TooManyKeys {
+        /// The trace.
+        path: String,
+    },
+    /// A trace could not be written.
+    #[error("{path}: cannot write: {source}")]
+    Write {
+        /// The file.
+        path: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file is no trace in the compact form, or holds no dense keys.
+    #[error("{path}: {problem}")]
+    NotCompact {
+        /// The file.
+        path: String,
+        /// Why not.
+        problem: &'static str,
+    },
     /// A text that is neither a file nor a generator.
     #[error("{text}: {source}")]
     Spec {

@@ -21,8 +21,10 @@
 //! batch rather than one per request. Formats sit in a registry, one file each; it drives detection, error
 //! messages and [`formats_table`].
 
+mod compact;
 mod compress;
 mod decode;
+mod dense;
 mod detect;
 mod error;
 mod fields;
@@ -34,6 +36,8 @@ mod stats;
 mod trace;
 mod window;
 
+pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header};
+pub use dense::{DenseKeys, NEVER, Numbering};
 pub use error::{Error, ErrorKind, UnknownFormat};
 pub use format::{Format, formats_table};
 pub use generate::{GeneratorSpec, SpecError, generators_table};

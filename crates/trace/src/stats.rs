@@ -11,7 +11,7 @@ use crate::request::{Kind, Op, Request};
 use crate::trace::Trace;
 
 /// The unit in which the footprint of a block trace is counted.
-const BLOCK_BYTES: u64 = 4096;
+pub(crate) const BLOCK_BYTES: u64 = 4096;
 
 /// A trace summed up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -135,6 +135,11 @@ impl Stats {
             *word |= mask;
             block += bits;
         }
+    }
+
+    /// Time from the first record to the latest.
+    pub(crate) fn duration_ns(&self) -> u64 {
+        self.last_ns
     }
 
     /// What has been added up so far.

@@ -90,17 +90,7 @@ impl Trace {
     /// # Errors
     /// When the file cannot be read, and when its format is neither given nor clear.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let name = path.display().to_string();
-        let open = || -> io::Result<_> {
-            let file = File::open(path)?;
-            let metadata = file.metadata()?;
-            if metadata.is_dir() {
-                return Err(io::ErrorKind::IsADirectory.into());
-            }
-            Ok((file, metadata.len()))
-        };
-        let (file, total_bytes) = open().map_err(|source| ErrorKind::Open { path: name.clone(), source })?;
+        let (name, file, total_bytes) = open_file(path.as_ref())?;
         Self::start(name, Box::new(file), Some(total_bytes), options)
     }
 
@@ -136,9 +126,12 @@ impl Trace {
             Some(format) => format,
             None => detect::detect(&name, window.bytes(), window.ended())?,
         };
-        let (decoder, kind) = format
-            .decoder(options.as_blocks)
-            .ok_or_else(|| ErrorKind::NotBlocks { path: name.clone(), format: format.name() })?;
+        let not_blocks = || ErrorKind::NotBlocks { path: name.clone(), format: format.name() };
+        let (decoder, kind) = format.decoder(options.as_blocks).ok_or_else(not_blocks)?;
+        let kind = decoder.kind(window.bytes()).unwrap_or(kind);
+        if options.as_blocks && kind != Kind::Block {
+            return Err(not_blocks().into());
+        }
         let origin = Origin::File { window, decoder };
         Ok(Self::new(name, format, kind, origin, options.skip_bad, progress))
     }
@@ -261,6 +254,32 @@ impl fmt::Debug for Trace {
             .field("format", &self.format)
             .field("skipped", &self.batch.skipped)
             .finish_non_exhaustive()
+    }
+}
+
+/// A file by its name, and its size.
+fn open_file(path: &Path) -> Result<(String, File, u64), Error> {
+    let name = path.display().to_string();
+    let open = || -> io::Result<_> {
+        let file = File::open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        Ok((file, metadata.len()))
+    };
+    match open() {
+        Ok((file, total_bytes)) => Ok((name, file, total_bytes)),
+        Err(source) => Err(ErrorKind::Open { path: name, source }.into()),
+    }
+}
+
+/// The decompressed bytes of a file, and its name.
+pub(crate) fn open_window(path: &Path) -> Result<(String, Window), Error> {
+    let (name, file, _) = open_file(path)?;
+    match decompressed(Box::new(file)) {
+        Ok(reader) => Ok((name, Window::new(reader))),
+        Err(source) => Err(ErrorKind::Read { path: name, offset_bytes: 0, source }.into()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::compact::is_compact;
 use crate::decode::{Batch, Decode, Line, Record, Step};
 use crate::detect::Sample;
 use crate::error::UnknownFormat;
@@ -41,6 +42,7 @@ formats! {
     arc: ARC;
     cachelib: CACHELIB;
     disksim: DISKSIM, SSDSIM;
+    floe: FLOE;
     keys: BE32, BE64, LE32, LE64;
     msr: MSR;
     oracle_general: ORACLE_GENERAL;
@@ -103,6 +105,11 @@ impl Format {
     /// Whose traces have it.
     pub fn origin(&self) -> &'static str {
         self.0.origin
+    }
+
+    /// The format that a stream's first bytes name, which spares looking further.
+    pub(crate) fn by_magic(bytes: &[u8]) -> Option<Self> {
+        is_compact(bytes).then_some(Self(&floe::FLOE))
     }
 
     pub(crate) fn fit(self, sample: &Sample<'_>) -> u8 {
