@@ -1,4 +1,5 @@
 //! The lab: says what policies, sizes and tiers are worth, by running the very code that serves.
 
 pub mod load;
+pub mod report;
 pub mod simulate;

@@ -1,0 +1,53 @@
+//! Reports: results as pages and pictures that a person understands at a glance.
+//!
+//! A report is data first: sections of charts and tables, built from results by one function a kind of result
+//! ([`outcomes`]). Two writers then only draw: [`html()`], one page that needs no network, and [`png::write`], a picture for
+//! each chart. Both draw a chart with the same code, so page and picture say the same.
+//!
+//! Invariants: names come from users and reach the page only escaped; a page refers to nothing outside itself; the same
+//! report gives the same bytes.
+
+mod axis;
+pub mod chart;
+mod dots;
+mod draw;
+mod html;
+mod lines;
+mod look;
+pub mod outcomes;
+pub mod png;
+pub mod table;
+
+pub use axis::{Axis, Scale, Unit};
+pub use chart::{Chart, Point, Series};
+pub use html::html;
+pub use table::Table;
+
+/// What a page says, from top to bottom.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// Heading of the page.
+    pub title: String,
+    /// The command line that produces it.
+    pub command: String,
+    /// One for each trace, or whatever else stands apart.
+    pub sections: Vec<Section>,
+}
+
+/// A part of a report with a heading of its own.
+#[derive(Debug, Clone, Default)]
+pub struct Section {
+    /// What it is about: a trace's name.
+    pub heading: String,
+    /// What was done, in a line.
+    pub lead: String,
+    /// What to take home; stands before the charts.
+    pub summary: Option<Table>,
+    /// Pictures, most telling first.
+    pub charts: Vec<Chart>,
+    /// All figures, behind a fold when there are many.
+    pub figures: Option<Table>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,244 @@
+//! A chart with lines: each named at its right end, so that no legend has to be looked up.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::HPos;
+
+use super::axis::{Tick, span};
+use super::chart::{Chart, Point, Series};
+use super::draw::{Drawn, FINE, Pen, Tip, WIDTH, shortened, steps};
+use super::look::{AXIS, FAINT, GRID, Look, TEXT};
+
+/// Least distance between names, one above the other.
+const NAME_STEP: f64 = 17.0;
+const NAME_LETTERS: usize = 28;
+const ABOVE: f64 = 34.0;
+const BELOW: f64 = 52.0;
+/// How far names may reach below the axis.
+const NAMES_BELOW: f64 = 36.0;
+/// More points than that on a line are not marked one by one.
+const MARKED: usize = 24;
+
+pub(super) fn height(chart: &Chart) -> f64 {
+    (ABOVE + BELOW + NAME_STEP * chart.series.len() as f64).max(380.0)
+}
+
+/// The part of the drawing inside the axes.
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    x: (f64, f64),
+    y: (f64, f64),
+}
+
+impl Frame {
+    fn across(&self, place: f64) -> f64 {
+        self.left + (place - self.x.0) / (self.x.1 - self.x.0) * (self.right - self.left)
+    }
+
+    fn down(&self, y: f64) -> f64 {
+        self.bottom - (y - self.y.0) / (self.y.1 - self.y.0) * (self.bottom - self.top)
+    }
+}
+
+pub(super) fn draw<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, top: f64) -> Drawn<DB, Vec<Tip>> {
+    let names: Vec<String> =
+        chart.series.iter().map(|series| shortened(&series.name, NAME_LETTERS)).collect();
+    let y_ticks = chart.y.round_ticks(chart.heights());
+    let widest =
+        |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| pen.width(text)).fold(0.0, f64::max);
+    let frame = Frame {
+        left: 24.0 + widest(&mut y_ticks.iter().map(|tick| &tick.text)),
+        right: WIDTH - 52.0 - widest(&mut names.iter()) * 1.04,
+        top: top + ABOVE,
+        bottom: top + height(chart) - BELOW,
+        x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
+        y: span(y_ticks.iter().map(|tick| tick.value)),
+    };
+    axes(pen, chart, &frame, &y_ticks)?;
+    series(pen, chart, &frame)?;
+    let ends: Vec<(f64, f64)> = chart
+        .series
+        .iter()
+        .map(|series| series.points[series.points.len() - 1])
+        .map(|last| (frame.across(chart.x.scale.place(last.x)), frame.down(last.y)))
+        .collect();
+    let heights: Vec<f64> = ends.iter().map(|end| end.1).collect();
+    for (at, height) in
+        spread(&heights, NAME_STEP, frame.top, frame.bottom + NAMES_BELOW).into_iter().enumerate()
+    {
+        let look = Look::of(chart.series[at].look);
+        let (x, y) = ends[at];
+        let faint = look.ink.rgb().mix(0.45);
+        let bend = (x + 6.0).max(frame.right + 8.0);
+        pen.line((x + 6.0, y), (bend, y), faint, 1.0)?;
+        pen.line((bend, y), (frame.right + 26.0, height), faint, 1.0)?;
+        pen.marker(&look, (frame.right + 32.0, height), 4.5)?;
+        pen.text(&names[at], (frame.right + 42.0, height), HPos::Left, TEXT)?;
+    }
+    Ok(tips(chart, &frame))
+}
+
+fn axes<DB: DrawingBackend>(
+    pen: &Pen<'_, DB>,
+    chart: &Chart,
+    frame: &Frame,
+    y_ticks: &[Tick],
+) -> Drawn<DB, ()> {
+    for tick in y_ticks {
+        let y = frame.down(tick.value);
+        let color = if tick.value == 0.0 { AXIS } else { GRID };
+        pen.line((frame.left, y), (frame.right, y), color.rgb().to_rgba(), 1.0)?;
+        pen.text(&tick.text, (frame.left - 8.0, y), HPos::Right, FAINT)?;
+    }
+    let mut taken: Vec<(f64, f64)> = Vec::new();
+    for tick in chart.x.value_ticks(&chart.places()) {
+        let x = frame.across(chart.x.scale.place(tick.value));
+        let half = pen.width(&tick.text) / 2.0 + 7.0;
+        if taken.iter().any(|&(left, right)| x - half < right && x + half > left) {
+            continue;
+        }
+        taken.push((x - half, x + half));
+        pen.line((x, frame.top), (x, frame.bottom), GRID.rgb().to_rgba(), 1.0)?;
+        pen.line((x, frame.bottom), (x, frame.bottom + 5.0), AXIS.rgb().to_rgba(), 1.0)?;
+        pen.text(&tick.text, (x, frame.bottom + 15.0), HPos::Center, FAINT)?;
+    }
+    pen.line((frame.left, frame.bottom), (frame.right, frame.bottom), AXIS.rgb().to_rgba(), 1.0)?;
+    pen.text(&chart.y.caption(), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
+    pen.text(&chart.x.caption(), ((frame.left + frame.right) / 2.0, frame.bottom + 37.0), HPos::Center, TEXT)
+}
+
+/// Bands first, then lines, then markers; what nothing real reaches lies lowest.
+fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -> Drawn<DB, ()> {
+    let area = pen.area.clone().shrink(
+        pen.at((frame.left, frame.top)),
+        (steps(frame.right - frame.left), steps(frame.bottom - frame.top)),
+    );
+    let mut plot = ChartBuilder::on(&area).build_cartesian_2d(frame.x.0..frame.x.1, frame.y.0..frame.y.1)?;
+    let place = |x: f64| chart.x.scale.place(x);
+    let mut ordered: Vec<&Series> = chart.series.iter().collect();
+    ordered.sort_by_key(|series| std::cmp::Reverse(series.look.unwrap_or(usize::MAX)));
+    for series in &ordered {
+        if series.points.iter().any(|point| point.error.is_some()) {
+            let upper = series.points.iter().map(|point| (place(point.x), point.high()));
+            let lower = series.points.iter().rev().map(|point| (place(point.x), point.low()));
+            let color = Look::of(series.look).ink.rgb().mix(0.16);
+            plot.draw_series([Polygon::new(upper.chain(lower).collect::<Vec<_>>(), color.filled())])?;
+        }
+    }
+    for series in &ordered {
+        let look = Look::of(series.look);
+        let style = look.ink.rgb().stroke_width(steps(2.0) as u32);
+        let points = series.points.iter().map(|point| (place(point.x), point.y));
+        match look.dash {
+            None => plot.draw_series(LineSeries::new(points, style))?,
+            Some((dash, gap)) => {
+                plot.draw_series(DashedLineSeries::new(points, steps(dash) as u32, steps(gap) as u32, style))?
+            }
+        };
+    }
+    for series in ordered.iter().filter(|series| series.points.len() <= MARKED) {
+        for point in &series.points {
+            let (x, y) = plot.backend_coord(&(place(point.x), point.y));
+            let fine = f64::from(FINE);
+            pen.marker(&Look::of(series.look), (f64::from(x) / fine, f64::from(y) / fine), 3.5)?;
+        }
+    }
+    Ok(())
+}
+
+/// A strip for each place along x with all that is there, and over it each point by itself.
+fn tips(chart: &Chart, frame: &Frame) -> Vec<Tip> {
+    let places = chart.places();
+    let across: Vec<f64> = places.iter().map(|&x| frame.across(chart.x.scale.place(x))).collect();
+    let mut tips = Vec::new();
+    for (at, &x) in places.iter().enumerate() {
+        let left = if at == 0 { frame.left } else { (across[at - 1] + across[at]) / 2.0 };
+        let right = if at + 1 == places.len() { frame.right } else { (across[at] + across[at + 1]) / 2.0 };
+        let mut here: Vec<(&str, &Point)> = Vec::new();
+        for series in &chart.series {
+            here.extend(series.points.iter().filter(|p| p.x == x).map(|point| (series.name.as_str(), point)));
+        }
+        here.sort_by(|a, b| a.1.y.total_cmp(&b.1.y));
+        let lines = here.iter().map(|(name, point)| format!("{} {name}", value(chart, point)));
+        let text = [chart.x.unit.value(x)].into_iter().chain(lines).collect::<Vec<_>>().join("\n");
+        let area = [left, frame.top, right - left, frame.bottom - frame.top];
+        tips.push(Tip { area, is_point: false, text });
+    }
+    for series in &chart.series {
+        for point in &series.points {
+            let (x, y) = (frame.across(chart.x.scale.place(point.x)), frame.down(point.y));
+            let text = format!("{}\n{} at {}", series.name, value(chart, point), chart.x.unit.value(point.x));
+            tips.push(Tip { area: [x - 6.0, y - 6.0, 12.0, 12.0], is_point: true, text });
+        }
+    }
+    tips
+}
+
+/// A value with its interval.
+pub(super) fn value(chart: &Chart, point: &Point) -> String {
+    let value = chart.y.unit.value(point.y);
+    match point.error {
+        Some(error) => format!("{value} ± {}", chart.y.unit.value(error)),
+        None => value,
+    }
+}
+
+/// Heights as near to the `wanted` as a distance of `step` allows, between `top` and `bottom`, in the same order.
+fn spread(wanted: &[f64], step: f64, top: f64, bottom: f64) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
+    let mut heights = vec![0.0; wanted.len()];
+    // Names that touch form a run around the mean of what they want; a run that touches the one above joins it.
+    let mut runs: Vec<(f64, Vec<usize>)> = Vec::new();
+    for at in order {
+        let mut run = vec![at];
+        loop {
+            let length = (run.len() - 1) as f64 * step;
+            let mean = run.iter().map(|&at| wanted[at]).sum::<f64>() / run.len() as f64;
+            let start = (mean - length / 2.0).min(bottom - length).max(top);
+            match runs.pop_if(|(above, held)| *above + held.len() as f64 * step > start) {
+                Some((_, mut above)) => {
+                    above.append(&mut run);
+                    run = above;
+                }
+                None => {
+                    runs.push((start, run));
+                    break;
+                }
+            }
+        }
+    }
+    for (start, run) in runs {
+        for (nth, at) in run.into_iter().enumerate() {
+            heights[at] = start + nth as f64 * step;
+        }
+    }
+    heights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::draw::EM;
+    use super::*;
+
+    #[test]
+    fn names_never_overlap_and_stay_inside() {
+        for wanted in
+            [vec![10.0; 12], vec![0.0, 1.0, 100.0, 101.0, 300.0], vec![300.0, 10.0, 299.0], vec![5.0]]
+        {
+            let heights = spread(&wanted, 17.0, 0.0, 300.0);
+            let mut sorted = heights.clone();
+            sorted.sort_by(f64::total_cmp);
+            assert!(sorted.windows(2).all(|pair| pair[1] - pair[0] >= 17.0 - 1e-9), "{heights:?}");
+            assert!(sorted[0] >= 0.0 && sorted[sorted.len() - 1] <= 300.0, "{heights:?}");
+        }
+        assert_eq!(spread(&[40.0, 200.0], 17.0, 0.0, 300.0), [40.0, 200.0]);
+    }
+
+    #[test]
+    fn a_line_of_text_fits_between_two_names() {
+        const { assert!(NAME_STEP > EM * 1.2) };
+    }
+}

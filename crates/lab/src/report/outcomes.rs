@@ -1,0 +1,290 @@
+//! Policies over traces as a report: miss ratio, latency and what Belady leaves against size, and all the figures.
+
+use std::cmp::Ordering;
+
+use super::table::{Group, Rank, Row, Table};
+use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
+use crate::simulate::objects::Outcome;
+
+/// What the sizes of the caches count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sizes {
+    /// Objects, whatever their size.
+    Objects,
+    /// Bytes.
+    Bytes,
+}
+
+/// Width of a normal distribution's middle 95 % in standard errors, halved.
+const Z95: f64 = 1.96;
+
+/// What a chart shows of an outcome: the value, and half the width of its interval.
+type Height<'a> = &'a dyn Fn(&Outcome) -> Option<(f64, Option<f64>)>;
+
+/// A report with a section for each trace, in the order in which they come.
+pub fn report(title: &str, command: &str, sizes: Sizes, outcomes: &[Outcome]) -> Report {
+    let mut traces: Vec<&str> = Vec::new();
+    for outcome in outcomes {
+        if !traces.contains(&outcome.trace.as_str()) {
+            traces.push(&outcome.trace);
+        }
+    }
+    let policies = names(outcomes);
+    let section = |trace: &&str| {
+        let of_trace: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.trace == *trace).collect();
+        Trace { sizes, policies: &policies, outcomes: of_trace }.section(trace)
+    };
+    Report {
+        title: title.to_owned(),
+        command: command.to_owned(),
+        sections: traces.iter().map(section).collect(),
+    }
+}
+
+/// Every policy once, in the order in which they come.
+fn names(outcomes: &[Outcome]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for outcome in outcomes {
+        if !names.contains(&outcome.policy.as_str()) {
+            names.push(&outcome.policy);
+        }
+    }
+    names
+}
+
+/// Whether a policy knows the future and so only bounds the others.
+fn is_bound(policy: &str) -> bool {
+    policy.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("belady"))
+}
+
+struct Trace<'a> {
+    sizes: Sizes,
+    /// Of the whole report, so that a policy looks the same for every trace.
+    policies: &'a [&'a str],
+    outcomes: Vec<&'a Outcome>,
+}
+
+impl Trace<'_> {
+    fn section(&self, trace: &str) -> Section {
+        let sizes = self.all_sizes().len();
+        let policies = self.policies.iter().filter(|name| self.outcomes.iter().any(|o| o.policy == **name));
+        let count =
+            |many: usize, one: &str, more: &str| format!("{many} {}", if many == 1 { one } else { more });
+        let mut lead = format!(
+            "{} requests · {} · {}",
+            Unit::Count.value(self.outcomes.iter().map(|o| o.requests).max().unwrap_or(0) as f64),
+            count(policies.count(), "policy", "policies"),
+            count(sizes, "size", "sizes"),
+        );
+        if self.outcomes.iter().any(|o| o.miss_ratio_error.is_some()) {
+            lead.push_str(" · estimated from a sample");
+        }
+        Section {
+            heading: trace.to_owned(),
+            lead,
+            summary: self.summary(),
+            charts: self.charts(),
+            figures: Some(self.figures()),
+        }
+    }
+
+    fn charts(&self) -> Vec<Chart> {
+        let mut charts = vec![self.chart("miss-ratio", "Miss ratio", Unit::Ratio, &|outcome| {
+            Some((outcome.miss_ratio, outcome.miss_ratio_error.map(|error| error * Z95)))
+        })];
+        if self.outcomes.iter().any(|o| o.mean_latency_us.is_some()) {
+            charts.push(
+                self.chart("latency", "Mean latency", Unit::Microseconds, &|o| {
+                    Some((o.mean_latency_us?, None))
+                }),
+            );
+        }
+        if self.has_bytes() {
+            let byte_miss_ratio = |outcome: &Outcome| Some((outcome.byte_miss_ratio, None));
+            charts.push(self.chart("byte-miss-ratio", "Byte miss ratio", Unit::Ratio, &byte_miss_ratio));
+        }
+        let gap = |outcome: &Outcome| Some((self.gap(outcome)?, None));
+        let mut gaps = self.chart("gap-to-belady", "Gap to Belady", Unit::Points, &gap);
+        gaps.y.label = "miss ratio above Belady’s".to_owned();
+        gaps.series.retain(|series| series.look.is_some());
+        gaps.note = "What a policy that knew the future would still gain at the same size; lower is better."
+            .to_owned();
+        if gaps.series.iter().any(|series| !series.points.is_empty()) {
+            charts.push(gaps);
+        }
+        charts
+    }
+
+    fn chart(&self, name: &str, title: &str, unit: Unit, value: Height<'_>) -> Chart {
+        let series = |(at, policy): (usize, &&str)| Series {
+            name: (*policy).to_owned(),
+            look: (!is_bound(policy)).then(|| {
+                let before = self.policies[..at].iter();
+                before.filter(|policy| !is_bound(policy)).count()
+            }),
+            points: self
+                .outcomes
+                .iter()
+                .filter(|outcome| outcome.policy == **policy)
+                .filter_map(|o| value(o).map(|(y, error)| Point { x: o.size as f64, y, error }))
+                .collect(),
+        };
+        let unit_of_size = self.unit();
+        let label = if self.sizes == Sizes::Bytes { "cache size" } else { "cache size (objects)" };
+        let scale = Scale::of(self.outcomes.iter().map(|o| o.size as f64));
+        let mut chart = Chart {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            note: "Lower is better.".to_owned(),
+            x: Axis { label: label.to_owned(), unit: unit_of_size, scale },
+            y: Axis::new(&title.to_lowercase(), unit),
+            series: self.policies.iter().enumerate().map(series).collect(),
+        };
+        if chart.has_errors() {
+            chart.note.push_str(" Shaded: where the whole trace’s value lies with 95 % confidence.");
+        }
+        if chart.series.iter().any(|series| series.look.is_none() && !series.points.is_empty()) {
+            chart.note.push_str(match self.sizes {
+                Sizes::Objects => " Belady knows the future: no policy can do better.",
+                Sizes::Bytes => {
+                    " Belady knows the future but does not weigh sizes: a guide, not a strict bound."
+                }
+            });
+        }
+        chart.series.retain(|series| !series.points.is_empty());
+        chart
+    }
+
+    fn unit(&self) -> Unit {
+        if self.sizes == Sizes::Bytes { Unit::Bytes } else { Unit::Count }
+    }
+
+    fn all_sizes(&self) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.outcomes.iter().map(|outcome| outcome.size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+
+    fn has_bytes(&self) -> bool {
+        self.outcomes.iter().any(|o| (o.byte_miss_ratio - o.miss_ratio).abs() > 1e-9)
+            && self.sizes == Sizes::Bytes
+    }
+
+    fn gap(&self, outcome: &Outcome) -> Option<f64> {
+        let belady = self.outcomes.iter().find(|o| is_bound(&o.policy) && o.size == outcome.size)?;
+        Some(outcome.miss_ratio - belady.miss_ratio)
+    }
+
+    /// By latency where it is known, else by miss ratio; best first.
+    fn at(&self, size: u64) -> Vec<&Outcome> {
+        let mut here: Vec<&Outcome> = self.outcomes.iter().copied().filter(|o| o.size == size).collect();
+        let by = |o: &Outcome| o.mean_latency_us.unwrap_or(o.miss_ratio);
+        here.sort_by(|a, b| match by(a).total_cmp(&by(b)) {
+            Ordering::Equal => a.miss_ratio.total_cmp(&b.miss_ratio),
+            order => order,
+        });
+        here
+    }
+
+    /// The winner at each size and what it wins over LRU; nothing when there is nothing to choose.
+    fn summary(&self) -> Option<Table> {
+        let latency = self.outcomes.iter().any(|o| o.mean_latency_us.is_some());
+        let gaps = self.outcomes.iter().any(|o| self.gap(o).is_some());
+        let real = |outcome: &&Outcome| !is_bound(&outcome.policy);
+        if self.policies.iter().filter(|policy| !is_bound(policy)).count() < 2 {
+            return None;
+        }
+        let lru = self.outcomes.iter().any(|o| o.policy == "lru");
+        let mut columns = vec!["size", "best policy", "miss ratio"];
+        columns.extend(latency.then_some("mean latency"));
+        columns.extend(lru.then_some("less than lru"));
+        columns.extend(gaps.then_some("above Belady"));
+        let mut rows = Vec::new();
+        for size in self.all_sizes() {
+            let here = self.at(size);
+            let Some(best) = here.iter().copied().find(real) else { continue };
+            let equal = |o: &&&Outcome| real(o) && o.miss_ratio == best.miss_ratio && o.policy != best.policy;
+            let ties = here.iter().filter(equal).count();
+            let name =
+                if ties == 0 { best.policy.clone() } else { format!("{} and {ties} equal", best.policy) };
+            let mut cells = vec![self.unit().value(size as f64), name, Unit::Ratio.value(best.miss_ratio)];
+            if latency {
+                cells.push(optional(Unit::Microseconds, best.mean_latency_us));
+            }
+            if lru {
+                let lru = here.iter().find(|outcome| outcome.policy == "lru");
+                cells.push(optional(Unit::Points, lru.map(|lru| lru.miss_ratio - best.miss_ratio)));
+            }
+            if gaps {
+                cells.push(optional(Unit::Points, self.gap(best)));
+            }
+            rows.push(Row { cells, rank: Rank::Usual });
+        }
+        Some(Table {
+            caption: if rows.len() == 1 { "Best" } else { "Best at each size" }.to_owned(),
+            columns: columns.into_iter().map(str::to_owned).collect(),
+            text_columns: 2,
+            groups: vec![Group { heading: String::new(), rows }],
+        })
+    }
+
+    /// Everything, best first at each size.
+    fn figures(&self) -> Table {
+        type Cell<'a> = Box<dyn Fn(&Outcome) -> String + 'a>;
+        let latency = self.outcomes.iter().any(|o| o.mean_latency_us.is_some());
+        let mut columns: Vec<(&str, Cell<'_>)> = vec![
+            ("policy", Box::new(|o| o.policy.clone())),
+            (
+                "miss ratio",
+                Box::new(|o| match o.miss_ratio_error {
+                    Some(error) => {
+                        format!("{} ± {}", Unit::Ratio.value(o.miss_ratio), Unit::Ratio.value(error * Z95))
+                    }
+                    None => Unit::Ratio.value(o.miss_ratio),
+                }),
+            ),
+        ];
+        if latency {
+            columns.push(("mean latency", Box::new(|o| optional(Unit::Microseconds, o.mean_latency_us))));
+        }
+        if self.has_bytes() {
+            columns.push(("byte miss ratio", Box::new(|o| Unit::Ratio.value(o.byte_miss_ratio))));
+        }
+        if self.outcomes.iter().any(|o| self.gap(o).is_some()) {
+            columns.push(("above Belady", Box::new(|o| optional(Unit::Points, self.gap(o)))));
+        }
+        columns.push(("simulated", Box::new(|o| Unit::PerSecond.value(o.requests_per_second))));
+        columns.push(("bytes/object", Box::new(|o| format!("{:.1}", o.policy_bytes_per_object))));
+        let group = |size: u64| {
+            let here = self.at(size);
+            let best = here.iter().find(|o| !is_bound(&o.policy)).map(|o| o.miss_ratio);
+            let rank = |o: &Outcome| match is_bound(&o.policy) {
+                true => Rank::Bound,
+                false if best == Some(o.miss_ratio) && here.len() > 1 => Rank::Best,
+                false => Rank::Usual,
+            };
+            let row = |o: &&Outcome| Row {
+                cells: columns.iter().map(|(_, cell)| cell(o)).collect(),
+                rank: rank(o),
+            };
+            let objects = if self.sizes == Sizes::Bytes { "" } else { " objects" };
+            Group {
+                heading: format!("{}{objects}", self.unit().value(size as f64)),
+                rows: here.iter().map(row).collect(),
+            }
+        };
+        let order = if latency { "mean latency" } else { "miss ratio" };
+        Table {
+            caption: format!("All figures, by {order}"),
+            columns: columns.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            text_columns: 1,
+            groups: self.all_sizes().into_iter().map(group).collect(),
+        }
+    }
+}
+
+/// A number that may be missing.
+fn optional(unit: Unit, value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), |value| unit.value(value))
+}

@@ -1,0 +1,233 @@
+//! What a reader of the page and of the pictures may rely on.
+
+use super::outcomes::{Sizes, report};
+use super::{Chart, Report, Scale, html, png};
+use crate::simulate::objects::Outcome;
+
+fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> Outcome {
+    Outcome {
+        trace: trace.to_owned(),
+        policy: policy.to_owned(),
+        size,
+        requests: 1000,
+        hits: 0,
+        misses: 0,
+        miss_ratio,
+        miss_ratio_error: None,
+        byte_miss_ratio: miss_ratio,
+        mean_latency_us: None,
+        seconds: 0.1,
+        requests_per_second: 80e6,
+        policy_bytes_per_object: 8.0,
+    }
+}
+
+fn page(outcomes: &[Outcome]) -> String {
+    html(&report("A title", "floe simulate t --policy lru", Sizes::Objects, outcomes))
+}
+
+fn of(outcomes: &[Outcome]) -> Report {
+    report("A title", "floe simulate", Sizes::Objects, outcomes)
+}
+
+fn several() -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for (at, policy) in ["lru", "fifo", "slru:segments=4", "belady"].into_iter().enumerate() {
+        for (size, miss_ratio) in [(100, 0.9), (1000, 0.6), (20_000, 0.3)] {
+            outcomes.push(outcome("P3", policy, size, miss_ratio - at as f64 * 0.05));
+        }
+    }
+    outcomes
+}
+
+/// Every element that is opened is closed, in order, and attributes stand in quotes: enough for any parser.
+fn check_form(page: &str) {
+    let body = page.strip_prefix("<!DOCTYPE html>").expect("a page says that it is one");
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = body;
+    while let Some(begin) = rest.find('<') {
+        assert!(!rest[..begin].contains('>') || open.last() == Some(&"style"), "a stray >");
+        let end = begin + rest[begin..].find('>').expect("a tag ends");
+        let tag = &rest[begin + 1..end];
+        assert!(tag.split('"').step_by(2).all(|outside| !outside.contains(['\'', '<'])), "{tag}");
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        let name = tag.trim_start_matches('/').split([' ', '\n', '/']).next().unwrap_or_default();
+        assert!(!name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric()), "{tag}");
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name));
+        } else if !tag.ends_with('/') {
+            open.push(name);
+        }
+        rest = &rest[end + 1..];
+    }
+    assert!(open.is_empty(), "{open:?}");
+    for after in page.split('&').skip(1) {
+        assert!(["amp;", "lt;", "gt;", "quot;", "apos;", "#39;"].iter().any(|name| after.starts_with(name)));
+    }
+}
+
+fn chart<'a>(report: &'a Report, name: &str) -> Option<&'a Chart> {
+    report.sections[0].charts.iter().find(|chart| chart.name == name)
+}
+
+/// Width and height, from the head of a PNG file.
+fn dimensions(bytes: &[u8]) -> (u32, u32) {
+    assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n");
+    assert_eq!(&bytes[12..16], b"IHDR");
+    let number = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    (number(16), number(20))
+}
+
+#[test]
+fn the_page_is_well_formed_and_names_every_policy_and_size() {
+    let page = page(&several());
+    check_form(&page);
+    for text in
+        ["lru", "fifo", "slru:segments=4", "belady", "100", "1,000", "20,000", "floe simulate t --policy lru"]
+    {
+        assert!(page.contains(&format!(">{text}")) || page.contains(&format!("{text}<")), "{text}");
+    }
+}
+
+#[test]
+fn the_page_refers_to_nothing_outside_itself() {
+    let page = page(&several());
+    for outside in ["http:", "https:", "src=", "url(", "@import", "<link", "<script", "xmlns"] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn the_same_report_gives_the_same_page() {
+    assert_eq!(page(&several()), page(&several()));
+}
+
+#[test]
+fn hostile_names_are_only_text() {
+    let name = "</title><script>alert(\"1\")</script>&\u{0}'";
+    let outcomes = [outcome(name, name, 1, 0.5), outcome(name, "lru", 1, 0.4), outcome("b", name, 1, 0.5)];
+    let page = html(&report(name, name, Sizes::Objects, &outcomes));
+    check_form(&page);
+    assert!(!page.contains("<script"));
+    assert!(!page.contains('\0'));
+}
+
+#[test]
+fn hostile_names_do_not_leave_the_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let outcomes =
+        [outcome("../../a b/c", "lru", 1, 0.5), outcome("..", "lru", 1, 0.4), outcome("...", "lru", 1, 0.4)];
+    let written = png::write_all(&of(&outcomes), &directory.path().join("out")).expect("pictures");
+    assert_eq!(written.len(), 3);
+    for path in &written {
+        assert_eq!(path.parent(), Some(directory.path()));
+        assert!(path.exists());
+    }
+    assert_ne!(written[1], written[2]);
+}
+
+#[test]
+fn a_single_size_is_drawn_as_dots() {
+    let outcomes = [outcome("t", "lru", 1000, 0.5), outcome("t", "fifo", 1000, 0.6)];
+    let page = page(&outcomes);
+    check_form(&page);
+    assert!(!page.contains("<polyline fill=\"none\" opacity=\"1\" stroke=\"#0072B2\""));
+    assert!(page.contains("<circle"));
+}
+
+#[test]
+fn a_single_policy_needs_no_winner() {
+    let report = of(&[outcome("t", "lru", 10, 0.5), outcome("t", "lru", 100, 0.4)]);
+    assert!(report.sections[0].summary.is_none());
+    check_form(&html(&report));
+}
+
+#[test]
+fn miss_ratios_of_zero_and_numbers_that_are_none_can_be_drawn() {
+    let none = outcome("t", "fifo", 100, f64::NAN);
+    let outcomes = [outcome("t", "lru", 10, 0.0), outcome("t", "lru", 100, 0.0), none];
+    let report = of(&outcomes);
+    check_form(&html(&report));
+    dimensions(&png::encode(&report.sections[0].charts[0], "t").expect("a picture"));
+    let nothing = of(&[outcome("t", "lru", 10, f64::NAN)]);
+    check_form(&html(&nothing));
+    dimensions(&png::encode(&nothing.sections[0].charts[0], "t").expect("a picture"));
+    check_form(&html(&of(&[])));
+}
+
+#[test]
+fn sizes_over_a_decade_lie_on_a_logarithmic_axis() {
+    assert_eq!(of(&several()).sections[0].charts[0].x.scale, Scale::Log);
+    let near = [outcome("t", "lru", 10, 0.5), outcome("t", "lru", 90, 0.4)];
+    assert_eq!(of(&near).sections[0].charts[0].x.scale, Scale::Linear);
+}
+
+#[test]
+fn the_gap_to_belady_is_drawn_where_belady_ran() {
+    let report = of(&several());
+    let gap = chart(&report, "gap-to-belady").expect("belady is among the policies");
+    assert_eq!(gap.series.len(), 3);
+    assert!((gap.series[0].points[0].y - 0.15).abs() < 1e-12);
+    let without: Vec<Outcome> = several().into_iter().filter(|o| o.policy != "belady").collect();
+    assert!(chart(&of(&without), "gap-to-belady").is_none());
+}
+
+#[test]
+fn latency_orders_and_is_drawn_when_it_is_known() {
+    let mut outcomes = vec![outcome("t", "a", 10, 0.1), outcome("t", "b", 10, 0.2)];
+    assert!(chart(&of(&outcomes), "latency").is_none());
+    outcomes[0].mean_latency_us = Some(20.0);
+    outcomes[1].mean_latency_us = Some(10.0);
+    let report = of(&outcomes);
+    assert!(chart(&report, "latency").is_some());
+    let figures = report.sections[0].figures.as_ref().expect("figures");
+    assert_eq!(figures.groups[0].rows[0].cells[0], "b");
+}
+
+#[test]
+fn a_sample_shows_its_error() {
+    let mut outcomes = several();
+    for outcome in &mut outcomes {
+        outcome.miss_ratio_error = Some(0.01);
+    }
+    let page = page(&outcomes);
+    check_form(&page);
+    assert!(page.contains("<polygon opacity=\"0.16\""));
+    assert!(page.contains("± 1.96 %"));
+}
+
+#[test]
+fn a_policy_looks_the_same_for_every_trace() {
+    let outcomes = [outcome("a", "lru", 1, 0.5), outcome("a", "arc", 1, 0.4), outcome("b", "arc", 1, 0.4)];
+    let report = of(&outcomes);
+    let look = |section: usize| {
+        let series = &report.sections[section].charts[0].series;
+        series.iter().find(|series| series.name == "arc").and_then(|series| series.look)
+    };
+    assert_eq!(look(0), Some(1));
+    assert_eq!(look(1), Some(1));
+}
+
+#[test]
+fn pictures_are_png_of_twice_the_size() {
+    let report = of(&several());
+    let bytes = png::encode(&report.sections[0].charts[0], "P3").expect("a picture");
+    assert_eq!(dimensions(&bytes), (1800, 828));
+    assert!(bytes.len() > 10_000, "something is drawn");
+}
+
+#[test]
+fn one_picture_for_each_chart_is_named_after_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let written = png::write_all(&of(&several()), &directory.path().join("out")).expect("pictures");
+    let names: Vec<_> = written.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    assert_eq!(names, ["out-miss-ratio.png", "out-gap-to-belady.png"]);
+}
+
+#[test]
+fn an_error_names_the_file() {
+    let report = of(&several());
+    let path = std::path::Path::new("/nowhere/at/all.png");
+    let error = png::write(&report.sections[0].charts[0], "P3", path).expect_err("no such directory");
+    assert!(error.to_string().starts_with("cannot write the picture /nowhere/at/all.png: "));
+}
