@@ -74,3 +74,20 @@ impl GhostTable {
         self.buckets.capacity() * size_of::<Bucket>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ghost_is_remembered_for_so_many_departures_and_once() {
+        let mut ghosts = GhostTable::default();
+        ghosts.reserve(8);
+        for key in 1..=8 {
+            ghosts.push(Tag::of(key));
+        }
+        assert!(!ghosts.take(Tag::of(3), 5), "five others have left since");
+        assert!(ghosts.take(Tag::of(4), 5));
+        assert!(!ghosts.take(Tag::of(4), 5), "it is forgotten once taken");
+    }
+}

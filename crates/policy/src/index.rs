@@ -129,3 +129,36 @@ impl Index {
         self.entries.capacity() * size_of::<u64>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn an_index_is_a_map(steps in proptest::collection::vec((0..40u32, any::<bool>()), 0..300)) {
+            const COUNT: usize = 40;
+            let (mut index, mut map) = (Index::default(), HashMap::new());
+            index.reserve(COUNT / 2);
+            index.reserve(COUNT);
+            for (id, (key, add)) in (0u32..).zip(steps) {
+                // Few distinct upper bits, so that tags collide.
+                let tag = Tag(key % 7 * 0x0101_0101 + key);
+                if add {
+                    assert_eq!(index.insert(tag, id), map.insert(tag.0, id));
+                } else {
+                    assert_eq!(index.remove(tag), map.remove(&tag.0));
+                }
+                for (&tag, &id) in &map {
+                    assert_eq!(index.find(Tag(tag)), Some(id));
+                }
+            }
+        }
+    }
+}

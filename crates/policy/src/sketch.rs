@@ -81,3 +81,32 @@ impl Sketch {
         self.lines.capacity() * size_of::<[u64; LINE]>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_counts_up_to_fifteen_and_is_never_underestimated_before_ageing() {
+        let mut sketch = Sketch::default();
+        sketch.reserve(1000);
+        for times in 1..=9 {
+            sketch.add(7);
+            assert_eq!(sketch.estimate(7), times);
+        }
+        assert_eq!(sketch.estimate(8), 0);
+    }
+
+    #[test]
+    fn old_counts_fade() {
+        let mut sketch = Sketch::default();
+        sketch.reserve(64);
+        for _ in 0..15 {
+            sketch.add(7);
+        }
+        for other in 0..64 * 10 * 4 {
+            sketch.add(1000 + other % 512);
+        }
+        assert!(sketch.estimate(7) < 15);
+    }
+}

@@ -283,3 +283,19 @@ impl Visitor for RanksInBatches {
 fn a_ranking_comes_in_bounded_batches() {
     every_policy(&RanksInBatches);
 }
+
+#[test]
+fn segments_are_sized_by_weight() {
+    let mut order = floe_policy::Slru::new(&floe_policy::Parameters::defaults(&floe_policy::Slru::ABOUT));
+    order.reserve(5);
+    order.set_capacity(100);
+    // Four segments of 25: two entries of weight 20 do not fit into one, five of weight 5 do.
+    for (slot, weight) in [(0, 20), (1, 20), (2, 5)] {
+        order.insert(Slot(slot), &access(u64::from(slot), weight));
+    }
+    order.access(Slot(0));
+    order.access(Slot(1));
+    order.insert(Slot(3), &access(3, 5));
+    // Slot 1 has pushed slot 0 back into the lowest segment, above slot 2 and below slot 3.
+    assert_eq!(drained(order), [2, 0, 3, 1].map(Slot));
+}
