@@ -51,8 +51,9 @@ pub(crate) struct Arguments {
 #[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct Settings {
-    /// The slow volume: file:PATH[,size=SIZE][,medium=NAME] or memory:SIZE[,medium=NAME]
+    // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
+    #[arg(help = "The slow volume: file:PATH[,size=SIZE][,medium=NAME] or memory:SIZE[,medium=NAME]")]
     pub(crate) backing: Option<String>,
     /// The fast device, given as the volume is; a missing file is created
     #[arg(long, value_name = "SPEC")]
