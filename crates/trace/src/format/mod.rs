@@ -1,4 +1,4 @@
-//! The registry of trace formats. Adding one is a file here and a line in [`formats!`] below.
+//! The registry of trace formats. Adding one is a file here and a line in `formats!` below.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Traces that are computed: the registry of generators. Adding one is a file here and a line in [`generators!`] below.
+//! Traces that are computed: the registry of generators. Adding one is a file here and a line in `generators!` below.
 //!
 //! A generator says which key comes next, and which operation where it has an opinion. [`Generated`] makes requests
 //! of that: reads and writes by share, disk I/O where asked. The same text gives the same trace, on any machine and in
