@@ -43,10 +43,6 @@ fn tag(hash: u64) -> u8 {
 }
 
 impl Index {
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -181,7 +177,7 @@ mod tests {
                 } else if !insert && model.remove(&slot) {
                     index.remove(slot, hash_of);
                 }
-                prop_assert_eq!(index.len(), model.len());
+                prop_assert_eq!(index.len, model.len());
             }
             for slot in 0..60 {
                 let found = index.find(hash_of(slot), |other| other == slot);

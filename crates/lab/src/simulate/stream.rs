@@ -5,11 +5,8 @@
 //! size sees `rate` of the misses.
 
 use floe_policy::mix;
-use floe_trace::{Kind, Op, Request};
-use hashbrown::HashMap;
-
-/// Marks a request whose key does not come back.
-pub const NEVER: u32 = u32::MAX;
+pub use floe_trace::NEVER;
+use floe_trace::{Kind, Numbering, Op, Request};
 
 /// Scales a hash to the share of keys below it.
 const HASH_RANGE: f64 = 18_446_744_073_709_551_616.0; // 2^64
@@ -67,7 +64,7 @@ pub enum StreamError {
 pub struct Builder {
     keep: Keep,
     threshold: u64,
-    dense: HashMap<u64, u32, foldhash::fast::FixedState>,
+    numbering: Numbering,
     last_use: Vec<u32>,
     stream: Stream,
     block_bytes: Option<u64>,
@@ -84,7 +81,7 @@ impl Builder {
             ..Stream::default()
         };
         let block_bytes = (kind == Kind::Block).then_some(block_bytes);
-        Self { keep, threshold, dense: HashMap::default(), last_use: Vec::new(), stream, block_bytes }
+        Self { keep, threshold, numbering: Numbering::new(), last_use: Vec::new(), stream, block_bytes }
     }
 
     /// Takes in a request of the trace. Deletions are passed over: policies are compared on what is asked for.
@@ -98,18 +95,18 @@ impl Builder {
         }
         let writes = request.op == Op::Write;
         let Some(block_bytes) = self.block_bytes else {
-            return self.add_key(request.key, request.bytes, writes);
+            return self.add_key(0, request.key, request.bytes, writes);
         };
         let first = request.key / block_bytes;
         let last = (request.key + request.bytes.max(1) - 1) / block_bytes;
-        let volume = u64::from(request.volume) << 44;
-        (first..=last).try_for_each(|block| self.add_key(volume | block, block_bytes, writes))
+        (first..=last).try_for_each(|block| self.add_key(request.volume, block, block_bytes, writes))
     }
 
     #[inline]
-    fn add_key(&mut self, number: u64, bytes: u64, writes: bool) -> Result<(), StreamError> {
+    fn add_key(&mut self, volume: u32, number: u64, bytes: u64, writes: bool) -> Result<(), StreamError> {
         self.stream.requests += 1;
-        if self.threshold != u64::MAX && mix(number ^ SAMPLE_SALT) > self.threshold {
+        let salted = || number ^ u64::from(volume).rotate_right(16) ^ SAMPLE_SALT;
+        if self.threshold != u64::MAX && mix(salted()) > self.threshold {
             return Ok(());
         }
         let at = u32::try_from(self.stream.keys.len())
@@ -118,7 +115,7 @@ impl Builder {
             .ok_or(StreamError::TooLong)?;
         let size = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
         let fresh = self.stream.numbers.len() as u32;
-        let key = *self.dense.entry(number).or_insert(fresh);
+        let key = self.numbering.number(volume, number).ok_or(StreamError::TooLong)?;
         if key == fresh {
             self.stream.numbers.push(number);
             self.stream.footprint += if self.keep.sizes { u64::from(size) } else { 1 };
