@@ -1,7 +1,14 @@
 //! `floe trace`: what traces hold.
 
+use std::path::PathBuf;
+use std::time::Instant;
+
 use clap::{Args, Subcommand};
-use floe_trace::{Format, Info, OpenOptions, Trace};
+use floe_trace::{
+    CompactOptions, Format, Info, OpenOptions, Reuse, ReuseStats, Stats, Trace, convert, formats_table,
+    generators_table,
+};
+use serde::Serialize;
 
 use crate::error::CliError;
 use crate::{OrFail, output};
@@ -10,6 +17,10 @@ use crate::{OrFail, output};
 pub(crate) enum Command {
     /// Requests, footprint and time span of traces
     Info(InfoArguments),
+    /// Write a trace in the compact form, which replays several times faster
+    Convert(ConvertArguments),
+    /// Formats that can be read, and generators that can stand in a trace's place
+    Formats,
 }
 
 /// Requests between two looks at the progress.
@@ -18,8 +29,7 @@ pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 /// How to open a trace; shared by every command that reads one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TraceArguments {
-    /// Format of the trace, where its content does not tell
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = format_help())]
     format: Option<Format>,
     /// Count and pass over bad records instead of stopping at the first
     #[arg(long)]
@@ -39,10 +49,14 @@ Examples:
   floe trace info --as-blocks --json P2.lis.zst
   floe trace info --format le64 --skip-bad keys.bin";
 
+fn format_help() -> String {
+    format!("Format of the trace, where its content does not tell: {}", Format::names())
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct InfoArguments {
-    /// Trace files, compressed or not
+    /// Trace files, compressed or not, or generators such as zipf:keys=1000
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
     #[command(flatten)]
@@ -50,23 +64,87 @@ pub(crate) struct InfoArguments {
     /// Read traces of page numbers as disk I/O
     #[arg(long)]
     as_blocks: bool,
+    /// Also how popular keys are and how far apart they are reused; takes 4 bytes of memory a touch
+    #[arg(long)]
+    reuse: bool,
     /// One JSON object per trace instead of a table
     #[arg(long)]
     json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArguments {
+    /// Trace file, compressed or not, or a generator
+    from: String,
+    /// File to write
+    to: PathBuf,
+    #[command(flatten)]
+    trace: TraceArguments,
+    /// Read traces of page numbers as disk I/O
+    #[arg(long)]
+    as_blocks: bool,
+    /// Compress, if asked at this level
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "3",
+          value_parser = clap::value_parser!(i32).range(1..=22))]
+    zstd: Option<i32>,
+    /// Also store when each key comes next, for Belady's policy
+    #[arg(long)]
+    next_accesses: bool,
+    /// One JSON object instead of a sentence
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `floe trace info` tells of a trace.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    info: Info,
+    #[serde(flatten)]
+    reuse: Option<Reuse>,
+}
+
+/// What `floe trace convert` tells.
+#[derive(Serialize)]
+struct Converted<'a> {
+    trace: &'a str,
+    to: String,
+    requests: u64,
+    unique: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
 pub(crate) fn run(command: &Command) -> Result<(), CliError> {
-    let Command::Info(arguments) = command;
-    let columns =
-        ["trace", "format", "requests", "reads", "writes", "unique", "footprint", "mean", "seconds"];
+    match command {
+        Command::Info(arguments) => print_info(arguments),
+        Command::Convert(arguments) => write_compact(arguments),
+        Command::Formats => {
+            print!("{}\n{}", formats_table(), generators_table());
+            Ok(())
+        }
+    }
+}
+
+const COLUMNS: [&str; 9] =
+    ["trace", "format", "requests", "reads", "writes", "unique", "footprint", "mean", "seconds"];
+const REUSE_COLUMNS: [&str; 7] =
+    ["top 1 %", "top 10 %", "zipf", "one-hit", "reuse p10", "reuse p50", "reuse p90"];
+
+fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
+    let mut columns = COLUMNS.to_vec();
+    if arguments.reuse {
+        columns.extend(REUSE_COLUMNS);
+    }
     let mut table = output::table(&columns, 2);
     for file in &arguments.files {
-        let info = info(file, arguments)?;
+        let line = info(file, arguments)?;
         if arguments.json {
-            output::json_line(&info).or_failure()?;
+            output::json_line(&line).or_failure()?;
             continue;
         }
-        table.add_row(vec![
+        let Line { info, reuse } = line;
+        let mut row = vec![
             file.clone(),
             info.format.to_owned(),
             info.requests.to_string(),
@@ -76,7 +154,9 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             output::bytes(info.footprint_bytes),
             output::bytes(info.mean_bytes as u64),
             format!("{:.1}", info.seconds),
-        ]);
+        ];
+        row.extend(reuse.iter().flat_map(reuse_cells));
+        table.add_row(row);
     }
     if !arguments.json {
         output::print_table(&table);
@@ -84,20 +164,70 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     Ok(())
 }
 
-fn info(file: &str, arguments: &InfoArguments) -> Result<Info, CliError> {
+fn reuse_cells(reuse: &Reuse) -> [String; 7] {
+    let none = || "–".to_owned();
+    let error = match reuse.reuse_error {
+        0.0 => String::new(),
+        error => format!(" ±{}", output::percent(error)),
+    };
+    let distance = |distance: Option<u64>| distance.map_or_else(none, |distance| distance.to_string());
+    [
+        output::percent(reuse.top_1_percent_share),
+        output::percent(reuse.top_10_percent_share),
+        reuse.zipf_exponent.map_or_else(none, |exponent| format!("{exponent:.2}")),
+        output::percent(reuse.one_hit_share),
+        distance(reuse.reuse_p10),
+        distance(reuse.reuse_p50) + &error,
+        distance(reuse.reuse_p90),
+    ]
+}
+
+fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     let mut trace = arguments.trace.open(file, arguments.as_blocks)?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), file);
     let progress = trace.progress();
-    let mut stats = floe_trace::Stats::new(trace.kind());
+    let mut stats = Stats::new(trace.kind());
+    let mut reuse = arguments.reuse.then(|| ReuseStats::new(trace.kind()));
     for (request, count) in trace.by_ref().zip(0u64..) {
-        stats.add(&request.or_usage()?);
+        let request = request.or_usage()?;
+        stats.add(&request);
+        if let Some(reuse) = &mut reuse {
+            reuse.add(&request).or_usage()?;
+        }
         if count.is_multiple_of(PROGRESS_EVERY) {
             bar.set_position(progress.bytes_read());
         }
     }
     bar.finish_and_clear();
+    tell_skipped(file, &trace);
+    let info = stats.info(trace.name(), trace.format().name());
+    Ok(Line { info, reuse: reuse.map(ReuseStats::reuse) })
+}
+
+fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
+    let begun = Instant::now();
+    let mut trace = arguments.trace.open(&arguments.from, arguments.as_blocks)?;
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), &arguments.from);
+    let progress = trace.progress();
+    let options = CompactOptions { zstd_level: arguments.zstd, next_accesses: arguments.next_accesses };
+    let header = convert(&mut trace, &arguments.to, options, || bar.set_position(progress.bytes_read()));
+    bar.finish_and_clear();
+    let header = header.or_usage()?;
+    tell_skipped(&arguments.from, &trace);
+    let to = arguments.to.display().to_string();
+    let bytes = std::fs::metadata(&arguments.to).or_failure()?.len();
+    let seconds = begun.elapsed().as_secs_f64();
+    let (requests, unique) = (header.requests, header.distinct);
+    if arguments.json {
+        let line = Converted { trace: &arguments.from, to, requests, unique, bytes, seconds };
+        return output::json_line(&line).or_failure();
+    }
+    println!("{to}: {requests} requests, {}", output::bytes(bytes));
+    Ok(())
+}
+
+fn tell_skipped(file: &str, trace: &Trace) {
     if trace.skipped() > 0 {
         eprintln!("floe: {file}: {} bad record(s) passed over", trace.skipped());
     }
-    Ok(stats.info(trace.name(), trace.format().name()))
 }

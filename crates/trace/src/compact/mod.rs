@@ -9,10 +9,12 @@
 //! requests; every block fits into the window a trace is read through.
 
 mod column;
+mod convert;
 mod read;
 mod section;
 mod write;
 
+pub use convert::convert;
 pub use read::CompactTrace;
 pub use write::{CompactOptions, CompactWriter};
 

@@ -1,0 +1,252 @@
+//! How popular keys are, and how far apart touches of one key lie.
+//!
+//! The reuse distance of a touch is the size of the smallest LRU cache that hits it: the distinct keys since the last touch
+//! of its key, with the key itself (Mattson et al., 1970). It is counted exactly with a Fenwick tree over last touches,
+//! or, for long traces, over a sample of keys by hash (SHARDS, Waldspurger et al., FAST '15), whose distances are
+//! scaled up.
+
+use serde::Serialize;
+
+use crate::dense::{DenseKeys, Numbering, touches};
+use crate::error::{Error, ErrorKind};
+use crate::request::{Kind, Request};
+
+/// Touches up to which distances are exact, unless told otherwise.
+const EXACT_TOUCHES_MAX: u64 = 50_000_000;
+/// Parts of a sample, which tell its error.
+const GROUPS: usize = 8;
+/// Keys touched less often say nothing about an exponent.
+const TOUCHES_MIN: u32 = 5;
+
+/// Popularity and reuse of a trace's keys, or blocks of 4 KiB.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reuse {
+    /// Share of touches that go to the most popular 1 % of keys.
+    pub top_1_percent_share: f64,
+    /// Share of touches that go to the most popular 10 % of keys.
+    pub top_10_percent_share: f64,
+    /// Exponent of Zipf's law fitted to keys touched five times or more: least squares over the logarithms of
+    /// touches and rank, each factor of rank weighing the same. `None` if fewer than ten keys are.
+    pub zipf_exponent: Option<f64>,
+    /// Share of keys that are touched once only.
+    pub one_hit_share: f64,
+    /// A tenth of reuses come at this distance or nearer; `None` if nothing is reused.
+    pub reuse_p10: Option<u64>,
+    /// Half of reuses come at this distance or nearer.
+    pub reuse_p50: Option<u64>,
+    /// Nine tenths of reuses come at this distance or nearer.
+    pub reuse_p90: Option<u64>,
+    /// Share of keys whose distances were measured: 1 if all.
+    pub reuse_sample: f64,
+    /// Relative standard error that sampling leaves in the median distance, from how far eight parts of the sample differ;
+    /// 0 if all keys were measured.
+    pub reuse_error: f64,
+}
+
+/// Collects touches: 4 bytes each.
+#[derive(Debug)]
+pub struct ReuseStats {
+    kind: Kind,
+    numbering: Numbering,
+    keys: Vec<u32>,
+    exact_touches_max: u64,
+}
+
+impl ReuseStats {
+    /// Nothing yet of a trace of this kind.
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, numbering: Numbering::new(), keys: Vec::new(), exact_touches_max: EXACT_TOUCHES_MAX }
+    }
+
+    /// Measures a sample of keys in traces with more touches than this; 50 million if not told.
+    pub fn exact_up_to(self, touches: u64) -> Self {
+        Self { exact_touches_max: touches.max(1), ..self }
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// When more than 2³² − 2 keys are distinct.
+    pub fn add(&mut self, request: &Request) -> Result<(), Error> {
+        for (volume, key) in touches(self.kind, request) {
+            let number = self.numbering.number(volume, key);
+            self.keys.push(number.ok_or_else(|| ErrorKind::TooManyKeys { path: "reuse".to_owned() })?);
+        }
+        Ok(())
+    }
+
+    /// What has been added up.
+    pub fn reuse(self) -> Reuse {
+        let distinct = self.numbering.distinct();
+        Reuse::of(&DenseKeys { keys: self.keys, distinct }, self.exact_touches_max)
+    }
+}
+
+impl Reuse {
+    /// Popularity and reuse of keys; distances from a sample if there are more than `exact_touches_max`.
+    pub fn of(dense: &DenseKeys, exact_touches_max: u64) -> Self {
+        let touches = dense.keys.len() as u64;
+        let mut counts = vec![0u32; dense.distinct as usize];
+        dense.keys.iter().for_each(|&key| counts[key as usize] = counts[key as usize].saturating_add(1));
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let top = |part: usize| {
+            let keys = counts.len().div_ceil(part);
+            share(counts[..keys].iter().map(|&count| u64::from(count)).sum(), touches)
+        };
+        let once = counts.iter().rev().take_while(|&&count| count == 1).count();
+        let sample =
+            if touches <= exact_touches_max { 1.0 } else { exact_touches_max as f64 / touches as f64 };
+        let groups = distances(dense, sample);
+        let mut all = groups.concat();
+        // The key itself is not subject to sampling.
+        let scaled = |distance: u32| 1 + (f64::from(distance - 1) / sample).round() as u64;
+        let mut at = |share| percentile(&mut all, share).map(scaled);
+        let (reuse_p10, reuse_p50, reuse_p90) = (at(0.1), at(0.5), at(0.9));
+        let reuse_error = if sample < 1.0 { median_error(groups) } else { 0.0 };
+        Self {
+            top_1_percent_share: top(100),
+            top_10_percent_share: top(10),
+            zipf_exponent: exponent(&counts),
+            one_hit_share: share(once as u64, counts.len() as u64),
+            reuse_p10,
+            reuse_p50,
+            reuse_p90,
+            reuse_sample: sample,
+            reuse_error,
+        }
+    }
+}
+
+/// Fits touches ∝ rank^-θ, with touches in falling order.
+fn exponent(counts: &[u32]) -> Option<f64> {
+    let popular = counts.partition_point(|&count| count >= TOUCHES_MIN);
+    if popular < 10 {
+        return None;
+    }
+    let [mut weights, mut x_sum, mut y_sum, mut xx_sum, mut xy_sum] = [0.0; 5];
+    for (&count, rank) in counts[..popular].iter().zip(1u32..) {
+        let (weight, x, y) = (1.0 / f64::from(rank), f64::from(rank).ln(), f64::from(count).ln());
+        weights += weight;
+        x_sum += weight * x;
+        y_sum += weight * y;
+        xx_sum += weight * x * x;
+        xy_sum += weight * x * y;
+    }
+    Some(-(weights * xy_sum - x_sum * y_sum) / (weights * xx_sum - x_sum * x_sum))
+}
+
+/// The distance that a share of distances does not exceed.
+fn percentile(distances: &mut [u32], share: f64) -> Option<u32> {
+    let at = (distances.len() as f64 * share).ceil() as usize;
+    let index = at.checked_sub(1).filter(|&index| index < distances.len())?;
+    Some(*distances.select_nth_unstable(index).1)
+}
+
+/// The standard error of the median, relative to it, from the medians of parts. Touches of a key stand or fall together,
+/// so that parts by key tell how much chance there is, and the number of touches does not.
+fn median_error(groups: [Vec<u32>; GROUPS]) -> f64 {
+    let medians = groups.map(|mut group| f64::from(percentile(&mut group, 0.5).unwrap_or(0)));
+    let mean = medians.iter().sum::<f64>() / GROUPS as f64;
+    let squares: f64 = medians.iter().map(|median| (median - mean) * (median - mean)).sum();
+    let error = (squares / (GROUPS * (GROUPS - 1)) as f64).sqrt();
+    if mean > 0.0 { error / mean } else { 0.0 }
+}
+
+/// The reuse distances of a sample of keys, counted among the sample, in parts by key.
+fn distances(dense: &DenseKeys, sample: f64) -> [Vec<u32>; GROUPS] {
+    let until = (sample * f64::from(u32::MAX)) as u32;
+    let mut last = LastTouches::new(dense.distinct as usize);
+    let mut groups = [const { Vec::new() }; GROUPS];
+    for &key in &dense.keys {
+        let mixed = mix(key);
+        if mixed <= until
+            && let Some(distance) = last.touch(key)
+        {
+            groups[mixed as usize % GROUPS].push(distance);
+        }
+    }
+    groups
+}
+
+/// Spreads numbers over 32 bits, one to one.
+fn mix(key: u32) -> u32 {
+    let mixed = (key ^ key >> 16).wrapping_mul(0x7feb_352d);
+    let mixed = (mixed ^ mixed >> 15).wrapping_mul(0x846c_a68b);
+    mixed ^ mixed >> 16
+}
+
+/// When each key was last touched, and how many were touched since a time: a Fenwick tree over twice as many places as there
+/// are keys. When all are used, the touches that still count move to the front.
+struct LastTouches {
+    /// The place of each key's last touch, counted from 1; 0 before the first.
+    place: Vec<u32>,
+    /// The key at each place.
+    keys: Vec<u32>,
+    tree: Vec<u32>,
+    used: usize,
+    live: u32,
+}
+
+impl LastTouches {
+    fn new(distinct: usize) -> Self {
+        let places = (2 * distinct).max(64) + 1;
+        Self { place: vec![0; distinct], keys: vec![0; places], tree: vec![0; places], used: 0, live: 0 }
+    }
+
+    /// Notes a touch; the distance to the key's last one.
+    fn touch(&mut self, key: u32) -> Option<u32> {
+        if self.used + 1 == self.tree.len() {
+            self.compact();
+        }
+        let before = self.place[key as usize] as usize;
+        let distance = (before > 0).then(|| self.live - self.up_to(before) + 1);
+        if before > 0 {
+            self.add(before, u32::MAX);
+            self.live -= 1;
+        }
+        self.used += 1;
+        self.place[key as usize] = self.used as u32;
+        self.keys[self.used] = key;
+        self.add(self.used, 1);
+        self.live += 1;
+        distance
+    }
+
+    fn up_to(&self, mut place: usize) -> u32 {
+        let mut sum = 0u32;
+        while place > 0 {
+            sum = sum.wrapping_add(self.tree[place]);
+            place &= place - 1;
+        }
+        sum
+    }
+
+    fn add(&mut self, mut place: usize, difference: u32) {
+        while let Some(node) = self.tree.get_mut(place) {
+            *node = node.wrapping_add(difference);
+            place += place & place.wrapping_neg();
+        }
+    }
+
+    fn compact(&mut self) {
+        let mut front = 0;
+        for place in 1..=self.used {
+            let key = self.keys[place];
+            if self.place[key as usize] as usize == place {
+                front += 1;
+                self.place[key as usize] = front as u32;
+                self.keys[front] = key;
+            }
+        }
+        self.used = front;
+        self.tree.fill(0);
+        self.tree[1..=front].fill(1);
+        for place in 1..self.tree.len() {
+            let parent = place + (place & place.wrapping_neg());
+            if parent < self.tree.len() {
+                self.tree[parent] += self.tree[place];
+            }
+        }
+    }
+}
