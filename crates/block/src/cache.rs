@@ -11,8 +11,9 @@
 use floe_policy::{Lru, Ranked};
 
 use crate::geometry::{BlockSizes, MOST_VOLUME_BYTES, Place, SECTOR_BYTES, VolumeId, format_size};
+use crate::mode::WriteMode;
 use crate::order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId};
-use crate::shard::{Event, Piece, PieceKind, Shard, ShardConfig, VolumeSize, WriteMode};
+use crate::shard::{Event, Piece, PieceKind, Shard, ShardConfig, VolumeSize};
 use crate::stats::{Requests, Stats};
 
 /// Pieces of one request under way at once: enough for the largest read or write of an NBD client.

@@ -16,6 +16,7 @@ mod driver;
 mod geometry;
 mod index;
 mod locks;
+mod mode;
 mod order;
 mod runs;
 mod shard;
@@ -28,6 +29,6 @@ pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
     format_size,
 };
+pub use mode::{UnknownWriteMode, WriteMode};
 pub use order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
-pub use shard::{UnknownWriteMode, WriteMode};
 pub use stats::{Counters, Requests, Stats};

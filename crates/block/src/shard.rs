@@ -11,215 +11,26 @@
 //! under a task, and dirty data is never dropped.
 
 mod clean;
+mod operations;
 mod read;
 mod store;
+mod task;
 mod write;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt;
-use std::str::FromStr;
 
 use floe_policy::Lru;
 
-use crate::directory::{Block, Directory};
-use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::directory::Directory;
+use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
 use crate::locks::{Locks, Need, TaskId};
-use crate::order::{BufferId, DeviceId, Fault, OpId, Order, RequestId, ScratchId, Span};
+use crate::mode::WriteMode;
+use crate::order::{BufferId, Fault, OpId, Order};
 use crate::stats::Counters;
 use clean::Rounds;
 use read::Survey;
-
-/// When a write reaches which device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WriteMode {
-    /// Backing device and cache; answered when the backing device has it.
-    #[default]
-    Through,
-    /// Backing device only; a cached copy is dropped.
-    Around,
-    /// Cache only, brought to the backing device later.
-    Back,
-    /// Nothing is cached at all, not even reads.
-    Pass,
-}
-
-impl WriteMode {
-    const NAMES: [(&'static str, Self); 4] =
-        [("through", Self::Through), ("around", Self::Around), ("back", Self::Back), ("pass", Self::Pass)];
-}
-
-impl fmt::Display for WriteMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = Self::NAMES.iter().find(|(_, mode)| mode == self).map_or("", |(name, _)| name);
-        f.pad(name)
-    }
-}
-
-/// A name that is no write mode.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no write mode `{0}`; there are through, around, back and pass")]
-pub struct UnknownWriteMode(String);
-
-impl FromStr for WriteMode {
-    type Err = UnknownWriteMode;
-
-    fn from_str(name: &str) -> Result<Self, UnknownWriteMode> {
-        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
-        known.map(|(_, mode)| *mode).ok_or_else(|| UnknownWriteMode(name.to_owned()))
-    }
-}
-
-/// What a shard is told to do with a run of sectors of one region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PieceKind {
-    Read,
-    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their content.
-    Write {
-        durable: bool,
-        head: u64,
-        tail: u64,
-    },
-    /// One sector: all but its first `head` and last `tail` bytes become zeros.
-    ZeroPart {
-        durable: bool,
-        head: u64,
-        tail: u64,
-    },
-    Zero {
-        may_unmap: bool,
-    },
-    Trim,
-}
-
-/// A request's part in one region.
-#[derive(Debug, Clone)]
-pub(crate) struct Piece {
-    pub(crate) request: RequestId,
-    pub(crate) volume: VolumeId,
-    pub(crate) kind: PieceKind,
-    pub(crate) sectors: Sectors,
-    /// Where in the request's buffer the first sector is.
-    pub(crate) buffer_offset: u64,
-}
-
-/// What a shard tells the router.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// A piece has its answer.
-    Answered { request: RequestId, result: Result<(), Fault>, hit: bool },
-    /// A piece will not touch its request's buffer again.
-    Finished { request: RequestId },
-    /// Everything that was dirty when the drain of this number was asked for has been brought to the backing device.
-    Drained { drain: u32, result: Result<(), Fault> },
-}
-
-/// Why a task is there.
-#[derive(Debug, Clone)]
-enum Work {
-    Piece(Piece),
-    /// Bring a block's dirty sectors to the backing device.
-    Clean {
-        block_start: u64,
-        because: Because,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Because {
-    /// A task needs its place.
-    Room(TaskId),
-    /// A round of cleaning has come to it.
-    Round,
-}
-
-/// Where a task stands: what the operations under way are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    /// Waiting for its lock.
-    Waiting,
-    /// Reading what a client wants, from either device.
-    Reading,
-    /// Reading the sectors that a write changes in part.
-    Edges,
-    /// Writing, zeroing or discarding on the backing device.
-    Backing,
-    /// Putting data into the cache.
-    Storing,
-    /// Waiting until victims are clean.
-    Room,
-    /// Reading dirty data from the cache.
-    CleanRead,
-    /// Writing it to the backing device.
-    CleanWrite,
-    /// Ended; its place is free for another task.
-    Done,
-}
-
-/// What one operation of a task does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
-    /// Reads from a cached block; can be made good from the backing device where the block is clean.
-    Cached(Block),
-    /// Reads from the backing device into the same place a cached read would have gone to.
-    Uncached,
-    /// Reads from the backing device what will then be cached.
-    Fetch,
-    /// Writes to a cached block.
-    Store(Block),
-    /// Writes to the backing device what the cache could not take.
-    Around,
-    /// The whole range, on the backing device.
-    Whole,
-    /// A dirty run of a block, read or written.
-    Dirty(Block),
-}
-
-/// Where the data of a run of sectors is.
-#[derive(Debug, Clone, Copy)]
-struct Data {
-    buffer: BufferId,
-    /// The sector at the buffer's `offset`.
-    sector: u64,
-    offset: u64,
-}
-
-impl Data {
-    fn span(&self, run: &Sectors) -> Span {
-        Span {
-            buffer: self.buffer,
-            offset: self.offset + (run.start - self.sector) * SECTOR_BYTES,
-            len: (run.end - run.start) * SECTOR_BYTES,
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Task {
-    work: Work,
-    volume: VolumeId,
-    /// The sectors asked for.
-    range: Sectors,
-    step: Step,
-    /// Operations under way, and the run of sectors each is about.
-    parts: Vec<(Part, Sectors)>,
-    outstanding: u32,
-    fault: Option<Fault>,
-    answered: bool,
-    hit: bool,
-    scratch: Option<ScratchId>,
-    /// Where the sectors to be stored are.
-    data: Data,
-    /// What is to be put into the cache: whole missing intervals, or runs of cached blocks.
-    stores: Vec<Sectors>,
-    /// Which of `stores` it has come to, and the first sector not yet dealt with.
-    store_at: usize,
-    cursor: u64,
-    store_dirty: bool,
-    /// Victims being cleaned for it.
-    cleaning: u32,
-    /// A victim could not be cleaned: no block is taken for the rest.
-    no_room: bool,
-}
+pub(crate) use task::{Event, Piece, PieceKind};
+use task::{Part, Step, Task, Work};
 
 /// What a shard needs to know of a volume.
 #[derive(Debug, Clone, Copy)]
@@ -260,10 +71,6 @@ pub(crate) struct Shard<E = Lru> {
     pub(crate) counters: Counters,
 }
 
-/// Bits of an [`OpId`] for the part of a task, and for the task.
-const PART_BITS: u32 = 24;
-const TASK_BITS: u32 = 32;
-
 impl<E: floe_policy::Ranked + Default> Shard<E> {
     pub(crate) fn new(config: ShardConfig) -> Self {
         Self {
@@ -289,7 +96,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
 
     /// Which shard an operation belongs to.
     pub(crate) fn of_op(op: OpId) -> u8 {
-        (op.0 >> (PART_BITS + TASK_BITS)) as u8
+        operations::shard_of(op)
     }
 
     /// Takes a piece on.
@@ -302,8 +109,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
 
     /// An operation has ended.
     pub(crate) fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        let id = (op.0 >> PART_BITS) as TaskId;
-        let part = (op.0 & ((1 << PART_BITS) - 1)) as usize;
+        let (id, part) = operations::part_of(op);
         self.tasks[id as usize].outstanding -= 1;
         let (part, run) = self.tasks[id as usize].parts[part].clone();
         self.part_ended(id, part, run, result, orders);
@@ -319,26 +125,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     }
 
     fn new_task(&mut self, work: Work, volume: VolumeId, range: Sectors) -> TaskId {
-        let data = Data { buffer: BufferId::Scratch(ScratchId(0)), sector: 0, offset: 0 };
-        let fresh = Task {
-            work,
-            volume,
-            range,
-            step: Step::Waiting,
-            parts: Vec::new(),
-            outstanding: 0,
-            fault: None,
-            answered: false,
-            hit: false,
-            scratch: None,
-            data,
-            stores: Vec::new(),
-            store_at: 0,
-            cursor: 0,
-            store_dirty: false,
-            cleaning: 0,
-            no_room: false,
-        };
+        let fresh = Task::new(work, volume, range);
         match self.free_tasks.pop() {
             Some(id) => {
                 let old = std::mem::replace(&mut self.tasks[id as usize], fresh);
@@ -470,95 +257,4 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     fn wake(&mut self, region: Place) {
         self.ready.extend(self.locks.waiting(region));
     }
-
-    fn new_scratch(&mut self, id: TaskId, sectors: u64, orders: &mut Vec<Order>) -> ScratchId {
-        self.scratch_made += 1;
-        let scratch = ScratchId(u64::from(self.config.number) << 56 | self.scratch_made);
-        orders.push(Order::Allocate { scratch, len: sectors * SECTOR_BYTES });
-        self.tasks[id as usize].scratch = Some(scratch);
-        scratch
-    }
-
-    /// Notes a part of a task and names the operation that carries it out.
-    fn new_op(&mut self, id: TaskId, part: Part, run: &Sectors) -> OpId {
-        let task = &mut self.tasks[id as usize];
-        let number = task.parts.len() as u64;
-        task.parts.push((part, run.clone()));
-        task.outstanding += 1;
-        OpId(u64::from(self.config.number) << (PART_BITS + TASK_BITS) | u64::from(id) << PART_BITS | number)
-    }
-
-    fn order_cache_read(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        block: Block,
-        run: &Sectors,
-        to: Span,
-        orders: &mut Vec<Order>,
-    ) {
-        let offset = self.cache_offset(block, run);
-        let op = self.new_op(id, part, run);
-        self.counters.cache_read_bytes += to.len;
-        orders.push(Order::Read { op, device: DeviceId::Cache, offset, to });
-    }
-
-    fn order_cache_write(
-        &mut self,
-        id: TaskId,
-        block: Block,
-        run: &Sectors,
-        from: Span,
-        orders: &mut Vec<Order>,
-    ) {
-        let offset = self.cache_offset(block, run);
-        let op = self.new_op(id, Part::Store(block), run);
-        self.counters.cache_write_bytes += from.len;
-        orders.push(Order::Write { op, device: DeviceId::Cache, offset, from, durable: false });
-    }
-
-    fn order_backing_read(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        run: &Sectors,
-        to: Span,
-        orders: &mut Vec<Order>,
-    ) {
-        let op = self.new_op(id, part, run);
-        self.counters.backing_read_bytes += to.len;
-        let device = DeviceId::Backing(self.tasks[id as usize].volume);
-        orders.push(Order::Read { op, device, offset: run.start * SECTOR_BYTES, to });
-    }
-
-    fn order_backing_write(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        run: &Sectors,
-        from: Span,
-        durable: bool,
-        orders: &mut Vec<Order>,
-    ) {
-        let op = self.new_op(id, part, run);
-        self.counters.backing_write_bytes += from.len;
-        let device = DeviceId::Backing(self.tasks[id as usize].volume);
-        orders.push(Order::Write { op, device, offset: run.start * SECTOR_BYTES, from, durable });
-    }
-
-    /// First byte on the cache device of a run of a block.
-    fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
-        (self.config.cache.start + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
-    }
-
-    /// A run without what lies beyond the volume's end.
-    fn within_volume(&self, volume: VolumeId, run: &Sectors) -> Sectors {
-        run.start..run.end.min(self.volumes[volume.0 as usize].sectors)
-    }
-}
-
-/// The part of `run` that is also in `other`, possibly empty.
-fn common(run: &Sectors, other: &Sectors) -> Sectors {
-    let start = run.start.max(other.start);
-    start..run.end.min(other.end).max(start)
 }

@@ -8,7 +8,9 @@
 //! device, and closes the connections.
 
 mod admin_side;
+mod config;
 mod slots;
+mod token;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -19,117 +21,23 @@ use floe_block::{Answer, Driver, Fault, Kind, Request, VolumeId};
 use floe_device::{Pool, Ring, Slice, SocketCompletion, SocketOutcome, Sockets};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use crate::listener::{ListenError, Listener};
+use crate::listener::Listener;
 use crate::nbd::error::{ErrorCode, NbdError};
-use crate::nbd::export::{Export, Exports, ExportsError};
+use crate::nbd::export::{Export, Exports};
 use crate::nbd::transmission::{Command, Request as NbdRequest};
 use crate::session::{Session, Want};
 use crate::status::{Latencies, ServerFacts, Status};
 use crate::uri::Uri;
 use admin_side::AdminSession;
+pub use config::{ServeError, ServerConfig};
 use slots::Slots;
+use token::Token;
 
 /// How long clients have to take their last replies when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// How long to wait before accepting again after the system refused (out of descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a server is told.
-#[derive(Debug, Clone)]
-pub struct ServerConfig {
-    /// Name of the volume, under which clients ask for it.
-    pub volume: String,
-    /// Where to listen.
-    pub listen: Vec<Uri>,
-    /// Where the admin interface listens, as `host:port`.
-    pub admin: String,
-    /// Whether addresses that other machines can reach are allowed.
-    pub insecure: bool,
-    /// How old dirty data gets before it is brought to the backing device, roughly.
-    pub flush_interval: Duration,
-    /// Bytes the cache may hold, for the status.
-    pub cache_bytes: u64,
-}
-
-/// Why a server could not begin, go on, or end well.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// An address cannot be listened on.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// The admin address cannot be listened on.
-    #[error("cannot listen on admin address {address}: {source}; give another with --admin HOST:PORT")]
-    Admin {
-        /// The address.
-        address: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// Other machines could stop the server.
-    #[error(
-        "admin address {address} can be reached from other machines without a password; give one on 127.0.0.1, or \
-         --insecure if the network is trusted"
-    )]
-    AdminExposed {
-        /// The address.
-        address: String,
-    },
-    /// The volume cannot be offered.
-    #[error(transparent)]
-    Export(#[from] ExportsError),
-    /// The ring failed.
-    #[error("waiting for I/O failed: {0}")]
-    Ring(std::io::Error),
-    /// Dirty data is left at the end.
-    #[error("the last flush failed ({fault}); {dirty_bytes} bytes are on the cache device only")]
-    LastFlush {
-        /// Why.
-        fault: Fault,
-        /// What is left.
-        dirty_bytes: u64,
-    },
-}
-
-/// Whose operation a completion of [`Sockets`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Token {
-    Accept(u32),
-    Receive(u32),
-    Send(u32),
-    AcceptAdmin,
-    ReceiveAdmin(u32),
-    SendAdmin(u32),
-    Signal,
-}
-
-impl Token {
-    fn encode(self) -> u64 {
-        let (kind, index) = match self {
-            Self::Accept(index) => (0u64, index),
-            Self::Receive(index) => (1, index),
-            Self::Send(index) => (2, index),
-            Self::AcceptAdmin => (3, 0),
-            Self::ReceiveAdmin(index) => (4, index),
-            Self::SendAdmin(index) => (5, index),
-            Self::Signal => (6, 0),
-        };
-        kind << 32 | u64::from(index)
-    }
-
-    fn decode(token: u64) -> Self {
-        let index = token as u32;
-        match token >> 32 {
-            0 => Self::Accept(index),
-            1 => Self::Receive(index),
-            2 => Self::Send(index),
-            3 => Self::AcceptAdmin,
-            4 => Self::ReceiveAdmin(index),
-            5 => Self::SendAdmin(index),
-            _ => Self::Signal,
-        }
-    }
-}
 
 /// Who asked for a request of the cache.
 #[derive(Debug)]

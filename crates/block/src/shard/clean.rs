@@ -8,12 +8,13 @@ use std::collections::VecDeque;
 
 use floe_policy::Ranked;
 
-use super::{Because, BufferId, Data, Event, Part, Shard, Step, Task, Work};
+use super::Shard;
+use super::read::hull;
+use super::task::{Because, Data, Event, Part, Step, Task, Work};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
-use crate::order::{Fault, Order};
-use crate::shard::read::hull;
+use crate::order::{BufferId, Fault, Order};
 
 /// Blocks cleaned at once by a round.
 const CLEANED_AT_ONCE: usize = 32;

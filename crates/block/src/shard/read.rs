@@ -6,13 +6,14 @@
 
 use floe_policy::Ranked;
 
-use super::{BufferId, Data, Part, Shard, Step, Work, common};
+use super::Shard;
+use super::task::{Data, Part, PieceKind, Step, Work, common};
 use crate::allocate::missing_intervals;
 use crate::directory::Block;
 use crate::geometry::Sectors;
 use crate::locks::{Need, TaskId};
-use crate::order::{Fault, Order};
-use crate::shard::WriteMode;
+use crate::mode::WriteMode;
+use crate::order::{BufferId, Fault, Order};
 
 /// How the sectors of a range stand in the cache. The shard keeps one for the next request, which then allocates
 /// nothing.
@@ -78,6 +79,7 @@ impl<E: Ranked + Default> Shard<E> {
         };
         if !self.lock(id, need) {
             self.serve_from_fetch(id, orders);
+            self.tasks[id as usize].waited = true;
             return;
         }
         if self.is_lost(id) {
@@ -185,13 +187,15 @@ impl<E: Ranked + Default> Shard<E> {
         let has_all = |holder: &TaskId| {
             let task = &self.tasks[*holder as usize];
             let fetched = |run: &Sectors| run.start <= range.start && range.end <= run.end;
-            let is_read = matches!(&task.work, Work::Piece(piece) if piece.kind == super::PieceKind::Read);
+            let is_read = matches!(&task.work, Work::Piece(piece) if piece.kind == PieceKind::Read);
             is_read && matches!(task.step, Step::Storing | Step::Room) && task.stores.iter().any(fetched)
         };
         let Some(holder) = self.locks.holders(region).find(has_all) else { return };
         let from = self.tasks[holder as usize].data;
         self.counters.joined_reads += 1;
-        self.tasks[id as usize].step = Step::Reading;
+        let task = &mut self.tasks[id as usize];
+        task.hit = !task.waited; // what is there at once is as good as cached
+        task.step = Step::Reading;
         self.copy(from, self.request_data(id), &range, orders);
         self.finish(id, orders);
     }

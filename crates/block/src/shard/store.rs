@@ -7,7 +7,8 @@
 
 use floe_policy::Ranked;
 
-use super::{Because, Part, Shard, Step, common};
+use super::Shard;
+use super::task::{Because, Part, Step, common};
 use crate::allocate::largest_fitting;
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors};

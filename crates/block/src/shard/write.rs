@@ -10,10 +10,12 @@
 
 use floe_policy::Ranked;
 
-use super::{BufferId, Data, Part, Piece, PieceKind, Shard, Step, Work, WriteMode};
+use super::Shard;
+use super::task::{Data, Part, Piece, PieceKind, Step, Work};
 use crate::geometry::SECTOR_BYTES;
 use crate::locks::{Need, TaskId};
-use crate::order::{DeviceId, Fault, Order, Span};
+use crate::mode::WriteMode;
+use crate::order::{BufferId, DeviceId, Fault, Order, Span};
 
 impl<E: Ranked + Default> Shard<E> {
     fn piece(&self, id: TaskId) -> &Piece {

@@ -1,0 +1,44 @@
+//! When a write reaches which device.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// When a write reaches which device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteMode {
+    /// Backing device and cache; answered when the backing device has it.
+    #[default]
+    Through,
+    /// Backing device only; a cached copy is dropped.
+    Around,
+    /// Cache only, brought to the backing device later.
+    Back,
+    /// Nothing is cached at all, not even reads.
+    Pass,
+}
+
+impl WriteMode {
+    const NAMES: [(&'static str, Self); 4] =
+        [("through", Self::Through), ("around", Self::Around), ("back", Self::Back), ("pass", Self::Pass)];
+}
+
+impl fmt::Display for WriteMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, mode)| mode == self).map_or("", |(name, _)| name);
+        f.pad(name)
+    }
+}
+
+/// A name that is no write mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no write mode `{0}`; there are through, around, back and pass")]
+pub struct UnknownWriteMode(String);
+
+impl FromStr for WriteMode {
+    type Err = UnknownWriteMode;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWriteMode> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, mode)| *mode).ok_or_else(|| UnknownWriteMode(name.to_owned()))
+    }
+}

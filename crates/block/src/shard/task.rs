@@ -1,0 +1,193 @@
+//! What a shard works on: pieces of requests, the tasks they become, and the steps and parts of a task.
+
+use crate::directory::Block;
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
+use crate::locks::TaskId;
+use crate::order::{BufferId, Fault, RequestId, ScratchId, Span};
+
+/// What a shard is told to do with a run of sectors of one region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PieceKind {
+    Read,
+    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their content.
+    Write {
+        durable: bool,
+        head: u64,
+        tail: u64,
+    },
+    /// One sector: all but its first `head` and last `tail` bytes become zeros.
+    ZeroPart {
+        durable: bool,
+        head: u64,
+        tail: u64,
+    },
+    Zero {
+        may_unmap: bool,
+    },
+    Trim,
+}
+
+/// A request's part in one region.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    pub(crate) request: RequestId,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: PieceKind,
+    pub(crate) sectors: Sectors,
+    /// Where in the request's buffer the first sector is.
+    pub(crate) buffer_offset: u64,
+}
+
+/// What a shard tells the router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A piece has its answer.
+    Answered { request: RequestId, result: Result<(), Fault>, hit: bool },
+    /// A piece will not touch its request's buffer again.
+    Finished { request: RequestId },
+    /// Everything that was dirty when the drain of this number was asked for has been brought to the backing device.
+    Drained { drain: u32, result: Result<(), Fault> },
+}
+
+/// Why a task is there.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    Piece(Piece),
+    /// Bring a block's dirty sectors to the backing device.
+    Clean {
+        block_start: u64,
+        because: Because,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Because {
+    /// A task needs its place.
+    Room(TaskId),
+    /// A round of cleaning has come to it.
+    Round,
+}
+
+/// Where a task stands: what the operations under way are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Waiting for its lock.
+    Waiting,
+    /// Reading what a client wants, from either device.
+    Reading,
+    /// Reading the sectors that a write changes in part.
+    Edges,
+    /// Writing, zeroing or discarding on the backing device.
+    Backing,
+    /// Putting data into the cache.
+    Storing,
+    /// Waiting until victims are clean.
+    Room,
+    /// Reading dirty data from the cache.
+    CleanRead,
+    /// Writing it to the backing device.
+    CleanWrite,
+    /// Ended; its place is free for another task.
+    Done,
+}
+
+/// What one operation of a task does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Reads from a cached block; can be made good from the backing device where the block is clean.
+    Cached(Block),
+    /// Reads from the backing device into the same place a cached read would have gone to.
+    Uncached,
+    /// Reads from the backing device what will then be cached.
+    Fetch,
+    /// Writes to a cached block.
+    Store(Block),
+    /// Writes to the backing device what the cache could not take.
+    Around,
+    /// The whole range, on the backing device.
+    Whole,
+    /// A dirty run of a block, read or written.
+    Dirty(Block),
+}
+
+/// Where the data of a run of sectors is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Data {
+    pub(super) buffer: BufferId,
+    /// The sector at the buffer's `offset`.
+    pub(super) sector: u64,
+    pub(super) offset: u64,
+}
+
+impl Data {
+    pub(super) fn span(&self, run: &Sectors) -> Span {
+        Span {
+            buffer: self.buffer,
+            offset: self.offset + (run.start - self.sector) * SECTOR_BYTES,
+            len: (run.end - run.start) * SECTOR_BYTES,
+        }
+    }
+}
+
+/// A piece or a cleaning under way.
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) work: Work,
+    pub(super) volume: VolumeId,
+    /// The sectors asked for.
+    pub(super) range: Sectors,
+    pub(super) step: Step,
+    /// Operations under way, and the run of sectors each is about.
+    pub(super) parts: Vec<(Part, Sectors)>,
+    pub(super) outstanding: u32,
+    pub(super) fault: Option<Fault>,
+    pub(super) answered: bool,
+    pub(super) hit: bool,
+    /// It had to wait for its lock.
+    pub(super) waited: bool,
+    pub(super) scratch: Option<ScratchId>,
+    /// Where the sectors to be stored are.
+    pub(super) data: Data,
+    /// What is to be put into the cache: whole missing intervals, or runs of cached blocks.
+    pub(super) stores: Vec<Sectors>,
+    /// Which of `stores` it has come to, and the first sector not yet dealt with.
+    pub(super) store_at: usize,
+    pub(super) cursor: u64,
+    pub(super) store_dirty: bool,
+    /// Victims being cleaned for it.
+    pub(super) cleaning: u32,
+    /// A victim could not be cleaned: no block is taken for the rest.
+    pub(super) no_room: bool,
+}
+
+impl Task {
+    pub(super) fn new(work: Work, volume: VolumeId, range: Sectors) -> Self {
+        let data = Data { buffer: BufferId::Scratch(ScratchId(0)), sector: 0, offset: 0 };
+        Self {
+            work,
+            volume,
+            range,
+            step: Step::Waiting,
+            parts: Vec::new(),
+            outstanding: 0,
+            fault: None,
+            answered: false,
+            hit: false,
+            waited: false,
+            scratch: None,
+            data,
+            stores: Vec::new(),
+            store_at: 0,
+            cursor: 0,
+            store_dirty: false,
+            cleaning: 0,
+            no_room: false,
+        }
+    }
+}
+
+/// The part of `run` that is also in `other`, possibly empty.
+pub(super) fn common(run: &Sectors, other: &Sectors) -> Sectors {
+    let start = run.start.max(other.start);
+    start..run.end.min(other.end).max(start)
+}

@@ -1,0 +1,65 @@
+//! What a server is told, and what can keep it from serving.
+
+use std::time::Duration;
+
+use floe_block::Fault;
+
+use crate::listener::ListenError;
+use crate::nbd::export::ExportsError;
+use crate::uri::Uri;
+
+/// What a server is told.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Name of the volume, under which clients ask for it.
+    pub volume: String,
+    /// Where to listen.
+    pub listen: Vec<Uri>,
+    /// Where the admin interface listens, as `host:port`.
+    pub admin: String,
+    /// Whether addresses that other machines can reach are allowed.
+    pub insecure: bool,
+    /// How old dirty data gets before it is brought to the backing device, roughly.
+    pub flush_interval: Duration,
+    /// Bytes the cache may hold, for the status.
+    pub cache_bytes: u64,
+}
+
+/// Why a server could not begin, go on, or end well.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin address cannot be listened on.
+    #[error("cannot listen on admin address {address}: {source}; give another with --admin HOST:PORT")]
+    Admin {
+        /// The address.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Other machines could stop the server.
+    #[error(
+        "admin address {address} can be reached from other machines without a password; give one on 127.0.0.1, or \
+         --insecure if the network is trusted"
+    )]
+    AdminExposed {
+        /// The address.
+        address: String,
+    },
+    /// The volume cannot be offered.
+    #[error(transparent)]
+    Export(#[from] ExportsError),
+    /// The ring failed.
+    #[error("waiting for I/O failed: {0}")]
+    Ring(std::io::Error),
+    /// Dirty data is left at the end.
+    #[error("the last flush failed ({fault}); {dirty_bytes} bytes are on the cache device only")]
+    LastFlush {
+        /// Why.
+        fault: Fault,
+        /// What is left.
+        dirty_bytes: u64,
+    },
+}
