@@ -3,6 +3,8 @@
 mod blocks;
 mod objects;
 
+use std::path::PathBuf;
+
 use clap::Args;
 use floe_block::{BlockSizes, WriteMode};
 
@@ -14,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,5%,10%,20%
   floe simulate objects.csv --policy lru,sieve --bytes --size 1GiB --hit-us 10 --miss-us 500
+  floe simulate zipf:keys=1000000,theta=0.9 --policy lru,s3-fifo --size 1%..=20%:1% --report zipf.html
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
@@ -39,12 +42,21 @@ pub(crate) struct Arguments {
     /// Simulate a random share of the keys, and say how far off the result may be
     #[arg(long, value_name = "SHARE", conflicts_with = "blocks")]
     sample: Option<f64>,
-    /// Time a hit takes, to order policies by mean latency
-    #[arg(long, value_name = "MICROSECONDS", requires = "miss_us", conflicts_with = "blocks")]
+    /// Time a hit takes, to order policies by mean latency [default: 1 if the time of a miss is known]
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
     hit_us: Option<f64>,
     /// Time a miss takes
-    #[arg(long, value_name = "MICROSECONDS", requires = "hit_us")]
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
     miss_us: Option<f64>,
+    /// Take the time of a miss from a medium: dram, pmem, optane, nvme, sata-ssd, hdd or cloud
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["miss_us", "blocks"])]
+    medium: Option<String>,
+    /// Write a page with charts that needs no network
+    #[arg(long, value_name = "FILE.html", conflicts_with = "blocks")]
+    report: Option<PathBuf>,
+    /// Write the same charts as pictures, named STEM-CHART.png
+    #[arg(long, value_name = "STEM", conflicts_with = "blocks")]
+    png: Option<PathBuf>,
     /// When writes reach which device, with --blocks: through, around, back or pass
     #[arg(long, value_name = "MODE", default_value = "back", requires = "blocks")]
     write: WriteMode,

@@ -3,6 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use floe_device::medium::{Medium, Model};
+use floe_lab::report::outcomes::{Sizes, report};
+use floe_lab::report::{html, png};
 use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::registry::Choice;
@@ -14,6 +17,9 @@ use crate::size::CacheSize;
 use crate::trace::PROGRESS_EVERY;
 use crate::{OrFail, output};
 
+/// What a hit takes when only the time of a miss is given: a lookup in memory and a copy.
+const DEFAULT_HIT_US: f64 = 1.0;
+
 /// What block traces are cut into.
 const BLOCK_BYTES: u64 = 4096;
 
@@ -24,11 +30,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if !(rate > 0.0 && rate <= 1.0) {
         return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));
     }
-    let latency = match (arguments.hit_us, arguments.miss_us) {
-        (Some(hit_us), Some(miss_us)) if hit_us >= 0.0 && miss_us >= 0.0 => Some(Latency { hit_us, miss_us }),
-        (None, None) => None,
-        _ => return Err(CliError::usage("--hit-us and --miss-us are times of at least 0")),
-    };
+    let latency = latency(arguments)?;
     let in_bytes = arguments.bytes || arguments.size.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
     let next_use = policies.iter().any(|policy| policy.name() == "belady");
     let (stream, unit) = load(arguments, Keep { rate, sizes: in_bytes, next_use }, in_bytes)?;
@@ -44,10 +46,64 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         )));
     }
     let outcomes = simulate_all(arguments, &stream, &runs, latency);
+    write_report(arguments, in_bytes, &outcomes)?;
     if arguments.json {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }
     print(outcomes, if in_bytes && unit == 1 { output::bytes } else { |count: u64| count.to_string() });
+    Ok(())
+}
+
+/// What hits and misses take, where the arguments say.
+fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
+    let of_medium = |name: &String| {
+        let medium = Medium::named(name).ok_or_else(|| {
+            CliError::usage(format!("there is no medium `{name}`; there are {}", Medium::names()))
+        })?;
+        Ok(mean_read_us(medium))
+    };
+    let miss_us = arguments.medium.as_ref().map(of_medium).transpose()?.or(arguments.miss_us);
+    match (arguments.hit_us, miss_us) {
+        (None, None) => Ok(None),
+        (Some(_), None) => Err(CliError::usage("--hit-us needs the time of a miss: --miss-us or --medium")),
+        (hit_us, Some(miss_us)) => {
+            let hit_us = hit_us.unwrap_or(DEFAULT_HIT_US);
+            if hit_us < 0.0 || miss_us < 0.0 || !(hit_us + miss_us).is_finite() {
+                return Err(CliError::usage("--hit-us and --miss-us are times of at least 0"));
+            }
+            Ok(Some(Latency { hit_us, miss_us }))
+        }
+    }
+}
+
+/// Mean time of a 4 KiB read on an idle medium, from its model.
+fn mean_read_us(medium: Medium) -> f64 {
+    const READS: u64 = 1000;
+    /// Reads far enough apart not to meet.
+    const APART_NS: u64 = 1_000_000_000;
+    let mut model = Model::new(medium, 1);
+    let total_ns: u64 = (0..READS)
+        .map(|read| {
+            model.start(read * APART_NS, floe_device::medium::Direction::Read, BLOCK_BYTES) - read * APART_NS
+        })
+        .sum();
+    total_ns as f64 / READS as f64 / 1e3
+}
+
+fn write_report(arguments: &Arguments, in_bytes: bool, outcomes: &[Outcome]) -> Result<(), CliError> {
+    if arguments.report.is_none() && arguments.png.is_none() {
+        return Ok(());
+    }
+    let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
+    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
+    let report = report(&arguments.trace, &command, sizes, outcomes);
+    if let Some(file) = &arguments.report {
+        std::fs::write(file, html(&report))
+            .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))?;
+    }
+    if let Some(stem) = &arguments.png {
+        png::write_all(&report, stem).or_failure()?;
+    }
     Ok(())
 }
 
