@@ -1,6 +1,6 @@
 //! Names of socket operations: whose it is and what it does, in one number.
 
-/// Whose operation a completion of [`Sockets`] is.
+/// Whose operation a completion of `Sockets` is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Token {
     Accept(u32),
