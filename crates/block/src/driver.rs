@@ -5,7 +5,7 @@
 //! ring its devices share, no longer than until [`Driver::next_due`].
 
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
 use floe_policy::{Lru, Ranked};
@@ -88,6 +88,12 @@ impl<E: Ranked + Default> Driver<E> {
     /// Failed operations of the cache device and of all backing devices.
     pub fn device_errors(&self) -> (u64, u64) {
         (self.cache_device.errors, self.backings.iter().map(|backing| backing.errors).sum())
+    }
+
+    /// Processor time burnt in waiting by devices that imitate a fast medium.
+    pub fn spun(&self) -> Duration {
+        let devices = self.backings.iter().chain([&self.cache_device]);
+        devices.map(|watched| watched.device.spun()).sum()
     }
 
     /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero outside of it.

@@ -109,4 +109,7 @@ fn print(status: &Status) {
         output::bytes(status.dirty_bytes),
         output::bytes(status.metadata_bytes)
     );
+    if status.spun_seconds > 0.0 {
+        println!("processor time burnt in imitating fast media: {:.1} s", status.spun_seconds);
+    }
 }

@@ -27,7 +27,13 @@ const VOLUME_BYTES: u64 = 2 << 30;
 const CACHE_BYTES: u64 = 256 << 20;
 const MEDIUM: &str = "cloud";
 
+const EXAMPLES: &str = "\
+Examples:
+  floe demo
+  floe demo --time 2s --json";
+
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// Time for each of the four runs
     #[arg(long, value_name = "DURATION", default_value = "6s")]
@@ -69,7 +75,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         );
     }
     let rows = demo.rows()?;
+    let spinner = output::spinner("removing the demo's files");
     folder.close().or_failure()?;
+    spinner.finish_and_clear();
     if arguments.json {
         return rows.iter().try_for_each(output::json_line).or_failure();
     }

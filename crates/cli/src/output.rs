@@ -72,6 +72,14 @@ pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// A sign of life on standard error for work whose length is not known.
+pub(crate) fn spinner(what: &str) -> ProgressBar {
+    let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    spinner.set_message(what.to_owned());
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    spinner
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

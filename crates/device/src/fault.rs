@@ -17,7 +17,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::buffer::{Pool, Slice};
 use crate::range::clip;
@@ -339,6 +339,10 @@ impl<D: Device> Device for FaultDevice<D> {
                 polls => self.delayed.push((polls, completion)),
             }
         }
+    }
+
+    fn spun(&self) -> Duration {
+        self.inner.spun()
     }
 
     fn next_due(&self) -> Option<Instant> {

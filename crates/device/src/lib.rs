@@ -20,7 +20,7 @@ mod ring;
 mod socket;
 mod spec;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use buffer::{Buffer, Pool, PoolStats, Slice};
 pub use fault::{FaultDevice, FaultPlan, Faults};
@@ -95,6 +95,11 @@ pub trait Device {
     /// Appends what has finished since the last call.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
+    /// Processor time burnt in waiting for the exact moment, by devices that imitate a fast medium.
+    fn spun(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// When to call [`Device::poll`] even if the ring reports nothing; `None` when nothing is waiting for the clock.
     fn next_due(&self) -> Option<Instant> {
         None
@@ -112,6 +117,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         (**self).poll(done);
+    }
+
+    fn spun(&self) -> Duration {
+        (**self).spun()
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -445,6 +445,7 @@ impl Server {
             connections: self.sessions.len() as u64,
             cache_size_bytes: self.config.cache_bytes,
             device_errors: self.driver.device_errors(),
+            spun: self.driver.spun(),
             reads: &self.reads,
             writes: &self.writes,
         };

@@ -109,6 +109,8 @@ pub struct Status {
     pub metadata_bytes: u64,
     /// Blocks by size, smallest first.
     pub blocks: Vec<BlockCount>,
+    /// Processor time burnt in imitating fast media; 0 on real devices.
+    pub spun_seconds: f64,
     /// Latency of reads.
     pub read_latency: Latency,
     /// Latency of writes.
@@ -124,6 +126,7 @@ pub(crate) struct ServerFacts<'a> {
     pub(crate) connections: u64,
     pub(crate) cache_size_bytes: u64,
     pub(crate) device_errors: (u64, u64),
+    pub(crate) spun: Duration,
     pub(crate) reads: &'a Latencies,
     pub(crate) writes: &'a Latencies,
 }
@@ -165,6 +168,7 @@ impl Status {
                 .iter()
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
+            spun_seconds: facts.spun.as_secs_f64(),
             read_latency: facts.reads.summary(),
             write_latency: facts.writes.summary(),
         }

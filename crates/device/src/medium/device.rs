@@ -91,11 +91,6 @@ impl<D: Device> MediumDevice<D> {
         &self.inner
     }
 
-    /// CPU time spent spinning for short latencies.
-    pub fn spun(&self) -> Duration {
-        self.spun
-    }
-
     /// How late completions came so far.
     pub fn timing_error(&self) -> TimingError {
         TimingError {
@@ -177,6 +172,10 @@ impl<D: Device> Device for MediumDevice<D> {
             next = self.release(done);
         }
         self.spun += began.elapsed();
+    }
+
+    fn spun(&self) -> Duration {
+        self.spun + self.inner.spun()
     }
 
     fn next_due(&self) -> Option<Instant> {
