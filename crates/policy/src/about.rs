@@ -25,17 +25,31 @@ pub struct About {
     pub source: &'static str,
     /// What it can be told.
     pub parameters: &'static [Parameter],
+    /// Whether it looks at [`Access::position`](crate::Access::position), of hits too, and orders prefetches.
+    pub positions: bool,
+    /// Whether it looks at [`Access::next_use`](crate::Access::next_use), of hits too.
+    pub next_uses: bool,
 }
 
 impl About {
     /// A policy without parameters.
     pub const fn new(name: &'static str, idea: &'static str, source: &'static str) -> Self {
-        Self { name, idea, source, parameters: &[] }
+        Self { name, idea, source, parameters: &[], positions: false, next_uses: false }
     }
 
     /// The same with parameters.
     pub const fn with(self, parameters: &'static [Parameter]) -> Self {
         Self { parameters, ..self }
+    }
+
+    /// The same for a policy that looks at positions.
+    pub const fn looking_at_positions(self) -> Self {
+        Self { positions: true, ..self }
+    }
+
+    /// The same for a policy that looks at next uses.
+    pub const fn looking_at_next_uses(self) -> Self {
+        Self { next_uses: true, ..self }
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! Not to be used with many cores: every hit moves its entry to the head of T2.
 
-use crate::ghost::Ghosts;
+use crate::ghost_queues::GhostQueues;
 use crate::index::Tag;
 use crate::lists::ordered_by_lists;
 use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameters, Policy, Slot};
@@ -22,7 +22,7 @@ const AGAIN: usize = 1;
 #[derive(Debug, Clone, Default)]
 pub struct Arc {
     cached: Lists<2>,
-    ghosts: Ghosts<2>,
+    ghosts: GhostQueues,
     tags: Vec<Tag>,
     /// p, the size that T1 should have.
     once_target: f64,
@@ -61,7 +61,7 @@ impl Arc {
         let list =
             if (once_is_due && once > 0.0) || self.cached.tail(AGAIN).is_none() { ONCE } else { AGAIN };
         let slot = self.cached.pop_tail(list)?;
-        self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot), ());
+        self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot));
         Some(slot)
     }
 

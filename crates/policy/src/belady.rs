@@ -16,7 +16,8 @@ pub struct Belady {
 }
 
 impl Policy for Belady {
-    const ABOUT: About = About::new("belady", "offline optimum: leaves when needed latest", "Belady, 1966");
+    const ABOUT: About = About::new("belady", "offline optimum: leaves when needed latest", "Belady, 1966")
+        .looking_at_next_uses();
 
     fn new(_: &Parameters) -> Self {
         Self::default()

@@ -1,8 +1,9 @@
 //! Ghost lists: keys that have left, in the exact order in which they did.
 //!
 //! `N` lists share one pool of a fixed number of ghosts; a ghost is a 32-bit tag with a place in [`Lists`]. When the
-//! pool is used up, the oldest ghost of the list that is pushed to (or of the longest) makes room. Where the exact
-//! order does not matter, [`GhostTable`](crate::ghost_table::GhostTable) does with half the memory.
+//! pool is used up, the oldest ghost of the list that is pushed to (or of the longest) makes room. Two queues
+//! without notes are faster without links ([`GhostQueues`](crate::ghost_queues::GhostQueues)); one whose last few ghosts may
+//! be missing takes half the memory ([`GhostTable`](crate::ghost_table::GhostTable)).
 
 use crate::index::{Index, Tag};
 use crate::{Lists, Slot};
@@ -41,12 +42,6 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
             self.free.reserve(count);
             self.free.extend((known..count).rev().map(|id| id as u32));
         }
-    }
-
-    /// The weight of the ghosts in a list.
-    #[inline]
-    pub(crate) fn size(&self, list: usize) -> u64 {
-        self.order.size(list)
     }
 
     /// Remembers a tag as the newest of a list.
@@ -90,14 +85,6 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         if let Some(id) = self.order.pop_tail(list) {
             self.index.remove(self.tags[id.index()]);
             self.free.push(id.0);
-        }
-    }
-
-    /// Forgets the oldest tags of a list until it is no larger than `size`.
-    #[inline]
-    pub(crate) fn shrink(&mut self, list: usize, size: u64) {
-        while self.order.size(list) > size {
-            self.pop_oldest(list);
         }
     }
 

@@ -20,6 +20,12 @@ impl Tag {
         self.0.wrapping_mul(0x9e37_79b1)
     }
 
+    /// The tag that [`bits`](Self::bits) was asked of.
+    #[inline]
+    pub(crate) fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
     #[inline]
     pub(crate) fn bits(self) -> u32 {
         self.0

@@ -23,10 +23,12 @@
 //! assert_eq!(order.evict(None), Some(Slot(1)));
 //! ```
 
+// What policies are made of.
 mod about;
 mod bag;
 mod frequency;
 mod ghost;
+mod ghost_queues;
 mod ghost_table;
 mod heap;
 mod index;
@@ -38,6 +40,31 @@ mod random;
 pub mod registry;
 mod sketch;
 
+// The policies.
+mod arc;
+mod belady;
+mod cacheus;
+mod clock;
+mod fifo;
+mod hyperbolic;
+mod lecar;
+mod lfru;
+mod lfu;
+mod lhd;
+mod lirs;
+mod lru;
+mod lru_k;
+mod prob_lru;
+mod qdlp;
+mod relaxed_lru;
+mod s3_fifo;
+mod sampled;
+mod sarc;
+mod sieve;
+mod slru;
+mod two_q;
+mod w_tinylfu;
+
 pub use about::{About, Parameter, Parameters, Policy};
 pub use list::List;
 pub use lists::Lists;
@@ -45,13 +72,10 @@ pub use marks::{AlwaysPromote, Coins, Counters, NoMarks, Stamps, TryPromote};
 pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Orders, Ranked, Slot, Tick, Touch};
 pub use random::mix;
 
-/// Declares each policy's module, exports its type, and registers it.
+/// Exports each policy's type and registers it.
 macro_rules! policies {
     ($($module:ident::$Policy:ident,)*) => {
-        $(
-            mod $module;
-            pub use $module::$Policy;
-        )*
+        $(pub use $module::$Policy;)*
 
         /// Every policy.
         pub const POLICIES: &[registry::Entry] = &[$(registry::Entry::of::<$Policy>()),*];

@@ -1,4 +1,4 @@
-//! Every policy by its name. Adding one takes its file and a line in the list at the end of `lib.rs`.
+//! Every policy by its name. Adding one takes its file, and in `lib.rs` its module and its place in the list.
 //!
 //! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code runs over the chosen
 //! policy through a [`Visitor`], compiled once per policy, so nothing is called indirectly per request.

@@ -127,7 +127,8 @@ impl Policy for Sarc {
         "LRU lists for sequential and random data; orders prefetches",
         "Gill & Modha, ATC '05",
     )
-    .with(&[Parameter::count("threshold", 3, 2..=64, "positions in a row that make a stream")]);
+    .with(&[Parameter::count("threshold", 3, 2..=64, "positions in a row that make a stream")])
+    .looking_at_positions();
 
     fn new(parameters: &Parameters) -> Self {
         Self {

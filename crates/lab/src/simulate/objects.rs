@@ -4,6 +4,8 @@
 //! miss, the policy's own work. Each pair of policy and size is a run of its own; runs share the trace and are spread over
 //! all cores. The loop is compiled once per policy.
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
@@ -52,6 +54,9 @@ pub struct Outcome {
     pub hits: u64,
     /// How many did not.
     pub misses: u64,
+    /// Objects fetched because the policy ordered it, before they were asked for: neither hits nor misses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub prefetches: u64,
     /// Share of requests that missed; for a sample, the estimate for the whole trace.
     pub miss_ratio: f64,
     /// Standard error of `miss_ratio`, when it is estimated from a sample.
@@ -68,6 +73,10 @@ pub struct Outcome {
     pub requests_per_second: f64,
     /// Memory the policy held for each object there was room for.
     pub policy_bytes_per_object: f64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Runs one policy at one size. `progress` is advanced by the number of requests done.
@@ -96,6 +105,7 @@ pub fn simulate(
         requests,
         hits: counts.hits,
         misses,
+        prefetches: counts.prefetches,
         miss_ratio,
         miss_ratio_error: counts.error,
         byte_miss_ratio: bytes_ratio,
@@ -109,6 +119,7 @@ pub fn simulate(
 #[derive(Debug, Default)]
 struct Counts {
     hits: u64,
+    prefetches: u64,
     bytes: u64,
     missed_bytes: u64,
     error: Option<f64>,
@@ -137,14 +148,22 @@ impl Visitor for Simulation<'_> {
 }
 
 impl Simulation<'_> {
-    fn access(&self, at: usize, key: u32, weight: u32) -> Access {
+    /// What the policy is told, as far as it looks at it: reading the rest would cost a cache miss.
+    #[inline]
+    fn access<P: Policy>(&self, at: usize, key: u32, weight: u32) -> Access {
         let next_use = match &self.stream.next_use {
-            Some(next) if next[at] != NEVER => u64::from(next[at]),
+            Some(next) if P::ABOUT.next_uses && next[at] != NEVER => u64::from(next[at]),
             _ => Access::NEVER,
         };
         let direction = if self.stream.writes(at) { Direction::Write } else { Direction::Read };
-        let position = self.stream.numbers[key as usize];
-        Access { hash: mix(u64::from(key)), weight, direction, position, next_use }
+        Access { direction, next_use, ..self.fetch::<P>(key, weight) }
+    }
+
+    /// What the policy is told of an object that nobody has asked for yet.
+    #[inline]
+    fn fetch<P: Policy>(&self, key: u32, weight: u32) -> Access {
+        let position = if P::ABOUT.positions { self.stream.numbers[key as usize] } else { 0 };
+        Access { weight, position, ..Access::new(mix(u64::from(key))) }
     }
 
     /// The loop that speed is measured on: every object counts one.
@@ -152,89 +171,169 @@ impl Simulation<'_> {
         let slots = self.capacity.min(self.stream.distinct as u64) as usize;
         order.reserve(slots);
         order.set_capacity(self.capacity);
-        let mut slot_of = vec![NONE; self.stream.distinct];
-        let mut key_of = vec![NONE; slots];
-        let mut used = 0;
-        let mut hits = 0;
+        let mut cache =
+            Counted { slot_of: vec![NONE; self.stream.distinct], key_of: vec![NONE; slots], used: 0 };
+        let (mut hits, mut prefetches) = (0, 0);
         let mut misses_of = PerKey::new(self.stream);
+        let positions = Positions::of::<P>(self.stream);
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            let slot = slot_of[key as usize];
+            let slot = cache.slot_of[key as usize];
             if slot != NONE {
                 hits += 1;
-                if self.stream.next_use.is_some() {
-                    order.hit(Slot(slot), &self.access(at, key, 1));
+                if P::ABOUT.next_uses || P::ABOUT.positions {
+                    order.hit(Slot(slot), &self.access::<P>(at, key, 1));
                 } else {
                     order.access(Slot(slot));
                 }
             } else {
                 misses_of.add(key);
-                let access = self.access(at, key, 1);
-                let slot = if used < slots {
-                    used += 1;
-                    used as u32 - 1
-                } else {
-                    let Some(victim) = order.evict(Some(&access)) else { continue };
-                    slot_of[key_of[victim.index()] as usize] = NONE;
-                    victim.0
-                };
-                slot_of[key as usize] = slot;
-                key_of[slot as usize] = key;
-                order.insert(Slot(slot), &access);
-                order.tick(Tick(at as u64));
+                cache.insert(order, key, &self.access::<P>(at, key, 1));
+            }
+            if slot == NONE || P::ABOUT.positions {
+                let orders = order.tick(Tick(at as u64));
+                for ahead in positions.keys(orders.prefetch) {
+                    if cache.slot_of[ahead as usize] == NONE {
+                        prefetches += 1;
+                        cache.insert(order, ahead, &self.fetch::<P>(ahead, 1));
+                    }
+                }
             }
             if at & PROGRESS_MASK == PROGRESS_MASK {
                 self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
             }
         }
-        Counts { hits, error: misses_of.error(self.stream), most_objects: slots, ..Counts::default() }
+        Counts {
+            hits,
+            prefetches,
+            error: misses_of.error(self.stream),
+            most_objects: slots,
+            ..Counts::default()
+        }
     }
 
     /// Objects take their size; one larger than the cache is not cached.
     fn by_size<P: Policy>(&self, order: &mut P, sizes: &[u32]) -> Counts {
         order.reserve(self.stream.distinct);
         order.set_capacity(self.capacity);
-        let mut slot_of = vec![NONE; self.stream.distinct];
-        let mut held: Vec<(u32, u32)> = Vec::new(); // key and size of each slot
-        let mut free: Vec<u32> = Vec::new();
-        let mut weight = 0u64;
+        let mut cache = Weighed {
+            slot_of: vec![NONE; self.stream.distinct],
+            held: Vec::new(),
+            free: Vec::new(),
+            weight: 0,
+            capacity: self.capacity,
+        };
         let mut counts = Counts::default();
         let mut misses_of = PerKey::new(self.stream);
+        let positions = Positions::of::<P>(self.stream);
         for (at, &key) in self.stream.keys.iter().enumerate() {
             let size = sizes[at];
             counts.bytes += u64::from(size);
-            let slot = slot_of[key as usize];
+            let slot = cache.slot_of[key as usize];
             if slot != NONE {
                 counts.hits += 1;
-                order.hit(Slot(slot), &self.access(at, key, held[slot as usize].1));
-                continue;
+                order.hit(Slot(slot), &self.access::<P>(at, key, cache.held[slot as usize].1));
+            } else {
+                counts.missed_bytes += u64::from(size);
+                misses_of.add(key);
+                cache.insert(order, key, &self.access::<P>(at, key, size));
             }
-            counts.missed_bytes += u64::from(size);
-            misses_of.add(key);
-            if u64::from(size) > self.capacity {
-                continue;
+            if slot == NONE || P::ABOUT.positions {
+                let orders = order.tick(Tick(at as u64));
+                for ahead in positions.keys(orders.prefetch) {
+                    if cache.slot_of[ahead as usize] == NONE {
+                        // What lies next to an object is taken to be as large.
+                        counts.prefetches += 1;
+                        cache.insert(order, ahead, &self.fetch::<P>(ahead, size));
+                    }
+                }
             }
-            let access = self.access(at, key, size);
-            while weight + u64::from(size) > self.capacity {
-                let Some(victim) = order.evict(Some(&access)) else { break };
-                let (victim_key, victim_size) = held[victim.index()];
-                slot_of[victim_key as usize] = NONE;
-                weight -= u64::from(victim_size);
-                free.push(victim.0);
-            }
-            let slot = free.pop().unwrap_or_else(|| {
-                held.push((NONE, 0));
-                held.len() as u32 - 1
-            });
-            held[slot as usize] = (key, size);
-            slot_of[key as usize] = slot;
-            weight += u64::from(size);
-            order.insert(Slot(slot), &access);
-            order.tick(Tick(at as u64));
             if at & PROGRESS_MASK == PROGRESS_MASK {
                 self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
             }
         }
-        Counts { error: misses_of.error(self.stream), most_objects: held.len(), ..counts }
+        Counts { error: misses_of.error(self.stream), most_objects: cache.held.len(), ..counts }
+    }
+}
+
+/// A cache of objects that count one each.
+struct Counted {
+    slot_of: Vec<u32>,
+    key_of: Vec<u32>,
+    used: usize,
+}
+
+impl Counted {
+    /// Takes a key in that is not cached, in the place of another one when there is no other.
+    #[inline]
+    fn insert<P: Policy>(&mut self, order: &mut P, key: u32, access: &Access) {
+        let slot = if self.used < self.key_of.len() {
+            self.used += 1;
+            self.used as u32 - 1
+        } else {
+            let Some(victim) = order.evict(Some(access)) else { return };
+            self.slot_of[self.key_of[victim.index()] as usize] = NONE;
+            victim.0
+        };
+        self.slot_of[key as usize] = slot;
+        self.key_of[slot as usize] = key;
+        order.insert(Slot(slot), access);
+    }
+}
+
+/// A cache of objects with sizes.
+struct Weighed {
+    slot_of: Vec<u32>,
+    /// Key and size of each slot.
+    held: Vec<(u32, u32)>,
+    free: Vec<u32>,
+    weight: u64,
+    capacity: u64,
+}
+
+impl Weighed {
+    /// Takes a key in that is not cached, in the place of as many others as it needs.
+    fn insert<P: Policy>(&mut self, order: &mut P, key: u32, access: &Access) {
+        let size = access.weight;
+        if u64::from(size) > self.capacity {
+            return;
+        }
+        while self.weight + u64::from(size) > self.capacity {
+            let Some(victim) = order.evict(Some(access)) else { break };
+            let (victim_key, victim_size) = self.held[victim.index()];
+            self.slot_of[victim_key as usize] = NONE;
+            self.weight -= u64::from(victim_size);
+            self.free.push(victim.0);
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.held.push((NONE, 0));
+            self.held.len() as u32 - 1
+        });
+        self.held[slot as usize] = (key, size);
+        self.slot_of[key as usize] = slot;
+        self.weight += u64::from(size);
+        order.insert(Slot(slot), access);
+    }
+}
+
+/// The key at each position of the trace, for policies that order prefetches. Positions that several volumes have stand
+/// for the volume that used them first.
+struct Positions(HashMap<u64, u32>);
+
+impl Positions {
+    fn of<P: Policy>(stream: &Stream) -> Self {
+        let mut keys = HashMap::new();
+        if P::ABOUT.positions {
+            for (key, &number) in (0..).zip(&stream.numbers) {
+                keys.entry(number).or_insert(key);
+            }
+        }
+        Self(keys)
+    }
+
+    /// The keys at positions that are to be fetched. What the trace never asks for is not known, and not fetched.
+    #[inline]
+    fn keys(&self, positions: Option<Range<u64>>) -> impl Iterator<Item = u32> {
+        positions.into_iter().flatten().filter_map(|position| self.0.get(&position).copied())
     }
 }
 
@@ -260,5 +359,36 @@ impl PerKey {
         let variance: f64 = misses.iter().map(|&misses| f64::from(misses) * f64::from(misses)).sum();
         let expected = stream.requests as f64 * stream.rate;
         Some((variance * (1.0 - stream.rate)).sqrt() / expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stream::{Builder, Keep};
+    use super::*;
+    use floe_trace::{Kind, Op, Request};
+
+    fn misses(policy: &str, sizes: bool) -> (u64, u64) {
+        const RUN: u64 = 1000;
+        let keep = Keep { rate: 1.0, sizes, next_use: false };
+        let mut builder = Builder::new(Kind::Key, keep, 4096);
+        for position in 0..RUN {
+            let read = Request { time_ns: 0, key: position, bytes: 10, volume: 0, op: Op::Read };
+            builder.add(&read).expect("there is room");
+        }
+        let stream = builder.finish().expect("there are requests");
+        let run = Run { policy: policy.parse().expect("the policy is registered"), size: 640 };
+        let outcome = simulate("run", &stream, &run, None, &AtomicU64::new(0));
+        assert_eq!(outcome.hits + outcome.misses, RUN);
+        (outcome.misses, outcome.prefetches)
+    }
+
+    #[test]
+    fn what_sarc_orders_is_fetched_and_hits() {
+        for sizes in [false, true] {
+            let (missed, prefetches) = misses("sarc", sizes);
+            assert!(missed < 10 && missed + prefetches == 1000, "{missed} misses, {prefetches} prefetches");
+            assert_eq!(misses("lru", sizes), (1000, 0));
+        }
     }
 }
