@@ -1,14 +1,16 @@
 //! A device that answers as late as a medium would.
 //!
 //! The inner operation starts at once; its completion is held back until the model says it is due. From 50 µs on, the
-//! caller sleeps in the ring's wait until the time [`Device::next_due`] gives. Shorter latencies are below what a
-//! sleeping thread hits reliably: there the sleep ends a little early and `poll` spins the rest, never longer
-//! than [`SPIN_NS`]. The CPU time so spent is counted and so is how late each completion came, because a
-//! benchmark on a simulated medium is worth only what its timing error is.
+//! caller sleeps in the ring's wait until the time [`Device::next_due`] gives. A sleeping thread wakes late, by tens of
+//! microseconds on a virtual machine, but much the same each time: the device learns by how much and asks to be woken so
+//! much earlier. Shorter latencies are below what a sleeping thread hits reliably: there the sleep ends a little early
+//! and `poll` spins the rest, never longer than [`SPIN_NS`]. The CPU time so spent is counted and so is how late each
+//! completion came, because a benchmark on a simulated medium is worth only what its timing error is.
 //!
 //! Invariants: no completion before it is due; a completion whose inner operation was slower than the medium comes as
 //! soon as it can; media with a bandwidth budget never spin.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
@@ -22,6 +24,13 @@ use crate::{Action, Completion, Device, Operation};
 const SLEEP_NS: u64 = 50_000;
 /// The longest `poll` spins, and how much earlier than due a short sleep ends.
 const SPIN_NS: u64 = 12_000;
+/// The longest `poll` spins after a long sleep that ended early.
+const SPIN_AFTER_SLEEP_NS: u64 = 4_000;
+/// Waking is asked for at most so much earlier than due.
+const LEAD_NS_MAX: u64 = 40_000;
+/// How fast the lead follows a late and an early waking: slowly up and quickly down, since an early one costs more.
+const LEAD_UP: u64 = 16;
+const LEAD_DOWN: u64 = 2;
 /// Lateness is recorded up to here.
 const ERROR_NS_MAX: u64 = 10_000_000_000;
 
@@ -38,6 +47,10 @@ pub struct MediumDevice<D> {
     finished: Vec<Completion>,
     lateness: Histogram<u64>,
     spun: Duration,
+    /// How late this thread wakes, as learnt.
+    lead_ns: u64,
+    /// When the caller was last told to wake, and whether it has been looked at since.
+    asked: Cell<Option<u64>>,
 }
 
 #[derive(Debug)]
@@ -78,6 +91,8 @@ impl<D: Device> MediumDevice<D> {
             finished: Vec::new(),
             lateness: Histogram::new_with_bounds(1, ERROR_NS_MAX, 2).expect("the bounds are in order"),
             spun: Duration::ZERO,
+            lead_ns: 0,
+            asked: Cell::new(None),
         }
     }
 
@@ -112,6 +127,21 @@ impl<D: Device> MediumDevice<D> {
             let slot = slot as usize;
             self.operations[slot].result = result;
             self.waiting.push(Reverse((self.operations[slot].due_ns, slot)));
+        }
+    }
+
+    /// Learns from the first look after a sleep how late this thread wakes.
+    fn learn(&mut self) {
+        let Some(due_ns) = self.asked.take() else { return };
+        let now_ns = self.now_ns();
+        if now_ns > due_ns {
+            let late_ns = (now_ns - due_ns).min(LEAD_NS_MAX);
+            self.lead_ns = (self.lead_ns + late_ns / LEAD_UP).min(LEAD_NS_MAX);
+        } else {
+            let early_ns = (due_ns - now_ns).saturating_sub(SPIN_AFTER_SLEEP_NS / 2);
+            if early_ns < self.lead_ns {
+                self.lead_ns -= early_ns / LEAD_DOWN;
+            } // else something else has woken it
         }
     }
 
@@ -162,8 +192,12 @@ impl<D: Device> Device for MediumDevice<D> {
     fn poll(&mut self, done: &mut Vec<Completion>) {
         let before = done.len();
         self.collect();
+        self.learn();
         let mut next = self.release(done);
-        if done.len() > before || !matches!(next, Some((left_ns, true)) if left_ns <= SPIN_NS) {
+        let worth_spinning =
+            |(left_ns, short): (u64, bool)| left_ns <= if short { SPIN_NS } else { SPIN_AFTER_SLEEP_NS };
+        let sleeps = self.model.medium().timing == Timing::Latency;
+        if done.len() > before || !sleeps || !next.is_some_and(worth_spinning) {
             return;
         }
         let began = Instant::now();
@@ -180,8 +214,16 @@ impl<D: Device> Device for MediumDevice<D> {
 
     fn next_due(&self) -> Option<Instant> {
         let own = self.waiting.peek().map(|&Reverse((due_ns, slot))| {
-            let early_ns = if self.operations[slot].short { SPIN_NS } else { 0 };
-            self.epoch + Duration::from_nanos(due_ns.saturating_sub(early_ns))
+            let early_ns = if self.operations[slot].short { SPIN_NS } else { self.lead_ns };
+            let mut wake_ns = due_ns.saturating_sub(early_ns);
+            if !self.operations[slot].short {
+                // Who woke too early to spin sleeps the rest, however late that ends.
+                if wake_ns <= self.now_ns() {
+                    wake_ns = due_ns;
+                }
+                self.asked.set(Some(due_ns));
+            }
+            self.epoch + Duration::from_nanos(wake_ns)
         });
         self.inner.next_due().into_iter().chain(own).min()
     }
