@@ -15,6 +15,7 @@ mod html;
 mod lines;
 mod look;
 pub mod outcomes;
+mod pen;
 pub mod png;
 pub mod table;
 

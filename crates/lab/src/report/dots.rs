@@ -5,9 +5,9 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::span;
 use super::chart::{Chart, Point, Series};
-use super::draw::{Drawn, Pen, Tip, WIDTH, shortened};
 use super::lines::value;
 use super::look::{AXIS, FAINT, GRID, Look, TEXT};
+use super::pen::{Drawn, Pen, Tip, WIDTH, shortened};
 
 const ROW: f64 = 24.0;
 const NAME_LETTERS: usize = 34;

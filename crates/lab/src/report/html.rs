@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::chart::Chart;
-use super::draw::{self, FINE, Letters, Pen, Tip, WIDTH, clean};
+use super::draw;
 use super::look::inks;
+use super::pen::{FINE, Letters, Pen, Tip, WIDTH, clean, steps};
 use super::table::{Rank, Table};
 use super::{Report, Section};
 
@@ -122,7 +123,7 @@ fn svg(chart: &Chart, about: &str) -> String {
 
 /// An invisible area that says something when the pointer rests on it.
 fn tip(tip: &Tip) -> String {
-    let [left, top, width, height] = tip.area.map(draw::steps);
+    let [left, top, width, height] = tip.area.map(steps);
     let (class, round) = if tip.is_point { ("point", width / 2) } else { ("strip", 0) };
     format!(
         "<rect class=\"tip {class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"{round}\">\

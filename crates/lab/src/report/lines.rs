@@ -5,8 +5,8 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::{Tick, span};
 use super::chart::{Chart, Point, Series};
-use super::draw::{Drawn, FINE, Pen, Tip, WIDTH, shortened, steps};
 use super::look::{AXIS, FAINT, GRID, Look, TEXT};
+use super::pen::{Drawn, FINE, Pen, Tip, WIDTH, shortened, steps};
 
 /// Least distance between names, one above the other.
 const NAME_STEP: f64 = 17.0;
@@ -220,7 +220,7 @@ fn spread(wanted: &[f64], step: f64, top: f64, bottom: f64) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::draw::EM;
+    use super::super::pen::EM;
     use super::*;
 
     #[test]

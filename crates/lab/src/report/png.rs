@@ -11,8 +11,9 @@ use thiserror::Error;
 
 use super::Report;
 use super::chart::Chart;
-use super::draw::{self, FINE, Letters, Pen, WIDTH};
+use super::draw;
 use super::look::GROUND;
+use super::pen::{FINE, Letters, Pen, WIDTH};
 
 /// Pixels for each unit.
 const PIXELS: u32 = 2;

@@ -1,0 +1,182 @@
+//! A pen: what charts are drawn with, on any drawing area of plotters.
+//!
+//! Lengths are in units of a drawing 900 wide. The area has [`FINE`] times as many steps each way, because areas have whole
+//! coordinates. Text is measured with the font that pictures are drawn with.
+
+use std::sync::OnceLock;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{FontStyle, FontTransform, register_font};
+
+use super::look::{Ink, Look, Marker};
+
+/// Steps of the drawing area for each unit.
+pub(super) const FINE: u32 = 4;
+
+/// Width of every drawing.
+pub(super) const WIDTH: f64 = 900.0;
+
+/// Height of text.
+pub(super) const EM: f64 = 13.0;
+
+/// The font's ascent and descent together, in em: what plotters takes for the size of a glyph it draws itself.
+const NOTO_LINE: f64 = 1.362;
+
+/// What plotters divides by for the size of text in SVG.
+const SVG_LINE: f64 = 1.24;
+
+/// Who draws the letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Letters {
+    /// The browser.
+    Browser,
+    /// Plotters, with the embedded font.
+    Embedded,
+}
+
+/// What shall be shown when the pointer rests on a place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tip {
+    /// Left, top, width and height.
+    pub(super) area: [f64; 4],
+    /// Whether it is a single point, drawn over the others.
+    pub(super) is_point: bool,
+    pub(super) text: String,
+}
+
+pub(super) type Drawn<DB, T> = Result<T, DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+
+/// A drawing area and how to write on it.
+pub(super) struct Pen<'a, DB: DrawingBackend> {
+    pub(super) area: &'a DrawingArea<DB, Shift>,
+    letters: Letters,
+}
+
+impl<'a, DB: DrawingBackend> Pen<'a, DB> {
+    pub(super) fn new(area: &'a DrawingArea<DB, Shift>, letters: Letters) -> Self {
+        register_fonts();
+        Self { area, letters }
+    }
+
+    /// Units to steps.
+    pub(super) fn at(&self, (x, y): (f64, f64)) -> (i32, i32) {
+        (steps(x), steps(y))
+    }
+
+    /// Width of text.
+    pub(super) fn width(&self, text: &str) -> f64 {
+        let size = EM * f64::from(FINE) * NOTO_LINE;
+        let style = TextStyle::from(("sans-serif", size));
+        // Without a font, which is always there, about half an em for each letter.
+        let wide = self.area.estimate_text_size(&clean(text), &style).map(|(width, _)| width);
+        wide.map_or(text.chars().count() as f64 * EM / 2.0, |wide| f64::from(wide) / f64::from(FINE))
+    }
+
+    /// Text whose middle is at the height of `place`.
+    pub(super) fn text(&self, text: &str, place: (f64, f64), anchor: HPos, ink: Ink) -> Drawn<DB, ()> {
+        self.letters(text, place, anchor, ink, EM, FontStyle::Normal)
+    }
+
+    pub(super) fn heading(&self, text: &str) -> Drawn<DB, ()> {
+        let text = shortened(text, 90);
+        self.letters(&text, (16.0, 24.0), HPos::Left, super::look::TEXT, 16.0, FontStyle::Bold)
+    }
+
+    fn letters(
+        &self,
+        text: &str,
+        (x, y): (f64, f64),
+        anchor: HPos,
+        ink: Ink,
+        em: f64,
+        font: FontStyle,
+    ) -> Drawn<DB, ()> {
+        // Plotters sets its own letters higher than a browser does.
+        let (line, lower) = match self.letters {
+            Letters::Browser => (SVG_LINE, 0.0),
+            Letters::Embedded => (NOTO_LINE, 0.22),
+        };
+        let size = em * f64::from(FINE) * line;
+        let style = FontDesc::new(FontFamily::SansSerif, size, font)
+            .transform(FontTransform::None)
+            .color(&ink.rgb())
+            .pos(Pos::new(anchor, VPos::Center));
+        self.area.draw(&Text::new(clean(text), self.at((x, y + lower * em)), style))
+    }
+
+    /// A straight line.
+    pub(super) fn line(
+        &self,
+        from: (f64, f64),
+        to: (f64, f64),
+        color: RGBAColor,
+        width: f64,
+    ) -> Drawn<DB, ()> {
+        let style = color.stroke_width(steps(width) as u32);
+        self.area.draw(&PathElement::new([self.at(from), self.at(to)], style))
+    }
+
+    /// The marker of a series.
+    pub(super) fn marker(&self, look: &Look, place: (f64, f64), radius: f64) -> Drawn<DB, ()> {
+        let (x, y) = place;
+        let fill = look.ink.rgb().filled();
+        let corners = |corners: &[(f64, f64)]| -> Vec<(i32, i32)> {
+            corners.iter().map(|(right, down)| self.at((x + right * radius, y + down * radius))).collect()
+        };
+        match look.marker {
+            Marker::Disc => self.area.draw(&Circle::new(self.at(place), steps(radius), fill)),
+            Marker::Ring => {
+                self.area.draw(&Circle::new(self.at(place), steps(radius), fill))?;
+                let ground = super::look::GROUND.rgb().filled();
+                self.area.draw(&Circle::new(self.at(place), steps(radius * 0.55), ground))
+            }
+            Marker::Square => {
+                let square = corners(&[(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)]);
+                self.area.draw(&Polygon::new(square, fill))
+            }
+            Marker::Triangle => {
+                let triangle = corners(&[(0.0, -1.25), (1.15, 0.85), (-1.15, 0.85)]);
+                self.area.draw(&Polygon::new(triangle, fill))
+            }
+            Marker::Diamond => {
+                let diamond = corners(&[(0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)]);
+                self.area.draw(&Polygon::new(diamond, fill))
+            }
+        }
+    }
+}
+
+/// Units to whole steps.
+pub(super) fn steps(units: f64) -> i32 {
+    (units * f64::from(FINE)).round() as i32
+}
+
+/// At most so many letters, the end given up for dots.
+pub(super) fn shortened(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
+/// Text without what neither a page nor a picture can show.
+pub(super) fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') { '\u{FFFD}' } else { c })
+        .collect()
+}
+
+/// Noto Sans comes with the program: pictures need no font of the system.
+fn register_fonts() {
+    static DONE: OnceLock<()> = OnceLock::new();
+    DONE.get_or_init(|| {
+        for (style, font) in
+            [(FontStyle::Normal, notosans::REGULAR_TTF), (FontStyle::Bold, notosans::BOLD_TTF)]
+        {
+            let known = register_font("sans-serif", style, font).is_ok();
+            assert!(known, "the embedded font is a font");
+        }
+    });
+}
