@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    CompactOptions, Format, Info, OpenOptions, Reuse, ReuseStats, Stats, Trace, convert, formats_table,
-    generators_table,
+    Columns, CompactOptions, Format, Info, OpenOptions, Reuse, ReuseStats, Stats, Trace, convert,
+    formats_table, generators_table,
 };
 use serde::Serialize;
 
@@ -31,6 +31,10 @@ pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 pub(crate) struct TraceArguments {
     #[arg(long, value_name = "NAME", help = format_help())]
     format: Option<Format>,
+    /// Columns of a table, where their names do not tell: time=when,time-unit=ms,key=obj,size=kb,size-unit=1024; also
+    /// offset, op, volume and offset-unit
+    #[arg(long, value_name = "ROLE=NAME,…")]
+    columns: Option<Columns>,
     /// Count and pass over bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
@@ -38,7 +42,8 @@ pub(crate) struct TraceArguments {
 
 impl TraceArguments {
     pub(crate) fn open(&self, path: &str, as_blocks: bool) -> Result<Trace, CliError> {
-        let options = OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks };
+        let columns = self.columns.clone();
+        let options = OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks, columns };
         Trace::open_source(path, &options).or_usage()
     }
 }

@@ -7,6 +7,9 @@
 //! Invariants: a record adds requests to the batch only if it is whole and good; every call either consumes bytes or
 //! reports that it needs more.
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
 use crate::fields::{Flaw, Found};
 use crate::request::{Kind, Op, Request};
 
@@ -88,7 +91,7 @@ pub(crate) trait Decode: Send {
     fn unit(&self) -> &'static str;
 
     /// The kind of trace, where the stream's first bytes tell and not the format.
-    fn kind(&self, _head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
         None
     }
 }
@@ -101,6 +104,11 @@ pub(crate) trait Line: Send {
     /// Whether a line that is no record is a header. Asked again further on, since files get concatenated.
     fn header(&mut self, _line: &[u8]) -> bool {
         false
+    }
+
+    /// As [`Decode::kind`].
+    fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
+        None
     }
 }
 
@@ -157,6 +165,10 @@ impl<L: Line> Decode for Lines<L> {
 
     fn unit(&self) -> &'static str {
         "line"
+    }
+
+    fn kind(&mut self, head: &[u8]) -> Option<Kind> {
+        self.format.kind(head)
     }
 }
 
@@ -244,6 +256,19 @@ impl Clock {
     pub(crate) fn since_first_ns(&mut self, time: u64) -> u64 {
         let first = *self.first.get_or_insert(time);
         time.saturating_sub(first).saturating_mul(self.tick_ns)
+    }
+}
+
+/// Numbers disks, whose names are two numbers each or the hashes of their texts, in order of appearance.
+#[derive(Default)]
+pub(crate) struct Volumes(HashMap<(u64, u32), u32, FixedState>);
+
+impl Volumes {
+    /// The number of a disk, which may be new.
+    #[inline]
+    pub(crate) fn number(&mut self, name: u64, part: u32) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry((name, part)).or_insert(next)
     }
 }
 

@@ -92,6 +92,14 @@ pub enum ErrorKind {
         /// Its format.
         format: &'static str,
     },
+    /// Columns were named for a format in which they have no names.
+    #[error("{path}: format {format} has no columns to name; csv has")]
+    NoColumns {
+        /// The file.
+        path: String,
+        /// The format that was given.
+        format: &'static str,
+    },
     /// More keys than can be made dense.
     #[error("{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over")]
     TooManyKeys {

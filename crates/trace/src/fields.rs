@@ -60,6 +60,7 @@ impl Flaw {
 }
 
 /// The columns of a line, from left to right.
+#[derive(Clone)]
 pub(crate) struct Fields<'a> {
     rest: &'a [u8],
     separator: u8,

@@ -21,6 +21,7 @@
 //! batch rather than one per request. Formats sit in a registry, one file each; it drives detection, error
 //! messages and [`formats_table`].
 
+mod columns;
 mod compact;
 mod compress;
 mod decode;
@@ -32,11 +33,11 @@ mod format;
 mod generate;
 mod request;
 mod reuse;
-
 mod stats;
 mod trace;
 mod window;
 
+pub use columns::{Columns, ColumnsError};
 pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
 pub use dense::{DenseKeys, NEVER, Numbering};
 pub use error::{Error, ErrorKind, UnknownFormat};

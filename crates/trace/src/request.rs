@@ -32,7 +32,7 @@ pub enum Op {
     Read,
     /// Store the data.
     Write,
-    /// Drop the data; only key-value traces have it.
+    /// Drop the data: delete a key, or discard (trim) a range of a disk.
     Delete,
 }
 

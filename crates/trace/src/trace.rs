@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::columns::Columns;
 use crate::compress::decompressed;
 use crate::decode::{Batch, Decode};
 use crate::detect::{self, SAMPLE_BYTES};
@@ -17,7 +18,7 @@ use crate::request::{Kind, Request};
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
 /// How to open a trace.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// The format; recognised from content and name when not given.
     pub format: Option<Format>,
@@ -26,6 +27,8 @@ pub struct OpenOptions {
     /// Read a trace of page numbers as disk I/O: a line of an `arc` trace is then one read of `count` sectors of 512 bytes
     /// rather than `count` keys. Other formats of keys refuse; block traces are what they are anyway.
     pub as_blocks: bool,
+    /// What the columns of a `csv` trace are, where their names do not tell; implies that format.
+    pub columns: Option<Columns>,
 }
 
 /// Where requests come from.
@@ -124,10 +127,15 @@ impl Trace {
         }
         let format = match options.format {
             Some(format) => format,
+            None if options.columns.is_some() => Format::with_columns(),
             None => detect::detect(&name, window.bytes(), window.ended())?,
         };
         let not_blocks = || ErrorKind::NotBlocks { path: name.clone(), format: format.name() };
-        let (decoder, kind) = format.decoder(options.as_blocks).ok_or_else(not_blocks)?;
+        let (mut decoder, kind) = format.decoder(options.as_blocks).ok_or_else(not_blocks)?;
+        if let Some(columns) = &options.columns {
+            let no_columns = || ErrorKind::NoColumns { path: name.clone(), format: format.name() };
+            decoder = format.decoder_of_columns(columns).ok_or_else(no_columns)?;
+        }
         let kind = decoder.kind(window.bytes()).unwrap_or(kind);
         if options.as_blocks && kind != Kind::Block {
             return Err(not_blocks().into());

@@ -41,6 +41,36 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "line 2 at byte 8: expected the end of the line in column 5, found \"9\"",
         ),
         (
+            "blkparse",
+            "8,0 1 1 0.5 9 Q R 8 + 8 [x]",
+            "8,0 1 1 0.5 9 Q X 8 + 8 [x]",
+            "line 2 at byte 28: expected R, W, D or N with flags in column 7, found \"X\"",
+        ),
+        (
+            "blkparse",
+            "8,0 1 1 0.5 9 Q R 8 + 8 [x]",
+            "8,0 1 1 0.5 9 Q R 8 +",
+            "line 2 at byte 28: expected a number of sectors of at most 4 GiB in column 10, found nothing",
+        ),
+        (
+            "blkparse-issued",
+            "8,0 1 1 0.5 9 D R 8 + 8 [x]",
+            "sda 1 1 0.5 9 C R 8 + 8 [0]",
+            "line 2 at byte 28: expected a device as major,minor in column 1, found \"sda\"",
+        ),
+        (
+            "csv",
+            "x,y",
+            "1",
+            "line 1 at byte 0: expected a header that names a key, or an offset and a size (--columns helps), found \"x,y\"",
+        ),
+        (
+            "fiu",
+            "1 2 sh 8 8 W 6 0 56f1",
+            "1 2 sh 8 8 T 6 0 56f1",
+            "line 2 at byte 22: expected R or W in column 6, found \"T\"",
+        ),
+        (
             "cachelib",
             "x,y",
             "1",
@@ -100,8 +130,45 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
         assert_eq!(error(text.as_bytes(), &given(format)), format!("t: {message}"), "{format}");
         let mut trace = open(text.as_bytes(), &lenient(format)).unwrap();
         let good = trace.by_ref().map(Result::unwrap).count();
-        let bad = if format == "cachelib" { 3 } else { 1 };
+        let bad = if matches!(format, "cachelib" | "csv") { 3 } else { 1 };
         assert_eq!((good as u64, trace.skipped()), (3 - bad, bad), "{format}");
+    }
+}
+
+#[test]
+fn a_malformed_line_of_a_table_names_its_column() {
+    let cases = [
+        ("ts,key,size", "x,a,1", "a time (--columns time-unit=… gives its unit) in column 1, found \"x\""),
+        ("ts,key,size", "1,a,-1", "a size in column 3, found \"-1\""),
+        ("ts,key,size", "1,,1", "a key in column 2, found nothing"),
+        ("ts,key,size", "1,a", "as many columns as in the header in column 3, found nothing"),
+        ("ts,key,size", "1,a,1,2,3", "the end of the line in column 4, found \"2,3\""),
+        ("key;op", "a;fly", "an operation in column 2, found \"fly\""),
+        ("size,offset", "1,99999999999999999999", "an offset in column 2, found \"99999999999999999999\""),
+        ("size,offset", "4294967297,0", "a length of at most 4 GiB in column 1, found \"4294967297\""),
+    ];
+    for (header, line, message) in cases {
+        let text = format!("{header}\n{line}\n");
+        let place = header.len() + 1;
+        let message = format!("t: line 2 at byte {place}: expected {message}");
+        assert_eq!(error(text.as_bytes(), &given("csv")), message);
+    }
+}
+
+#[test]
+fn a_text_trace_cut_at_any_byte_gives_the_requests_before_and_at_most_one_error() {
+    let requests = requests(3);
+    for name in ["blkparse", "csv", "fiu"] {
+        let whole = write(name, &requests);
+        for cut in header(name).len()..whole.len() {
+            let lines = whole[header(name).len()..cut].iter().filter(|&&b| b == b'\n').count();
+            let wanted = &expected(name, &requests)[..lines];
+            let results: Vec<_> = open(&whole[..cut], &given(name)).unwrap().collect();
+            let good: Vec<_> = results.iter().filter_map(|result| result.as_ref().ok().copied()).collect();
+            // A cut within a line's last number leaves a line.
+            assert!(good.len() <= lines + 1 && good[..lines] == *wanted, "{name} at {cut}");
+            assert!(results.iter().rev().skip(1).all(Result::is_ok), "{name} at {cut}");
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::io::Write;
 use common::{FORMATS, expected, open, read, requests, write};
 use floe_trace::{ErrorKind, Format, Kind, OpenOptions, Trace, formats_table};
 
-const ALL: &str = "adaptsize, alibaba, arc, cachelib, disksim, ssdsim, floe, be32, be64, le32, le64, msr, oracleGeneral, \
-                   plain, spc, srt, systor, tencent, twitter, vscsi";
+const ALL: &str = "adaptsize, alibaba, arc, blkparse, blkparse-issued, cachelib, csv, disksim, ssdsim, fiu, floe, be32, be64, le32, \
+                   le64, msr, oracleGeneral, plain, spc, srt, systor, tencent, twitter, vscsi";
 
 fn detected(bytes: &[u8]) -> String {
     match open(bytes, &OpenOptions::default()) {
@@ -36,7 +36,20 @@ fn every_format_is_recognised_by_content_alone() {
 
 #[test]
 fn one_bad_line_does_not_hide_a_format() {
-    for name in ["adaptsize", "alibaba", "arc", "cachelib", "disksim", "msr", "spc", "systor", "tencent"] {
+    for name in [
+        "adaptsize",
+        "alibaba",
+        "arc",
+        "blkparse",
+        "cachelib",
+        "csv",
+        "disksim",
+        "fiu",
+        "msr",
+        "spc",
+        "systor",
+        "tencent",
+    ] {
         let mut bytes = write(name, &requests(20));
         bytes.extend(b"what is this?\n");
         bytes.extend(write(name, &requests(20)));
@@ -70,6 +83,23 @@ fn text_in_several_columns_is_not_taken_for_plain_keys() {
     }
     assert_eq!(detected(b"1 2 0 0\n3 4 0 1\n"), "arc");
     assert_eq!(detected(b"17\nobject:9\n17\n"), "plain");
+}
+
+#[test]
+fn a_table_is_known_by_its_header_unless_a_format_knows_the_very_header() {
+    for text in [
+        "key;op\na;get\n",
+        "#ts\tid\tsize\n1\tx\t9\n",
+        "\"LBA\",\"Length\"\n8,4096\n",
+        "Timestamp_us,Volume,Offset (bytes),Size,rw\n5,a,0,512,W\n",
+    ] {
+        assert_eq!(detected(text.as_bytes()), "csv", "{text}");
+    }
+    let msr = b"Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n1,h,0,Read,0,512,1\n";
+    let systor = b"Timestamp,Response,IOType,LUN,Offset,Size\n1.5,0.1,W,3,512,512\n";
+    assert_eq!((detected(msr), detected(systor)), ("msr".into(), "systor".into()));
+    // One word may as well be a key.
+    assert_eq!(detected(b"key\na\nb\n"), "plain");
 }
 
 #[test]

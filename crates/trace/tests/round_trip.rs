@@ -67,7 +67,7 @@ fn a_last_line_needs_no_end_and_lines_may_end_as_on_windows() {
 #[test]
 fn files_put_one_after_the_other_may_repeat_their_header() {
     let requests = requests(10);
-    for name in ["systor", "cachelib"] {
+    for name in ["systor", "cachelib", "csv"] {
         let bytes = write(name, &requests).repeat(2);
         let mut twice = expected(name, &requests);
         twice.extend(twice.clone());
@@ -174,4 +174,133 @@ fn the_three_cachelib_traces_are_told_apart_by_their_headers() {
 #[test]
 fn an_srt_header_is_no_record() {
     assert_eq!(read(header("srt"), &given("srt")).unwrap(), []);
+}
+
+#[test]
+fn blkparse_counts_each_request_once_and_passes_over_what_moves_no_data() {
+    let text = b"
+  8,0    3        1     0.000000000   697  A   W 223490 + 8 <- (8,1) 223427
+  8,0    3        2     0.000001829   697  Q   W 223490 + 8 [kjournald]
+  8,0    3        3     0.000003000   697  G   W 223490 + 8 [kjournald]
+  8,0    3        4     0.000004000   697  P   N [kjournald]
+  8,0    3        0     0.000004500     0  m   N cfq697S / insert_request
+  8,0    3        5     0.000005000   697  I   W 223490 + 8 (    1200) [kjournald]
+  8,0    3        6     0.000006000   697 UT   N [kjournald] 1
+  8,0    3        7     0.000007000   697  D   W 223490 + 8 (    2000) [kjournald]
+  8,0    3        8     0.000008829   697  Q FWS [kworker/0:1H]
+  8,0    3        9     0.000009000   697  Q   R 36 (12 00 00 00 24 00 ..) [hald-probe-stora]
+  8,16   1        1     0.000010000   700  Q  RA 16 + 256 [my process]
+  8,0    3       10     0.000011829   697  Q  DS 4096 + 8 [fstrim]
+  8,0    3       11     0.000012829   697  Q WFSM 0 + 8 [jbd2/sda1-8]
+  8,0    3       12     0.000020000     0  C   W 223490 + 8 [0]
+CPU0 (8,0):
+ Reads Queued:           1,      128KiB\t Writes Queued:           2,        8KiB
+ PC Reads Queued:        1,        0KiB\t PC Writes Queued:        0,        0KiB
+ Read depth:             1        \t Write depth:             1
+ IO unplugs:             0        \t Timer unplugs:           1
+
+Total (8,0):
+ Reads Queued:           1,      128KiB\t Writes Queued:           2,        8KiB
+
+Throughput (R/W): 0KiB/s / 62KiB/s
+Events (8,0): 14 entries
+Skips: 0 forward (0 -   0.0%)
+";
+    let found = |format: &str| read(text, &given(format)).unwrap();
+    let request = |time_ns, sector: u64, sectors: u64, volume, op| Request {
+        time_ns,
+        key: sector * 512,
+        bytes: sectors * 512,
+        volume,
+        op,
+    };
+    let queued = [
+        request(0, 223_490, 8, 0, Op::Write),
+        request(8171, 16, 256, 1, Op::Read),
+        request(10_000, 4096, 8, 0, Op::Delete),
+        request(11_000, 0, 8, 0, Op::Write),
+    ];
+    assert_eq!(found("blkparse"), queued);
+    assert_eq!(found("blkparse-issued"), [request(0, 223_490, 8, 0, Op::Write)]);
+    assert_eq!(open(text, &OpenOptions::default()).unwrap().format().name(), "blkparse");
+}
+
+#[test]
+fn the_digest_of_fiu_is_optional_and_disks_are_numbered_as_they_appear() {
+    let text = b"89968195792462 20782 gzip 283193184 8 W 6 0 56f11b711d91a065a2b6458eca924523\n\
+                 89968195801462 20782 gzip 8 16 R 8 1\n";
+    let found = read(text, &OpenOptions::default()).unwrap();
+    assert_eq!(
+        found,
+        [
+            Request { time_ns: 0, key: 283_193_184 * 512, bytes: 4096, volume: 0, op: Op::Write },
+            Request { time_ns: 9000, key: 4096, bytes: 8192, volume: 1, op: Op::Read },
+        ]
+    );
+}
+
+#[test]
+fn a_tables_header_says_what_its_columns_are() {
+    let told = |text: &str| {
+        let trace = open(text.as_bytes(), &OpenOptions::default()).unwrap();
+        let kind = trace.kind();
+        let rows = trace.map(Result::unwrap).map(|r| (r.time_ns, r.key, r.bytes, r.volume, r.op));
+        (kind, rows.collect::<Vec<_>>())
+    };
+    assert_eq!(
+        told("device\tlba\tsectors\top\ttimestamp_ms\nsdb\t8\t8\tREAD\t5\nsda\t16\t1\ttrim\t7.5\n"),
+        (Kind::Block, vec![(0, 4096, 4096, 0, Op::Read), (2_500_000, 8192, 512, 1, Op::Delete)])
+    );
+    // An id says less than an offset.
+    assert_eq!(told("id,offset,length\n1,512,1024\n"), (Kind::Block, vec![(0, 512, 1024, 0, Op::Read)]));
+    let quoted = "key;bytes;other\n\"7\";10;\"a;b\"\n8;11;\n";
+    assert_eq!(told(quoted), (Kind::Object, vec![(0, 7, 10, 0, Op::Read), (0, 8, 11, 0, Op::Read)]));
+    assert_eq!(told("op,obj_id\nset,3\n"), (Kind::Key, vec![(0, 3, 1, 0, Op::Write)]));
+    for (first, second) in [
+        ("1700000000", "1700000001"),
+        ("1700000000000", "1700000001000"),
+        ("1700000000000000", "1700000001000000"),
+        ("133500000000000000", "133500000010000000"),
+        ("1700000000000000000", "1700000001000000000"),
+    ] {
+        let (_, rows) = told(&format!("time,key\n{first},1\n{second},1\n"));
+        assert_eq!(rows[1].0, 1_000_000_000, "{first}");
+    }
+}
+
+#[test]
+fn columns_can_be_named_where_the_header_does_not_tell() {
+    let columns = |text: &str| OpenOptions { columns: Some(text.parse().unwrap()), ..OpenOptions::default() };
+    let text = b"when,what,kb,how\n10,7,2,put\n15,8,1,get\n";
+    let found =
+        read(text, &columns("time=when,time-unit=us,key=what,size=KB,size-unit=1024,op=how")).unwrap();
+    assert_eq!(
+        found,
+        [
+            Request { time_ns: 0, key: 7, bytes: 2048, volume: 0, op: Op::Write },
+            Request { time_ns: 5000, key: 8, bytes: 1024, volume: 0, op: Op::Read },
+        ]
+    );
+    let both = b"key,offset,size\n1,2,3\n";
+    assert_eq!(open(both, &columns("size=size")).unwrap().kind(), Kind::Object);
+    let found = read(both, &columns("offset=offset,offset-unit=4096")).unwrap();
+    assert_eq!((found[0].key, found[0].bytes), (8192, 3));
+
+    let message = "t: line 1 at byte 0: expected a header that names a key, or an offset and a size (--columns helps), \
+                   found \"key,offset,size\"";
+    assert_eq!(common::error(both, &columns("key=obj")), message);
+    let arc = OpenOptions { format: Some(format("arc")), ..columns("key=key") };
+    assert_eq!(open(both, &arc).unwrap_err().to_string(), "t: format arc has no columns to name; csv has");
+    for (text, message) in [
+        (
+            "name=x",
+            "there is no \"name\" to set; there are time, key, offset, size, op, volume, time-unit, offset-unit, size-unit",
+        ),
+        ("key=", "key: expected the name of a column, found \"\""),
+        ("time-unit=d", "time-unit: expected s, ms, us, 100ns or ns, found \"d\""),
+        ("size-unit=0", "size-unit: expected a number of bytes, found \"0\""),
+        ("key=a,offset=b", "key and offset exclude each other: a key makes objects, an offset disk I/O"),
+    ] {
+        assert_eq!(text.parse::<floe_trace::Columns>().unwrap_err().to_string(), message);
+    }
 }

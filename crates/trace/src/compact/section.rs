@@ -216,7 +216,7 @@ impl Decode for Decoder {
         "section"
     }
 
-    fn kind(&self, head: &[u8]) -> Option<Kind> {
+    fn kind(&mut self, head: &[u8]) -> Option<Kind> {
         Header::kind_of(head)
     }
 }

@@ -9,7 +9,7 @@
 //!
 //! Every line is one request: `op_count`, which sums up repetitions within a second, is not expanded.
 
-use super::{Spec, fit_lines};
+use super::{Spec, fit_lines, operation};
 use crate::decode::{Batch, Clock, Line, Lines};
 use crate::detect::Sample;
 use crate::fields::{Fields, Flaw, integer, key_of};
@@ -111,18 +111,6 @@ impl Line for CacheLib {
         let columns = Columns::of(line);
         self.columns = columns.or(self.columns);
         columns.is_some()
-    }
-}
-
-/// `GET`, `GET_LEASE`, `getChunkData.Permanent`; `SET`, `putChunk.Permanent`; `DELETE` and their like.
-fn operation(text: &[u8]) -> Option<Op> {
-    let word = text.split(|b| !b.is_ascii_alphabetic()).next()?.to_ascii_lowercase();
-    let is = |words: &[&str]| words.iter().any(|start| word.starts_with(start.as_bytes()));
-    match () {
-        () if is(&["get", "read"]) => Some(Op::Read),
-        () if is(&["set", "put", "add", "write", "append", "replace", "cas"]) => Some(Op::Write),
-        () if is(&["delete", "remove"]) => Some(Op::Delete),
-        () => None,
     }
 }
 

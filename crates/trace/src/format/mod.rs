@@ -3,11 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::columns::Columns;
 use crate::compact::is_compact;
 use crate::decode::{Batch, Decode, Line, Record, Step};
 use crate::detect::Sample;
 use crate::error::UnknownFormat;
-use crate::request::Kind;
+use crate::request::{Kind, Op};
 
 /// A format's entry in the registry.
 pub(crate) struct Spec {
@@ -40,8 +41,11 @@ formats! {
     adaptsize: ADAPTSIZE;
     alibaba: ALIBABA;
     arc: ARC;
+    blkparse: QUEUED, ISSUED;
     cachelib: CACHELIB;
+    csv: CSV;
     disksim: DISKSIM, SSDSIM;
+    fiu: FIU;
     floe: FLOE;
     keys: BE32, BE64, LE32, LE64;
     msr: MSR;
@@ -118,6 +122,16 @@ impl Format {
 
     pub(crate) fn knows_name(self, file: &str) -> bool {
         self.0.names.iter().chain([&self.0.name]).any(|part| file.contains(part))
+    }
+
+    /// The format whose columns have names.
+    pub(crate) fn with_columns() -> Self {
+        Self(&csv::CSV)
+    }
+
+    /// A decoder that is told the names of the columns, if this format has any.
+    pub(crate) fn decoder_of_columns(self, columns: &Columns) -> Option<Box<dyn Decode>> {
+        (self == Self::with_columns()).then(|| csv::decoder(columns))
     }
 
     /// A decoder, and the kind of trace it makes; `None` if it cannot make blocks.
@@ -213,4 +227,21 @@ fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> u8 {
 /// Whether a line starts like this, in upper or lower case.
 fn starts_with(line: &[u8], start: &[u8]) -> bool {
     line.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
+}
+
+/// What a word for an operation means, in upper or lower case: `R`, `GET_LEASE`, `getChunkData.Permanent`; `W`, `SET`,
+/// `putChunk.Permanent`; `DELETE`, `trim` and their like.
+fn operation(text: &[u8]) -> Option<Op> {
+    let is = |words: &[&str]| words.iter().any(|word| starts_with(text, word.as_bytes()));
+    match text {
+        b"R" | b"r" => Some(Op::Read),
+        b"W" | b"w" => Some(Op::Write),
+        b"D" | b"d" => Some(Op::Delete),
+        _ if is(&["get", "read", "load", "fetch"]) => Some(Op::Read),
+        _ if is(&["set", "put", "add", "write", "append", "replace", "cas", "store", "insert", "update"]) => {
+            Some(Op::Write)
+        }
+        _ if is(&["delete", "remove", "trim", "discard", "unmap"]) => Some(Op::Delete),
+        _ => None,
+    }
 }

@@ -3,11 +3,8 @@
 //! `Timestamp, Hostname, DiskNumber, Type, Offset, Size, ResponseTime`: times are Windows file times (100 ns since
 //! 1601), offset and size bytes. A volume is a host's disk, numbered in order of appearance.
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
-
 use super::{Spec, fit_lines, starts_with};
-use crate::decode::{Batch, Clock, Line, Lines, block};
+use crate::decode::{Batch, Clock, Line, Lines, Volumes, block};
 use crate::fields::{Fields, Flaw, hash};
 use crate::request::{Kind, Op};
 
@@ -24,18 +21,13 @@ pub(super) static MSR: Spec = Spec {
 
 struct Msr {
     clock: Clock,
-    /// Volume by hash of the host and disk number.
-    volumes: HashMap<(u64, u32), u32, FixedState>,
+    /// By hash of the host, and disk number.
+    volumes: Volumes,
 }
 
 impl Msr {
     fn new() -> Self {
-        Self { clock: Clock::new(100), volumes: HashMap::default() }
-    }
-
-    fn volume(&mut self, host: &[u8], disk: u32) -> u32 {
-        let next = self.volumes.len() as u32;
-        *self.volumes.entry((hash(host), disk)).or_insert(next)
+        Self { clock: Clock::new(100), volumes: Volumes::default() }
     }
 }
 
@@ -54,7 +46,7 @@ impl Line for Msr {
         let length = fields.length(1, "a length of at most 4 GiB")?;
         fields.number("a response time in units of 100 ns")?;
         fields.end()?;
-        let volume = self.volume(host, disk);
+        let volume = self.volumes.number(hash(host), disk);
         batch.push(block(self.clock.since_first_ns(time), op, volume, offset, length));
         Ok(())
     }

@@ -7,14 +7,18 @@ use floe_trace::{Error, Format, Kind, Op, OpenOptions, Request, Trace};
 use proptest::prelude::*;
 
 /// All formats whose requests [`encode`] can write.
-pub(crate) const FORMATS: [&str; 19] = [
+pub(crate) const FORMATS: [&str; 23] = [
     "adaptsize",
     "alibaba",
     "arc",
     "be32",
     "be64",
+    "blkparse",
+    "blkparse-issued",
     "cachelib",
+    "csv",
     "disksim",
+    "fiu",
     "le32",
     "le64",
     "msr",
@@ -39,6 +43,7 @@ pub(crate) fn header(format: &str) -> &'static [u8] {
         "srt" => b"$$TR_IOREC-1.3\nsome text;\n\x0c",
         "systor" => b"Timestamp,Response,IOType,LUN,Offset,Size\n",
         "cachelib" => b"op_time,key,key_size,op,op_count,size,cache_hits,ttl,usecase,sub_usecase\n",
+        "csv" => b"Time,Obj_ID,Size,Type\n",
         _ => b"",
     }
 }
@@ -56,6 +61,17 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
         "cachelib" => {
             let name = if read { "GET" } else { "SET" };
             format!("{s},{key},0,{name},1,{bytes},1,0,7,8\n")
+        }
+        "blkparse" | "blkparse-issued" => {
+            let action = if format == "blkparse" { 'Q' } else { 'D' };
+            format!(
+                "  8,{volume}    1       42 {s:5}.000000000   697  {action}  {letter}S {sector} + {sectors} [a b]\n"
+            )
+        }
+        "csv" => format!("{s}.0,{key},{bytes},{letter}\n"),
+        "fiu" => {
+            let digest = "56f11b711d91a065a2b6458eca924523";
+            format!("{time_ns} 20782 gzip {sector} {sectors} {letter} 8 {volume} {digest}\n")
         }
         "disksim" => format!("{}.000 {volume} {sector} {sectors} {}\n", s * 1000, u8::from(read)),
         "msr" => {
@@ -127,7 +143,9 @@ pub(crate) fn expected(format: &str, requests: &[Request]) -> Vec<Request> {
             volume: match (kind, format) {
                 (Kind::Object, _) | (_, "vscsi") => 0,
                 // Hosts' disks are numbered as they appear.
-                (_, "msr") => disks.iter().position(|&disk| disk == request.volume).unwrap() as u32,
+                (_, "msr" | "blkparse" | "blkparse-issued" | "fiu") => {
+                    disks.iter().position(|&disk| disk == request.volume).unwrap() as u32
+                }
                 _ => request.volume,
             },
             op: if matches!(format, "adaptsize" | "oracleGeneral") { Op::Read } else { request.op },
