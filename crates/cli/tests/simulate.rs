@@ -1,0 +1,168 @@
+//! `floe simulate` as a user runs it: fields, known answers, sampling, reports.
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn floe(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_floe")).args(arguments).output().expect("floe can be run")
+}
+
+/// Runs `floe simulate … --json` and reads its lines.
+fn outcomes(arguments: &[&str]) -> Vec<Value> {
+    let output = floe(&[&["simulate"], arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).expect("JSON is UTF-8");
+    lines.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+fn fields(outcome: &Value) -> BTreeSet<&str> {
+    outcome.as_object().expect("a line is an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn policies_print_the_promised_fields() {
+    let outcome = &outcomes(&["uniform:keys=100,requests=1000", "--policy", "lru", "--size", "10"])[0];
+    for field in [
+        "trace",
+        "policy",
+        "size",
+        "requests",
+        "hits",
+        "misses",
+        "miss_ratio",
+        "byte_miss_ratio",
+        "seconds",
+        "requests_per_second",
+    ] {
+        assert!(fields(outcome).contains(field), "{field} is missing in {outcome}");
+    }
+}
+
+#[test]
+fn blocks_print_the_promised_fields() {
+    let trace = "zipf:keys=1000,requests=5000,block=4KiB";
+    let outcome = &outcomes(&[trace, "--blocks", "4KiB,8KiB", "--size", "10%"])[0];
+    for field in [
+        "trace",
+        "blocks",
+        "size",
+        "read_requests",
+        "read_hits",
+        "write_requests",
+        "write_hits",
+        "backing_read_bytes",
+        "backing_write_bytes",
+        "cache_read_bytes",
+        "cache_write_bytes",
+        "metadata_bytes",
+        "blocks_allocated",
+        "mean_block_bytes",
+        "mean_missed_bytes",
+    ] {
+        assert!(fields(outcome).contains(field), "{field} is missing in {outcome}");
+    }
+}
+
+#[test]
+fn a_loop_has_the_hits_that_theory_says() {
+    // 10 rounds over 100 keys: LRU and FIFO hit nothing below 100 and all but the first round at 100. Belady keeps 49 of
+    // the 50 it has room for from round to round.
+    let trace = "loop:keys=100,requests=1000";
+    let hits = |policy: &str, size: &str| {
+        outcomes(&[trace, "--policy", policy, "--size", size])[0]["hits"].as_u64().expect("a count")
+    };
+    assert_eq!([hits("lru", "99"), hits("fifo", "99")], [0, 0]);
+    assert_eq!([hits("lru", "100"), hits("fifo", "100"), hits("s3-fifo", "100")], [900, 900, 900]);
+    let belady = hits("belady", "50");
+    assert!((440..=450).contains(&belady), "{belady}");
+}
+
+#[test]
+fn sizes_are_counts_shares_and_ranges() {
+    let trace = "loop:keys=200,requests=400";
+    let sizes: Vec<u64> = outcomes(&[trace, "--policy", "lru", "--size", "7,10%..=30%:10%"])
+        .iter()
+        .map(|outcome| outcome["size"].as_u64().expect("a count"))
+        .collect();
+    assert_eq!(sizes, [7, 20, 40, 60]);
+}
+
+#[test]
+fn a_sample_is_as_close_as_it_says() {
+    let trace = "zipf:keys=50000,theta=0.7,requests=500000";
+    let exact = &outcomes(&[trace, "--policy", "lru", "--size", "5000"])[0];
+    let sampled = &outcomes(&[trace, "--policy", "lru", "--size", "5000", "--sample", "0.1"])[0];
+    let (exact, estimate) = (exact["miss_ratio"].as_f64().unwrap(), sampled["miss_ratio"].as_f64().unwrap());
+    let error = sampled["miss_ratio_error"].as_f64().expect("a sample states its error");
+    assert!(error > 0.0 && error < 0.05, "{error}");
+    assert!((exact - estimate).abs() < 4.0 * error, "{exact} {estimate} ± {error}");
+}
+
+#[test]
+fn the_table_is_ordered_by_latency_when_the_times_are_known() {
+    let trace = "zipf:keys=2000,theta=0.9,requests=50000";
+    let output =
+        floe(&["simulate", trace, "--policy", "fifo,lru,belady", "--size", "200", "--medium", "nvme"]);
+    let table = String::from_utf8(output.stdout).unwrap();
+    let at =
+        |policy: &str| table.find(&format!("\n {policy} ")).unwrap_or_else(|| panic!("{policy} in {table}"));
+    assert!(at("belady") < at("lru") && at("lru") < at("fifo"), "{table}");
+    assert!(table.contains("mean latency"), "{table}");
+}
+
+#[test]
+fn a_report_is_one_page_and_pictures() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (page, stem) = (path("page.html"), path("chart"));
+    let trace = "zipf:keys=1000,requests=20000";
+    let arguments = ["simulate", trace, "--policy", "lru,s3-fifo,belady", "--size", "1%,10%,50%"];
+    let output = floe(&[&arguments[..], &["--report", &page, "--png", &stem]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("s3-fifo") && page.contains("<svg") && !page.contains("<script"));
+    let picture = std::fs::read(format!("{stem}-miss-ratio.png")).unwrap();
+    assert_eq!(&picture[..8], b"\x89PNG\r\n\x1a\n");
+}
+
+#[test]
+fn the_compact_form_gives_the_same_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let compact = folder.path().join("trace.floe").display().to_string();
+    let trace = "zipf:keys=3000,theta=0.9,requests=30000";
+    let output = floe(&["trace", "convert", trace, &compact]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let policies = "lru,arc,s3-fifo,w-tinylfu,belady";
+    let hits = |trace: &str| -> Vec<u64> {
+        let outcomes = outcomes(&[trace, "--policy", policies, "--size", "300"]);
+        outcomes.iter().map(|outcome| outcome["hits"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(hits(trace), hits(&compact));
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused_in_a_line() {
+    let keys = "loop:keys=10,requests=20";
+    let cases: &[(&[&str], &str)] = &[
+        (&[keys, "--policy", "lrru", "--size", "5"], "lrru"),
+        (&[keys, "--policy", "slru:segments=x", "--size", "5"], "segments"),
+        (&[keys, "--policy", "lru", "--size", "64KiB"], "no sizes"),
+        (&[keys, "--policy", "lru", "--size", "1%"], "--size"),
+        (&[keys, "--policy", "lru", "--size", "5", "--sample", "2"], "--sample"),
+        (&[keys, "--policy", "lru", "--size", "5", "--hit-us", "1"], "--miss-us"),
+        (&[keys, "--policy", "lru", "--size", "5", "--medium", "tape"], "tape"),
+        (&[keys, "--blocks", "4KiB", "--size", "1MiB"], "block=4KiB"),
+        (&[keys, "--size", "5"], "--policy"),
+    ];
+    for (arguments, word) in cases {
+        let output = floe(&[&["simulate"], *arguments].concat());
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {line}");
+        assert!(
+            output.stdout.is_empty() && line.lines().count() == 1 && line.contains(word),
+            "{arguments:?}: {line}"
+        );
+    }
+}
