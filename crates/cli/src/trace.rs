@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    Columns, CompactOptions, Format, Info, OpenOptions, Reuse, ReuseStats, Stats, Trace, convert,
-    formats_table, generators_table,
+    Columns, CompactOptions, Format, Info, Kind, OpenOptions, Reuse, ReuseStats, Stats, Trace, convert,
+    formats_table, generators, generators_table,
 };
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub(crate) enum Command {
     /// Write a trace in the compact form, which replays several times faster
     Convert(ConvertArguments),
     /// Formats that can be read, and generators that can stand in a trace's place
-    Formats,
+    Formats(FormatsArguments),
 }
 
 /// Requests between two looks at the progress.
@@ -100,6 +100,22 @@ pub(crate) struct ConvertArguments {
     json: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct FormatsArguments {
+    /// One JSON object per format and generator instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `floe trace formats` tells of a format.
+#[derive(Serialize)]
+struct FormatLine {
+    format: &'static str,
+    kind: Kind,
+    layout: &'static str,
+    origin: &'static str,
+}
+
 /// What `floe trace info` tells of a trace.
 #[derive(Serialize)]
 struct Line {
@@ -124,10 +140,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     match command {
         Command::Info(arguments) => print_info(arguments),
         Command::Convert(arguments) => write_compact(arguments),
-        Command::Formats => {
-            print!("{}\n{}", formats_table(), generators_table());
-            Ok(())
-        }
+        Command::Formats(arguments) => print_formats(arguments),
     }
 }
 
@@ -167,6 +180,18 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         output::print_table(&table);
     }
     Ok(())
+}
+
+fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {
+    if !arguments.json {
+        print!("{}\n{}", formats_table(), generators_table());
+        return Ok(());
+    }
+    for format in Format::all() {
+        let (kind, layout, origin) = (format.kind(), format.layout(), format.origin());
+        output::json_line(&FormatLine { format: format.name(), kind, layout, origin }).or_failure()?;
+    }
+    generators().try_for_each(|generator| output::json_line(&generator)).or_failure()
 }
 
 fn reuse_cells(reuse: &Reuse) -> [String; 7] {

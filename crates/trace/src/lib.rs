@@ -42,7 +42,7 @@ pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
 pub use dense::{DenseKeys, NEVER, Numbering};
 pub use error::{Error, ErrorKind, UnknownFormat};
 pub use format::{Format, formats_table};
-pub use generate::{GeneratorSpec, SpecError, generators_table};
+pub use generate::{GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table};
 pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 pub use reuse::{Reuse, ReuseStats};
 pub use stats::{Info, Stats};

@@ -230,7 +230,7 @@ fn starts_with(line: &[u8], start: &[u8]) -> bool {
 }
 
 /// What a word for an operation means, in upper or lower case: `R`, `GET_LEASE`, `getChunkData.Permanent`; `W`, `SET`,
-/// `putChunk.Permanent`; `DELETE`, `trim` and their like.
+/// `putChunk.Permanent`; `DEL`, `DELETE`, `trim` and their like.
 fn operation(text: &[u8]) -> Option<Op> {
     let is = |words: &[&str]| words.iter().any(|word| starts_with(text, word.as_bytes()));
     match text {
@@ -241,7 +241,7 @@ fn operation(text: &[u8]) -> Option<Op> {
         _ if is(&["set", "put", "add", "write", "append", "replace", "cas", "store", "insert", "update"]) => {
             Some(Op::Write)
         }
-        _ if is(&["delete", "remove", "trim", "discard", "unmap"]) => Some(Op::Delete),
+        _ if is(&["del", "remove", "trim", "discard", "unmap"]) => Some(Op::Delete),
         _ => None,
     }
 }

@@ -19,6 +19,8 @@ mod zipf;
 
 pub use spec::{GeneratorSpec, SpecError};
 
+use serde::Serialize;
+
 use crate::decode::{Batch, key_only};
 use crate::request::{Kind, Op, Request};
 use parameter::Parameter;
@@ -154,14 +156,54 @@ impl Generated {
     }
 }
 
+/// A generator as the registry knows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct GeneratorInfo {
+    /// Its name.
+    pub generator: &'static str,
+    /// What it makes, in a few words.
+    pub about: &'static str,
+    /// What it can be told.
+    pub parameters: Vec<ParameterInfo>,
+}
+
+/// A parameter of a generator.
+#[derive(Debug, Clone, Serialize)]
+pub struct ParameterInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is when not given.
+    pub default: &'static str,
+    /// What it may be.
+    pub expected: &'static str,
+    /// What it means.
+    pub about: &'static str,
+}
+
+/// All generators.
+pub fn generators() -> impl Iterator<Item = GeneratorInfo> {
+    let parameter = |parameter: &Parameter| ParameterInfo {
+        name: parameter.name,
+        default: parameter.default,
+        expected: parameter.of.expected(),
+        about: parameter.about,
+    };
+    ENTRIES.iter().map(move |entry| GeneratorInfo {
+        generator: entry.name,
+        about: entry.about,
+        parameters: spec::parameters_of(entry, false).map(parameter).collect(),
+    })
+}
+
 /// Generators and their parameters as a Markdown table, for the manual.
 pub fn generators_table() -> String {
     let mut table = String::from("| generator | makes | parameters and their defaults |\n|---|---|---|\n");
-    for entry in ENTRIES {
-        let parameters: Vec<_> = spec::parameters_of(entry, false)
+    for GeneratorInfo { generator, about, parameters } in generators() {
+        let parameters: Vec<_> = parameters
+            .iter()
             .map(|parameter| format!("{}={} ({})", parameter.name, parameter.default, parameter.about))
             .collect();
-        table += &format!("| {} | {} | {} |\n", entry.name, entry.about, parameters.join(", "));
+        table += &format!("| {generator} | {about} | {} |\n", parameters.join(", "));
     }
     table
 }

@@ -1,0 +1,223 @@
+//! `floe trace`: converting keeps what a trace holds, listings can be read by programs, and generators can be spelled.
+
+mod common;
+
+use std::path::Path;
+
+use common::{floe, floe_ok, text};
+use serde_json::{Map, Value};
+
+type Object = Map<String, Value>;
+
+/// What a command prints, an object a line.
+#[track_caller]
+fn objects(arguments: &[&str]) -> Vec<Object> {
+    let lines = floe_ok(arguments);
+    lines.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
+}
+
+#[track_caller]
+fn info(trace: &str, options: &[&str]) -> Object {
+    let arguments = [&["trace", "info", "--json", trace], options].concat();
+    let mut lines = objects(&arguments);
+    assert_eq!(lines.len(), 1);
+    lines.remove(0)
+}
+
+/// Runs a command that must be refused, and gives its one line of complaint.
+#[track_caller]
+fn complaint(arguments: &[&str]) -> String {
+    let output = floe(arguments);
+    let said = String::from_utf8(output.stderr).expect("complaints are UTF-8");
+    assert_eq!(output.status.code(), Some(2), "floe {arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "floe {arguments:?}");
+    assert_eq!(said.trim_end().lines().count(), 1, "floe {arguments:?}: {said}");
+    said
+}
+
+/// Writes a trace, and gives its path.
+fn write(folder: &Path, name: &str, line: impl Fn(u64) -> String) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, (0..9000).map(line).collect::<String>()).expect("a trace");
+    text(&path).to_owned()
+}
+
+fn msr(i: u64) -> String {
+    let op = if i.is_multiple_of(3) { "Write" } else { "Read" };
+    let (time, place, bytes) = (128_166_372_000_000_000 + i * 1000, i * i % 997 * 4096, (i % 9 + 1) * 512);
+    format!("{time},hm,{},{op},{place},{bytes},77\n", i % 2)
+}
+
+fn row(i: u64) -> String {
+    match i {
+        0 => "when,key,size,op\n".to_owned(),
+        _ => format!("{i},name{},{},{}\n", i % 17, i % 17 * 100 + 1, ["r", "w", "del"][i as usize % 3]),
+    }
+}
+
+fn pages(i: u64) -> String {
+    format!("{} {} 0 {i}\n", i * 7 % 101, i % 5 + 1)
+}
+
+/// Disk I/O, and options to open it with.
+fn disks(folder: &Path) -> Vec<(String, Vec<&'static str>)> {
+    vec![
+        (write(folder, "disk.csv", msr), vec![]),
+        (write(folder, "blocks.lis", pages), vec!["--as-blocks"]),
+        ("zipf:keys=500,requests=9000,block=4KiB".to_owned(), vec![]),
+    ]
+}
+
+/// Objects and keys, and options to open them with.
+fn objects_and_keys(folder: &Path) -> Vec<(String, Vec<&'static str>)> {
+    vec![
+        (write(folder, "table.csv", row), vec!["--columns", "time=when,time-unit=ms"]),
+        (write(folder, "pages.lis", pages), vec![]),
+        ("zipf:keys=500,requests=9000,read=70%".to_owned(), vec![]),
+    ]
+}
+
+#[test]
+fn a_converted_trace_has_the_figures_of_its_original() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path().join("new.floe");
+    let to_disks = [&[][..], &["--zstd"]];
+    let to_others = [&[][..], &["--zstd"], &["--next-accesses"], &["--zstd=9", "--next-accesses"]];
+    let disks = disks(folder.path()).into_iter().map(|source| (source, &to_disks[..]));
+    let others = objects_and_keys(folder.path()).into_iter().map(|source| (source, &to_others[..]));
+    for ((source, options), hows) in disks.chain(others) {
+        for how in hows {
+            let arguments = [&["trace", "convert", "--json", &source, text(&to)], &options[..], how].concat();
+            let converted = objects(&arguments).remove(0);
+            let (mut original, mut copy) = (info(&source, &options), info(text(&to), &[]));
+            assert_eq!(copy["format"], "floe", "{source} {how:?}");
+            assert_eq!(converted["requests"], original["requests"], "{source} {how:?}");
+            assert_eq!(converted["unique"], original["unique"], "{source} {how:?}");
+            let bytes = std::fs::metadata(&to).expect("the converted trace").len();
+            assert_eq!(converted["bytes"], bytes, "{source} {how:?}");
+            for differs in ["trace", "format"] {
+                original.remove(differs);
+                copy.remove(differs);
+            }
+            assert_eq!(copy, original, "{source} {how:?}");
+        }
+    }
+}
+
+#[test]
+fn next_accesses_of_disk_io_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = folder.path().join("new.floe");
+    for (source, options) in disks(folder.path()) {
+        let arguments = [&["trace", "convert", "--next-accesses", &source, text(&to)], &options[..]].concat();
+        let said = complaint(&arguments);
+        assert!(said.contains("next accesses need keys"), "{said}");
+        assert!(!to.exists(), "half a trace was left behind");
+    }
+}
+
+#[test]
+fn a_compact_file_that_was_cut_off_is_refused_in_one_line() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let whole = folder.path().join("whole.floe");
+    let cut = folder.path().join("cut.floe");
+    for how in [&[][..], &["--zstd"]] {
+        floe_ok(&[&["trace", "convert", "uniform:keys=5000,requests=20000", text(&whole)], how].concat());
+        let bytes = std::fs::read(&whole).expect("the whole trace");
+        for length in [9, 63, 64, 100, bytes.len() / 2, bytes.len() - 1] {
+            std::fs::write(&cut, &bytes[..length]).expect("a cut trace");
+            let said = complaint(&["trace", "info", text(&cut)]);
+            assert!(said.contains("cut.floe"), "{length} bytes, {how:?}: {said}");
+            let other = folder.path().join("other.floe");
+            complaint(&["trace", "convert", text(&cut), text(&other)]);
+            assert!(!other.exists(), "{length} bytes, {how:?}: half a trace was left behind");
+        }
+    }
+}
+
+#[test]
+fn formats_and_generators_are_listed_for_people_and_for_programs() {
+    let lines = objects(&["trace", "formats", "--json"]);
+    let named = |what: &str| -> Vec<&str> {
+        lines.iter().filter_map(|line| line.get(what)).map(|name| name.as_str().expect("a name")).collect()
+    };
+    let (formats, generators) = (named("format"), named("generator"));
+    assert_eq!(formats.len() + generators.len(), lines.len());
+    for format in ["msr", "blkparse", "fiu", "csv", "floe"] {
+        assert!(formats.contains(&format), "{formats:?}");
+    }
+    assert!(generators.contains(&"zipf") && generators.contains(&"ycsb"), "{generators:?}");
+    let zipf = lines.iter().find(|line| line.get("generator").is_some_and(|name| name == "zipf"));
+    let theta = zipf.expect("just seen")["parameters"].as_array().expect("a list").iter();
+    assert!(theta.clone().any(|parameter| parameter["name"] == "theta" && parameter["default"] == "0.99"));
+    let tables = floe_ok(&["trace", "formats"]);
+    for name in formats.iter().chain(&generators) {
+        assert!(tables.contains(&format!("| {name} |")), "{name} is not in {tables}");
+    }
+}
+
+#[test]
+fn popularity_and_reuse_are_counted_when_asked_for() {
+    // Five keys in turn, a hundred times: all equally popular, four others between two touches of one.
+    let found = info("loop:keys=5,requests=500", &["--reuse"]);
+    assert_eq!((&found["requests"], &found["unique"]), (&500.into(), &5.into()));
+    assert_eq!(found["one_hit_share"], 0.0);
+    let distances: Vec<_> = ["reuse_p10", "reuse_p50", "reuse_p90"].map(|name| found[name].as_u64()).into();
+    assert!(distances.iter().all(|&distance| distance == distances[0]), "{found:?}");
+    assert!(matches!(distances[0], Some(4 | 5)), "{found:?}");
+    assert!(!info("loop:keys=5,requests=500", &[]).contains_key("reuse_p50"));
+}
+
+#[test]
+fn generators_stand_wherever_a_trace_may() {
+    for (spec, requests) in [
+        ("zipf", 1_000_000),
+        ("zipf:keys=100,theta=0.8,requests=5000,seed=7", 5000),
+        ("uniform:keys=100,requests=5000,block=4KiB,read=50%", 5000),
+        ("loop:keys=50,requests=5000", 5000),
+        ("scan:requests=5000", 5000),
+        ("ycsb:workload=A,keys=100,requests=5000", 5000),
+        ("mix:requests=9000+zipf:keys=100,weight=2+loop:keys=50", 9000),
+    ] {
+        let found = info(spec, &[]);
+        assert_eq!((&found["format"], &found["requests"]), (&"generated".into(), &requests.into()), "{spec}");
+    }
+}
+
+#[test]
+fn what_a_generator_does_not_understand_is_answered_with_what_it_does() {
+    for (spec, words) in [
+        ("zopf:keys=5", &["zopf", "zipf", "uniform", "loop", "scan", "mix", "ycsb"][..]),
+        ("zipf:key=5", &["\"key\"", "keys", "theta", "requests", "seed", "block", "read"]),
+        ("zipf:keys=many", &["keys", "whole number", "\"many\""]),
+        ("zipf:keys=5,keys=6", &["keys is given twice"]),
+        ("ycsb:workload=Z", &["workload", "from A to F", "\"Z\""]),
+        ("mix:requests=5", &["mix needs parts", "mix:requests=9000+"]),
+        ("mix:requests=5+zapf", &["zapf", "zipf"]),
+    ] {
+        for command in [&["trace", "info"][..], &["trace", "info", "--json"]] {
+            let said = complaint(&[command, &[spec]].concat());
+            for word in words {
+                assert!(said.contains(word), "{word} is not in what {spec} is answered: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn columns_that_cannot_be_are_answered_with_those_that_can() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.csv");
+    std::fs::write(&path, "when,what,kb\n1,a,4\n").expect("a table");
+    let found = info(text(&path), &["--columns", "time=when,key=what,size=kb,size-unit=1024"]);
+    assert_eq!((&found["format"], &found["footprint_bytes"]), (&"csv".into(), &4096.into()));
+    for (columns, words) in [
+        ("name=what", &["--columns", "\"name\"", "time, key, offset, size, op, volume"][..]),
+        ("key=who", &["t.csv", "line 1 at byte 0", "when,what,kb"]),
+    ] {
+        let said = complaint(&["trace", "info", "--columns", columns, text(&path)]);
+        assert!(words.iter().all(|word| said.contains(word)), "{said}");
+    }
+    let said = complaint(&["trace", "info", "--format", "msr", "--columns", "key=what", text(&path)]);
+    assert!(said.contains("format msr has no columns to name; csv has"), "{said}");
+}
