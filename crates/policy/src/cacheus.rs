@@ -6,6 +6,13 @@
 //! and hill climbing on the hit ratio the rate at which it does (Rodriguez et al., "Learning Cache Replacement with
 //! CACHEUS", FAST '21).
 //!
+//! Constants, the first learning rate, its random jumps and the length of the histories, half the number of entries each, are
+//! those of the authors' code. What differs from it: S is full at its limit, not one
+//! below; an entry that was hit is no longer new; a key that returns has been used once more than when it left; the rate
+//! starts to climb when the cache is full.
+//!
+//! S and Q share the cache by weight; frequencies and histories count entries.
+//!
 //! Not to be used with many cores: each hit moves its entry in two lists.
 
 use crate::frequency::FrequencyList;
@@ -22,15 +29,20 @@ const S: usize = 1;
 const SR_LRU: usize = 0;
 const CR_LFU: usize = 1;
 
-/// Share of Q at the start (section 4).
+/// Share of Q at the start (the authors' code).
 const Q_SHARE: f64 = 0.01;
-/// Bounds of the learning rate (section 3).
+/// Bounds of the learning rate (the authors' code).
 const RATE_MIN: f64 = 0.001;
 const RATE_MAX: f64 = 1.0;
 /// Steps without a better hit ratio after which the rate starts afresh.
 const PATIENCE: u32 = 10;
 /// Seed of the draws; any number does.
 const SEED: u64 = 0xf10e;
+
+/// The nearest whole number to a ratio.
+fn rounded(of: u64, to: u64) -> u64 {
+    (2 * of + to) / (2 * to)
+}
 
 /// Where an entry in Q comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,11 +75,14 @@ struct Rate {
 }
 
 impl Rate {
-    /// Counts a request and climbs once per `window` of them.
-    fn count(&mut self, hit: bool, window: usize) {
+    /// Counts a request and climbs once per `window` of them, one for each entry of a cache that is full.
+    fn count(&mut self, hit: bool, window: usize, random: &mut Random) {
+        if window == 0 {
+            return;
+        }
         self.hits += u64::from(hit);
         self.requests += 1;
-        if self.requests < window.max(1) as u64 {
+        if self.requests < window as u64 {
             return;
         }
         if self.start == 0.0 {
@@ -77,18 +92,35 @@ impl Rate {
         let hit_ratio = self.hits as f64 / self.requests as f64;
         let (gain, step) = (hit_ratio - self.hit_ratio, self.now - self.before);
         self.before = self.now;
-        if step != 0.0 {
-            let uphill = if gain / step > 0.0 { 1.0 } else { -1.0 };
+        if gain * step != 0.0 {
+            let uphill = (gain * step).signum();
             self.now = (self.now + uphill * (self.now * step).abs()).clamp(RATE_MIN, RATE_MAX);
             self.disappointments = 0;
-        } else if gain <= 0.0 {
+        } else if gain < 0.0 || hit_ratio == 0.0 {
             self.disappointments += 1;
             if self.disappointments >= PATIENCE {
                 (self.now, self.disappointments) = (self.start, 0);
+            } else if gain < 0.0 {
+                self.jump(random);
             }
         }
         self.hit_ratio = hit_ratio;
         (self.hits, self.requests) = (0, 0);
+    }
+}
+
+impl Rate {
+    /// A step in a random direction, or away from a bound.
+    fn jump(&mut self, random: &mut Random) {
+        self.now = if self.now >= RATE_MAX {
+            0.9
+        } else if self.now <= RATE_MIN {
+            0.005
+        } else if random.share() < 0.5 {
+            (self.now * 1.25).min(RATE_MAX)
+        } else {
+            (self.now * 0.75).max(RATE_MIN)
+        };
     }
 }
 
@@ -108,6 +140,8 @@ pub struct Cacheus {
     trust_in_lru: f64,
     rate: Rate,
     random: Random,
+    /// Entries there were at the last eviction: what the cache holds.
+    entries: usize,
 }
 
 impl Cacheus {
@@ -136,9 +170,9 @@ impl Cacheus {
         let (demoted, new) = (self.demoted.max(1), self.new_ghosts.max(1));
         let most = self.recency.capacity().saturating_sub(1);
         if s_too_small {
-            self.s_limit = (self.s_limit + (new / demoted).max(1)).min(most);
+            self.s_limit = (self.s_limit + rounded(new, demoted).max(1)).min(most);
         } else {
-            self.s_limit = self.s_limit.saturating_sub((demoted / new).max(1)).max(1);
+            self.s_limit = self.s_limit.saturating_sub(rounded(demoted, new).max(1)).max(1);
         }
     }
 
@@ -170,6 +204,7 @@ impl Policy for Cacheus {
             trust_in_lru: 0.5,
             rate: Rate::default(),
             random: Random::new(SEED),
+            entries: 0,
         }
     }
 }
@@ -205,7 +240,7 @@ impl Eviction for Cacheus {
         if !self.recency.contains(slot) {
             return;
         }
-        self.rate.count(true, self.tags.len());
+        self.rate.count(true, self.entries, &mut self.random);
         if self.origins[slot.index()] == Origin::Demoted {
             self.adjust_sizes(true);
         }
@@ -216,15 +251,15 @@ impl Eviction for Cacheus {
     }
 
     fn insert(&mut self, slot: Slot, access: &Access) {
-        self.rate.count(false, self.tags.len());
+        self.rate.count(false, self.entries, &mut self.random);
         let tag = Tag::of(access.hash);
         let known = self.ghosts.take_note(tag);
         let mut frequency = 1;
         if let Some((expert, left)) = known {
             frequency += left.frequency;
             if left.was_new {
-                self.adjust_sizes(false);
                 self.new_ghosts = self.new_ghosts.saturating_sub(1);
+                self.adjust_sizes(false);
             }
             self.regret(expert);
         }
@@ -244,11 +279,16 @@ impl Eviction for Cacheus {
         let rarest = self.frequency.newest_of_rarest()?;
         let expert = if self.random.share() < self.trust_in_lru { SR_LRU } else { CR_LFU };
         let victim = if expert == SR_LRU { oldest } else { rarest };
+        self.entries = self.recency.len();
         if oldest != rarest {
             let was_new = expert == SR_LRU && self.origins[victim.index()] == Origin::New;
-            self.new_ghosts = (self.new_ghosts + u64::from(was_new)).min(self.tags.len() as u64);
+            self.new_ghosts += u64::from(was_new);
             let left = Left { frequency: self.frequency.frequency(victim), was_new };
-            self.ghosts.push(expert, self.tags[victim.index()], 1, left);
+            self.ghosts.push(expert, self.tags[victim.index()], left);
+            while self.ghosts.len(expert) > (self.entries / 2).max(1) {
+                let forgotten = self.ghosts.pop_oldest(expert).is_some_and(|left| left.was_new);
+                self.new_ghosts = self.new_ghosts.saturating_sub(u64::from(forgotten));
+            }
         }
         self.remove(victim);
         Some(victim)

@@ -44,9 +44,15 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         }
     }
 
+    /// How many ghosts a list has.
+    #[inline]
+    pub(crate) fn len(&self, list: usize) -> usize {
+        self.order.size(list) as usize
+    }
+
     /// Remembers a tag as the newest of a list.
     #[inline]
-    pub(crate) fn push(&mut self, list: usize, tag: Tag, weight: u64, note: Note) {
+    pub(crate) fn push(&mut self, list: usize, tag: Tag, note: Note) {
         if self.free.is_empty() {
             let longest = (0..N).max_by_key(|&list| self.order.size(list)).unwrap_or(0);
             self.pop_oldest(if self.order.size(list) > 0 { list } else { longest });
@@ -54,7 +60,6 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         if let Some(id) = self.free.pop() {
             self.tags[id as usize] = tag;
             self.notes[id as usize] = note;
-            self.order.set_weight(Slot(id), weight as u32);
             self.order.push_head(list, Slot(id));
             if let Some(old) = self.index.insert(tag, id) {
                 // Two keys with one tag: the newer one counts.
@@ -79,13 +84,13 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         Some((self.take(tag)?, note))
     }
 
-    /// Forgets the oldest tag of a list.
+    /// Forgets the oldest tag of a list and says what was noted.
     #[inline]
-    pub(crate) fn pop_oldest(&mut self, list: usize) {
-        if let Some(id) = self.order.pop_tail(list) {
-            self.index.remove(self.tags[id.index()]);
-            self.free.push(id.0);
-        }
+    pub(crate) fn pop_oldest(&mut self, list: usize) -> Option<Note> {
+        let id = self.order.pop_tail(list)?;
+        self.index.remove(self.tags[id.index()]);
+        self.free.push(id.0);
+        Some(self.notes[id.index()])
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -4,6 +4,12 @@
 //! ghost list; a miss found there says that the expert was wrong, the more so the shorter ago it was, and its weight
 //! falls (Vietri et al., "Driving Cache Replacement with ML-based LeCaR", HotStorage '18).
 //!
+//! Constants and the length of the histories, half the number of entries each, are those of the authors' code. Among
+//! equally rare entries the one not used for longest leaves, where their code takes the lowest block number.
+//!
+//! Entries count one each whatever their weight: the experts order single entries, and an owner that needs more room asks
+//! again.
+//!
 //! Not to be used with many cores: each hit moves its entry in two lists.
 
 use crate::frequency::FrequencyList;
@@ -15,7 +21,7 @@ use crate::{About, Access, AlwaysPromote, Cursor, Eviction, List, Parameter, Par
 const LRU: usize = 0;
 const LFU: usize = 1;
 
-/// The regret of a mistake as old as the cache is large (section 3).
+/// The regret of a mistake as old as the cache is large (the paper's d is the N-th root of it).
 const DISCOUNT: f64 = 0.005;
 /// Seed of the draws; any number does.
 const SEED: u64 = 0xf10e;
@@ -39,13 +45,15 @@ pub struct LeCaR {
     learning_rate: f64,
     random: Random,
     now: u64,
+    /// Entries there were at the last eviction: what the cache holds.
+    entries: usize,
 }
 
 impl LeCaR {
     /// Learns from a miss; answers how often the key was used before.
     fn regret(&mut self, tag: Tag) -> u16 {
         let Some((expert, left)) = self.ghosts.take_note(tag) else { return 0 };
-        let age = (self.now - left.at) as f64 / self.tags.len() as f64;
+        let age = (self.now - left.at) as f64 / self.entries as f64;
         let factor = (-self.learning_rate * DISCOUNT.powf(age)).exp();
         let (lru, lfu) = (self.trust_in_lru, 1.0 - self.trust_in_lru);
         let (lru, lfu) = if expert == LRU { (lru * factor, lfu) } else { (lru, lfu * factor) };
@@ -72,6 +80,7 @@ impl Policy for LeCaR {
             learning_rate: parameters.get("rate"),
             random: Random::new(SEED),
             now: 0,
+            entries: 0,
         }
     }
 }
@@ -115,9 +124,13 @@ impl Eviction for LeCaR {
         let (oldest, rarest) = (self.recency.tail()?, self.frequency.coldest()?);
         let expert = if self.random.share() < self.trust_in_lru { LRU } else { LFU };
         let victim = if expert == LRU { oldest } else { rarest };
+        self.entries = self.recency.len();
         if oldest != rarest {
             let left = Left { at: self.now, frequency: self.frequency.frequency(victim) };
-            self.ghosts.push(expert, self.tags[victim.index()], 1, left);
+            self.ghosts.push(expert, self.tags[victim.index()], left);
+            while self.ghosts.len(expert) > (self.entries / 2).max(1) {
+                self.ghosts.pop_oldest(expert);
+            }
         }
         self.remove(victim);
         Some(victim)

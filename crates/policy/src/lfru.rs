@@ -8,6 +8,9 @@
 //! Here the sweep runs with the evictions that need it, and the window is counted in insertions, as a share of the
 //! cache.
 //!
+//! Entries count one each whatever their weight: the blocks it was made for are alike, and an owner that needs more room
+//! asks again.
+//!
 //! Not to be used for small caches, where a stretch is most of the cache.
 
 use crate::bag::{Bag, ordered_by_bag};

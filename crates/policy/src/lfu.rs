@@ -3,6 +3,8 @@
 //! Hits are counted while an entry is cached and never forgotten until it leaves; a hit moves the entry up in a list
 //! ordered by count, in constant time (Shah, Mitra, Matani, 2010).
 //!
+//! Entries count one each whatever their weight; an owner that needs more room asks again.
+//!
 //! Not to be used where popularity changes: yesterday's favourites hold their place, and on block traces it loses to
 //! everything else. It counts, above all, as a base for freezing, whose frozen part it fills with what is hit most.
 

@@ -4,6 +4,9 @@
 //! last use of keys that have left is remembered for as many keys as the cache holds (O'Neil, O'Neil, Weikum, "The
 //! LRU-K Page Replacement Algorithm", SIGMOD '93, with a correlated reference period of 0).
 //!
+//! Entries count one each whatever their weight, in the order and in the history: it tells how often a key is used, not how
+//! much room it takes. An owner that needs more room asks again.
+//!
 //! Not to be used where a hit must be cheap: each one costs a heap operation of logarithmic time.
 
 use crate::ghost::Ghosts;
@@ -84,8 +87,12 @@ impl Eviction for LruK {
     }
 
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let entries = self.by_second_last_use.len();
         let slot = self.by_second_last_use.pop()?;
-        self.ghosts.push(0, self.tags[slot.index()], 1, self.last_uses[slot.index()]);
+        self.ghosts.push(0, self.tags[slot.index()], self.last_uses[slot.index()]);
+        while self.ghosts.len(0) > entries {
+            self.ghosts.pop_oldest(0);
+        }
         Some(slot)
     }
 

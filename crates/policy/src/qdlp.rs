@@ -5,6 +5,8 @@
 //! "FIFO can be Better than LRU: the Power of Lazy Promotion and Quick Demotion", HotOS '23). The predecessor of
 //! S3-FIFO, which asks for two hits.
 //!
+//! The queues share the cache by weight; ghosts count one each, in proportion to the slots reserved.
+//!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
 use crate::ghost_table::GhostTable;

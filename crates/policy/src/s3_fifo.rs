@@ -4,6 +4,8 @@
 //! is remembered as a ghost; who comes back while remembered enters the main queue at once. The main queue is a CLOCK
 //! with two bits (Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP '23).
 //!
+//! The queues share the cache by weight; ghosts count one each, in proportion to the slots reserved.
+//!
 //! Not to be used where entries are hit twice in a burst and never again: the burst passes the filter.
 
 use crate::ghost_table::GhostTable;

@@ -4,6 +4,8 @@
 //! small pool and compete again, which brings five samples close to true LRU (Redis, `maxmemory-samples` and the
 //! eviction pool of version 3.0). Time is counted in insertions.
 //!
+//! Entries count one each whatever their weight, as in Redis; an owner that needs more room asks again.
+//!
 //! Not to be used where an eviction must be cheap: each draw is a cache miss.
 
 use crate::bag::{Bag, ordered_by_bag};

@@ -20,7 +20,7 @@ const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
 const SEQUENTIAL: usize = 2;
 
-/// The cold end of the random list whose hits are counted, as a share of the cache (section III.D).
+/// The cold end of the random list whose hits are counted, as a share of the cache: the paper's "small constant fraction".
 const BOTTOM_SHARE: f64 = 0.02;
 /// Streams followed at once; the one idle for longest is given up.
 const STREAMS: usize = 32;

@@ -4,6 +4,8 @@
 //! it is remembered in the ghost queue A1out; who comes back while remembered enters Am, an LRU list (Johnson and
 //! Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm", VLDB '94, full version).
 //!
+//! The queues share the cache by weight; ghosts count one each, in proportion to the slots reserved.
+//!
 //! Not to be used where the working set is stable and about as large as the cache: every entry has to miss twice.
 
 use crate::ghost_table::GhostTable;

@@ -299,3 +299,56 @@ fn segments_are_sized_by_weight() {
     // Slot 1 has pushed slot 0 back into the lowest segment, above slot 2 and below slot 3.
     assert_eq!(drained(order), [2, 0, 3, 1].map(Slot));
 }
+
+/// A cache that holds keys with weights, as an owner keeps its promises.
+#[derive(Clone)]
+struct MakesRoom<'a> {
+    capacity: u64,
+    requests: &'a [(u64, u32)],
+}
+
+impl Visitor for MakesRoom<'_> {
+    type Out = ();
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+        let name = P::ABOUT.name;
+        let mut order = make();
+        order.set_capacity(self.capacity);
+        order.reserve(SLOTS as usize);
+        let mut held: Vec<Option<(u64, u32)>> = vec![None; KEYS as usize];
+        let mut weight = 0;
+        order.reserve(KEYS as usize);
+        for &(key, size) in self.requests {
+            let access = access(key, size);
+            if let Some(slot) = held.iter().position(|entry| entry.is_some_and(|entry| entry.0 == key)) {
+                order.hit(Slot(slot as u32), &access);
+                continue;
+            }
+            if u64::from(size) > self.capacity {
+                continue;
+            }
+            while weight + u64::from(size) > self.capacity {
+                let victim = order.evict(Some(&access)).unwrap_or_else(|| panic!("{name} frees no room"));
+                let (_, left) = held[victim.index()].take().unwrap_or_else(|| panic!("{name} evicts twice"));
+                weight -= u64::from(left);
+            }
+            let slot = held.iter().position(Option::is_none).expect("there are as many slots as keys");
+            held[slot] = Some((key, size));
+            weight += u64::from(size);
+            order.insert(Slot(slot as u32), &access);
+            assert_eq!(order.len(), held.iter().flatten().count(), "{name}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_policy_makes_room_by_weight(
+        capacity in 1..60u64,
+        requests in proptest::collection::vec((0..KEYS, prop_oneof![1..4u32, 1..40u32]), 0..300),
+    ) {
+        every_policy(&MakesRoom { capacity, requests: &requests });
+    }
+}

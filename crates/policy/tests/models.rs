@@ -353,9 +353,156 @@ impl Model for Lru2Model {
     }
 }
 
+/// LIRS: the stack S as in the paper, with ghosts, and the queue Q of resident HIR keys. No more ghosts than entries: the
+/// oldest is forgotten, as in every implementation.
+struct LirsModel {
+    low_size: usize,
+    high_size: usize,
+    /// Newest last.
+    stack: Vec<Key>,
+    queue: VecDeque<Key>,
+    low: Vec<Key>,
+    /// In the order in which they left.
+    ghosts: VecDeque<Key>,
+}
+
+impl LirsModel {
+    fn to_top(&mut self, key: Key) {
+        self.stack.retain(|&known| known != key);
+        self.stack.push(key);
+    }
+
+    fn prune(&mut self) {
+        while let Some(&bottom) = self.stack.first() {
+            if self.low.contains(&bottom) {
+                return;
+            }
+            take(&mut self.ghosts, bottom);
+            self.stack.remove(0);
+        }
+    }
+
+    fn make_low(&mut self, key: Key) {
+        self.low.push(key);
+        self.to_top(key);
+        self.prune();
+        if self.low.len() > self.low_size {
+            let bottom = self.stack.remove(0);
+            self.low.retain(|&known| known != bottom);
+            self.queue.push_back(bottom);
+            self.prune();
+        }
+    }
+}
+
+impl Model for LirsModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if self.low.contains(&key) {
+            self.to_top(key);
+            self.prune();
+            return true;
+        }
+        let in_stack = self.stack.contains(&key);
+        if take(&mut self.queue, key) {
+            if in_stack {
+                self.make_low(key);
+            } else {
+                self.queue.push_back(key);
+                self.stack.push(key);
+            }
+            return true;
+        }
+        let size = self.low_size + self.high_size;
+        if self.low.len() + self.queue.len() == size {
+            let victim = self.queue.pop_front().unwrap_or_else(|| self.low.remove(0));
+            if self.stack.contains(&victim) {
+                if self.ghosts.len() == size
+                    && let Some(oldest) = self.ghosts.pop_front()
+                {
+                    self.stack.retain(|&known| known != oldest);
+                }
+                self.ghosts.push_back(victim);
+            }
+            self.prune();
+        }
+        let known = take(&mut self.ghosts, key);
+        self.stack.retain(|&other| other != key);
+        if known || self.low.len() < self.low_size {
+            self.make_low(key);
+        } else {
+            self.stack.push(key);
+            self.queue.push_back(key);
+        }
+        false
+    }
+}
+
+/// W-TinyLFU with a fixed window and exact counts up to 15. Counts do not age within so few requests.
+struct WTinyLfuModel {
+    size: usize,
+    window_size: usize,
+    protected_size: usize,
+    window: VecDeque<Key>,
+    probation: VecDeque<Key>,
+    protected: VecDeque<Key>,
+    uses: HashMap<Key, u64>,
+}
+
+impl WTinyLfuModel {
+    fn used(&self, key: Key) -> u64 {
+        self.uses.get(&key).copied().unwrap_or(0).min(15)
+    }
+
+    fn evict(&mut self) {
+        let candidate = (self.window.len() >= self.window_size).then(|| self.window[0]);
+        let probation_first = !self.probation.is_empty();
+        let main = if probation_first { &mut self.probation } else { &mut self.protected };
+        match (candidate, main.front().copied()) {
+            (Some(candidate), Some(victim)) => {
+                self.window.pop_front();
+                if self.used(candidate) > self.used(victim) {
+                    let main = if probation_first { &mut self.probation } else { &mut self.protected };
+                    main.pop_front();
+                    self.probation.push_back(candidate);
+                }
+            }
+            (Some(_), None) => drop(self.window.pop_front()),
+            (None, _) => drop(main.pop_front()),
+        }
+    }
+}
+
+impl Model for WTinyLfuModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        if take(&mut self.window, key) {
+            self.window.push_back(key);
+            return true;
+        }
+        let hit = take(&mut self.probation, key) || take(&mut self.protected, key);
+        *self.uses.entry(key).or_default() += u64::from(hit);
+        if hit {
+            self.protected.push_back(key);
+            while self.protected.len() > self.protected_size {
+                self.probation.extend(self.protected.pop_front());
+            }
+            return true;
+        }
+        if self.window.len() + self.probation.len() + self.protected.len() == self.size {
+            self.evict();
+        }
+        *self.uses.entry(key).or_default() += 1;
+        self.window.push_back(key);
+        while self.window.len() > self.window_size {
+            self.probation.extend(self.window.pop_front());
+        }
+        false
+    }
+}
+
 /// Asks policy and model for the same keys and compares every answer.
 struct Agrees<'a> {
     size: usize,
+    slots: usize,
     keys: &'a [Key],
     model: Box<dyn Model>,
 }
@@ -365,7 +512,8 @@ impl Visitor for Agrees<'_> {
 
     fn visit<P: Policy>(mut self, make: impl Fn() -> P) {
         let mut order = make();
-        order.reserve(self.size);
+        order.set_capacity(self.size as u64);
+        order.reserve(self.slots);
         let mut slot_of: HashMap<Key, Slot> = HashMap::new();
         for (at, &key) in self.keys.iter().enumerate() {
             let later = self.keys[at + 1..].iter().position(|&other| other == key);
@@ -399,7 +547,7 @@ impl Visitor for Agrees<'_> {
 
 fn agrees(policy: &str, size: usize, keys: &[Key], model: impl Model + 'static) {
     let choice: Choice = policy.parse().expect("the policy is registered");
-    with(&choice, Agrees { size, keys, model: Box::new(model) });
+    with(&choice, Agrees { size, slots: size, keys, model: Box::new(model) });
 }
 
 /// Requests for few keys, popular ones among them.
@@ -490,5 +638,36 @@ proptest! {
     fn lru_k_orders_by_the_last_use_but_one(keys in keys(), size in 1..16usize) {
         let model = Lru2Model { size, now: 0, entries: Vec::new(), history: VecDeque::new() };
         agrees("lru-k", size, &keys, model);
+    }
+
+    #[test]
+    fn lirs_is_a_stack_and_a_queue(keys in keys(), size in 2..16usize) {
+        let high_size = (size / 4).max(1);
+        let model = LirsModel {
+            low_size: size - high_size,
+            high_size,
+            stack: Vec::new(),
+            queue: VecDeque::new(),
+            low: Vec::new(),
+            ghosts: VecDeque::new(),
+        };
+        agrees("lirs:hir=0.25", size, &keys, model);
+    }
+
+    #[test]
+    fn w_tinylfu_asks_who_was_used_more(keys in keys(), size in 1..16usize) {
+        // So many slots that no two keys share counters and none age.
+        const SLOTS: usize = 1 << 16;
+        let model = WTinyLfuModel {
+            size,
+            window_size: (size / 4).max(1),
+            protected_size: (size as f64 * 0.75 * 0.8) as usize,
+            window: VecDeque::new(),
+            probation: VecDeque::new(),
+            protected: VecDeque::new(),
+            uses: HashMap::new(),
+        };
+        let choice: Choice = "w-tinylfu:window=0.25:adapt=0".parse().expect("the policy is registered");
+        with(&choice, Agrees { size, slots: SLOTS, keys: &keys, model: Box::new(model) });
     }
 }

@@ -213,11 +213,11 @@ impl Simulation<'_> {
 
     /// Objects take their size; one larger than the cache is not cached.
     fn by_size<P: Policy>(&self, order: &mut P, sizes: &[u32]) -> Counts {
-        order.reserve(self.stream.distinct);
         order.set_capacity(self.capacity);
         let mut cache = Weighed {
             slot_of: vec![NONE; self.stream.distinct],
             held: Vec::new(),
+            reserved: 0,
             free: Vec::new(),
             weight: 0,
             capacity: self.capacity,
@@ -285,6 +285,8 @@ struct Weighed {
     slot_of: Vec<u32>,
     /// Key and size of each slot.
     held: Vec<(u32, u32)>,
+    /// Slots that the policy has room for.
+    reserved: usize,
     free: Vec<u32>,
     weight: u64,
     capacity: u64,
@@ -306,6 +308,11 @@ impl Weighed {
         }
         let slot = self.free.pop().unwrap_or_else(|| {
             self.held.push((NONE, 0));
+            if self.held.len() > self.reserved {
+                // Policies take the number of slots for about what the cache holds.
+                self.reserved = (self.held.len() * 2).min(self.slot_of.len());
+                order.reserve(self.reserved);
+            }
             self.held.len() as u32 - 1
         });
         self.held[slot as usize] = (key, size);
