@@ -9,7 +9,7 @@ use clap::Args;
 use floe_block::{BlockCache, BlockSizes, Config, Driver, WriteMode};
 use floe_device::{Device, Pool, Ring, Role, Spec};
 use floe_export::admin::DEFAULT_ADDRESS;
-use floe_export::server::{Server, ServerConfig};
+use floe_export::server::{Bound, Server, ServerConfig};
 use floe_export::uri::Uri;
 use serde::{Deserialize, Serialize};
 
@@ -120,15 +120,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     ended
 }
 
-/// Opens devices and binds addresses. `signals` becomes readable when the server is to end.
+/// Binds addresses and opens devices. `signals` becomes readable when the server is to end.
+///
+/// What can fail without a trace comes first: opening devices may create files.
 pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> {
-    let ring = Ring::new(RING_ENTRIES).or_failure()?;
-    let pool = Pool::new(ARENA_BYTES);
-    if let Err(error) = ring.register_pool(&pool) {
-        tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
-    }
-    let backing = plan.backing.open(&ring, &pool, Role::Backing { read_only: false }).or_usage()?;
-    let cache_device = plan.cache.open(&ring, &pool, Role::Cache { size: plan.cache_bytes }).or_usage()?;
     let cache = BlockCache::new(Config {
         sizes: plan.sizes,
         cache_bytes: plan.cache_bytes,
@@ -136,10 +131,19 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         shards: plan.shards,
     })
     .or_usage()?;
+    let volume = plan.server.volume.clone();
+    let bound = Bound::bind(plan.server).or_usage()?;
+    let ring = Ring::new(RING_ENTRIES).or_failure()?;
+    let pool = Pool::new(ARENA_BYTES);
+    if let Err(error) = ring.register_pool(&pool) {
+        tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
+    }
+    let backing = plan.backing.open(&ring, &pool, Role::Backing { read_only: false }).or_usage()?;
+    let cache_device = plan.cache.open(&ring, &pool, Role::Cache { size: plan.cache_bytes }).or_usage()?;
     let volume_bytes = backing.size_bytes();
     let mut driver = Driver::new(cache, cache_device, pool.clone());
-    driver.add_volume(&plan.server.volume, backing);
-    Server::bind(plan.server, ring, pool, driver, volume_bytes, signals).or_usage()
+    driver.add_volume(&volume, backing);
+    bound.serve(ring, pool, driver, volume_bytes, signals).or_usage()
 }
 
 /// A pipe that SIGTERM and SIGINT write to: the end to keep, and the end to read.
@@ -260,5 +264,36 @@ fn cache_bytes(cache: &Spec, asked: Option<u64>) -> Result<u64, String> {
         )),
         (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
         (None, None) => Err(format!("cache-size is missing: {cache} does not exist yet")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(folder: &Path, cache_size: &str, admin: &str) -> Settings {
+        let place = |name: &str| folder.join(name).display().to_string();
+        Settings {
+            backing: Some(format!("file:{},size=1MiB", place("volume"))),
+            cache: Some(format!("file:{}", place("cache"))),
+            cache_size: Some(cache_size.into()),
+            listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
+            admin: Some(admin.into()),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_begin_leaves_no_files_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let taken = holder.local_addr().unwrap().to_string();
+        for settings in
+            [settings(folder.path(), "1MiB", &taken), settings(folder.path(), "4KiB", "127.0.0.1:0")]
+        {
+            let (_stop, signals) = std::os::unix::net::UnixStream::pair().unwrap();
+            assert!(prepare(settings.plan().unwrap(), signals.into()).is_err());
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        }
     }
 }

@@ -357,14 +357,18 @@ fn refused(volume: &Volume, changes: &[(&str, &str)], wanted: &str) {
 fn two_servers_cannot_have_the_same_files_or_socket() {
     let volume = Volume::new(&noise(18, 5 * MIB), "back");
     let server = volume.serve();
-    refused(&volume, &[], "backing.img is in use by another process");
+    refused(&volume, &[], "nbd.sock");
     refused(
         &volume,
         &[("nbd.sock", "b.sock"), ("cache.img", "b.img")],
         "backing.img is in use by another process",
     );
     std::fs::copy(volume.path("backing.img"), volume.path("b.img")).expect("a copy");
-    refused(&volume, &[("backing.img", "b.img")], "cache.img is in use by another process");
+    refused(
+        &volume,
+        &[("nbd.sock", "b.sock"), ("backing.img", "b.img")],
+        "cache.img is in use by another process",
+    );
     refused(&volume, &[("backing.img", "b.img"), ("cache.img", "c.img")], "nbd.sock");
     let mut data = vec![0; MIB];
     connect(&server.unix).read(0, &mut data).expect("the first one still serves");

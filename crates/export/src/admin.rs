@@ -5,7 +5,7 @@
 //! | `GET /status` | [`Status`](crate::status::Status) as JSON |
 //! | `GET /healthz` | `ok` |
 //! | `POST /flush` | after everything written so far is on the backing device |
-//! | `POST /stop` | at once; the server then flushes and ends |
+//! | `POST /stop` | when requests under way and the last flush have ended, just before the server does |
 //!
 //! `Conversation` is the server's side of one connection, without I/O: bytes in, one `Command`, one answer, and the
 //! connection closes. [`client`] is the other side, for `floe status`, `flush` and `stop`.

@@ -82,6 +82,8 @@ pub struct Server {
     touched: Vec<u32>,
     phase: Phase,
     accept_again: Option<(Instant, Vec<Token>)>,
+    /// The last attempt to accept a client failed; the first of a row is worth a line in the log.
+    refusing: bool,
     clean_at: Instant,
     begun: Instant,
     reads: Latencies,
@@ -89,20 +91,20 @@ pub struct Server {
     last_flush: Result<(), Fault>,
 }
 
-impl Server {
-    /// Binds all addresses. `signal` becomes readable when the server is to end. The driver's only volume is served.
+/// Addresses that are bound, before there are devices to serve: a server that cannot listen shall not create files.
+pub struct Bound {
+    config: ServerConfig,
+    listeners: Vec<Listener>,
+    admin_listener: Rc<OwnedFd>,
+    admin_address: String,
+}
+
+impl Bound {
+    /// Binds all addresses of `config`.
     ///
     /// # Errors
-    /// When an address cannot be bound or the volume's name is unusable.
-    pub fn bind(
-        config: ServerConfig,
-        ring: Ring,
-        pool: Pool,
-        driver: Driver,
-        volume_bytes: u64,
-        signal: OwnedFd,
-    ) -> Result<Self, ServeError> {
-        let exports = Arc::new(Exports::new(vec![Export::new(config.volume.clone(), volume_bytes)])?);
+    /// When an address cannot be bound or may not be.
+    pub fn bind(config: ServerConfig) -> Result<Self, ServeError> {
         let listeners = config.listen.iter().map(|uri| Listener::bind(uri, config.insecure));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
@@ -111,8 +113,26 @@ impl Server {
         if !config.insecure && !admin_address.ip().is_loopback() {
             return Err(ServeError::AdminExposed { address: config.admin });
         }
+        let admin_listener = Rc::new(OwnedFd::from(admin_listener));
+        Ok(Self { listeners, admin_listener, admin_address: admin_address.to_string(), config })
+    }
+
+    /// A server of the driver's only volume. `signal` becomes readable when the server is to end.
+    ///
+    /// # Errors
+    /// When the volume's name is unusable.
+    pub fn serve(
+        self,
+        ring: Ring,
+        pool: Pool,
+        driver: Driver,
+        volume_bytes: u64,
+        signal: OwnedFd,
+    ) -> Result<Server, ServeError> {
+        let Self { config, listeners, admin_listener, admin_address } = self;
+        let exports = Arc::new(Exports::new(vec![Export::new(config.volume.clone(), volume_bytes)])?);
         let now = Instant::now();
-        Ok(Self {
+        Ok(Server {
             sockets: Sockets::new(&ring),
             ring,
             pool,
@@ -120,8 +140,8 @@ impl Server {
             volume: VolumeId(0),
             exports,
             listeners,
-            admin_listener: Rc::new(admin_listener.into()),
-            admin_address: admin_address.to_string(),
+            admin_listener,
+            admin_address,
             signal: Rc::new(signal),
             sessions: Slots::default(),
             admin_sessions: Slots::default(),
@@ -129,6 +149,7 @@ impl Server {
             touched: Vec::new(),
             phase: Phase::Serving,
             accept_again: None,
+            refusing: false,
             clean_at: now + config.flush_interval,
             begun: now,
             reads: Latencies::new(),
@@ -137,7 +158,9 @@ impl Server {
             config,
         })
     }
+}
 
+impl Server {
     /// What clients connect to.
     pub fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
         self.listeners
@@ -165,11 +188,11 @@ impl Server {
             self.sockets.poll(&mut arrived);
             self.driver.advance();
             self.driver.take_answers(&mut answers);
-            let busy = !arrived.is_empty() || !answers.is_empty();
+            let mut busy = !arrived.is_empty() || !answers.is_empty();
             arrived.drain(..).for_each(|completion| self.take_in(completion));
             answers.drain(..).for_each(|answer| self.hand_out(answer));
             self.pump_touched();
-            self.watch_the_clock();
+            busy |= self.watch_the_clock();
             if self.has_ended() {
                 break;
             }
@@ -193,7 +216,7 @@ impl Server {
     fn take_in(&mut self, completion: SocketCompletion) {
         let token = Token::decode(completion.token);
         match (token, completion.result) {
-            (Token::Signal, _) => self.signalled(),
+            (Token::Signal, result) => self.signalled(&result),
             (Token::Accept(_) | Token::AcceptAdmin, result) => self.accepted(token, result),
             (Token::Receive(index), Ok(SocketOutcome::Received(bytes))) => {
                 let received = self.sessions[index].received(bytes);
@@ -221,20 +244,31 @@ impl Server {
     }
 
     fn accepted(&mut self, token: Token, result: std::io::Result<SocketOutcome>) {
-        if self.phase != Phase::Serving {
+        // While the server ends it can still be asked how far it is.
+        let welcome = match self.phase {
+            Phase::Serving => true,
+            Phase::Finishing { .. } | Phase::Flushing => token == Token::AcceptAdmin,
+            Phase::Telling => false,
+        };
+        if !welcome {
             return;
         }
         match result {
             Ok(SocketOutcome::Accepted(socket)) if token == Token::AcceptAdmin => self.greet_admin(socket),
             Ok(SocketOutcome::Accepted(socket)) => {
-                let _ = sockopt::set_tcp_nodelay(&socket, true); // a Unix socket has no such option
+                // A Unix socket has no such options; keepalive finds out that a client's machine is gone.
+                let _ = sockopt::set_tcp_nodelay(&socket, true);
+                let _ = sockopt::set_socket_keepalive(&socket, true);
+                self.refusing = false;
                 let index = self.sessions.insert(Session::new(socket, &self.exports, &self.pool));
                 tracing::debug!(client = index, "connected");
                 self.touched.push(index);
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if !std::mem::replace(&mut self.refusing, true) {
+                    tracing::warn!(%error, "cannot accept connections");
+                }
                 let due = Instant::now() + ACCEPT_PAUSE;
                 self.accept_again.get_or_insert((due, Vec::new())).1.push(token);
                 return;
@@ -369,16 +403,17 @@ impl Server {
         }
     }
 
-    fn signalled(&mut self) {
+    fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {
         if self.phase == Phase::Serving {
             self.begin_end();
         } else {
             let dirty_bytes = self.driver.stats().dirty_bytes;
             tracing::warn!(dirty_bytes, "still flushing; kill -9 would lose what is dirty");
         }
-        let mut byte = [0; 16];
-        let _ = rustix::io::read(&self.signal, &mut byte); // what is in the pipe has been understood
-        self.sockets.readable(Token::Signal.encode(), &Rc::clone(&self.signal));
+        let mut bytes = [0; 16]; // understood already
+        if result.is_ok() && rustix::io::read(&self.signal, &mut bytes).is_ok_and(|bytes| bytes > 0) {
+            self.sockets.readable(Token::Signal.encode(), &Rc::clone(&self.signal));
+        } // else nobody is left to signal, and that would be readable for ever
     }
 
     /// Takes no new requests from now on.
@@ -391,9 +426,10 @@ impl Server {
         }
     }
 
-    /// Does what is due by time.
-    fn watch_the_clock(&mut self) {
+    /// Does what is due by time, and the end's next step; says whether the cache was given something to do.
+    fn watch_the_clock(&mut self) -> bool {
         let now = Instant::now();
+        let mut gave = false;
         if self.accept_again.as_ref().is_some_and(|(due, _)| *due <= now) {
             let (_, tokens) = self.accept_again.take().expect("just seen");
             tokens.into_iter().for_each(|token| self.accept(token));
@@ -401,7 +437,7 @@ impl Server {
         if now >= self.clean_at {
             self.clean_at = now + self.config.flush_interval;
             self.driver.clean();
-            self.driver.advance();
+            gave = true;
         }
         if let Phase::Finishing { until } = self.phase {
             let waiting: Vec<u32> = self
@@ -413,12 +449,13 @@ impl Server {
             if waiting.is_empty() {
                 self.phase = Phase::Flushing;
                 self.flush_for(Origin::LastFlush);
-                self.driver.advance();
+                gave = true;
             } else if now >= until {
                 waiting.into_iter().for_each(|index| self.break_off(index));
                 self.phase = Phase::Finishing { until: now + GRACE };
             }
         }
+        gave
     }
 
     /// When to look at the clock again; `None` when only I/O can bring news.

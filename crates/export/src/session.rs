@@ -42,7 +42,7 @@ pub(crate) enum Want {
     Serve(Request),
     /// The write's payload is complete: serve it.
     ServeWrite(Request, Buffer),
-    /// Receive at least one byte, or all of it, into the slice, and report to [`Session::received`].
+    /// Receive at least one byte, or if possible all of it, into the slice, and report to [`Session::received`].
     Receive { into: Slice, whole: bool },
     /// Nothing until replies have left.
     Pause,
@@ -165,16 +165,15 @@ impl Session {
     /// So many bytes arrived where the last [`Want::Receive`] said; none means the client hung up.
     pub(crate) fn received(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         self.receiving = false;
-        if let Some(incoming) = &mut self.incoming {
+        if self.ended {
+            // Nobody listens any more, also not to the payload of a write that `end` has dropped.
+        } else if bytes == 0 {
+            self.end();
+            return self.connection.end_of_input();
+        } else if let Some(incoming) = &mut self.incoming {
+            // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the rest.
             incoming.received += bytes;
             self.connection.payload_received(bytes);
-            if incoming.received < incoming.into.len() {
-                self.end(); // all of it was asked for: the client has hung up in its middle
-                return self.connection.end_of_input();
-            }
-        } else if bytes == 0 {
-            self.ended = true;
-            return self.connection.end_of_input();
         } else {
             self.input.resize(bytes, 0);
             self.used = 0;
@@ -250,7 +249,7 @@ impl Session {
     /// Takes no further requests; those complete are answered.
     pub(crate) fn end(&mut self) {
         self.ended = true;
-        if let Some(incoming) = self.incoming.take() {
+        if let Some(incoming) = self.incoming.take_if(|incoming| incoming.received < incoming.into.len()) {
             self.serving -= 1;
             self.bytes -= bytes_of(&incoming.request);
         }
@@ -284,5 +283,61 @@ fn bytes_of(request: &Request) -> usize {
     match request.command {
         Command::Read | Command::Write => request.length as usize,
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::export::Export;
+    use crate::nbd::wire::{REQUEST_MAGIC, command};
+
+    /// A session after the handshake, with a write of `length` bytes given out and its payload asked for.
+    fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
+        let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
+        let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut session = Session::new(socket.into(), &exports, pool);
+        let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
+        input.extend(REQUEST_MAGIC.to_be_bytes());
+        input.extend([0, 0]);
+        input.extend(command::WRITE.to_be_bytes());
+        input.extend([0; 16]);
+        input.extend(length.to_be_bytes());
+        let Ok(Some(Want::Receive { into, whole: false })) = session.next() else { panic!("{session:?}") };
+        into.slice(0..input.len()).copy_from(&input);
+        session.received(input.len()).unwrap();
+        let Ok(Some(Want::Serve(request))) = session.next() else { panic!("{session:?}") };
+        let buffer = pool.allocate(length as usize);
+        let payload = buffer.whole();
+        session.begin_payload(request, buffer, payload);
+        let Ok(Some(Want::Receive { into, whole: true })) = session.next() else { panic!("{session:?}") };
+        (session, into)
+    }
+
+    #[test]
+    fn a_payload_that_comes_in_pieces_is_received_to_its_end() {
+        let pool = Pool::new(0);
+        let (mut session, into) = session_receiving(100_000, &pool);
+        assert_eq!(into.len(), 100_000);
+        session.received(99_999).unwrap();
+        let Ok(Some(Want::Receive { into, .. })) = session.next() else { panic!("{session:?}") };
+        assert_eq!(into.len(), 1);
+        session.received(1).unwrap();
+        assert!(matches!(session.next(), Ok(Some(Want::ServeWrite(..)))));
+    }
+
+    #[test]
+    fn at_the_end_a_complete_write_is_served_and_half_a_one_is_not() {
+        let pool = Pool::new(0);
+        let (mut session, _) = session_receiving(100_000, &pool);
+        session.received(100_000).unwrap();
+        session.end();
+        assert!(matches!(session.next(), Ok(Some(Want::ServeWrite(..)))));
+
+        let (mut session, _) = session_receiving(100_000, &pool);
+        session.end();
+        session.received(99_999).unwrap();
+        assert!(matches!(session.next(), Ok(Some(Want::End))));
+        assert_eq!((session.serving, session.bytes), (0, 0));
     }
 }

@@ -49,10 +49,10 @@ pub fn flush(address: &str) -> Result<(), AdminError> {
     ask(address, "POST", "/flush").map(drop)
 }
 
-/// Tells the server to flush and end.
+/// Tells the server to flush and end, and waits until it has flushed.
 ///
 /// # Errors
-/// When no server answers.
+/// When no server answers, or it leaves dirty data behind.
 pub fn stop(address: &str) -> Result<(), AdminError> {
     ask(address, "POST", "/stop").map(drop)
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use floe_block::Fault;
 use floe_device::{Buffer, SocketOutcome};
+use rustix::net::{Shutdown, shutdown};
 
 use super::{Origin, Phase, Server, Token};
 use crate::admin::{Command, Conversation, Heard, answer};
@@ -18,6 +19,8 @@ pub(super) struct AdminSession {
     socket: Rc<OwnedFd>,
     buffer: Buffer,
     conversation: Conversation,
+    /// A receive is under way; otherwise an answer is, or what is to be answered.
+    listening: bool,
     /// To be told when the server has ended.
     stopping: bool,
 }
@@ -28,6 +31,7 @@ impl Server {
             socket: Rc::new(socket),
             buffer: self.pool.allocate(RECEIVE_BYTES),
             conversation: Conversation::default(),
+            listening: false,
             stopping: false,
         };
         let index = self.admin_sessions.insert(session);
@@ -35,7 +39,8 @@ impl Server {
     }
 
     fn listen_to_admin(&mut self, index: u32) {
-        let session = &self.admin_sessions[index];
+        let session = &mut self.admin_sessions[index];
+        session.listening = true;
         let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
         self.sockets.receive(Token::ReceiveAdmin(index).encode(), &socket, into, false);
     }
@@ -49,6 +54,7 @@ impl Server {
             }
         };
         let session = &mut self.admin_sessions[index];
+        session.listening = false;
         let heard = session.conversation.hear(&session.buffer.slice(0..bytes).to_vec());
         match heard {
             Heard::More => self.listen_to_admin(index),
@@ -76,17 +82,16 @@ impl Server {
         self.tell_admin(index, &told);
     }
 
-    /// Tells everyone who asked for the end how it went, and drops everyone else.
+    /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for nothing yet.
     pub(super) fn tell_stopped(&mut self) {
         let problem = self.last_flush.map_err(|fault| format!("the last flush failed: {fault}"));
         let told = answer(Command::Stop, problem.as_ref().map(|()| "stopped\n").map_err(String::as_str));
         for index in self.admin_sessions.indices() {
-            if std::mem::take(&mut self.admin_sessions[index].stopping) {
+            let session = &mut self.admin_sessions[index];
+            if std::mem::take(&mut session.stopping) {
                 self.tell_admin(index, &told);
-            } else {
-                // A receive may be under way; when it ends there is nobody left to speak to.
-                let _ =
-                    rustix::net::shutdown(&self.admin_sessions[index].socket, rustix::net::Shutdown::Both);
+            } else if session.listening {
+                let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
             }
         }
     }

@@ -1,0 +1,259 @@
+//! A server in a thread, devices that can be looked at, and a client that speaks bytes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use floe_block::{BlockCache, Config, Driver, WriteMode};
+use floe_device::{Completion, Device, MemoryDevice, Operation, Pool, Ring};
+use floe_export::admin::client as admin;
+use floe_export::nbd::client::{Client, Options};
+use floe_export::server::{Bound, ServeError, ServerConfig};
+use floe_export::status::Status;
+use floe_export::uri::{Address, Uri};
+
+/// Size of the volume.
+pub(crate) const VOLUME: usize = 64 << 20;
+const CACHE: u64 = 4 << 20;
+
+/// Long enough for any machine; only keeps a broken server from hanging the tests.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A server in a thread of its own.
+pub(crate) struct Rig {
+    /// Over a Unix socket and over TCP.
+    pub(crate) uris: Vec<Uri>,
+    pub(crate) admin: String,
+    /// Written to, it ends the server.
+    pub(crate) signal: UnixStream,
+    thread: JoinHandle<(Result<(), ServeError>, Vec<u8>)>,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    pub(crate) fn start(mode: WriteMode) -> Self {
+        Self::on(mode, |memory| Box::new(memory))
+    }
+
+    /// `wrap` makes the backing device out of the memory that [`Rig::join`] gives back.
+    pub(crate) fn on(
+        mode: WriteMode,
+        wrap: impl FnOnce(MemoryDevice) -> Box<dyn Device> + Send + 'static,
+    ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = ServerConfig {
+            volume: "floe".into(),
+            listen: vec![
+                format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
+                "nbd://127.0.0.1:0".parse().unwrap(),
+            ],
+            admin: "127.0.0.1:0".into(),
+            insecure: false,
+            flush_interval: Duration::from_secs(3600),
+            cache_bytes: CACHE,
+        };
+        let (signal, signals) = UnixStream::pair().unwrap();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let (ring, pool) = (Ring::new(64).unwrap(), Pool::new(4 << 20));
+            let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
+            let cache = BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2) }).unwrap();
+            let mut driver = Driver::new(cache, Box::new(MemoryDevice::new(CACHE)), pool.clone());
+            let memory = MemoryDevice::new(VOLUME as u64);
+            driver.add_volume("floe", wrap(memory.clone()));
+            let bound = Bound::bind(config).unwrap();
+            let server = bound.serve(ring, pool, driver, VOLUME as u64, signals.into()).unwrap();
+            tell.send((server.uris().collect(), server.admin_address().to_owned())).unwrap();
+            let result = server.run();
+            let mut bytes = vec![0; VOLUME];
+            memory.read_at(0, &mut bytes);
+            (result, bytes)
+        });
+        let (uris, admin) = told.recv_timeout(PATIENCE).unwrap();
+        Self { uris, admin, signal, thread, _folder: folder }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client_on(0)
+    }
+
+    pub(crate) fn client_on(&self, which: usize) -> Client {
+        let options = Options { timeout: Some(PATIENCE), ..Options::default() };
+        Client::connect_with(&self.uris[which % self.uris.len()], &options).unwrap()
+    }
+
+    /// A TCP connection on which nothing has been said.
+    pub(crate) fn stranger(&self) -> TcpStream {
+        let Address::Tcp { host, port } = &self.uris[1].address else { panic!("{:?}", self.uris) };
+        let stream = TcpStream::connect((host.as_str(), *port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// A TCP connection after a handshake, with simple replies.
+    pub(crate) fn raw(&self) -> TcpStream {
+        let mut stream = self.stranger();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        let mut hello = vec![0, 0, 0, 3];
+        hello.extend_from_slice(b"IHAVEOPT\0\0\0\x01\0\0\0\x04floe");
+        stream.write_all(&hello).unwrap();
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).unwrap();
+        stream
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        admin::status(&self.admin).unwrap()
+    }
+
+    /// Waits until the status is as wanted.
+    pub(crate) fn wait_for(&self, wanted: impl Fn(&Status) -> bool) -> Status {
+        patiently(|| Some(self.status()).filter(&wanted))
+    }
+
+    pub(crate) fn tell_to_end(&self) {
+        (&self.signal).write_all(&[1]).unwrap();
+    }
+
+    /// The end of the server, and what is on the backing device then.
+    pub(crate) fn join(self) -> (Result<(), ServeError>, Vec<u8>) {
+        patiently(|| self.thread.is_finished().then_some(()));
+        self.thread.join().unwrap()
+    }
+
+    /// Ends the server well; what is on the backing device then.
+    pub(crate) fn end(self) -> Vec<u8> {
+        self.tell_to_end();
+        let (result, bytes) = self.join();
+        result.unwrap();
+        bytes
+    }
+}
+
+/// Tries until there is something.
+pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(there) = attempt() {
+            return there;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing came of it");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A request's header.
+pub(crate) fn header(command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&[0, 0]);
+    bytes.extend_from_slice(&command.to_be_bytes());
+    bytes.extend_from_slice(&cookie.to_be_bytes());
+    bytes.extend_from_slice(&offset.to_be_bytes());
+    bytes.extend_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// Reads a simple reply; its error code and cookie.
+pub(crate) fn simple_reply(stream: &mut TcpStream) -> (u32, u64) {
+    let mut reply = [0; 16];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());
+    (u32::from_be_bytes(reply[4..8].try_into().unwrap()), u64::from_be_bytes(reply[8..].try_into().unwrap()))
+}
+
+/// Reads until the other side hangs up, by whatever means.
+pub(crate) fn drained(stream: &mut impl Read) -> Vec<u8> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return bytes,
+            Ok(more) => bytes.extend_from_slice(&piece[..more]),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return bytes,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut random = Random(seed);
+    (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
+}
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// A gate in front of a device: while it is shut, what is submitted waits.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Gate {
+    shut: Arc<AtomicBool>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Gate {
+    pub(crate) fn shut(&self) {
+        self.shut.store(true, SeqCst);
+    }
+
+    pub(crate) fn open(&self) {
+        self.shut.store(false, SeqCst);
+    }
+
+    /// Waits until so many operations stand before the gate.
+    pub(crate) fn wait_for(&self, operations: usize) {
+        patiently(|| (self.waiting.load(SeqCst) >= operations).then_some(()));
+    }
+
+    pub(crate) fn before(&self, device: impl Device + 'static) -> Box<dyn Device> {
+        Box::new(Gated { device, gate: self.clone(), held: Vec::new() })
+    }
+}
+
+struct Gated<D> {
+    device: D,
+    gate: Gate,
+    held: Vec<Operation>,
+}
+
+impl<D: Device> Device for Gated<D> {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        self.held.push(operation);
+        self.gate.waiting.store(self.held.len(), SeqCst);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        if !self.gate.shut.load(SeqCst) {
+            self.held.drain(..).for_each(|operation| self.device.submit(operation));
+            self.gate.waiting.store(0, SeqCst);
+        }
+        self.device.poll(done);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let soon = (!self.held.is_empty()).then(|| Instant::now() + Duration::from_millis(1));
+        [soon, self.device.next_due()].into_iter().flatten().min()
+    }
+}
