@@ -11,7 +11,7 @@ use crate::geometry::{BlockSizes, Class, Sectors};
 ///
 /// `cached_until` is asked for positions in ascending order and answers with the end of the cached block that
 /// covers the position, if there is one.
-pub fn missing_intervals(
+pub(crate) fn missing_intervals(
     sizes: &BlockSizes,
     range: &Sectors,
     mut cached_until: impl FnMut(u64) -> Option<u64>,
@@ -38,7 +38,7 @@ pub fn missing_intervals(
 /// # Panics
 /// When the interval is empty or not made of smallest blocks.
 #[inline]
-pub fn largest_fitting(sizes: &BlockSizes, interval: &Sectors) -> Class {
+pub(crate) fn largest_fitting(sizes: &BlockSizes, interval: &Sectors) -> Class {
     let fits = |class: &Class| {
         let size = sizes.sectors(*class);
         interval.start.is_multiple_of(size) && interval.start + size <= interval.end
@@ -46,28 +46,28 @@ pub fn largest_fitting(sizes: &BlockSizes, interval: &Sectors) -> Class {
     sizes.classes().rev().find(fits).expect("an interval is made of whole smallest blocks")
 }
 
-/// Algorithm 2: the blocks that fill `interval`, in address order.
-pub fn greedy_blocks<'a>(
-    sizes: &'a BlockSizes,
-    interval: &Sectors,
-) -> impl Iterator<Item = (u64, Class)> + 'a {
-    let mut left = interval.clone();
-    std::iter::from_fn(move || {
-        if left.is_empty() {
-            return None;
-        }
-        let class = largest_fitting(sizes, &left);
-        let start = left.start;
-        left.start += sizes.sectors(class);
-        Some((start, class))
-    })
-}
-
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init)] // lists of one interval are meant
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Algorithm 2: the blocks that fill `interval`, in address order.
+    fn greedy_blocks<'a>(
+        sizes: &'a BlockSizes,
+        interval: &Sectors,
+    ) -> impl Iterator<Item = (u64, Class)> + 'a {
+        let mut left = interval.clone();
+        std::iter::from_fn(move || {
+            if left.is_empty() {
+                return None;
+            }
+            let class = largest_fitting(sizes, &left);
+            let start = left.start;
+            left.start += sizes.sectors(class);
+            Some((start, class))
+        })
+    }
 
     /// Sectors of 4 KiB from KiB.
     fn kib(range: std::ops::Range<u64>) -> Sectors {

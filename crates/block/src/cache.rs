@@ -246,7 +246,6 @@ impl<E: Ranked + Default> BlockCache<E> {
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes += directory.sector_metadata_bytes();
         }
-        stats.cache_bytes = stats.blocks.iter().map(|(bytes, blocks)| bytes * blocks).sum();
         stats
     }
 

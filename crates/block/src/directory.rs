@@ -55,13 +55,6 @@ pub(crate) enum Room {
     Empty(u32),
 }
 
-/// What a directory has done since it was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) blocks_replaced: u64,
-    pub(crate) groups_emptied: u64,
-}
-
 /// The mapping of one shard.
 #[derive(Debug)]
 pub(crate) struct Directory<E = Lru> {
@@ -83,7 +76,6 @@ pub(crate) struct Directory<E = Lru> {
     valid: Bits,
     dirty_bits: Bits,
     dirty: BTreeMap<Extent, Block>,
-    pub(crate) tally: Tally,
 }
 
 impl<E: Ranked + Default> Directory<E> {
@@ -109,7 +101,6 @@ impl<E: Ranked + Default> Directory<E> {
             valid: Bits::new(used),
             dirty_bits: Bits::new(used),
             dirty: BTreeMap::new(),
-            tally: Tally::default(),
             sizes,
         }
     }
@@ -313,7 +304,6 @@ impl<E: Ranked + Default> Directory<E> {
             if self.grouped() {
                 self.group_order.access(Slot(self.group(block)));
             }
-            self.tally.blocks_replaced += 1;
             return block;
         }
         if let Room::Empty(group) = room {
@@ -376,7 +366,6 @@ impl<E: Ranked + Default> Directory<E> {
         self.first_slots[group as usize] = NONE;
         self.group_order.remove(Slot(group));
         self.free_groups.push(group);
-        self.tally.groups_emptied += 1;
     }
 
     /// Makes the arrays cover every slot in use.

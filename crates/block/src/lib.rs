@@ -22,7 +22,6 @@ mod runs;
 mod shard;
 mod stats;
 
-pub use allocate::{greedy_blocks, largest_fitting, missing_intervals};
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver};
 pub use geometry::{

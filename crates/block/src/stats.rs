@@ -17,6 +17,10 @@ pub struct Counters {
     pub cache_write_bytes: u64,
     /// Blocks made since the start, by size.
     pub blocks_allocated: [u64; MOST_CLASSES],
+    /// Blocks whose place was given to another block of the same size.
+    pub blocks_replaced: u64,
+    /// Groups emptied to make room.
+    pub groups_emptied: u64,
     /// Reads served from the buffer of another client's fetch.
     pub joined_reads: u64,
     /// Blocks not made because everything cold was in use.
@@ -34,6 +38,8 @@ impl AddAssign<&Counters> for Counters {
         for (sum, blocks) in self.blocks_allocated.iter_mut().zip(other.blocks_allocated) {
             *sum += blocks;
         }
+        self.blocks_replaced += other.blocks_replaced;
+        self.groups_emptied += other.groups_emptied;
         self.joined_reads += other.joined_reads;
         self.stores_without_room += other.stores_without_room;
         self.cache_errors += other.cache_errors;
@@ -83,8 +89,6 @@ pub struct Stats {
     pub block_metadata_bytes: u64,
     /// Memory held for valid and dirty bits.
     pub sector_metadata_bytes: u64,
-    /// Cache space in use for groups, in bytes.
-    pub cache_bytes: u64,
 }
 
 impl Stats {

@@ -102,6 +102,7 @@ fn print(status: &Status) {
         blocks.add_row(vec![output::bytes(count.block_bytes), count.blocks.to_string(), total]);
     }
     output::print_table(&blocks);
+    println!("replaced {} blocks in place, emptied {} groups", status.blocks_replaced, status.groups_emptied);
     println!(
         "valid {} of {}, dirty {}, metadata {}",
         output::bytes(status.valid_bytes),

@@ -85,6 +85,10 @@ pub struct Status {
     pub trim_requests: u64,
     /// Requests answered with an error.
     pub errors: u64,
+    /// Blocks whose place was given to another block of the same size.
+    pub blocks_replaced: u64,
+    /// Groups emptied to make room.
+    pub groups_emptied: u64,
     /// Reads served from another client's fetch.
     pub joined_reads: u64,
     /// Bytes read from the backing device.
@@ -152,6 +156,8 @@ impl Status {
             flush_requests: requests.flushes,
             trim_requests: requests.trims,
             errors: requests.errors,
+            blocks_replaced: counters.blocks_replaced,
+            groups_emptied: counters.groups_emptied,
             joined_reads: counters.joined_reads,
             backing_read_bytes: counters.backing_read_bytes,
             backing_write_bytes: counters.backing_write_bytes,

@@ -10,7 +10,7 @@ use floe_policy::Ranked;
 use super::Shard;
 use super::task::{Because, Part, Step, common};
 use crate::allocate::largest_fitting;
-use crate::directory::Block;
+use crate::directory::{Block, Room};
 use crate::geometry::{Place, Sectors};
 use crate::locks::TaskId;
 use crate::order::Order;
@@ -110,6 +110,8 @@ impl<E: Ranked + Default> Shard<E> {
             self.directory.victims(room).filter(|&block| self.directory.is_dirty(block)).collect();
         if dirty.is_empty() {
             self.counters.blocks_allocated[class.0 as usize] += 1;
+            self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
+            self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
             return Placed::At(self.directory.allocate(volume, interval.start, class, room));
         }
         self.tasks[id as usize].step = Step::Room;
