@@ -52,7 +52,8 @@ const EXAMPLES: &str = "\
 Examples:
   floe trace info disk.vscsi src1_0.csv.gz
   floe trace info --as-blocks --json P2.lis.zst
-  floe trace info --format le64 --skip-bad keys.bin";
+  floe trace info --format le64 --skip-bad keys.bin
+  floe trace info --columns time=when,time-unit=ms,key=obj,size=kb,size-unit=1024 mine.csv";
 
 fn format_help() -> String {
     format!("Format of the trace, where its content does not tell: {}", Format::names())

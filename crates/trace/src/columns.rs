@@ -62,9 +62,9 @@ impl TimeUnit {
 
 /// Names of a table's columns, and their units, where its header does not tell by itself.
 ///
-/// Parses from pairs such as `time=when,time-unit=ms,key=obj,size=kb,size-unit=1024`. Roles are `time`, `key`, `offset`, `size`,
-/// `op` and `volume`, each the name of a column in the header; `time-unit` is `s`, `ms`, `us`, `100ns` or `ns`, and
-/// `offset-unit` and `size-unit` are bytes.
+/// Parses from pairs such as `time=when,time-unit=ms,key=obj,size=kb,size-unit=1024`. Roles are `time`, `key`, `offset`,
+/// `size`, `op` and `volume`, each with the name of a column in the header; `time-unit` is `s`, `ms`, `us`, `100ns` or
+/// `ns`, and `offset-unit` and `size-unit` are bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Columns {
     names: [Option<String>; ROLES.len()],

@@ -156,6 +156,20 @@ fn a_malformed_line_of_a_table_names_its_column() {
 }
 
 #[test]
+fn a_bad_line_of_a_table_settles_nothing() {
+    // Neither a line of words that may name columns is another header, nor a bad time one in seconds.
+    let text = b"op,key\nget,a\nfly,object\nget,b\n";
+    assert_eq!(
+        error(text, &given("csv")),
+        "t: line 3 at byte 13: expected an operation in column 1, found \"fly\""
+    );
+    let text = b"time,key\nnever,a\n1700000000000,b\n1700000000001,c\n";
+    let mut trace = open(text, &lenient("csv")).unwrap();
+    assert_eq!(trace.by_ref().map(|request| request.unwrap().time_ns).collect::<Vec<_>>(), [0, 1_000_000]);
+    assert_eq!(trace.skipped(), 1);
+}
+
+#[test]
 fn a_text_trace_cut_at_any_byte_gives_the_requests_before_and_at_most_one_error() {
     let requests = requests(3);
     for name in ["blkparse", "csv", "fiu"] {

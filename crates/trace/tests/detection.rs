@@ -89,6 +89,7 @@ fn text_in_several_columns_is_not_taken_for_plain_keys() {
 fn a_table_is_known_by_its_header_unless_a_format_knows_the_very_header() {
     for text in [
         "key;op\na;get\n",
+        "\u{feff}key,size\r\na,1\r\n",
         "#ts\tid\tsize\n1\tx\t9\n",
         "\"LBA\",\"Length\"\n8,4096\n",
         "Timestamp_us,Volume,Offset (bytes),Size,rw\n5,a,0,512,W\n",

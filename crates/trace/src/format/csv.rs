@@ -1,22 +1,13 @@
 //! Any table with a header: columns are found by name, separated by commas, semicolons or tabs.
 //!
-//! Names are compared without regard to case and to anything but letters and digits, and a unit may follow: `time_us`,
-//! `Offset (bytes)`. A key makes a trace of objects, or of keys where there is no size; an offset and a
-//! size make disk I/O. Where a header has both, the key wins, unless it is only called `id`. [`Columns`] says what the header does
-//! not.
+//! Names are compared without regard to case and to anything but letters and digits, and a unit may follow:
+//! `time_us`, `Offset (bytes)`. [`aliases`] and [`sector_aliases`] list them, docs/trace-format.md tells users. A key makes
+//! a trace of objects, or of keys where there is no size; an offset and a size make disk I/O. Where a header has both,
+//! the key wins, unless it is only called `id`. [`Columns`] says what the header does not.
 //!
-//! | role | names | without it |
-//! |---|---|---|
-//! | time | time, timestamp, ts, datetime, arrivaltime, optime, reqtime, clock | 0 |
-//! | key | key, obj, object, objid, objectid, cachekey, itemid, blockid, url, id | – |
-//! | offset | offset, byteoffset, address; in sectors: lba, lbn, sector, startsector, startlba | – |
-//! | size | size, bytes, length, len, objsize, objectsize, iosize, reqsize; in sectors: sectors, nsectors, sectorcount | 1 |
-//! | op | op, operation, optype, opcode, type, iotype, rw, command, cmd, method | read |
-//! | volume | volume, volumeid, vol, volid, device, deviceid, dev, devid, disk, diskid, disknumber, lun | 0 |
-//!
-//! Times without a unit are seconds, with a fraction if need be, or what the first of them must be to lie in this century: a number of 13
-//! digits counts milliseconds since 1970, and so on. A volume is numbered in order of appearance, and only disk I/O has any.
-//! Quotes around a field are taken off, and may hold the separator.
+//! Times without a unit are seconds, or what the first of them must be to lie in this century ([`TimeUnit::likely`]).
+//! A volume is numbered in order of appearance, and only disk I/O has any. Quotes around a field are taken off, and may
+//! hold the separator.
 
 use super::{Spec, fit_lines, operation, starts_with};
 use crate::columns::{Columns, ROLES, Role, TimeUnit};
@@ -47,7 +38,7 @@ const HEADER: &str = "a header that names a key, or an offset and a size (--colu
 struct Csv {
     told: Columns,
     layout: Option<Layout>,
-    /// Fixed by the first header, and the same in every later one.
+    /// What the stream's first bytes said, which the header must keep.
     kind: Option<Kind>,
     time_unit: Option<TimeUnit>,
     clock: Clock,
@@ -221,7 +212,7 @@ impl<'a> Iterator for Split<'a> {
                 b == b'"' && quoted.get(at + 1).is_none_or(|&next| next == self.separator)
             })
         {
-            self.rest = quoted.get(end + 2..).or_else(|| (end + 1 < quoted.len()).then_some(&b""[..]));
+            self.rest = quoted.get(end + 2..);
             return Some(&quoted[..end]);
         }
         let end = line.iter().position(|&b| b == self.separator);
@@ -258,9 +249,12 @@ impl Csv {
         let time = match text(Role::Time) {
             None => 0,
             Some(text) => {
-                let unit = *self.time_unit.get_or_insert_with(|| layout.time_unit.unwrap_or(TimeUnit::likely(text)));
-                decimal(text, unit.digits())
-                    .ok_or_else(|| layout.flaw("a time (--columns time-unit=… gives its unit)", Role::Time, text))?
+                let unit = self.time_unit.or(layout.time_unit).unwrap_or_else(|| TimeUnit::likely(text));
+                let expected = "a time (--columns time-unit=… gives its unit)";
+                let time =
+                    decimal(text, unit.digits()).ok_or_else(|| layout.flaw(expected, Role::Time, text))?;
+                self.time_unit = Some(unit);
+                time
             }
         };
         let op = match text(Role::Op) {
@@ -307,15 +301,14 @@ impl Line for Csv {
         Ok(())
     }
 
+    /// The first header counts; where it is repeated, it is known by being the same.
     fn header(&mut self, line: &[u8]) -> bool {
-        let Some(layout) = Layout::of(line, &self.told) else { return false };
-        let is_new = self.kind.is_none_or(|kind| kind == layout.kind);
-        if is_new {
-            self.kind = Some(layout.kind);
-            self.time_unit = None;
-            self.layout = Some(layout);
+        if self.layout.is_some() {
+            return false;
         }
-        is_new
+        self.layout = Layout::of(line, &self.told)
+            .filter(|layout| *self.kind.get_or_insert(layout.kind) == layout.kind);
+        self.layout.is_some()
     }
 
     fn kind(&mut self, head: &[u8]) -> Option<Kind> {
