@@ -8,6 +8,7 @@
 //! device, and closes the connections.
 
 mod admin_side;
+mod bound;
 mod config;
 mod slots;
 mod token;
@@ -23,12 +24,13 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use crate::listener::Listener;
 use crate::nbd::error::{ErrorCode, NbdError};
-use crate::nbd::export::{Export, Exports};
+use crate::nbd::export::Exports;
 use crate::nbd::transmission::{Command, Request as NbdRequest};
 use crate::session::{Session, Want};
 use crate::status::{Latencies, ServerFacts, Status};
 use crate::uri::Uri;
 use admin_side::AdminSession;
+pub use bound::Bound;
 pub use config::{ServeError, ServerConfig};
 use slots::Slots;
 use token::Token;
@@ -89,75 +91,6 @@ pub struct Server {
     reads: Latencies,
     writes: Latencies,
     last_flush: Result<(), Fault>,
-}
-
-/// Addresses that are bound, before there are devices to serve: a server that cannot listen shall not create files.
-pub struct Bound {
-    config: ServerConfig,
-    listeners: Vec<Listener>,
-    admin_listener: Rc<OwnedFd>,
-    admin_address: String,
-}
-
-impl Bound {
-    /// Binds all addresses of `config`.
-    ///
-    /// # Errors
-    /// When an address cannot be bound or may not be.
-    pub fn bind(config: ServerConfig) -> Result<Self, ServeError> {
-        let listeners = config.listen.iter().map(|uri| Listener::bind(uri, config.insecure));
-        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
-        let admin_listener = std::net::TcpListener::bind(&config.admin).map_err(refused)?;
-        let admin_address = admin_listener.local_addr().map_err(refused)?;
-        if !config.insecure && !admin_address.ip().is_loopback() {
-            return Err(ServeError::AdminExposed { address: config.admin });
-        }
-        let admin_listener = Rc::new(OwnedFd::from(admin_listener));
-        Ok(Self { listeners, admin_listener, admin_address: admin_address.to_string(), config })
-    }
-
-    /// A server of the driver's only volume. `signal` becomes readable when the server is to end.
-    ///
-    /// # Errors
-    /// When the volume's name is unusable.
-    pub fn serve(
-        self,
-        ring: Ring,
-        pool: Pool,
-        driver: Driver,
-        volume_bytes: u64,
-        signal: OwnedFd,
-    ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listener, admin_address } = self;
-        let exports = Arc::new(Exports::new(vec![Export::new(config.volume.clone(), volume_bytes)])?);
-        let now = Instant::now();
-        Ok(Server {
-            sockets: Sockets::new(&ring),
-            ring,
-            pool,
-            driver,
-            volume: VolumeId(0),
-            exports,
-            listeners,
-            admin_listener,
-            admin_address,
-            signal: Rc::new(signal),
-            sessions: Slots::default(),
-            admin_sessions: Slots::default(),
-            origins: Vec::new(),
-            touched: Vec::new(),
-            phase: Phase::Serving,
-            accept_again: None,
-            refusing: false,
-            clean_at: now + config.flush_interval,
-            begun: now,
-            reads: Latencies::new(),
-            writes: Latencies::new(),
-            last_flush: Ok(()),
-            config,
-        })
-    }
 }
 
 impl Server {
