@@ -142,6 +142,8 @@ pub struct Cacheus {
     random: Random,
     /// Entries there were at the last eviction: what the cache holds.
     entries: usize,
+    /// What was known of the key for which room is being made.
+    coming: Option<(Tag, Option<u16>)>,
 }
 
 impl Cacheus {
@@ -176,6 +178,22 @@ impl Cacheus {
         }
     }
 
+    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was used if it is remembered.
+    fn recall(&mut self, tag: Tag) -> Option<u16> {
+        if let Some((coming, known)) = self.coming
+            && coming == tag
+        {
+            return known;
+        }
+        let (expert, left) = self.ghosts.take_note(tag)?;
+        if left.was_new {
+            self.new_ghosts = self.new_ghosts.saturating_sub(1);
+            self.adjust_sizes(false);
+        }
+        self.regret(expert);
+        Some(left.frequency)
+    }
+
     fn regret(&mut self, expert: usize) {
         let factor = (-self.rate.now).exp();
         let (lru, lfu) = (self.trust_in_lru, 1.0 - self.trust_in_lru);
@@ -205,6 +223,7 @@ impl Policy for Cacheus {
             rate: Rate::default(),
             random: Random::new(SEED),
             entries: 0,
+            coming: None,
         }
     }
 }
@@ -253,16 +272,9 @@ impl Eviction for Cacheus {
     fn insert(&mut self, slot: Slot, access: &Access) {
         self.rate.count(false, self.entries, &mut self.random);
         let tag = Tag::of(access.hash);
-        let known = self.ghosts.take_note(tag);
-        let mut frequency = 1;
-        if let Some((expert, left)) = known {
-            frequency += left.frequency;
-            if left.was_new {
-                self.new_ghosts = self.new_ghosts.saturating_sub(1);
-                self.adjust_sizes(false);
-            }
-            self.regret(expert);
-        }
+        let known = self.recall(tag);
+        self.coming = None;
+        let frequency = known.map_or(1, |used| used + 1);
         let warming_up = self.recency.size(Q) == 0 && self.recency.size(S) < self.s_limit;
         let (list, origin) =
             if known.is_some() || warming_up { (S, Origin::Known) } else { (Q, Origin::New) };
@@ -274,7 +286,8 @@ impl Eviction for Cacheus {
         self.limit_s();
     }
 
-    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+    fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot> {
+        self.coming = incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.recall(tag)));
         let oldest = self.recency.tail(Q).or_else(|| self.recency.tail(S))?;
         let rarest = self.frequency.newest_of_rarest()?;
         let expert = if self.random.share() < self.trust_in_lru { SR_LRU } else { CR_LFU };

@@ -47,11 +47,19 @@ pub struct LeCaR {
     now: u64,
     /// Entries there were at the last eviction: what the cache holds.
     entries: usize,
+    /// How often the key was used for which room is being made.
+    coming: Option<(Tag, u16)>,
 }
 
 impl LeCaR {
-    /// Learns from a miss; answers how often the key was used before.
+    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was used before.
     fn regret(&mut self, tag: Tag) -> u16 {
+        if let Some((known, used)) = self.coming
+            && known == tag
+        {
+            return used;
+        }
+        self.now += 1;
         let Some((expert, left)) = self.ghosts.take_note(tag) else { return 0 };
         let age = (self.now - left.at) as f64 / self.entries as f64;
         let factor = (-self.learning_rate * DISCOUNT.powf(age)).exp();
@@ -81,6 +89,7 @@ impl Policy for LeCaR {
             random: Random::new(SEED),
             now: 0,
             entries: 0,
+            coming: None,
         }
     }
 }
@@ -112,15 +121,16 @@ impl Eviction for LeCaR {
     }
 
     fn insert(&mut self, slot: Slot, access: &Access) {
-        self.now += 1;
         let tag = Tag::of(access.hash);
         let used_before = self.regret(tag);
+        self.coming = None;
         self.tags[slot.index()] = tag;
         self.recency.push_head(slot);
         self.frequency.insert(slot, used_before + 1);
     }
 
-    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+    fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot> {
+        self.coming = incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.regret(tag)));
         let (oldest, rarest) = (self.recency.tail()?, self.frequency.coldest()?);
         let expert = if self.random.share() < self.trust_in_lru { LRU } else { LFU };
         let victim = if expert == LRU { oldest } else { rarest };

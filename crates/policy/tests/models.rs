@@ -367,7 +367,7 @@ struct LirsModel {
 }
 
 impl LirsModel {
-    fn to_top(&mut self, key: Key) {
+    fn lift(&mut self, key: Key) {
         self.stack.retain(|&known| known != key);
         self.stack.push(key);
     }
@@ -384,7 +384,7 @@ impl LirsModel {
 
     fn make_low(&mut self, key: Key) {
         self.low.push(key);
-        self.to_top(key);
+        self.lift(key);
         self.prune();
         if self.low.len() > self.low_size {
             let bottom = self.stack.remove(0);
@@ -398,7 +398,7 @@ impl LirsModel {
 impl Model for LirsModel {
     fn request(&mut self, key: Key, _: u64) -> bool {
         if self.low.contains(&key) {
-            self.to_top(key);
+            self.lift(key);
             self.prune();
             return true;
         }
@@ -495,6 +495,76 @@ impl Model for WTinyLfuModel {
         while self.window.len() > self.window_size {
             self.probation.extend(self.window.pop_front());
         }
+        false
+    }
+}
+
+/// LeCaR as in its authors' code, with the policy's draws.
+struct LeCaRModel {
+    size: usize,
+    now: u64,
+    trust_in_lru: f64,
+    draws: u64,
+    entries: Vec<LeCaREntry>,
+    /// Of LRU and of LFU, oldest first: key, when it left, uses.
+    histories: [VecDeque<(Key, u64, u64)>; 2],
+}
+
+#[derive(Clone, Copy)]
+struct LeCaREntry {
+    key: Key,
+    uses: u64,
+    last_use: u64,
+}
+
+impl LeCaRModel {
+    /// SplitMix64 from the policy's seed.
+    fn draw(&mut self) -> f64 {
+        let state = 0xf10e_u64.wrapping_add(self.draws.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        self.draws += 1;
+        (mix(state) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn evict(&mut self) {
+        let oldest = (0..self.size).min_by_key(|&at| self.entries[at].last_use).expect("the cache is full");
+        let rarest = (0..self.size)
+            .min_by_key(|&at| (self.entries[at].uses, self.entries[at].last_use))
+            .expect("the cache is full");
+        let expert = usize::from(self.draw() >= self.trust_in_lru);
+        let left = self.entries.remove(if expert == 0 { oldest } else { rarest });
+        if oldest != rarest {
+            let history = &mut self.histories[expert];
+            history.push_back((left.key, self.now, left.uses));
+            if history.len() > (self.size / 2).max(1) {
+                history.pop_front();
+            }
+        }
+    }
+}
+
+impl Model for LeCaRModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        self.now += 1;
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.key == key) {
+            (entry.uses, entry.last_use) = (entry.uses + 1, self.now);
+            return true;
+        }
+        let mut uses = 1;
+        for expert in 0..2 {
+            let history = &mut self.histories[expert];
+            let Some(at) = history.iter().position(|left| left.0 == key) else { continue };
+            let (_, left_at, used) = history.remove(at).expect("the place is in the history");
+            uses += used;
+            let age = (self.now - left_at) as f64 / self.size as f64;
+            let factor = (-0.45 * 0.005_f64.powf(age)).exp();
+            let mut weights = [self.trust_in_lru, 1.0 - self.trust_in_lru];
+            weights[expert] *= factor;
+            self.trust_in_lru = (weights[0] / (weights[0] + weights[1])).clamp(0.01, 0.99);
+        }
+        if self.entries.len() == self.size {
+            self.evict();
+        }
+        self.entries.push(LeCaREntry { key, uses, last_use: self.now });
         false
     }
 }
@@ -652,6 +722,19 @@ proptest! {
             ghosts: VecDeque::new(),
         };
         agrees("lirs:hir=0.25", size, &keys, model);
+    }
+
+    #[test]
+    fn lecar_learns_from_its_mistakes(keys in keys(), size in 1..16usize) {
+        let model = LeCaRModel {
+            size,
+            now: 0,
+            trust_in_lru: 0.5,
+            draws: 0,
+            entries: Vec::new(),
+            histories: [VecDeque::new(), VecDeque::new()],
+        };
+        agrees("lecar", size, &keys, model);
     }
 
     #[test]
