@@ -33,6 +33,7 @@ mod format;
 mod generate;
 mod request;
 mod reuse;
+mod sample;
 mod stats;
 mod trace;
 mod window;

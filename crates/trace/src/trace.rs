@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::columns::Columns;
 use crate::compress::decompressed;
 use crate::decode::{Batch, Decode};
-use crate::detect::{self, SAMPLE_BYTES};
+use crate::detect;
 use crate::error::{Error, ErrorKind};
 use crate::format::Format;
 use crate::generate::{Generated, GeneratorSpec};
 use crate::request::{Kind, Request};
+use crate::sample::SAMPLE_BYTES;
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
 /// How to open a trace.

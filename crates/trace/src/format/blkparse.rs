@@ -9,7 +9,7 @@
 
 use super::{Spec, fit_lines, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, Volumes, block};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::fields::{Fields, Flaw, integer};
 use crate::request::{Kind, Op};
 

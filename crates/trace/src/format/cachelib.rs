@@ -11,7 +11,7 @@
 
 use super::{Spec, fit_lines, operation};
 use crate::decode::{Batch, Clock, Line, Lines};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::fields::{Fields, Flaw, integer, key_of};
 use crate::request::{Kind, Op, Request};
 

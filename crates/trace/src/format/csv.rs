@@ -12,7 +12,7 @@
 use super::{Spec, fit_lines, operation, starts_with};
 use crate::columns::{Columns, ROLES, Role, TimeUnit};
 use crate::decode::{Batch, Clock, Decode, Line, Lines, SECTOR_BYTES, Volumes};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::fields::{Flaw, decimal, hash, integer, key_of, offset_bytes};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 

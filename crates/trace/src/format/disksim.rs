@@ -5,7 +5,7 @@
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use super::Spec;
 use crate::decode::{Batch, Decode, Record, Records, Step, key_only};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::request::Kind;
 
 macro_rules! keys {

@@ -6,9 +6,9 @@ use std::str::FromStr;
 use crate::columns::Columns;
 use crate::compact::is_compact;
 use crate::decode::{Batch, Decode, Line, Record, Step};
-use crate::detect::Sample;
 use crate::error::UnknownFormat;
 use crate::request::{Kind, Op};
+use crate::sample::Sample;
 
 /// A format's entry in the registry.
 pub(crate) struct Spec {

@@ -5,7 +5,7 @@
 
 use super::Spec;
 use crate::decode::{Batch, Clock, Record, Records, Step};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::request::{Kind, Op, Request};
 
 const RECORD_BYTES: usize = 24;

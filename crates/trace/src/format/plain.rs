@@ -4,7 +4,7 @@
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Line, Lines, key_only};
-use crate::detect::Sample;
+use crate::sample::Sample;
 use crate::fields::{Flaw, key_of};
 use crate::request::Kind;
 
