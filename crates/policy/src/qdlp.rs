@@ -9,50 +9,11 @@
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
-use crate::ghost_table::GhostTable;
-use crate::index::Tag;
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, Counters, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::s3_fifo::{SMALL_SHARE, SmallMainGhost};
+use crate::{About, Parameters, Policy};
 
-const SMALL: usize = 0;
-const MAIN: usize = 1;
-
-/// Two bits of hits.
-const HITS_MAX: u8 = 3;
-/// Hits in the small queue that earn a place in the main one.
-const HITS_TO_STAY: u8 = 1;
-
-/// Quick demotion, lazy promotion.
-#[derive(Debug, Clone)]
-pub struct Qdlp {
-    queues: Lists<2>,
-    hits: Counters,
-    tags: Vec<Tag>,
-    ghosts: GhostTable,
-    small_share: f64,
-    small_target: u64,
-    ghost_limit: u64,
-}
-
-impl Qdlp {
-    fn resized(&mut self) {
-        let slots = self.queues.slots();
-        self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve(((1.0 - self.small_share) * slots as f64) as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.small_target = (capacity * self.small_share) as u64;
-        self.ghost_limit = ((capacity * (1.0 - self.small_share)) as u64).min(slots as u64);
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.hits.set(to, self.hits.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn memory(&self) -> usize {
-        self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
-    }
-}
+/// Quick demotion, lazy promotion: S3-FIFO's queues, where one hit is enough to stay.
+pub type Qdlp = SmallMainGhost<1>;
 
 impl Policy for Qdlp {
     const ABOUT: About = About::new(
@@ -60,69 +21,9 @@ impl Policy for Qdlp {
         "a small FIFO demotes what was not hit, the main one is a CLOCK",
         "Yang et al., HotOS '23",
     )
-    .with(&[Parameter::share("small", 0.1, "share of the small queue")]);
+    .with(&[SMALL_SHARE]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self {
-            queues: Lists::default(),
-            hits: Counters::new(HITS_MAX),
-            tags: Vec::new(),
-            ghosts: GhostTable::default(),
-            small_share: parameters.get("small"),
-            small_target: 0,
-            ghost_limit: 0,
-        }
-    }
-}
-
-impl Eviction for Qdlp {
-    type Marks = Counters;
-
-    #[inline]
-    fn marks(&self) -> &Counters {
-        &self.hits
-    }
-
-    fn promote(&mut self, _: Slot) {}
-
-    #[inline]
-    fn insert(&mut self, slot: Slot, access: &Access) {
-        let tag = Tag::of(access.hash);
-        let queue = if self.ghosts.take(tag, self.ghost_limit) { MAIN } else { SMALL };
-        self.tags[slot.index()] = tag;
-        self.hits.set(slot, 0);
-        self.queues.set_weight(slot, access.weight);
-        self.queues.push_head(queue, slot);
-    }
-
-    #[inline]
-    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        loop {
-            let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
-            match (small, main) {
-                (Some(oldest), _) if main.is_none() || self.queues.size(SMALL) >= self.small_target => {
-                    if self.hits.get(oldest) < HITS_TO_STAY {
-                        self.ghosts.push(self.tags[oldest.index()]);
-                        return self.queues.pop_tail(SMALL);
-                    }
-                    self.hits.set(oldest, 0);
-                    self.queues.move_to_head(MAIN, oldest);
-                }
-                (_, oldest) => {
-                    let oldest = oldest?;
-                    let hits = self.hits.get(oldest);
-                    if hits == 0 {
-                        return self.queues.pop_tail(MAIN);
-                    }
-                    self.hits.set(oldest, hits - 1);
-                    self.queues.move_to_head(MAIN, oldest);
-                }
-            }
-        }
-    }
-
-    ordered_by_lists! {
-        order: queues, hottest: |_this| [MAIN, SMALL],
-        marks: hits, resized: resized, moved: moved, memory: memory
+        Self::with_small_share(parameters.get(SMALL_SHARE.name))
     }
 }

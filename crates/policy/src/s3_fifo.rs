@@ -18,12 +18,27 @@ const MAIN: usize = 1;
 
 /// Two bits of hits (section 4.1).
 const HITS_MAX: u8 = 3;
-/// Hits in the small queue that earn a place in the main one (algorithm 1).
-const HITS_TO_STAY: u8 = 2;
+/// How much of the cache the small queue has.
+pub(crate) const SMALL_SHARE: Parameter = Parameter::share("small", 0.1, "share of the small queue");
+/// S3-FIFO: two hits in the small queue (algorithm 1).
+pub type S3Fifo = SmallMainGhost<2>;
 
-/// Three FIFO queues: small, main, ghost.
+impl Policy for S3Fifo {
+    const ABOUT: About = About::new(
+        "s3-fifo",
+        "a small FIFO filters what enters the main one, ghosts come straight back",
+        "Yang et al., SOSP '23",
+    )
+    .with(&[SMALL_SHARE]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self::with_small_share(parameters.get(SMALL_SHARE.name))
+    }
+}
+
+/// Three FIFO queues: small, main, ghost. So many hits in the small one earn a place in the main one.
 #[derive(Debug, Clone)]
-pub struct S3Fifo {
+pub struct SmallMainGhost<const HITS_TO_STAY: u8> {
     queues: Lists<2>,
     hits: Counters,
     tags: Vec<Tag>,
@@ -33,7 +48,20 @@ pub struct S3Fifo {
     ghost_limit: u64,
 }
 
-impl S3Fifo {
+impl<const HITS_TO_STAY: u8> SmallMainGhost<HITS_TO_STAY> {
+    /// An empty order whose small queue has this share of the cache.
+    pub(crate) fn with_small_share(small_share: f64) -> Self {
+        Self {
+            queues: Lists::default(),
+            hits: Counters::new(HITS_MAX),
+            tags: Vec::new(),
+            ghosts: GhostTable::default(),
+            small_share,
+            small_target: 0,
+            ghost_limit: 0,
+        }
+    }
+
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.tags.resize(slots, Tag::default());
@@ -53,28 +81,7 @@ impl S3Fifo {
     }
 }
 
-impl Policy for S3Fifo {
-    const ABOUT: About = About::new(
-        "s3-fifo",
-        "a small FIFO filters what enters the main one, ghosts come straight back",
-        "Yang et al., SOSP '23",
-    )
-    .with(&[Parameter::share("small", 0.1, "share of the small queue")]);
-
-    fn new(parameters: &Parameters) -> Self {
-        Self {
-            queues: Lists::default(),
-            hits: Counters::new(HITS_MAX),
-            tags: Vec::new(),
-            ghosts: GhostTable::default(),
-            small_share: parameters.get("small"),
-            small_target: 0,
-            ghost_limit: 0,
-        }
-    }
-}
-
-impl Eviction for S3Fifo {
+impl<const HITS_TO_STAY: u8> Eviction for SmallMainGhost<HITS_TO_STAY> {
     type Marks = Counters;
 
     #[inline]
