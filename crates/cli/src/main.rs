@@ -29,6 +29,7 @@ Examples:
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
   floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe status --json
+  floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe trace info *.vscsi";
 
@@ -42,7 +43,7 @@ enum Command {
     Flush(admin::Arguments),
     /// End a running server, once everything is on the backing device
     Stop(admin::Arguments),
-    /// Run a trace through the block cache without devices
+    /// Say what replacement policies or block sizes are worth on a trace
     Simulate(simulate::Arguments),
     /// Look at traces
     #[command(subcommand)]
