@@ -55,11 +55,32 @@ pub enum ServeError {
     #[error("waiting for I/O failed: {0}")]
     Ring(std::io::Error),
     /// Dirty data is left at the end.
-    #[error("the last flush failed ({fault}); {dirty_bytes} bytes are on the cache device only")]
+    #[error("the last flush failed ({fault}); {}", left_behind(*dirty_bytes))]
     LastFlush {
         /// Why.
         fault: Fault,
         /// What is left.
         dirty_bytes: u64,
     },
+}
+
+/// What a failed last flush means for the user's data.
+fn left_behind(dirty_bytes: u64) -> String {
+    if dirty_bytes == 0 {
+        "the backing device has everything, but may lose what was written lately if power fails".to_owned()
+    } else {
+        format!("{dirty_bytes} bytes are on the cache device only")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_last_flush_says_what_is_at_stake() {
+        let line = |dirty_bytes| ServeError::LastFlush { fault: Fault::Io, dirty_bytes }.to_string();
+        assert!(line(4096).ends_with("4096 bytes are on the cache device only"), "{}", line(4096));
+        assert!(line(0).contains("the backing device has everything"), "{}", line(0));
+    }
 }
