@@ -1,4 +1,4 @@
-//! A hash index from block places to slots that stays small: five bytes an entry, at least four fifths of them used.
+//! A hash index from block places to slots that stays small: five bytes an entry, two thirds to four fifths of them used.
 //!
 //! Open addressing with linear probing. An entry is a slot and one byte of its hash; keys are not stored, the caller
 //! compares them where the byte matches; eight bytes are looked at together. Removal shifts entries back instead of

@@ -5,7 +5,7 @@
 mod support;
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{POLICIES, Policy, with};
+use floe_policy::{Policy, with};
 use support::{Cache, Dense};
 
 /// A trace, a size, and what each policy misses there.
@@ -140,21 +140,4 @@ fn arc_agrees_with_its_paper() {
 #[test]
 fn variants_are_close_or_better() {
     compare(CLOSE, |ours, expected| ours <= expected + 0.01);
-}
-
-/// Prints what every policy misses, for the record.
-#[test]
-#[ignore = "prints a table and takes a while"]
-fn every_policy() {
-    for (trace_name, sizes) in [("OLTP", [1000, 5000, 15000]), ("P3", [10000, 50000, 200000])] {
-        let Some(trace) = Dense::arc(trace_name) else { return };
-        let next_uses = trace.next_uses();
-        for entry in POLICIES {
-            let misses = sizes.map(|size| {
-                let choice = Choice::of(&entry.about);
-                with(&choice, MissRatio { trace: &trace, next_uses: &next_uses, size })
-            });
-            println!("{trace_name:<5} {:<12} {misses:.4?}", entry.about.name);
-        }
-    }
 }
