@@ -233,6 +233,7 @@ impl Settings {
                 listen,
                 admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
                 insecure: self.insecure,
+                tls: None,
                 flush_interval: flush_interval.unwrap_or(Duration::from_secs(5)),
                 cache_bytes,
             },

@@ -6,6 +6,7 @@ use floe_block::Fault;
 
 use crate::listener::ListenError;
 use crate::nbd::export::ExportsError;
+use crate::tls::TlsConfig;
 use crate::uri::Uri;
 
 /// What a server is told.
@@ -19,6 +20,8 @@ pub struct ServerConfig {
     pub admin: String,
     /// Whether addresses that other machines can reach are allowed.
     pub insecure: bool,
+    /// Certificates, when connections may or must be encrypted.
+    pub tls: Option<TlsConfig>,
     /// How old dirty data gets before it is brought to the backing device, roughly.
     pub flush_interval: Duration,
     /// Bytes the cache may hold, for the status.
