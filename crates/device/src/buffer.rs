@@ -1,158 +1,21 @@
 //! Aligned, reference-counted memory for device and socket I/O.
 //!
-//! A [`Pool`] owns one page-aligned arena, which a ring can register with the kernel once, and cuts [`Buffer`]s
-//! out of it with a buddy allocator: blocks are powers of two from 4 KiB, and a freed block merges with its
-//! other half, so mixed sizes do not wear the arena out. When the arena is full an allocation comes from the heap:
-//! slower, never refused.
+//! [`Buffer`]s come from a [`Pool`]; a [`Slice`] is part of one, and what operations take.
 //!
 //! Invariants: a buffer's memory is 4096-aligned, initialised, and its own until the last clone drops. No `&` or `&mut`
 //! to it is ever formed, because the kernel may be writing there: everything is a raw copy. Reading a slice while a
 //! read into it is in flight gives unspecified bytes, so the owner of an operation leaves its slice alone until
 //! the completion.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::ops::Range;
-use std::ptr::NonNull;
-use std::rc::Rc;
-
-use crate::SECTOR_BYTES;
-use crate::mapping::Mapping;
 
 mod buddy;
+mod pool;
 
-use buddy::Buddy;
-
-const PAGE: usize = SECTOR_BYTES as usize;
-
-/// Where buffers come from. Clones share the same arena.
-#[derive(Debug, Clone)]
-pub struct Pool(Rc<Arena>);
-
-#[derive(Debug)]
-struct Arena {
-    mapping: Mapping,
-    buddy: RefCell<Buddy>,
-    used_bytes: Cell<usize>,
-    fallbacks: Cell<u64>,
-    fallback_bytes: Cell<usize>,
-}
-
-/// What a [`Pool`] holds at the moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolStats {
-    /// Size of the arena.
-    pub arena_bytes: usize,
-    /// Bytes of the arena in use, rounded up to blocks.
-    pub arena_used_bytes: usize,
-    /// How often a buffer had to come from the heap since the pool was made.
-    pub fallbacks: u64,
-    /// Bytes in heap buffers now.
-    pub fallback_bytes: usize,
-}
-
-impl Pool {
-    /// A pool with an arena of `arena_bytes`, rounded up to whole pages. Memory is taken from the system when touched.
-    ///
-    /// # Panics
-    /// When the process has no address space left for the arena.
-    pub fn new(arena_bytes: usize) -> Pool {
-        let len = arena_bytes.next_multiple_of(PAGE);
-        let mapping = Mapping::new(len)
-            .unwrap_or_else(|error| panic!("cannot map a buffer arena of {len} bytes: {error}"));
-        mapping.prefer_huge_pages();
-        Pool(Rc::new(Arena {
-            mapping,
-            buddy: RefCell::new(Buddy::new(len / PAGE)),
-            used_bytes: Cell::new(0),
-            fallbacks: Cell::new(0),
-            fallback_bytes: Cell::new(0),
-        }))
-    }
-
-    /// A buffer of `len` bytes with unspecified (but initialised) content; from the heap when the arena has no room.
-    pub fn allocate(&self, len: usize) -> Buffer {
-        let arena = &self.0;
-        let order = len.div_ceil(PAGE).next_power_of_two().trailing_zeros();
-        if let Some(page) = arena.buddy.borrow_mut().allocate(order) {
-            arena.used_bytes.set(arena.used_bytes.get() + (PAGE << order));
-            // SAFETY: the buddy hands out pages inside the mapping only.
-            let start = unsafe { arena.mapping.start().add(page as usize * PAGE) };
-            let home = Home::Arena { page, order };
-            return Buffer(Rc::new(Memory { start, len, home, arena: Rc::clone(arena) }));
-        }
-        let bytes = len.max(1).next_multiple_of(PAGE);
-        let layout =
-            Layout::from_size_align(bytes, PAGE).expect("a buffer is smaller than the address space");
-        // SAFETY: the layout's size is not zero.
-        let start =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        arena.fallbacks.set(arena.fallbacks.get() + 1);
-        arena.fallback_bytes.set(arena.fallback_bytes.get() + bytes);
-        Buffer(Rc::new(Memory { start, len, home: Home::Heap(layout), arena: Rc::clone(arena) }))
-    }
-
-    /// How full the arena is and how often it was not enough.
-    pub fn stats(&self) -> PoolStats {
-        PoolStats {
-            arena_bytes: self.0.mapping.len(),
-            arena_used_bytes: self.0.used_bytes.get(),
-            fallbacks: self.0.fallbacks.get(),
-            fallback_bytes: self.0.fallback_bytes.get(),
-        }
-    }
-
-    /// The arena, for registering it with a ring.
-    pub(crate) fn arena(&self) -> (NonNull<u8>, usize) {
-        (self.0.mapping.start(), self.0.mapping.len())
-    }
-}
-
-struct Memory {
-    start: NonNull<u8>,
-    len: usize,
-    home: Home,
-    arena: Rc<Arena>,
-}
-
-enum Home {
-    Arena { page: u32, order: u32 },
-    Heap(Layout),
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let arena = &self.arena;
-        match self.home {
-            Home::Arena { page, order } => {
-                arena.used_bytes.set(arena.used_bytes.get() - (PAGE << order));
-                arena.buddy.borrow_mut().free(page, order);
-            }
-            Home::Heap(layout) => {
-                arena.fallback_bytes.set(arena.fallback_bytes.get() - layout.size());
-                // SAFETY: allocated with this layout in `Pool::allocate`; the last owner is being dropped.
-                unsafe { dealloc(self.start.as_ptr(), layout) };
-            }
-        }
-    }
-}
-
-/// A piece of 4096-aligned memory. Clones share it; it returns to its pool with the last one.
-#[derive(Clone)]
-pub struct Buffer(Rc<Memory>);
+pub use pool::{Buffer, Lent, Pool, PoolStats, Seed};
 
 impl Buffer {
-    /// Bytes asked for.
-    pub fn len(&self) -> usize {
-        self.0.len
-    }
-
-    /// Whether it holds no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.0.len == 0
-    }
-
     /// The part of the buffer in `range`.
     ///
     /// # Panics
@@ -169,12 +32,6 @@ impl Buffer {
     /// The whole buffer as a slice.
     pub fn whole(&self) -> Slice {
         self.slice(0..self.len())
-    }
-}
-
-impl fmt::Debug for Buffer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Buffer({} bytes)", self.len())
     }
 }
 
@@ -209,7 +66,7 @@ impl Slice {
     /// Its first byte. Valid while the slice or another clone of its buffer lives.
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` is at most the buffer's length.
-        unsafe { self.buffer.0.start.as_ptr().add(self.start) }
+        unsafe { self.buffer.start().as_ptr().add(self.start) }
     }
 
     /// Stores `bytes` in the slice.
@@ -273,7 +130,7 @@ mod tests {
         for len in [1, 4096, 5000, 65536, 3 << 20] {
             let buffer = pool.allocate(len);
             assert_eq!(buffer.len(), len);
-            assert_eq!(buffer.whole().as_ptr() as usize % PAGE, 0);
+            assert_eq!(buffer.whole().as_ptr() as usize % 4096, 0);
             let bytes: Vec<u8> = (0..len).map(|i| i as u8).collect();
             buffer.whole().copy_from(&bytes);
             assert_eq!(buffer.slice(len / 2..len).to_vec(), bytes[len / 2..]);

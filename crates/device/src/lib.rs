@@ -22,7 +22,7 @@ mod spec;
 
 use std::time::{Duration, Instant};
 
-pub use buffer::{Buffer, Pool, PoolStats, Slice};
+pub use buffer::{Buffer, Lent, Pool, PoolStats, Seed, Slice};
 pub use fault::{FaultDevice, FaultPlan, Faults};
 pub use file::{FileDevice, FileOptions, OpenError};
 pub use io_uring;

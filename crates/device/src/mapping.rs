@@ -17,6 +17,11 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
+// SAFETY: a mapping is an address range that means the same to every thread of the process, and belongs to it alone.
+unsafe impl Send for Mapping {}
+// SAFETY: its methods are system calls that any thread may make at any time.
+unsafe impl Sync for Mapping {}
+
 impl Mapping {
     /// Maps `len` bytes; a `len` of zero maps nothing.
     pub(crate) fn new(len: usize) -> io::Result<Mapping> {

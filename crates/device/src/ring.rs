@@ -46,19 +46,19 @@ pub enum RingError {
     Missing(&'static str),
 }
 
-/// Why an arena could not be registered. Everything works without, only slower.
+/// Why a pool's arenas could not be registered. Everything works without, only slower.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The kernel refused; usually the limit on locked memory (RLIMIT_MEMLOCK).
-    #[error("cannot register a buffer arena of {bytes} bytes with io_uring: {source}")]
+    #[error("cannot register {bytes} bytes of buffer arenas with io_uring: {source}")]
     Refused {
-        /// Size of the arena.
+        /// Size of the arenas together.
         bytes: usize,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// A ring registers one arena.
-    #[error("this ring has already registered an arena")]
+    /// A ring registers the arenas of one family.
+    #[error("this ring has already registered its arenas")]
     Already,
 }
 
@@ -71,10 +71,17 @@ struct Inner {
     owners: RefCell<Owners>,
     /// Events sorted but not yet taken.
     ready: Cell<usize>,
-    /// Address range of the registered arena.
-    fixed: Cell<(usize, usize)>,
-    /// Keeps the registered arena from being unmapped and its addresses from meaning something else.
+    fixed: Cell<Fixed>,
+    /// Keeps the registered arenas from being unmapped and their addresses from meaning something else.
     registered: RefCell<Option<Pool>>,
+}
+
+/// Addresses of the registered arenas, which lie one after another; none are registered while `end` is zero.
+#[derive(Debug, Clone, Copy, Default)]
+struct Fixed {
+    start: usize,
+    end: usize,
+    arena_bytes: usize,
 }
 
 #[derive(Default)]
@@ -98,7 +105,7 @@ impl Ring {
             uring: RefCell::new(uring),
             owners: RefCell::default(),
             ready: Cell::new(0),
-            fixed: Cell::new((0, 0)),
+            fixed: Cell::default(),
             registered: RefCell::new(None),
         })))
     }
@@ -182,32 +189,38 @@ impl Ring {
         events.append(queue);
     }
 
-    /// Registers the pool's arena, which spares the kernel looking up its pages at every read and write. The ring keeps
-    /// the arena alive from then on.
+    /// Registers the arenas of the pool's whole family, which spares the kernel looking up their pages at every read and
+    /// write, also of buffers that other threads lent. The ring keeps the arenas alive from then on.
     ///
     /// # Errors
-    /// When the kernel refuses, or an arena is registered already: I/O with the pool's memory works all the same.
+    /// When the kernel refuses, or arenas are registered already: I/O with the pools' memory works all the same.
     pub fn register_pool(&self, pool: &Pool) -> Result<(), RegisterError> {
         let mut registered = self.0.registered.borrow_mut();
         if registered.is_some() {
             return Err(RegisterError::Already);
         }
-        let (start, bytes) = pool.arena();
-        let vector = libc::iovec { iov_base: start.as_ptr().cast(), iov_len: bytes };
-        // SAFETY: the arena stays mapped while the ring lives, since `registered` holds the pool.
-        unsafe { self.0.uring.borrow().submitter().register_buffers(&[vector]) }
+        let family = pool.arenas();
+        let (start, bytes, arena_bytes) = (family.start().as_ptr(), family.bytes(), family.arena_bytes());
+        let vectors: Vec<libc::iovec> = (0..bytes)
+            .step_by(arena_bytes.max(1))
+            .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: arena_bytes })
+            .collect();
+        // SAFETY: the arenas stay mapped while the ring lives, since `registered` holds the pool.
+        unsafe { self.0.uring.borrow().submitter().register_buffers(&vectors) }
             .map_err(|source| RegisterError::Refused { bytes, source })?;
         *registered = Some(pool.clone());
-        let start = start.as_ptr() as usize;
-        self.0.fixed.set((start, start + bytes));
+        let start = start as usize;
+        self.0.fixed.set(Fixed { start, end: start + bytes, arena_bytes });
         Ok(())
     }
 
     /// The number of the registered buffer that `slice` lies in, for `ReadFixed` and `WriteFixed`.
     pub fn fixed_buffer(&self, slice: &Slice) -> Option<u16> {
-        let (start, end) = self.0.fixed.get();
+        let Fixed { start, end, arena_bytes } = self.0.fixed.get();
         let at = slice.as_ptr() as usize;
-        (start <= at && at + slice.len() <= end).then_some(0)
+        // A buffer never reaches from one arena into the next.
+        let inside = start <= at && at + slice.len() <= end && at < end;
+        inside.then(|| ((at - start) / arena_bytes) as u16)
     }
 
     /// Submits, waits for `want` completions, sorts what there is. Passing conditions (a signal, a timeout, a kernel

@@ -1,0 +1,389 @@
+//! Where buffers come from, where they return to, and how another thread borrows them.
+//!
+//! A [`Pool`] owns a page-aligned arena, which a ring can register with the kernel once, and cuts [`Buffer`]s out of it
+//! with a buddy allocator: blocks are powers of two from 4 KiB, and a freed block merges with its other half,
+//! so mixed sizes do not wear the arena out. When the arena is full an allocation comes from the heap: slower, never
+//! refused. The threads of a server have a *family* of pools: one mapping, an arena for each thread.
+//!
+//! On its thread a buffer is counted without atomics. The count and what it counts (a [`Memory`]) are used again for the
+//! next buffer, so that a warm pool asks the heap for nothing. Another thread gets a [`Lent`], and from that a `Buffer`
+//! with a count of its own.
+//!
+//! Invariants: what keeps the memory alive is an `Arc<Ground>`, one per buffer, whose other owners are exactly the
+//! loans. A home buffer whose local count is zero goes back to the buddy allocator only once `Arc::get_mut` finds no
+//! loan left; until then it waits in `on_loan`. The borrower returns a loan by dropping the `Arc`, which touches nothing
+//! else of the home thread's: the drop releases, `get_mut` acquires, and so whatever the borrower did to the
+//! memory happened before its next use. A loan also keeps the mapping, so it outlives its home thread.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::buddy::Buddy;
+use crate::SECTOR_BYTES;
+use crate::mapping::Mapping;
+
+pub(super) const PAGE: usize = SECTOR_BYTES as usize;
+/// How many waiting loans one allocation looks at: more than one, so that looking outruns lending.
+const LOOKS: usize = 2;
+
+/// Where buffers come from. Clones share the same arena.
+#[derive(Clone)]
+pub struct Pool(Rc<Home>);
+
+/// A pool of a family, before its thread makes it.
+#[derive(Debug)]
+pub struct Seed {
+    family: Arc<Family>,
+    member: usize,
+}
+
+/// The arenas of one pool, or of the pools of several threads: equal parts of one mapping.
+#[derive(Debug)]
+pub(crate) struct Family {
+    mapping: Mapping,
+    arena_bytes: usize,
+}
+
+/// What a [`Pool`] holds at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Size of the arena.
+    pub arena_bytes: usize,
+    /// Bytes of the arena in use, rounded up to blocks, buffers on loan included.
+    pub arena_used_bytes: usize,
+    /// How often a buffer had to come from the heap since the pool was made.
+    pub fallbacks: u64,
+    /// Bytes in heap buffers now.
+    pub fallback_bytes: usize,
+    /// Buffers this thread is done with and another still has.
+    pub on_loan: usize,
+}
+
+struct Home {
+    family: Arc<Family>,
+    /// Where in the mapping this pool's arena begins.
+    first: usize,
+    buddy: RefCell<Buddy>,
+    /// Counts of arena buffers that ended, for the next ones.
+    spare: RefCell<Vec<Rc<Memory>>>,
+    /// Buffers whose local count is zero but which a loan still holds.
+    on_loan: RefCell<VecDeque<Rc<Memory>>>,
+    used_bytes: Cell<usize>,
+    fallbacks: Cell<u64>,
+    fallback_bytes: Cell<usize>,
+}
+
+/// What a buffer stands on; see the invariants above.
+enum Ground {
+    Arena { _family: Arc<Family> },
+    Heap { start: NonNull<u8>, layout: Layout },
+}
+
+// SAFETY: a `Ground` is an address and the duty to free it; its heap block is its own, and no method reads through it.
+unsafe impl Send for Ground {}
+// SAFETY: as above; nothing changes behind a shared reference.
+unsafe impl Sync for Ground {}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Ground::Heap { start, layout } = *self {
+            // SAFETY: allocated with this layout in `Pool::heap_buffer`; the last owner is being dropped.
+            unsafe { dealloc(start.as_ptr(), layout) };
+        }
+    }
+}
+
+/// One buffer as one thread knows it.
+struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+    place: Place,
+    /// `None` only in a borrower's spare count.
+    ground: Option<Arc<Ground>>,
+    /// Where it returns to: `None` for what is borrowed, and once the local count is zero.
+    home: Option<Rc<Home>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Arena { page: u32, order: u32 },
+    Heap { bytes: usize },
+    Borrowed,
+}
+
+thread_local! {
+    /// Counts of borrowed buffers that ended, for the next ones.
+    static SPARE: RefCell<Vec<Rc<Memory>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Pool {
+    /// A pool with an arena of `arena_bytes`, rounded up to whole pages. Memory is taken from the system when touched.
+    ///
+    /// # Panics
+    /// When the process has no address space left for the arena.
+    pub fn new(arena_bytes: usize) -> Pool {
+        Pool::family(1, arena_bytes).remove(0).pool()
+    }
+
+    /// Pools for `threads` threads, each with an arena of `arena_bytes`, rounded up to whole pages. A ring that registers
+    /// one of them knows the buffers of all.
+    ///
+    /// # Panics
+    /// When the process has no address space left for the arenas.
+    pub fn family(threads: usize, arena_bytes: usize) -> Vec<Seed> {
+        let arena_bytes = arena_bytes.next_multiple_of(PAGE);
+        let mapping = threads
+            .checked_mul(arena_bytes)
+            .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
+            .and_then(Mapping::new)
+            .unwrap_or_else(|error| panic!("cannot map {threads} arenas of {arena_bytes} bytes: {error}"));
+        mapping.prefer_huge_pages();
+        let family = Arc::new(Family { mapping, arena_bytes });
+        (0..threads).map(|member| Seed { family: Arc::clone(&family), member }).collect()
+    }
+
+    /// A buffer of `len` bytes with unspecified (but initialised) content; from the heap when the arena has no room.
+    pub fn allocate(&self, len: usize) -> Buffer {
+        let home = &self.0;
+        let order = len.div_ceil(PAGE).next_power_of_two().trailing_zeros();
+        home.collect(LOOKS);
+        let cut = || home.buddy.borrow_mut().allocate(order);
+        let page = cut().or_else(|| {
+            home.collect(usize::MAX);
+            cut()
+        });
+        match page {
+            Some(page) => self.arena_buffer(page, order, len),
+            None => self.heap_buffer(len),
+        }
+    }
+
+    fn arena_buffer(&self, page: u32, order: u32, len: usize) -> Buffer {
+        let home = &self.0;
+        home.used_bytes.set(home.used_bytes.get() + (PAGE << order));
+        let at = home.first + page as usize * PAGE;
+        // SAFETY: the buddy hands out pages inside this pool's part of the mapping only.
+        let start = unsafe { home.family.mapping.start().add(at) };
+        let place = Place::Arena { page, order };
+        let spare = home.spare.borrow_mut().pop();
+        let ground = || Arc::new(Ground::Arena { _family: Arc::clone(&home.family) });
+        Buffer::counted(spare, |before| Memory {
+            start,
+            len,
+            place,
+            ground: Some(before.unwrap_or_else(ground)),
+            home: Some(Rc::clone(home)),
+        })
+    }
+
+    fn heap_buffer(&self, len: usize) -> Buffer {
+        let home = &self.0;
+        let bytes = len.max(1).next_multiple_of(PAGE);
+        let layout =
+            Layout::from_size_align(bytes, PAGE).expect("a buffer is smaller than the address space");
+        // SAFETY: the layout's size is not zero.
+        let start =
+            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        home.fallbacks.set(home.fallbacks.get() + 1);
+        home.fallback_bytes.set(home.fallback_bytes.get() + bytes);
+        let ground = Some(Arc::new(Ground::Heap { start, layout }));
+        let place = Place::Heap { bytes };
+        Buffer::counted(None, |_| Memory { start, len, place, ground, home: Some(Rc::clone(home)) })
+    }
+
+    /// How full the arena is and how often it was not enough.
+    pub fn stats(&self) -> PoolStats {
+        PoolStats {
+            arena_bytes: self.0.family.arena_bytes,
+            arena_used_bytes: self.0.used_bytes.get(),
+            fallbacks: self.0.fallbacks.get(),
+            fallback_bytes: self.0.fallback_bytes.get(),
+            on_loan: self.0.on_loan.borrow().len(),
+        }
+    }
+
+    /// The arenas of the family, for registering them with a ring.
+    pub(crate) fn arenas(&self) -> &Family {
+        &self.0.family
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.stats().fmt(f)
+    }
+}
+
+impl Seed {
+    /// The pool, on the thread that calls.
+    pub fn pool(self) -> Pool {
+        Pool(Rc::new(Home {
+            first: self.member * self.family.arena_bytes,
+            buddy: RefCell::new(Buddy::new(self.family.arena_bytes / PAGE)),
+            spare: RefCell::default(),
+            on_loan: RefCell::default(),
+            used_bytes: Cell::new(0),
+            fallbacks: Cell::new(0),
+            fallback_bytes: Cell::new(0),
+            family: self.family,
+        }))
+    }
+}
+
+impl Family {
+    /// First byte of all arenas, which lie one after another.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.mapping.start()
+    }
+
+    /// Bytes of all arenas.
+    pub(crate) fn bytes(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Bytes of each arena.
+    pub(crate) fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+}
+
+impl Home {
+    /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that have returned.
+    fn collect(&self, most: usize) {
+        let mut on_loan = self.on_loan.borrow_mut();
+        for _ in 0..most.min(on_loan.len()) {
+            let memory = on_loan.pop_front().expect("no more than there are");
+            if let Some(memory) = self.free(memory) {
+                on_loan.push_back(memory);
+            }
+        }
+    }
+
+    /// Takes back a buffer that nobody here uses; gives it back if another thread still does.
+    fn free(&self, mut memory: Rc<Memory>) -> Option<Rc<Memory>> {
+        let (place, ground) = {
+            let memory = Rc::get_mut(&mut memory).expect("nobody here uses it");
+            (memory.place, memory.ground.as_mut().expect("home buffers stand on something"))
+        };
+        // The other owners are the loans; this is the acquiring look of the invariants.
+        if Arc::get_mut(ground).is_none() {
+            return Some(memory);
+        }
+        match place {
+            Place::Arena { page, order } => {
+                self.used_bytes.set(self.used_bytes.get() - (PAGE << order));
+                self.buddy.borrow_mut().free(page, order);
+                self.spare.borrow_mut().push(memory);
+            }
+            Place::Heap { bytes } => self.fallback_bytes.set(self.fallback_bytes.get() - bytes),
+            Place::Borrowed => unreachable!("what is borrowed has no home here"),
+        }
+        None
+    }
+}
+
+/// A piece of 4096-aligned memory. Clones share it; it returns to its pool with the last one and the last loan.
+pub struct Buffer(ManuallyDrop<Rc<Memory>>);
+
+impl Buffer {
+    /// Bytes asked for.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Its first byte.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.0.start
+    }
+
+    /// The same memory for another thread. As with an operation in flight, whoever works on the bytes is alone with them
+    /// by agreement: touching them here until the other thread has said that it is done gives unspecified bytes.
+    pub fn lend(&self) -> Lent {
+        let ground = self.0.ground.as_ref().expect("a buffer stands on something");
+        Lent { start: self.0.start, len: self.0.len, ground: Arc::clone(ground) }
+    }
+
+    /// A buffer with the first count of itself, in place of `spare` if there is one; `memory` is given what that
+    /// stood on.
+    fn counted(spare: Option<Rc<Memory>>, memory: impl FnOnce(Option<Arc<Ground>>) -> Memory) -> Buffer {
+        let Some(mut spare) = spare else { return Buffer(ManuallyDrop::new(Rc::new(memory(None)))) };
+        let inside = Rc::get_mut(&mut spare).expect("a spare count has one owner");
+        *inside = memory(inside.ground.take());
+        Buffer(ManuallyDrop::new(spare))
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Buffer {
+        Buffer(ManuallyDrop::new(Rc::clone(&self.0)))
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: a dropped buffer is not used again.
+        let mut memory = unsafe { ManuallyDrop::take(&mut self.0) };
+        let Some(inside) = Rc::get_mut(&mut memory) else { return };
+        match inside.home.take() {
+            Some(home) => {
+                if let Some(memory) = home.free(memory) {
+                    home.on_loan.borrow_mut().push_back(memory);
+                }
+            }
+            None => {
+                inside.ground = None;
+                // A thread that is ending keeps no spares.
+                let _ = SPARE.try_with(|spare| spare.borrow_mut().push(memory));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// A [`Buffer`] on its way to another thread. Dropping it returns the loan.
+pub struct Lent {
+    start: NonNull<u8>,
+    len: usize,
+    ground: Arc<Ground>,
+}
+
+// SAFETY: the memory is valid on every thread as long as `ground` lives, and is only ever copied to and from, as
+// the kernel does at the same time as a thread.
+unsafe impl Send for Lent {}
+
+impl Lent {
+    /// The buffer, on the thread that calls; the loan is returned with its last clone.
+    pub fn attach(self) -> Buffer {
+        let Lent { start, len, ground } = self;
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        Buffer::counted(spare, |_| Memory {
+            start,
+            len,
+            place: Place::Borrowed,
+            ground: Some(ground),
+            home: None,
+        })
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lent({} bytes)", self.len)
+    }
+}
