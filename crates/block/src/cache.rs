@@ -1,29 +1,34 @@
 //! The block cache: requests split over shards, answers joined, flushes fanned out.
 //!
-//! A request is cut at region ends; each region belongs to one shard, chosen by a hash that is part of the cache's
-//! format. The pieces go their own ways, and the request is answered when the last of them is. A flush first drains
-//! every shard that may hold dirty data and then flushes the backing device. Long requests (a trim can cover
-//! gigabytes) are cut bit by bit, so that the memory they take is bounded.
+//! Each region of a volume belongs to one shard, chosen by a hash that is part of the cache's format. A [`BlockCache`] is
+//! one *part* of a cache: the shards that one thread owns, and the requests that were submitted there. A cache with one
+//! part is a whole one. Pieces of requests ([`crate::join`]) that belong to shards of other parts are sent there as
+//! [`Message`]s. A flush first lets every part bring what may be dirty to the backing device, then flushes that.
 //!
-//! Like the shards this is a state machine without I/O: [`BlockCache::submit`] and [`BlockCache::completed`] in,
-//! [`Order`]s out.
+//! Like the shards this is a state machine without I/O: [`BlockCache::submit`], [`BlockCache::completed`] and
+//! [`BlockCache::received`] in, [`Order`]s out.
 
 use floe_policy::{Lru, Ranked};
 
 use crate::geometry::{BlockSizes, MOST_VOLUME_BYTES, Place, SECTOR_BYTES, VolumeId, format_size};
+use crate::join::{Join, Settled};
 use crate::mode::WriteMode;
-use crate::order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId};
-use crate::shard::{Event, Piece, PieceKind, Shard, ShardConfig, VolumeSize};
+use crate::order::{BufferId, DeviceId, OpId, Order};
+use crate::part::{Drain, ForeignPiece, Message, PartId};
+use crate::piece::Piece;
+use crate::request::{Fault, Kind, Request, RequestId};
+use crate::shard::{Event, Shard, ShardConfig, VolumeSize};
 use crate::stats::{Requests, Stats};
-
-/// Pieces of one request under way at once: enough for the largest read or write of an NBD client.
-const PIECES_AT_ONCE: u32 = 128;
 
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
 
 /// Cache space that deserves a shard of its own when nobody says how many there shall be.
 const SHARD_BYTES: u64 = 1 << 30;
+
+/// Shards that even out what the parts of a cache have to do, and groups that keep such a shard useful.
+const SHARDS_A_PART: u64 = 4;
+const GROUPS_A_SHARD: u64 = 16;
 
 /// The shard number in the names of the router's own operations.
 const ROUTER: u8 = u8::MAX;
@@ -58,49 +63,73 @@ pub enum ConfigError {
         /// The size of a group.
         group_bytes: u64,
     },
+    /// More parts than shards, or none.
+    #[error(
+        "a cache of {shards} shard(s) cannot be shared by {parts} threads; give more --shards or fewer --threads"
+    )]
+    Parts {
+        /// What was asked for.
+        parts: usize,
+        /// The number of shards.
+        shards: u64,
+    },
 }
 
-/// A request whose pieces are under way.
-#[derive(Debug, Clone)]
-struct Join {
-    request: Request,
-    /// The next sector to be given out in a piece, and the end.
-    next: u64,
-    end: u64,
-    /// Pieces (or drains) without an answer, and pieces that may still use the buffer.
-    unanswered: u32,
-    unfinished: u32,
-    fault: Option<Fault>,
-    hit: bool,
-    flushing: bool,
-    answered: bool,
+impl Config {
+    /// One shard a gibibyte, as a power of two; and several for each of many parts, so that they have alike much to do.
+    fn natural_shards(&self, parts: usize) -> u64 {
+        let by_size = (self.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
+        if parts == 1 {
+            return by_size;
+        }
+        let groups = self.cache_bytes / (self.sizes.largest() * SECTOR_BYTES);
+        let several = (SHARDS_A_PART * parts as u64).next_power_of_two().min(groups / GROUPS_A_SHARD);
+        by_size.max(several).clamp(parts as u64, MOST_SHARDS.max(parts as u64))
+    }
 }
 
-/// A cache over any number of volumes.
+/// One part of a cache over any number of volumes; with one part, a whole cache.
 #[derive(Debug)]
 pub struct BlockCache<E = Lru> {
+    part: PartId,
+    parts: usize,
+    /// This part's shards: those whose number leaves `part` when divided by `parts`, in order.
     shards: Vec<Shard<E>>,
+    /// The number of shards of all parts together.
+    all_shards: u64,
     sizes: BlockSizes,
     mode: WriteMode,
     volume_bytes: Vec<u64>,
     joins: Vec<Option<Join>>,
+    /// Drains that this part's shards are working on.
+    drains: Vec<Drain>,
     requests: Requests,
     events: Vec<Event>,
-    /// A bit for each shard that may have events to be handled.
+    /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
 }
 
 impl<E: Ranked + Default> BlockCache<E> {
-    /// An empty cache without volumes.
+    /// A whole cache, empty and without volumes.
     ///
     /// # Errors
     /// When there is not a group for each shard, or the number of shards is out of bounds.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
+        Ok(Self::parts(config, 1)?.pop().expect("a cache has at least one part"))
+    }
+
+    /// A cache in so many parts, empty and without volumes; [`BlockCache::part`] tells them apart.
+    ///
+    /// # Errors
+    /// When there is not a group for each shard or not a shard for each part, or a number is out of bounds.
+    pub fn parts(config: Config, parts: usize) -> Result<Vec<Self>, ConfigError> {
         let group_bytes = config.sizes.largest() * SECTOR_BYTES;
-        let by_size = (config.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
-        let shards = config.shards.unwrap_or(by_size);
+        let shards = config.shards.unwrap_or_else(|| config.natural_shards(parts));
         if !(1..=MOST_SHARDS).contains(&shards) {
             return Err(ConfigError::Shards(shards));
+        }
+        if !(1..=shards).contains(&(parts as u64)) {
+            return Err(ConfigError::Parts { parts, shards });
         }
         if config.cache_bytes / shards < group_bytes {
             return Err(ConfigError::TooSmall { cache_bytes: config.cache_bytes, shards, group_bytes });
@@ -114,19 +143,24 @@ impl<E: Ranked + Default> BlockCache<E> {
                 cache: number * sectors..(number + 1) * sectors,
             })
         };
-        Ok(Self {
-            shards: (0..shards).map(shard).collect(),
+        let part = |part: usize| Self {
+            part: PartId(part as u8),
+            parts,
+            shards: (part as u64..shards).step_by(parts).map(shard).collect(),
+            all_shards: shards,
             mode: config.mode,
             volume_bytes: Vec::new(),
             joins: Vec::new(),
+            drains: Vec::new(),
             requests: Requests::default(),
             events: Vec::new(),
             stirred: 0,
-            sizes: config.sizes,
-        })
+            sizes: config.sizes.clone(),
+        };
+        Ok((0..parts).map(part).collect())
     }
 
-    /// Adds a volume of this many bytes.
+    /// Adds a volume of this many bytes; to be done in all parts alike.
     ///
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
@@ -140,9 +174,14 @@ impl<E: Ranked + Default> BlockCache<E> {
         id
     }
 
-    /// The number of shards.
+    /// Which part it is.
+    pub fn part(&self) -> PartId {
+        self.part
+    }
+
+    /// The number of shards of all parts together.
     pub fn shards(&self) -> usize {
-        self.shards.len()
+        self.all_shards as usize
     }
 
     /// When writes reach which device.
@@ -150,43 +189,32 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.mode
     }
 
-    /// Takes a request on under a name that no request under way has. Its buffer is as long as the request rounded
-    /// out to sectors, and zero outside the request.
+    /// Takes a request on under a name of this part that no request under way has. Its buffer is as long as the
+    /// request rounded out to sectors, and zero outside the request.
+    ///
+    /// # Panics
+    /// When the name is in use or another part's.
     pub fn submit(&mut self, id: RequestId, request: Request, orders: &mut Vec<Order>) {
-        if self.joins.len() <= id.0 as usize {
-            self.joins.resize(id.0 as usize + 1, None);
+        assert_eq!(id.part(), self.part, "a request is named after the part it is submitted to");
+        if self.joins.len() <= id.number() {
+            self.joins.resize(id.number() + 1, None);
         }
-        assert!(self.joins[id.0 as usize].is_none(), "request {} is under way already", id.0);
-        let end = request.offset.checked_add(request.len);
-        let volume = self.volume_bytes.get(request.volume.0 as usize);
-        let fault = match (volume, end) {
-            (Some(_), _) if request.kind == Kind::Flush => None,
-            (Some(&bytes), Some(end)) if end <= bytes => None,
-            _ => Some(Fault::OutOfRange),
-        };
-        let sectors = match request.kind {
-            _ if fault.is_some() || request.len == 0 => 0..0,
-            Kind::Flush => 0..0,
-            Kind::Trim => self.whole_sectors(&request),
-            _ => request.offset / SECTOR_BYTES..end.unwrap_or(0).div_ceil(SECTOR_BYTES),
-        };
-        self.joins[id.0 as usize] = Some(Join {
-            request,
-            next: sectors.start,
-            end: sectors.end.max(sectors.start),
-            unanswered: 0,
-            unfinished: 0,
-            fault,
-            hit: true,
-            flushing: false,
-            answered: false,
-        });
-        if request.kind == Kind::Flush && fault.is_none() && self.mode == WriteMode::Back {
-            self.join(id).unanswered = self.shards.len() as u32;
-            for shard in &mut self.shards {
-                shard.drain(id.0, request.volume, orders);
+        assert!(self.joins[id.number()].is_none(), "request {} is under way already", id.number());
+        let mut join = Join::new(request, self.volume_bytes.get(request.volume.0 as usize).copied());
+        let drains = request.kind == Kind::Flush && !join.is_refused() && self.mode == WriteMode::Back;
+        if drains {
+            (0..self.parts).for_each(|_| join.await_answer());
+        }
+        self.joins[id.number()] = Some(join);
+        if drains {
+            let parts = (0..self.parts).map(|part| PartId(part as u8));
+            for to in parts.filter(|&part| part != self.part) {
+                orders.push(Order::Send {
+                    to,
+                    message: Message::Drain { request: id, volume: request.volume },
+                });
             }
-            self.stirred = u128::MAX;
+            self.drain(id, request.volume, orders);
         }
         self.give_out(id, orders);
         self.handle_events(orders);
@@ -198,21 +226,26 @@ impl<E: Ranked + Default> BlockCache<E> {
         match Shard::<E>::of_op(op) {
             ROUTER => {
                 let id = RequestId(op.0 as u32);
-                let join = self.join(id);
-                join.unanswered -= 1;
-                join.fault = join.fault.or(result.err());
+                self.join(id).answered(result, true);
                 self.settle(id, orders);
             }
             shard => {
-                self.shards[shard as usize].completed(op, result, orders);
-                self.stirred |= 1 << shard;
+                let here = shard as usize / self.parts;
+                self.shards[here].completed(op, result, orders);
+                self.stirred |= 1 << here;
             }
         }
         self.handle_events(orders);
     }
 
-    /// Begins to bring dirty data to the backing devices, where that is not going on already. To be called now and
-    /// then; how often bounds the age of dirty data.
+    /// Another part says something.
+    pub fn received(&mut self, message: Message, orders: &mut Vec<Order>) {
+        self.heard(message, orders);
+        self.handle_events(orders);
+    }
+
+    /// Begins to bring this part's dirty data to the backing devices, where that is not going on already. To be called
+    /// now and then; how often bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
         for shard in &mut self.shards {
             shard.clean_all(orders);
@@ -221,17 +254,17 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.handle_events(orders);
     }
 
-    /// Whether the cache holds data that a backing device does not have.
+    /// Whether this part holds data that a backing device does not have.
     pub fn has_dirty_data(&self) -> bool {
         self.shards.iter().any(|shard| shard.directory.dirty_sectors() > 0)
     }
 
-    /// Whether nothing is under way.
+    /// Whether nothing is under way in this part.
     pub fn is_idle(&self) -> bool {
         self.joins.iter().all(Option::is_none) && self.shards.iter().all(Shard::is_idle)
     }
 
-    /// Everything there is to know at this moment.
+    /// Everything there is to know of this part at this moment.
     pub fn stats(&self) -> Stats {
         let mut stats = Stats { requests: self.requests, ..Stats::default() };
         stats.blocks = self.sizes.classes().map(|class| (self.sizes.bytes(class), 0)).collect();
@@ -260,68 +293,43 @@ impl<E: Ranked + Default> BlockCache<E> {
     }
 
     fn join(&mut self, id: RequestId) -> &mut Join {
-        self.joins[id.0 as usize].as_mut().expect("the request is under way")
+        self.joins[id.number()].as_mut().expect("the request is under way")
     }
 
-    /// The sectors that a request covers whole; the volume's last may be cut short by the volume's end.
-    fn whole_sectors(&self, request: &Request) -> std::ops::Range<u64> {
-        let end = request.offset + request.len;
-        let ends_volume = self.volume_bytes[request.volume.0 as usize] == end;
-        let last = if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
-        request.offset.div_ceil(SECTOR_BYTES)..last
-    }
-
-    /// Gives pieces out to shards until enough are under way.
+    /// Gives pieces out to shards, here or elsewhere, until enough are under way.
     fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
-        loop {
-            let join = self.join(id);
-            if join.next >= join.end || join.unfinished >= PIECES_AT_ONCE {
-                return;
+        let region = self.sizes.largest();
+        while let Some(piece) = self.join(id).next_piece(id, region) {
+            let shard = self.shard_of(&piece);
+            let owner = PartId((shard % self.parts as u64) as u8);
+            if owner == self.part {
+                self.serve(piece, orders);
+            } else {
+                orders.push(Order::Send { to: owner, message: Message::Piece(ForeignPiece(piece)) });
             }
-            let piece = self.next_piece(id);
-            let join = self.join(id);
-            join.next = piece.sectors.end;
-            join.unanswered += 1;
-            join.unfinished += 1;
-            let region = piece.sectors.start & !(self.sizes.largest() - 1);
-            let shard = Place::new(piece.volume, region).hash() >> 32;
-            let shard = (shard % self.shards.len() as u64) as usize;
-            self.shards[shard].submit(piece, orders);
-            self.stirred |= 1 << shard;
         }
     }
 
-    fn next_piece(&self, id: RequestId) -> Piece {
-        let join = self.joins[id.0 as usize].as_ref().expect("the request is under way");
-        let (request, start) = (join.request, join.next);
-        let first = request.offset / SECTOR_BYTES;
-        let mut end = (start + 1).next_multiple_of(self.sizes.largest()).min(join.end);
-        let head = if start == first { request.offset % SECTOR_BYTES } else { 0 };
-        // What the last sector holds beyond the request is kept, unless it lies beyond the volume.
-        let request_end = request.offset + request.len;
-        let ends_volume = self.volume_bytes[request.volume.0 as usize] == request_end;
-        let beyond = (join.end * SECTOR_BYTES).saturating_sub(request_end);
-        let tail_of_last = if ends_volume { 0 } else { beyond };
-        let kind = match request.kind {
-            Kind::Read => PieceKind::Read,
-            Kind::Write { durable } => {
-                PieceKind::Write { durable, head, tail: if end == join.end { tail_of_last } else { 0 } }
-            }
-            Kind::Trim => PieceKind::Trim,
-            Kind::Zero { durable, .. } if head > 0 || (start + 1 == join.end && tail_of_last > 0) => {
-                end = start + 1;
-                PieceKind::ZeroPart { durable, head, tail: if end == join.end { tail_of_last } else { 0 } }
-            }
-            Kind::Zero { may_unmap, .. } => {
-                if end == join.end && tail_of_last > 0 {
-                    end -= 1;
-                }
-                PieceKind::Zero { may_unmap }
-            }
-            Kind::Flush => unreachable!("a flush has no pieces"),
-        };
-        let buffer_offset = (start - first) * SECTOR_BYTES;
-        Piece { request: id, volume: request.volume, kind, sectors: start..end, buffer_offset }
+    /// The number of the shard that a piece belongs to.
+    fn shard_of(&self, piece: &Piece) -> u64 {
+        let region = piece.sectors.start & !(self.sizes.largest() - 1);
+        (Place::new(piece.volume, region).hash() >> 32) % self.all_shards
+    }
+
+    /// Lets one of this part's shards serve a piece.
+    fn serve(&mut self, piece: Piece, orders: &mut Vec<Order>) {
+        let here = self.shard_of(&piece) as usize / self.parts;
+        self.shards[here].submit(piece, orders);
+        self.stirred |= 1 << here;
+    }
+
+    /// Lets all of this part's shards drain for a flush.
+    fn drain(&mut self, request: RequestId, volume: VolumeId, orders: &mut Vec<Order>) {
+        self.drains.push(Drain { request, shards_left: self.shards.len(), fault: None });
+        for shard in &mut self.shards {
+            shard.drain(request.0, volume, orders);
+        }
+        self.stirred = u128::MAX;
     }
 
     /// Handles what shards have told, until they are silent: handling one shard's events may stir another.
@@ -331,62 +339,85 @@ impl<E: Ranked + Default> BlockCache<E> {
             self.stirred &= self.stirred - 1;
             let Some(shard) = self.shards.get_mut(stirred) else { continue };
             let mut events = std::mem::replace(&mut shard.events, std::mem::take(&mut self.events));
-            for event in events.drain(..) {
-                self.handle(event, orders);
+            let mut rest = events.drain(..).peekable();
+            while let Some(event) = rest.next() {
+                match event {
+                    Event::Answered { request, result, hit } => {
+                        let finished = rest.next_if_eq(&Event::Finished { request }).is_some();
+                        self.tell(Message::Answered { request, result, hit, finished }, request, orders);
+                    }
+                    Event::Finished { request } => self.tell(Message::Finished { request }, request, orders),
+                    Event::Drained { drain, result } => self.drained(RequestId(drain), result, orders),
+                }
             }
+            drop(rest);
             self.events = events;
         }
     }
 
-    fn handle(&mut self, event: Event, orders: &mut Vec<Order>) {
-        let id = match event {
-            Event::Answered { request, result, hit } => {
-                let join = self.join(request);
-                join.unanswered -= 1;
-                join.fault = join.fault.or(result.err());
-                join.hit &= hit;
-                request
+    /// One of this part's shards has drained for a flush.
+    fn drained(&mut self, request: RequestId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+        let at = self.drains.iter().position(|drain| drain.request == request);
+        let at = at.expect("a drain that has ended was begun");
+        let drain = &mut self.drains[at];
+        drain.shards_left -= 1;
+        drain.fault = drain.fault.or(result.err());
+        if drain.shards_left == 0 {
+            let result = self.drains.swap_remove(at).fault.map_or(Ok(()), Err);
+            self.tell(Message::Drained { request, result }, request, orders);
+        }
+    }
+
+    /// Says something to the part whose request it is about, which may be this one.
+    fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
+        let to = request.part();
+        if to == self.part { self.heard(message, orders) } else { orders.push(Order::Send { to, message }) }
+    }
+
+    fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
+        match message {
+            Message::Piece(ForeignPiece(piece)) => self.serve(piece, orders),
+            Message::Drain { request, volume } => self.drain(request, volume, orders),
+            Message::Answered { request, result, hit, finished } => {
+                self.join(request).answered(result, hit);
+                if finished {
+                    self.join(request).finished();
+                    self.give_out(request, orders);
+                }
+                self.settle(request, orders);
             }
-            Event::Finished { request } => {
-                self.join(request).unfinished -= 1;
+            Message::Finished { request } => {
+                self.join(request).finished();
                 self.give_out(request, orders);
-                request
+                self.settle(request, orders);
             }
-            Event::Drained { drain, result } => {
-                let join = self.join(RequestId(drain));
-                join.unanswered -= 1;
-                join.fault = join.fault.or(result.err());
-                RequestId(drain)
+            Message::Drained { request, result } => {
+                self.join(request).answered(result, true);
+                self.settle(request, orders);
             }
-        };
-        self.settle(id, orders);
+        }
     }
 
     /// Answers a request whose pieces all have answers, and lets it go when none uses its buffer any more.
     fn settle(&mut self, id: RequestId, orders: &mut Vec<Order>) {
-        let Some(join) = self.joins[id.0 as usize].as_mut() else { return };
-        if join.unanswered > 0 || join.next < join.end {
-            return;
-        }
-        if !join.answered {
-            let durable_zero = matches!(join.request.kind, Kind::Zero { durable: true, .. });
-            let flushes = join.request.kind == Kind::Flush || durable_zero;
-            if flushes && !join.flushing && join.fault.is_none() {
-                join.flushing = true;
-                join.unanswered = 1;
+        let Some(join) = self.joins[id.number()].as_mut() else { return };
+        let over = match join.settle() {
+            Settled::Not => return,
+            Settled::Flush => {
                 let op = OpId(u64::from(ROUTER) << 56 | u64::from(id.0));
-                orders.push(Order::Flush { op, device: DeviceId::Backing(join.request.volume) });
-                return;
+                let device = DeviceId::Backing(join.request.volume);
+                return orders.push(Order::Flush { op, device });
             }
-            join.answered = true;
-            let result = join.fault.map_or(Ok(()), Err);
-            orders.push(Order::Answer { request: id, result });
-            let (request, hit) = (join.request, join.hit);
-            self.count(&request, hit, result);
-        }
-        let join = self.join(id);
-        if join.unfinished == 0 {
-            self.joins[id.0 as usize] = None;
+            Settled::Answer { result, over } => {
+                let (request, hit) = (join.request, join.hit);
+                orders.push(Order::Answer { request: id, result });
+                self.count(&request, hit, result);
+                over
+            }
+            Settled::Over => true,
+        };
+        if over {
+            self.joins[id.number()] = None;
             orders.push(Order::Release { buffer: BufferId::Request(id) });
         }
     }

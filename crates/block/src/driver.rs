@@ -13,7 +13,8 @@ use hashbrown::HashMap;
 
 use crate::cache::BlockCache;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
+use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
+use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
 
 /// The end of a request.
@@ -215,6 +216,7 @@ impl<E: Ranked + Default> Driver<E> {
                 }
                 Order::Copy { from, to } => Slice::copy(&self.slice(&from), &self.slice(&to)),
                 Order::Clear { span } => self.slice(&span).fill_zero(),
+                Order::Send { .. } => unreachable!("a whole cache has no other parts"),
                 Order::Answer { request, result } => self.answers.push(Answer { request, result }),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {
                     self.scratches.remove(&scratch);

@@ -15,9 +15,13 @@ mod directory;
 mod driver;
 mod geometry;
 mod index;
+mod join;
 mod locks;
 mod mode;
 mod order;
+mod part;
+mod piece;
+mod request;
 mod runs;
 mod shard;
 mod stats;
@@ -29,5 +33,7 @@ pub use geometry::{
     format_size,
 };
 pub use mode::{UnknownWriteMode, WriteMode};
-pub use order::{BufferId, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, ScratchId, Span};
+pub use order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
+pub use part::{ForeignPiece, MOST_PARTS, Message, PartId};
+pub use request::{Fault, Kind, Request, RequestId};
 pub use stats::{Counters, Requests, Stats};

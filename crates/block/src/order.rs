@@ -1,13 +1,11 @@
-//! What goes into the block cache and what comes out: requests and completions in, orders and answers out.
+//! What comes out of the block cache: orders to devices, buffers and other parts, and answers.
 //!
 //! The cache never sees a byte of data. It speaks of *spans* of buffers that its driver keeps: each request has one,
 //! as long as the request rounded out to whole sectors, and the cache orders scratch buffers as it needs them.
 
 use crate::geometry::VolumeId;
-
-/// A request, named by the driver. Names are small and reused; one is free again after [`Order::Release`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct RequestId(pub u32);
+use crate::part::{Message, PartId};
+use crate::request::{Fault, RequestId};
 
 /// A scratch buffer, named by the cache. Its name is free again after it has been released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,56 +14,6 @@ pub struct ScratchId(pub u64);
 /// An operation on a device, named by the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub u64);
-
-/// What a client asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Read into the request's buffer.
-    Read,
-    /// Write from the request's buffer; with `durable`, answer once it would survive a power cut.
-    Write {
-        /// Force unit access.
-        durable: bool,
-    },
-    /// Make the range read as zeros.
-    Zero {
-        /// Force unit access.
-        durable: bool,
-        /// Whether the space may be given back.
-        may_unmap: bool,
-    },
-    /// The content is no longer needed. Only whole sectors are forgotten.
-    Trim,
-    /// Make all writes answered so far survive a power cut.
-    Flush,
-}
-
-/// A client's request. Offset and length are in bytes and need no alignment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
-    /// The volume.
-    pub volume: VolumeId,
-    /// What to do.
-    pub kind: Kind,
-    /// First byte.
-    pub offset: u64,
-    /// Number of bytes; ignored for a flush.
-    pub len: u64,
-}
-
-/// Why a request failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// A device failed in a way that could not be made good.
-    #[error("input/output error")]
-    Io,
-    /// The backing device has no space left.
-    #[error("no space left on the backing device")]
-    NoSpace,
-    /// The range reaches beyond the volume, or the volume does not exist.
-    #[error("the range is not within the volume")]
-    OutOfRange,
-}
 
 /// A device of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -97,7 +45,7 @@ pub struct Span {
 }
 
 /// What the driver is to do. Orders are carried out in sequence; those with an `op` end by a completion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Read from a device.
     Read {
@@ -172,6 +120,13 @@ pub enum Order {
     Clear {
         /// Which bytes.
         span: Span,
+    },
+    /// Say something to another part; with a piece, lend it the buffer of its request.
+    Send {
+        /// Which part.
+        to: PartId,
+        /// What.
+        message: Message,
     },
     /// Tell the client.
     Answer {

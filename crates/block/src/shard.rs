@@ -25,11 +25,13 @@ use crate::directory::Directory;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
 use crate::locks::{Locks, Need, TaskId};
 use crate::mode::WriteMode;
-use crate::order::{BufferId, Fault, OpId, Order};
+use crate::order::{BufferId, OpId, Order};
+use crate::piece::{Piece, PieceKind};
+use crate::request::Fault;
 use crate::stats::Counters;
 use clean::Rounds;
 use read::Survey;
-pub(crate) use task::{Event, Piece, PieceKind};
+pub(crate) use task::Event;
 use task::{Part, Step, Task, Work};
 
 /// What a shard needs to know of a volume.

@@ -1,5 +1,5 @@
 //! The block cache against plain bytes: random requests over several volumes, completed in random order, with
-//! devices that fail at random.
+//! devices that fail at random, in one part or in several that hear each other late.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
@@ -20,8 +20,8 @@ use proptest::prelude::*;
 const UNIT: u64 = 512;
 /// The second volume ends within a sector.
 const VOLUMES: [u64; 2] = [600 << 10, (300 << 10) + 3 * UNIT];
-const STEPS_PER_CASE: usize = 2_000; // on average
-const CASES: u32 = 500; // of 2,000 steps each: a million
+const STEPS_PER_CASE: usize = 3_000; // on average, a third of them deliveries
+const CASES: u32 = 500; // of 2,000 other steps each: a million
 
 /// What the devices hold before anything is written, and what a zeroing leaves.
 const ZERO: u8 = 0;
@@ -41,6 +41,10 @@ enum Step {
         fails: u8,
         tear: u64,
     },
+    /// Lets one part hear what another has said.
+    Deliver {
+        which: usize,
+    },
     Clean,
 }
 
@@ -50,6 +54,7 @@ struct Setup {
     mode: WriteMode,
     groups: u64,
     shards: u64,
+    parts: usize,
     /// Operations of 256 that fail.
     cache_faults: u8,
     backing_faults: u8,
@@ -61,12 +66,13 @@ fn setups() -> impl Strategy<Value = Setup> {
     let modes =
         vec![WriteMode::Back, WriteMode::Back, WriteMode::Through, WriteMode::Around, WriteMode::Pass];
     let faults = || prop::sample::select(vec![0u8, 0, 8, 60]);
-    let all = (sizes, prop::sample::select(modes), 1u64..12, 1u64..4, faults(), faults());
-    all.prop_map(|(sizes, mode, groups, shards, cache_faults, backing_faults)| Setup {
+    let all = (sizes, prop::sample::select(modes), 1u64..12, 1u64..5, 1u64..4, faults(), faults());
+    all.prop_map(|(sizes, mode, groups, shards, parts, cache_faults, backing_faults)| Setup {
         sizes,
         mode,
         groups,
         shards,
+        parts: parts.min(shards) as usize,
         cache_faults,
         backing_faults,
     })
@@ -84,8 +90,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let submit = submit.prop_map(|(volume, kind, at, len)| Step::Submit { volume, kind, at, len });
     let complete = (any::<usize>(), any::<u8>(), 0..40u64);
     let complete = complete.prop_map(|(which, fails, tear)| Step::Complete { which, fails, tear });
+    let deliver = any::<usize>().prop_map(|which| Step::Deliver { which });
     prop::collection::vec(
-        prop_oneof![10 => submit, 25 => complete, 1 => Just(Step::Clean)],
+        prop_oneof![10 => submit, 25 => complete, 20 => deliver, 1 => Just(Step::Clean)],
         1..2 * STEPS_PER_CASE,
     )
 }
@@ -144,7 +151,7 @@ impl World {
         let sizes: BlockSizes = setup.sizes.parse().unwrap();
         let cache_bytes = sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
         let config = Config { sizes, cache_bytes, mode: setup.mode, shards: Some(setup.shards) };
-        let mut bench = Bench::new(config, &VOLUMES);
+        let mut bench = Bench::in_parts(config, &VOLUMES, setup.parts);
         bench.keep_log = false;
         let units = VOLUMES.map(|bytes| vec![vec![settled(ZERO)]; bytes.div_ceil(UNIT) as usize]);
         Self { bench, requests: HashMap::new(), units: units.into(), last_stamp: 0, setup }
@@ -224,6 +231,13 @@ impl World {
         };
         self.bench.complete(which, (fails < faults).then_some(tear * UNIT));
         self.take_answers();
+    }
+
+    fn deliver(&mut self, which: usize) {
+        if !self.bench.said.is_empty() {
+            self.bench.deliver(which % self.bench.said.len());
+            self.take_answers();
+        }
     }
 
     fn take_answers(&mut self) {
@@ -307,8 +321,9 @@ impl World {
     }
 
     fn complete_all(&mut self) {
-        while !self.bench.under_way.is_empty() {
+        while !self.bench.under_way.is_empty() || !self.bench.said.is_empty() {
             self.complete(0, u8::MAX, 0);
+            self.deliver(0);
         }
         assert!(self.requests.is_empty(), "requests without an answer");
         self.bench.check_idle();
@@ -336,6 +351,7 @@ proptest! {
             match step {
                 Step::Submit { volume, kind, at, len } => world.submit(volume, kind, at, len),
                 Step::Complete { which, fails, tear } => world.complete(which, fails, tear),
+                Step::Deliver { which } => world.deliver(which),
                 Step::Clean => {
                     world.bench.clean();
                     world.take_answers();

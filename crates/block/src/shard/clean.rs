@@ -14,7 +14,8 @@ use super::task::{Because, Data, Event, Part, Step, Task, Work};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
-use crate::order::{BufferId, Fault, Order};
+use crate::order::{BufferId, Order};
+use crate::request::Fault;
 
 /// Blocks cleaned at once by a round.
 const CLEANED_AT_ONCE: usize = 32;

@@ -7,13 +7,15 @@
 use floe_policy::Ranked;
 
 use super::Shard;
-use super::task::{Data, Part, PieceKind, Step, Work, common};
+use super::task::{Data, Part, Step, Work, common};
 use crate::allocate::missing_intervals;
 use crate::directory::Block;
 use crate::geometry::Sectors;
 use crate::locks::{Need, TaskId};
 use crate::mode::WriteMode;
-use crate::order::{BufferId, Fault, Order};
+use crate::order::{BufferId, Order};
+use crate::piece::PieceKind;
+use crate::request::Fault;
 
 /// How the sectors of a range stand in the cache. The shard keeps one for the next request, which then allocates
 /// nothing.

@@ -1,42 +1,11 @@
-//! What a shard works on: pieces of requests, the tasks they become, and the steps and parts of a task.
+//! What a shard works on: the tasks that pieces of requests become, and the steps and parts of a task.
 
 use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
-use crate::order::{BufferId, Fault, RequestId, ScratchId, Span};
-
-/// What a shard is told to do with a run of sectors of one region.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PieceKind {
-    Read,
-    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their content.
-    Write {
-        durable: bool,
-        head: u64,
-        tail: u64,
-    },
-    /// One sector: all but its first `head` and last `tail` bytes become zeros.
-    ZeroPart {
-        durable: bool,
-        head: u64,
-        tail: u64,
-    },
-    Zero {
-        may_unmap: bool,
-    },
-    Trim,
-}
-
-/// A request's part in one region.
-#[derive(Debug, Clone)]
-pub(crate) struct Piece {
-    pub(crate) request: RequestId,
-    pub(crate) volume: VolumeId,
-    pub(crate) kind: PieceKind,
-    pub(crate) sectors: Sectors,
-    /// Where in the request's buffer the first sector is.
-    pub(crate) buffer_offset: u64,
-}
+use crate::order::{BufferId, ScratchId, Span};
+use crate::piece::Piece;
+use crate::request::{Fault, RequestId};
 
 /// What a shard tells the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,13 @@
 use floe_policy::Ranked;
 
 use super::Shard;
-use super::task::{Data, Part, Piece, PieceKind, Step, Work};
+use super::task::{Data, Part, Step, Work};
 use crate::geometry::SECTOR_BYTES;
 use crate::locks::{Need, TaskId};
 use crate::mode::WriteMode;
-use crate::order::{BufferId, DeviceId, Fault, Order, Span};
+use crate::order::{BufferId, DeviceId, Order, Span};
+use crate::piece::{Piece, PieceKind};
+use crate::request::Fault;
 
 impl<E: Ranked + Default> Shard<E> {
     fn piece(&self, id: TaskId) -> &Piece {

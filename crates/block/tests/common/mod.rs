@@ -2,12 +2,12 @@
 
 #![allow(dead_code, unreachable_pub)] // shared by test files, none of which uses all of it
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, OpId, Order, Request, RequestId, Span,
-    VolumeId, WriteMode,
+    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, Message, OpId, Order, PartId, Request,
+    RequestId, Span, VolumeId, WriteMode,
 };
 use floe_policy::{Lru, Ranked};
 
@@ -52,13 +52,18 @@ pub struct Answered {
 
 /// An operation that has not ended.
 pub struct UnderWay {
+    part: usize,
     pub op: OpId,
     pub order: Order,
     since: u64,
 }
 
 pub struct Bench<E = Lru> {
+    /// The first part, in most tests the only one.
     pub cache: BlockCache<E>,
+    others: Vec<BlockCache<E>>,
+    /// What has been said and not heard yet, by who says it and to whom.
+    pub said: Vec<((PartId, PartId), VecDeque<Message>)>,
     pub orders: Vec<Order>,
     pub under_way: Vec<UnderWay>,
     pub devices: HashMap<DeviceId, Medium>,
@@ -105,15 +110,22 @@ pub fn target(order: &Order) -> (DeviceId, u64, u64) {
 impl<E: Ranked + Default> Bench<E> {
     /// A cache over one volume for each of these sizes; sector `s` of volume `v` is filled with [`Bench::born`].
     pub fn new(config: Config, volumes: &[u64]) -> Self {
+        Self::in_parts(config, volumes, 1)
+    }
+
+    /// The same in several parts, which hear each other when [`Bench::deliver`] says so.
+    pub fn in_parts(config: Config, volumes: &[u64], parts: usize) -> Self {
         let cache_bytes = config.cache_bytes;
-        let mut cache = BlockCache::new(config).unwrap();
+        let mut others = BlockCache::parts(config, parts).unwrap();
         let mut devices = HashMap::from([(DeviceId::Cache, Medium::new(cache_bytes, POISON))]);
         for &bytes in volumes {
-            let volume = cache.add_volume(bytes);
-            devices.insert(DeviceId::Backing(volume), Medium::new(bytes, 0));
+            let ids: Vec<VolumeId> = others.iter_mut().map(|part| part.add_volume(bytes)).collect();
+            devices.insert(DeviceId::Backing(ids[0]), Medium::new(bytes, 0));
         }
         Self {
-            cache,
+            cache: others.remove(0),
+            others,
+            said: Vec::new(),
             orders: Vec::new(),
             under_way: Vec::new(),
             devices,
@@ -154,8 +166,9 @@ impl<E: Ranked + Default> Bench<E> {
     /// Submits a request; a write's bytes are all `stamp`.
     pub fn submit(&mut self, request: Request, stamp: u8) -> RequestId {
         let id = self.released.pop().unwrap_or_else(|| {
+            let (name, parts) = (self.names as usize, self.others.len() + 1);
             self.names += 1;
-            RequestId(self.names - 1)
+            RequestId::new(PartId((name % parts) as u8), name / parts)
         });
         let moves_data = matches!(request.kind, Kind::Read | Kind::Write { .. });
         let len = if moves_data { request.len } else { 0 };
@@ -166,18 +179,35 @@ impl<E: Ranked + Default> Bench<E> {
         }
         self.buffers.insert(BufferId::Request(id), buffer);
         self.tick();
-        self.cache.submit(id, request, &mut self.orders);
-        self.carry_out();
+        self.in_part(id.part().0 as usize, |cache, orders| cache.submit(id, request, orders));
         id
     }
 
     /// Begins to clean.
     pub fn clean(&mut self) {
-        self.cache.clean(&mut self.orders);
-        self.carry_out();
+        for part in 0..=self.others.len() {
+            self.in_part(part, |cache, orders| cache.clean(orders));
+        }
     }
 
-    fn carry_out(&mut self) {
+    /// Lets one part do something, and carries out what it orders.
+    fn in_part(&mut self, part: usize, act: impl FnOnce(&mut BlockCache<E>, &mut Vec<Order>)) {
+        let cache = if part == 0 { &mut self.cache } else { &mut self.others[part - 1] };
+        act(cache, &mut self.orders);
+        self.carry_out(part);
+    }
+
+    /// Lets a part hear the oldest thing that another has said to it.
+    pub fn deliver(&mut self, which: usize) {
+        let ((_, to), messages) = &mut self.said[which];
+        let (to, message) = (to.0, messages.pop_front().expect("something has been said"));
+        if messages.is_empty() {
+            self.said.swap_remove(which);
+        }
+        self.in_part(to as usize, |cache, orders| cache.received(message, orders));
+    }
+
+    fn carry_out(&mut self, part: usize) {
         for order in std::mem::take(&mut self.orders) {
             match order {
                 Order::Read { op, .. }
@@ -186,10 +216,10 @@ impl<E: Ranked + Default> Bench<E> {
                 | Order::Discard { op, .. }
                 | Order::Flush { op, .. } => {
                     let since = self.tick();
-                    self.under_way.push(UnderWay { op, order, since });
                     if self.keep_log {
-                        self.log.push(order);
+                        self.log.push(order.clone());
                     }
+                    self.under_way.push(UnderWay { part, op, order, since });
                 }
                 Order::Allocate { scratch, len } => {
                     let before = self.buffers.insert(BufferId::Scratch(scratch), vec![POISON; len as usize]);
@@ -200,6 +230,13 @@ impl<E: Ranked + Default> Bench<E> {
                     self.bytes_mut(&to).copy_from_slice(&bytes);
                 }
                 Order::Clear { span } => self.bytes_mut(&span).fill(0),
+                Order::Send { to, message } => {
+                    let pair = (PartId(part as u8), to);
+                    match self.said.iter_mut().find(|(between, _)| *between == pair) {
+                        Some((_, messages)) => messages.push_back(message),
+                        None => self.said.push((pair, VecDeque::from([message]))),
+                    }
+                }
                 Order::Answer { request: id, result } => {
                     let bytes = self.buffers[&BufferId::Request(id)].clone();
                     self.answers.push(Answered { id, result, bytes });
@@ -225,7 +262,7 @@ impl<E: Ranked + Default> Bench<E> {
 
     /// Ends one operation; with `failed_after`, with an error after so many bytes.
     pub fn complete(&mut self, which: usize, failed_after: Option<u64>) {
-        let UnderWay { op, order, since } = self.under_way.swap_remove(which);
+        let UnderWay { part, op, order, since } = self.under_way.swap_remove(which);
         let (device, offset, len) = target(&order);
         if let Order::Read { to: span, .. } | Order::Write { from: span, .. } = order {
             let aligned = [offset, span.offset, span.len].iter().all(|n| n % SECTOR == 0);
@@ -268,8 +305,7 @@ impl<E: Ranked + Default> Bench<E> {
             _ => {} // a discard may do nothing
         }
         let result = if failed_after.is_some() { Err(Fault::Io) } else { Ok(()) };
-        self.cache.completed(op, result, &mut self.orders);
-        self.carry_out();
+        self.in_part(part, |cache, orders| cache.completed(op, result, orders));
     }
 
     /// Ends all operations, also those that follow from them, failing those for which `fails` holds.
@@ -344,10 +380,12 @@ impl<E: Ranked + Default> Bench<E> {
 
     /// Checks that everything has come to its end.
     pub fn check_idle(&self) {
-        assert!(self.under_way.is_empty());
-        assert!(self.cache.is_idle(), "nothing is under way, yet something is waited for");
+        assert!(self.under_way.is_empty() && self.said.is_empty());
+        for cache in self.others.iter().chain([&self.cache]) {
+            assert!(cache.is_idle(), "nothing is under way, yet something is waited for");
+            cache.check();
+        }
         assert!(self.buffers.is_empty(), "buffers are left behind");
-        self.cache.check();
     }
 }
 

@@ -1,0 +1,230 @@
+//! One request on its way: cut into pieces, and joined again from their answers.
+//!
+//! A request is cut at region ends, so that each piece belongs to one shard. Long requests (a trim can cover gigabytes)
+//! are cut bit by bit: only so many pieces are under way at once. The request has its answer when all pieces have
+//! theirs and, where it is to be durable, the backing device has been flushed; it is over when no piece uses its buffer.
+
+use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::piece::{Piece, PieceKind};
+use crate::request::{Fault, Kind, Request, RequestId};
+
+/// Pieces of one request under way at once: enough for the largest read or write of an NBD client.
+const PIECES_AT_ONCE: u32 = 128;
+
+/// What a request waits for, or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    /// More answers.
+    Not,
+    /// The backing device is to be flushed.
+    Flush,
+    /// It is to be answered so, and all its pieces have finished if `over`.
+    Answer { result: Result<(), Fault>, over: bool },
+    /// It was answered before, and its last piece has finished.
+    Over,
+}
+
+/// A request whose pieces are under way.
+#[derive(Debug, Clone)]
+pub(crate) struct Join {
+    pub(crate) request: Request,
+    /// The next sector to be given out in a piece, and the end.
+    next: u64,
+    end: u64,
+    /// The bytes of the last sector that lie behind the request and keep their content.
+    tail: u64,
+    /// Answers awaited: of pieces, of drains, of the backing device's flush.
+    unanswered: u32,
+    /// Pieces that may still use the buffer.
+    unfinished: u32,
+    fault: Option<Fault>,
+    pub(crate) hit: bool,
+    flushing: bool,
+    answered: bool,
+}
+
+impl Join {
+    /// A request for a volume of so many bytes, `None` when there is no such volume.
+    pub(crate) fn new(request: Request, volume_bytes: Option<u64>) -> Self {
+        let end = request.offset.checked_add(request.len);
+        let fault = match (volume_bytes, end) {
+            (Some(_), _) if request.kind == Kind::Flush => None,
+            (Some(bytes), Some(end)) if end <= bytes => None,
+            _ => Some(Fault::OutOfRange),
+        };
+        let end = end.unwrap_or(0);
+        // What the volume's last sector holds beyond the volume's end is nobody's.
+        let ends_volume = volume_bytes == Some(end);
+        let sectors = match request.kind {
+            Kind::Flush => 0..0,
+            _ if fault.is_some() || request.len == 0 => 0..0,
+            Kind::Trim => {
+                let last = if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
+                request.offset.div_ceil(SECTOR_BYTES)..last
+            }
+            _ => request.offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES),
+        };
+        let tail = if ends_volume { 0 } else { end.next_multiple_of(SECTOR_BYTES) - end };
+        Self {
+            request,
+            next: sectors.start,
+            end: sectors.end.max(sectors.start),
+            tail,
+            unanswered: 0,
+            unfinished: 0,
+            fault,
+            hit: true,
+            flushing: false,
+            answered: false,
+        }
+    }
+
+    /// Whether the request was refused at once.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// The next piece to give out, unless all are or enough are under way.
+    pub(crate) fn next_piece(&mut self, id: RequestId, region_sectors: u64) -> Option<Piece> {
+        if self.next >= self.end || self.unfinished >= PIECES_AT_ONCE {
+            return None;
+        }
+        let (kind, sectors) = self.cut(region_sectors);
+        self.next = sectors.end;
+        self.unanswered += 1;
+        self.unfinished += 1;
+        let first = self.request.offset / SECTOR_BYTES;
+        let buffer_offset = (sectors.start - first) * SECTOR_BYTES;
+        Some(Piece { request: id, volume: self.request.volume, kind, sectors, buffer_offset })
+    }
+
+    fn cut(&self, region_sectors: u64) -> (PieceKind, Sectors) {
+        let (start, offset) = (self.next, self.request.offset);
+        let mut end = (start + 1).next_multiple_of(region_sectors).min(self.end);
+        let head = if start == offset / SECTOR_BYTES { offset % SECTOR_BYTES } else { 0 };
+        let tail = |end| if end == self.end { self.tail } else { 0 };
+        let kind = match self.request.kind {
+            Kind::Read => PieceKind::Read,
+            Kind::Write { durable } => PieceKind::Write { durable, head, tail: tail(end) },
+            Kind::Trim => PieceKind::Trim,
+            Kind::Zero { durable, .. } if head > 0 || tail(start + 1) > 0 => {
+                end = start + 1;
+                PieceKind::ZeroPart { durable, head, tail: tail(end) }
+            }
+            Kind::Zero { may_unmap, .. } => {
+                end -= u64::from(tail(end) > 0);
+                PieceKind::Zero { may_unmap }
+            }
+            Kind::Flush => unreachable!("a flush has no pieces"),
+        };
+        (kind, start..end)
+    }
+
+    /// One more answer is awaited: of a part that drains, or of the backing device's flush.
+    pub(crate) fn await_answer(&mut self) {
+        self.unanswered += 1;
+    }
+
+    /// One of the answers awaited has come.
+    pub(crate) fn answered(&mut self, result: Result<(), Fault>, hit: bool) {
+        self.unanswered -= 1;
+        self.fault = self.fault.or(result.err());
+        self.hit &= hit;
+    }
+
+    /// A piece will not touch the buffer again.
+    pub(crate) fn finished(&mut self) {
+        self.unfinished -= 1;
+    }
+
+    /// What is to be done now that something has changed.
+    pub(crate) fn settle(&mut self) -> Settled {
+        if self.unanswered > 0 || self.next < self.end {
+            return Settled::Not;
+        }
+        let over = self.unfinished == 0;
+        if self.answered {
+            return if over { Settled::Over } else { Settled::Not };
+        }
+        let durable_zero = matches!(self.request.kind, Kind::Zero { durable: true, .. });
+        let flushes = self.request.kind == Kind::Flush || durable_zero;
+        if flushes && !self.flushing && self.fault.is_none() {
+            self.flushing = true;
+            self.unanswered = 1;
+            return Settled::Flush;
+        }
+        self.answered = true;
+        Settled::Answer { result: self.fault.map_or(Ok(()), Err), over }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::VolumeId;
+
+    fn join(kind: Kind, offset: u64, len: u64) -> Join {
+        Join::new(Request { volume: VolumeId(0), kind, offset, len }, Some(1 << 30))
+    }
+
+    fn pieces(join: &mut Join) -> Vec<(Sectors, u64)> {
+        let next = || join.next_piece(RequestId(0), 64);
+        std::iter::from_fn(next).map(|piece| (piece.sectors, piece.buffer_offset)).collect()
+    }
+
+    #[test]
+    fn a_request_is_cut_at_region_ends() {
+        let mut read = join(Kind::Read, 62 * 4096 + 100, 70 * 4096);
+        assert_eq!(pieces(&mut read), [(62..64, 0), (64..128, 2 * 4096), (128..133, 66 * 4096)]);
+    }
+
+    #[test]
+    fn zeroing_spares_what_its_first_and_last_sectors_hold_besides() {
+        let mut zero = join(Kind::Zero { durable: false, may_unmap: true }, 100, 3 * 4096);
+        let kinds: Vec<PieceKind> =
+            std::iter::from_fn(|| zero.next_piece(RequestId(0), 64)).map(|piece| piece.kind).collect();
+        let part = |head, tail| PieceKind::ZeroPart { durable: false, head, tail };
+        assert_eq!(kinds, [part(100, 0), PieceKind::Zero { may_unmap: true }, part(0, 3996)]);
+    }
+
+    #[test]
+    fn a_long_trim_is_given_out_bit_by_bit() {
+        let mut trim = join(Kind::Trim, 0, 1 << 30);
+        assert_eq!(pieces(&mut trim).len(), PIECES_AT_ONCE as usize);
+        trim.answered(Ok(()), false);
+        assert_eq!(pieces(&mut trim).len(), 0);
+        trim.finished();
+        assert_eq!(pieces(&mut trim).len(), 1);
+        assert_eq!(trim.settle(), Settled::Not);
+    }
+
+    #[test]
+    fn a_request_is_answered_once_and_over_when_no_piece_holds_its_buffer() {
+        let mut read = join(Kind::Read, 0, 128 * 4096);
+        pieces(&mut read);
+        read.answered(Ok(()), true);
+        assert_eq!(read.settle(), Settled::Not);
+        read.answered(Err(Fault::Io), true);
+        read.finished();
+        assert_eq!(read.settle(), Settled::Answer { result: Err(Fault::Io), over: false });
+        assert_eq!(read.settle(), Settled::Not);
+        read.finished();
+        assert_eq!(read.settle(), Settled::Over);
+    }
+
+    #[test]
+    fn a_flush_reaches_the_device_after_all_drains_and_only_if_they_went_well() {
+        for (drained, settled) in [
+            (Ok(()), Settled::Flush),
+            (Err(Fault::Io), Settled::Answer { result: Err(Fault::Io), over: true }),
+        ] {
+            let mut flush = join(Kind::Flush, 0, 0);
+            flush.await_answer();
+            flush.await_answer();
+            flush.answered(drained, true);
+            assert_eq!(flush.settle(), Settled::Not);
+            flush.answered(Ok(()), true);
+            assert_eq!(flush.settle(), settled);
+        }
+    }
+}

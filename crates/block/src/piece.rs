@@ -1,0 +1,37 @@
+//! A piece of a request: what one shard is to do with a run of sectors of one region.
+
+use crate::geometry::{Sectors, VolumeId};
+use crate::request::RequestId;
+
+/// What a shard is told to do with a run of sectors of one region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PieceKind {
+    Read,
+    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their content.
+    Write {
+        durable: bool,
+        head: u64,
+        tail: u64,
+    },
+    /// One sector: all but its first `head` and last `tail` bytes become zeros.
+    ZeroPart {
+        durable: bool,
+        head: u64,
+        tail: u64,
+    },
+    Zero {
+        may_unmap: bool,
+    },
+    Trim,
+}
+
+/// A request's part in one region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) request: RequestId,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: PieceKind,
+    pub(crate) sectors: Sectors,
+    /// Where in the request's buffer the first sector is.
+    pub(crate) buffer_offset: u64,
+}
