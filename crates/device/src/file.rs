@@ -8,9 +8,7 @@
 //! writes to memory that was given back. Dropping the device submits what is queued and waits for it: disk I/O ends
 //! by itself, and closing a ring would not wait for the disk. Should waiting fail, the slices are leaked instead.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
@@ -24,7 +22,7 @@ use crate::{Action, Completion, Device, Operation};
 
 mod open;
 
-pub use open::{FileOptions, OpenError};
+pub use open::{FileOptions, FileSource, OpenError};
 
 /// The most bytes one entry moves; the rest follows as a continuation.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
@@ -39,9 +37,8 @@ pub struct FileDevice {
     ring: Ring,
     owner: Owner,
     pool: Pool,
-    file: File,
+    source: FileSource,
     size: u64,
-    direct: bool,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
     /// Finished without the kernel: refused, or nothing to do.
@@ -93,24 +90,27 @@ impl FileDevice {
         path: impl AsRef<Path>,
         options: FileOptions,
     ) -> Result<FileDevice, OpenError> {
-        let opened = open::open(path.as_ref(), &options, pool)?;
-        Ok(FileDevice {
+        Ok(FileDevice::new(ring, pool, &FileSource::prepare(path, &options)?))
+    }
+
+    /// One thread's device of a file that is open already.
+    pub fn new(ring: &Ring, pool: &Pool, source: &FileSource) -> FileDevice {
+        FileDevice {
             ring: ring.clone(),
             owner: ring.owner(),
             pool: pool.clone(),
-            file: opened.file,
-            size: opened.size,
-            direct: opened.direct,
+            source: source.clone(),
+            size: source.size_bytes(),
             flights: Vec::new(),
             free: Vec::new(),
             early: Vec::new(),
             events: Vec::new(),
-        })
+        }
     }
 
     /// Whether I/O bypasses the page cache; false when that was not asked for or the file system refused.
     pub fn is_direct(&self) -> bool {
-        self.direct
+        self.source.is_direct()
     }
 
     /// Operations the kernel has not finished.
@@ -120,7 +120,7 @@ impl FileDevice {
 
     /// A slice the kernel accepts in place of `slice`: itself, or an aligned one as long.
     fn aligned(&self, slice: &Slice) -> Option<Slice> {
-        let askew = self.direct && !(slice.as_ptr() as usize).is_multiple_of(DIRECT_ALIGNMENT);
+        let askew = self.is_direct() && !(slice.as_ptr() as usize).is_multiple_of(DIRECT_ALIGNMENT);
         askew.then(|| self.pool.allocate(slice.len()).whole())
     }
 
@@ -160,7 +160,7 @@ impl FileDevice {
     /// Gives the part of a flight that is still to do to the ring.
     fn launch(&mut self, slot: usize) -> io::Result<()> {
         let flight = self.flights[slot].as_ref().expect("launched flights exist");
-        let fd = types::Fd(self.file.as_raw_fd());
+        let fd = types::Fd(self.source.fd());
         let entry = flight.entry(fd, &self.ring);
         // SAFETY: the slices the entry points into stay in `flights`, and the file open, until its completion was
         // taken; `drop` sees to that too.

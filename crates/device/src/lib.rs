@@ -5,8 +5,11 @@
 //! covers them all. Devices that finish by the clock rather than by the ring (a slowed-down medium, a delayed
 //! fault) say through [`Device::next_due`] when they want to be polled next.
 //!
+//! A [`Spec`] says in text which device; it becomes a [`Source`], from which every thread opens a handle of its own.
+//!
 //! Bytes live in [`Slice`]s of reference-counted [`Buffer`]s cut from a [`Pool`] whose memory is registered with
 //! the ring. An operation holds its slice, so the memory outlives the kernel's use of it whatever the caller does.
+//! [`Buffer::lend`] lets another thread work on a buffer.
 #![allow(unsafe_code)] // io_uring and aligned buffers; each block says why it is sound
 
 mod buffer;
@@ -18,18 +21,20 @@ mod memory;
 mod range;
 mod ring;
 mod socket;
+mod source;
 mod spec;
 
 use std::time::{Duration, Instant};
 
 pub use buffer::{Buffer, Lent, Pool, PoolStats, Seed, Slice};
 pub use fault::{FaultDevice, FaultPlan, Faults};
-pub use file::{FileDevice, FileOptions, OpenError};
+pub use file::{FileDevice, FileOptions, FileSource, OpenError};
 pub use io_uring;
-pub use medium::{Medium, MediumDevice};
+pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 pub use socket::{SocketCompletion, SocketOutcome, Sockets};
+pub use source::Source;
 pub use spec::{Role, Spec, SpecError};
 
 /// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.

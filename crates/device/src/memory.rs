@@ -2,12 +2,15 @@
 //!
 //! The bytes are anonymous memory, so a large device costs nothing until written. An operation is carried out when
 //! submitted and reported at the next poll. Clones share the bytes, each with its own completions: a test
-//! keeps one to look at what a server wrote. Nothing survives a power cut; [`Action::Flush`] succeeds.
+//! keeps one to look at what a server wrote, and every thread of a server has its own. Nothing survives a power
+//! cut; [`Action::Flush`] succeeds.
 //!
-//! Invariant: all access is by raw copies within `size`; no reference into the bytes exists.
+//! Invariants: all access is by raw copies within `size`; no reference into the bytes exists. Threads that read and write
+//! one sector at the same time get what they would from a file opened with O_DIRECT: an unspecified mixture of
+//! old and new bytes, and nothing else.
 
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::mapping::Mapping;
@@ -17,7 +20,7 @@ use crate::{Action, Completion, Device, Operation, SECTOR_BYTES};
 /// A block device in memory, zero at first.
 #[derive(Debug)]
 pub struct MemoryDevice {
-    bytes: Rc<Mapping>,
+    bytes: Arc<Mapping>,
     size: u64,
     done: Vec<Completion>,
 }
@@ -42,7 +45,7 @@ impl MemoryDevice {
         }
         let len = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mapped = len.checked_next_multiple_of(SECTOR_BYTES as usize).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(MemoryDevice { bytes: Rc::new(Mapping::new(mapped)?), size, done: Vec::new() })
+        Ok(MemoryDevice { bytes: Arc::new(Mapping::new(mapped)?), size, done: Vec::new() })
     }
 
     /// Copies bytes out, past all operations.
@@ -105,7 +108,7 @@ impl MemoryDevice {
 impl Clone for MemoryDevice {
     /// The same bytes, with completions of its own.
     fn clone(&self) -> MemoryDevice {
-        MemoryDevice { bytes: Rc::clone(&self.bytes), size: self.size, done: Vec::new() }
+        MemoryDevice { bytes: Arc::clone(&self.bytes), size: self.size, done: Vec::new() }
     }
 }
 

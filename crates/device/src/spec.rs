@@ -10,14 +10,11 @@ use std::str::FromStr;
 use bytesize::ByteSize;
 
 use crate::buffer::Pool;
-use crate::file::{FileDevice, FileOptions, OpenError};
-use crate::medium::{Medium, MediumDevice};
-use crate::memory::MemoryDevice;
+use crate::file::{FileOptions, OpenError};
+use crate::medium::Medium;
 use crate::ring::Ring;
+use crate::source::Source;
 use crate::{Device, SECTOR_BYTES};
-
-/// Seed of the latencies of a medium asked for by text, so that runs can be compared.
-const MEDIUM_SEED: u64 = 0xF10E;
 
 /// Which device, before it is opened.
 #[derive(Debug, Clone, PartialEq)]
@@ -136,40 +133,38 @@ impl Spec {
         self.medium.as_ref()
     }
 
-    /// Opens (and if its role allows, creates) the device, on one thread's ring and pool.
+    /// Does what is done once, however many threads then open the device: creates it if its role allows, checks its
+    /// size, locks it.
     ///
     /// # Errors
     /// Names the file and what was wrong with it; a cache's size must be the one the spec gives, if it gives one.
-    pub fn open(&self, ring: &Ring, pool: &Pool, role: Role) -> Result<Box<dyn Device>, OpenError> {
+    pub fn prepare(&self, role: Role) -> Result<Source, OpenError> {
         let wanted = match role {
             Role::Backing { .. } => self.size_bytes(),
             Role::Cache { size } => Some(size),
         };
-        match (&self.kind, wanted) {
+        let source = match (&self.kind, wanted) {
             (Kind::File { path, size: Some(size) }, Some(wanted)) if *size != wanted => {
-                Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted })
+                return Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted });
             }
             (Kind::File { path, .. }, size) => {
                 let read_only = role == Role::Backing { read_only: true };
-                let options = FileOptions { size, create: size.is_some(), direct: true, read_only };
-                Ok(self.slowed(FileDevice::open(ring, pool, path, options)?))
+                Source::file(path, &FileOptions { size, create: size.is_some(), direct: true, read_only })?
             }
             (Kind::Memory { size }, Some(wanted)) if *size != wanted => {
-                Err(OpenError::WrongMemorySize { actual: *size, wanted })
+                return Err(OpenError::WrongMemorySize { actual: *size, wanted });
             }
-            (Kind::Memory { size }, _) => {
-                let device = MemoryDevice::try_new(*size)
-                    .map_err(|source| OpenError::Memory { size: *size, source })?;
-                Ok(self.slowed(device))
-            }
-        }
+            (Kind::Memory { size }, _) => Source::memory(*size)?,
+        };
+        Ok(source.slowed(self.medium.as_ref()))
     }
 
-    fn slowed(&self, device: impl Device + 'static) -> Box<dyn Device> {
-        match &self.medium {
-            Some(medium) => Box::new(MediumDevice::new(device, medium.clone(), MEDIUM_SEED)),
-            None => Box::new(device),
-        }
+    /// [`Spec::prepare`] and [`Source::open`], for a device of one thread.
+    ///
+    /// # Errors
+    /// As theirs.
+    pub fn open(&self, ring: &Ring, pool: &Pool, role: Role) -> Result<Box<dyn Device>, OpenError> {
+        self.prepare(role)?.open(ring, pool)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::SECTOR;
 use floe_device::medium::{Direction, Model};
-use floe_device::{Device, Medium, MediumDevice, MemoryDevice};
+use floe_device::{Device, Medium, MediumDevice, MemoryDevice, SharedMedium};
 use proptest::prelude::*;
 
 fn model(name: &str, seed: u64) -> Model {
@@ -171,4 +171,30 @@ fn a_slowed_device_never_answers_early_and_says_when_to_come_back() {
     assert_eq!(device.timing_error().completions, 1);
     assert_eq!(device.spun(), std::time::Duration::ZERO);
     assert_eq!(device.next_due(), None);
+}
+
+#[test]
+fn threads_that_share_a_medium_share_its_bandwidth() {
+    // 1 MiB each at 64 MiB/s: together they need the time of all four, and no thread its own quarter only.
+    const THREADS: u32 = 4;
+    let mut medium = Medium::named("dram").unwrap();
+    medium.read.bytes_per_second = (64 << 20) as f64;
+    let medium = SharedMedium::new(medium, 1);
+    let began = std::time::Instant::now();
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let medium = medium.clone();
+            std::thread::spawn(move || {
+                let (ring, pool) = common::thread();
+                let mut device = MediumDevice::sharing(MemoryDevice::new(1 << 20), medium);
+                for part in 0..16 {
+                    common::read(&ring, &pool, &mut device, part << 16, 1 << 16).unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let least = std::time::Duration::from_secs(1) * THREADS / 64;
+    let burst = std::time::Duration::from_millis(1);
+    assert!(began.elapsed() + burst >= least, "{:?}", began.elapsed());
 }

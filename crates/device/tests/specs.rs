@@ -3,7 +3,7 @@
 mod common;
 
 use common::{SECTOR, thread};
-use floe_device::{Device, MediumDevice, MemoryDevice, Role, Spec, SpecError};
+use floe_device::{Device, MediumDevice, MemoryDevice, OpenError, Role, Spec, SpecError};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -122,4 +122,48 @@ fn an_opened_spec_reads_and_writes() {
     assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [1; SECTOR]);
     let _: MediumDevice<MemoryDevice> =
         MediumDevice::new(MemoryDevice::new(4096), spec.medium().unwrap().clone(), 0);
+}
+
+#[test]
+fn all_handles_of_a_source_are_one_device() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = format!("file:{},size=1MiB", directory.path().join("disk").display());
+    for text in [&file, "memory:1MiB", "memory:1MiB,medium=pmem"] {
+        let source = text.parse::<Spec>().unwrap().prepare(Role::Cache { size: 1 << 20 }).unwrap();
+        assert_eq!(source.size_bytes(), 1 << 20);
+        let threads: Vec<_> = (0..4u64)
+            .map(|number| {
+                let source = source.clone();
+                std::thread::spawn(move || {
+                    let (ring, pool) = thread();
+                    let mut device = source.open(&ring, &pool).unwrap();
+                    let bytes = [number as u8 + 1; SECTOR];
+                    common::write(&ring, &pool, &mut device, number * 4096, &bytes).unwrap();
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        let (ring, pool) = thread();
+        let mut device = source.open(&ring, &pool).unwrap();
+        for number in 0..4u64 {
+            let bytes = common::read(&ring, &pool, &mut device, number * 4096, SECTOR).unwrap();
+            assert_eq!(bytes, [number as u8 + 1; SECTOR], "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_file_stays_locked_as_long_as_a_source_or_a_handle_of_it_lives() {
+    let directory = tempfile::tempdir().unwrap();
+    let spec: Spec = format!("file:{},size=64KiB", directory.path().join("disk").display()).parse().unwrap();
+    let role = Role::Backing { read_only: false };
+    let (ring, pool) = thread();
+    let source = spec.prepare(role).unwrap();
+    let handle = source.open(&ring, &pool).unwrap();
+    let in_use = || matches!(spec.prepare(role), Err(OpenError::InUse { .. }));
+    assert!(in_use());
+    drop(source);
+    assert!(in_use());
+    drop(handle);
+    assert!(!in_use());
 }

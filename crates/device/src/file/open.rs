@@ -7,9 +7,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
@@ -96,13 +97,42 @@ pub enum OpenError {
     },
 }
 
-pub(super) struct Opened {
-    pub(super) file: File,
-    pub(super) size: u64,
-    pub(super) direct: bool,
+/// A file or block device, opened and locked once, of which every thread can have a
+/// [`FileDevice`](crate::FileDevice). Clones are the same one; the lock ends with the last clone and device.
+#[derive(Debug, Clone)]
+pub struct FileSource(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    file: File,
+    size: u64,
+    direct: bool,
 }
 
-pub(super) fn open(path: &Path, options: &FileOptions, pool: &Pool) -> Result<Opened, OpenError> {
+impl FileSource {
+    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second user.
+    ///
+    /// # Errors
+    /// Names the path and what was wrong with it.
+    pub fn prepare(path: impl AsRef<Path>, options: &FileOptions) -> Result<FileSource, OpenError> {
+        open(path.as_ref(), options).map(|opened| FileSource(Arc::new(opened)))
+    }
+
+    /// Its size when it was opened.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.size
+    }
+
+    pub(super) fn is_direct(&self) -> bool {
+        self.0.direct
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.0.file.as_raw_fd()
+    }
+}
+
+fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
     let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
     if let Some(size) = options.size {
         check_size(path, size)?;
@@ -141,7 +171,7 @@ pub(super) fn open(path: &Path, options: &FileOptions, pool: &Pool) -> Result<Op
         return Err(OpenError::WrongSize { path: path.to_owned(), actual: size, wanted });
     }
     check_size(path, size)?;
-    if direct && !direct_works(&file, size, pool) {
+    if direct && !direct_works(&file, size) {
         // The lock below is on the file that stays open, not on this first attempt.
         (file, direct) = (open(0).map_err(failed("open"))?, false);
     }
@@ -184,7 +214,8 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
 }
 
 /// Whether the file takes direct reads of its first sector and of the odd end of its last.
-fn direct_works(file: &File, size: u64, pool: &Pool) -> bool {
+fn direct_works(file: &File, size: u64) -> bool {
+    let pool = Pool::new(0);
     let tail = size % SECTOR_BYTES;
     let works = |offset: u64, len: u64| {
         let buffer = pool.allocate(len as usize);

@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::model::{Direction, Medium, Model, Timing};
+use super::model::{Direction, Medium, Timing};
+use super::shared::SharedMedium;
 use crate::{Action, Completion, Device, Operation};
 
 /// Latencies from here on are slept in full.
@@ -38,8 +39,7 @@ const ERROR_NS_MAX: u64 = 10_000_000_000;
 #[derive(Debug)]
 pub struct MediumDevice<D> {
     inner: D,
-    model: Model,
-    epoch: Instant,
+    medium: SharedMedium,
     operations: Vec<Held>,
     free: Vec<usize>,
     /// Finished inside, by due time.
@@ -79,12 +79,16 @@ impl<D: Device> MediumDevice<D> {
     /// Slows `inner` down; the seed fixes the latencies drawn. Sets the thread's timer slack to the least, since the
     /// kernel otherwise lets every sleep run 50 µs over.
     pub fn new(inner: D, medium: Medium, seed: u64) -> MediumDevice<D> {
+        MediumDevice::sharing(inner, SharedMedium::new(medium, seed))
+    }
+
+    /// Slows `inner` down to a medium that other devices share; otherwise as [`MediumDevice::new`].
+    pub fn sharing(inner: D, medium: SharedMedium) -> MediumDevice<D> {
         // SAFETY: only changes how precisely this thread's timers fire.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
         MediumDevice {
             inner,
-            model: Model::new(medium, seed),
-            epoch: Instant::now(),
+            medium,
             operations: Vec::new(),
             free: Vec::new(),
             waiting: BinaryHeap::new(),
@@ -98,7 +102,7 @@ impl<D: Device> MediumDevice<D> {
 
     /// The medium it imitates.
     pub fn medium(&self) -> &Medium {
-        self.model.medium()
+        self.medium.medium()
     }
 
     /// The device within.
@@ -116,10 +120,6 @@ impl<D: Device> MediumDevice<D> {
         }
     }
 
-    fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64
-    }
-
     /// Takes in what the inner device finished.
     fn collect(&mut self) {
         self.inner.poll(&mut self.finished);
@@ -133,7 +133,7 @@ impl<D: Device> MediumDevice<D> {
     /// Learns from the first look after a sleep how late this thread wakes.
     fn learn(&mut self) {
         let Some(due_ns) = self.asked.take() else { return };
-        let now_ns = self.now_ns();
+        let now_ns = self.medium.now_ns();
         if now_ns > due_ns {
             let late_ns = (now_ns - due_ns).min(LEAD_NS_MAX);
             self.lead_ns = (self.lead_ns + late_ns / LEAD_UP).min(LEAD_NS_MAX);
@@ -148,7 +148,7 @@ impl<D: Device> MediumDevice<D> {
     /// Hands out what is due, and says how long until the next is.
     fn release(&mut self, done: &mut Vec<Completion>) -> Option<(u64, bool)> {
         while let Some(&Reverse((due_ns, slot))) = self.waiting.peek() {
-            let now_ns = self.now_ns();
+            let now_ns = self.medium.now_ns();
             let held = &mut self.operations[slot];
             if due_ns > now_ns {
                 return Some((due_ns - now_ns, held.short));
@@ -176,9 +176,8 @@ impl<D: Device> Device for MediumDevice<D> {
             Action::Zero { .. } | Action::Discard { .. } => (Direction::Write, 0),
             Action::Flush => (Direction::Flush, 0),
         };
-        let now_ns = self.now_ns();
-        let due_ns = self.model.start(now_ns, direction, bytes);
-        let short = self.model.medium().timing == Timing::Latency && due_ns - now_ns < SLEEP_NS;
+        let (now_ns, due_ns) = self.medium.start(direction, bytes);
+        let short = self.medium().timing == Timing::Latency && due_ns - now_ns < SLEEP_NS;
         let held = Held { token: operation.token, due_ns, short, result: Ok(()) };
         let slot = self.free.pop().unwrap_or(self.operations.len());
         if slot == self.operations.len() {
@@ -196,7 +195,7 @@ impl<D: Device> Device for MediumDevice<D> {
         let mut next = self.release(done);
         let worth_spinning =
             |(left_ns, short): (u64, bool)| left_ns <= if short { SPIN_NS } else { SPIN_AFTER_SLEEP_NS };
-        let sleeps = self.model.medium().timing == Timing::Latency;
+        let sleeps = self.medium().timing == Timing::Latency;
         if done.len() > before || !sleeps || !next.is_some_and(worth_spinning) {
             return;
         }
@@ -218,12 +217,12 @@ impl<D: Device> Device for MediumDevice<D> {
             let mut wake_ns = due_ns.saturating_sub(early_ns);
             if !self.operations[slot].short {
                 // Who woke too early to spin sleeps the rest, however late that ends.
-                if wake_ns <= self.now_ns() {
+                if wake_ns <= self.medium.now_ns() {
                     wake_ns = due_ns;
                 }
                 self.asked.set(Some(due_ns));
             }
-            self.epoch + Duration::from_nanos(wake_ns)
+            self.medium.epoch() + Duration::from_nanos(wake_ns)
         });
         self.inner.next_due().into_iter().chain(own).min()
     }
