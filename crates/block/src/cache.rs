@@ -107,6 +107,7 @@ pub struct BlockCache<E = Lru> {
     events: Vec<Event>,
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
+    degraded: bool,
 }
 
 impl<E: Ranked + Default> BlockCache<E> {
@@ -155,6 +156,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             requests: Requests::default(),
             events: Vec::new(),
             stirred: 0,
+            degraded: false,
             sizes: config.sizes.clone(),
         };
         Ok((0..parts).map(part).collect())
@@ -233,6 +235,9 @@ impl<E: Ranked + Default> BlockCache<E> {
                 let here = shard as usize / self.parts;
                 self.shards[here].completed(op, result, orders);
                 self.stirred |= 1 << here;
+                if self.shards[here].is_degraded() {
+                    self.degrade(); // the device is the same for all
+                }
             }
         }
         self.handle_events(orders);
@@ -242,6 +247,33 @@ impl<E: Ranked + Default> BlockCache<E> {
     pub fn received(&mut self, message: Message, orders: &mut Vec<Order>) {
         self.heard(message, orders);
         self.handle_events(orders);
+    }
+
+    /// Whether this part has given the cache device up, for failing again and again or by [`BlockCache::degrade`]: reads and
+    /// writes go past the cache, except for data that only the cache has.
+    pub fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Gives the cache device up, as 16 failures in a row do by themselves. When one part has done it, so should all.
+    pub fn degrade(&mut self) {
+        if !std::mem::replace(&mut self.degraded, true) {
+            self.shards.iter_mut().for_each(Shard::degrade);
+        }
+    }
+
+    /// Uses the cache device again, in this part, also when it had not been given up. It must still hold every write it has
+    /// acknowledged: what was cached before is used as it is, since whatever has changed meanwhile has been dropped.
+    /// A device that may have lost some of it has its clean data dropped first, with [`BlockCache::forget_clean`];
+    /// dirty data that it lost cannot be told from good.
+    pub fn restore(&mut self) {
+        self.degraded = false;
+        self.shards.iter_mut().for_each(Shard::restore);
+    }
+
+    /// Drops everything in this part that the backing devices have too. The blocks remain, empty.
+    pub fn forget_clean(&mut self) {
+        self.shards.iter_mut().for_each(Shard::forget_clean);
     }
 
     /// Begins to bring this part's dirty data to the backing devices, where that is not going on already. To be called
@@ -278,6 +310,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes += directory.sector_metadata_bytes();
+            stats.degraded_shards += u64::from(shard.is_degraded());
         }
         stats
     }

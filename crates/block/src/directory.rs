@@ -172,7 +172,16 @@ impl<E: Ranked + Default> Directory<E> {
 
     /// The dirty parts of a block, in order.
     pub(crate) fn dirty_runs(&self, block: Block) -> impl Iterator<Item = Sectors> + '_ {
-        let runs = self.bit_runs(&self.dirty_bits, block, &self.sectors(block));
+        self.dirty_runs_in(block, &self.sectors(block))
+    }
+
+    /// The dirty parts of a run of a block, in order.
+    pub(crate) fn dirty_runs_in(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = Sectors> + use<'_, E> {
+        let runs = self.bit_runs(&self.dirty_bits, block, run);
         runs.filter_map(|(run, dirty)| dirty.then_some(run))
     }
 
@@ -232,6 +241,11 @@ impl<E: Ranked + Default> Directory<E> {
                 self.valid.clear(run);
             }
         }
+    }
+
+    /// The cache holds nothing of use but dirty sectors.
+    pub(crate) fn set_all_clean_invalid(&mut self) {
+        self.valid.clone_from(&self.dirty_bits); // a dirty sector is valid
     }
 
     fn forget_if_clean(&mut self, block: Block) {

@@ -11,6 +11,7 @@
 //! under a task, and dirty data is never dropped.
 
 mod clean;
+mod health;
 mod operations;
 mod read;
 mod store;
@@ -30,6 +31,7 @@ use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 use crate::stats::Counters;
 use clean::Rounds;
+use health::Health;
 use read::Survey;
 pub(crate) use task::Event;
 use task::{Part, Step, Task, Work};
@@ -64,6 +66,7 @@ pub(crate) struct Shard<E = Lru> {
     /// Tasks to be started again, because a lock they may wait for was given back.
     ready: VecDeque<TaskId>,
     rounds: Rounds,
+    health: Health,
     /// Empty but for its memory.
     spare_survey: Survey,
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
@@ -85,6 +88,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             scratch_made: 0,
             ready: VecDeque::new(),
             rounds: Rounds::default(),
+            health: Health::default(),
             spare_survey: Survey::default(),
             lost: BTreeSet::new(),
             events: Vec::new(),
@@ -114,6 +118,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         let (id, part) = operations::part_of(op);
         self.tasks[id as usize].outstanding -= 1;
         let (part, run) = self.tasks[id as usize].parts[part].clone();
+        self.note_health(id, part, result.is_ok());
         self.part_ended(id, part, run, result, orders);
         if self.tasks[id as usize].outstanding == 0 {
             self.step_ended(id, orders);

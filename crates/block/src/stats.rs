@@ -27,6 +27,8 @@ pub struct Counters {
     pub stores_without_room: u64,
     /// Operations of the cache device that failed and were made good or given up.
     pub cache_errors: u64,
+    /// Bytes of reads and writes that went past the cache because its device had been given up.
+    pub bypassed_bytes: u64,
 }
 
 impl AddAssign<&Counters> for Counters {
@@ -43,6 +45,7 @@ impl AddAssign<&Counters> for Counters {
         self.joined_reads += other.joined_reads;
         self.stores_without_room += other.stores_without_room;
         self.cache_errors += other.cache_errors;
+        self.bypassed_bytes += other.bypassed_bytes;
     }
 }
 
@@ -89,6 +92,8 @@ pub struct Stats {
     pub block_metadata_bytes: u64,
     /// Memory held for valid and dirty bits.
     pub sector_metadata_bytes: u64,
+    /// Shards that have given the cache device up.
+    pub degraded_shards: u64,
 }
 
 impl Stats {

@@ -1,5 +1,5 @@
 //! The block cache against plain bytes: random requests over several volumes, completed in random order, with
-//! devices that fail at random, in one part or in several that hear each other late.
+//! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
@@ -13,7 +13,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use common::{Answered, Bench, POISON, SECTOR, target};
-use floe_block::{BlockSizes, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeId, WriteMode};
+use floe_block::{
+    BlockCache, BlockSizes, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeId, WriteMode,
+};
 use floe_policy::Lru;
 use proptest::prelude::*;
 
@@ -46,6 +48,13 @@ enum Step {
         which: usize,
     },
     Clean,
+    /// The cache device fails altogether from now on, or no longer does.
+    CacheDead(bool),
+    /// An operator gives the cache device up, or uses it again, perhaps without its clean content.
+    Degrade,
+    Restore {
+        forget: bool,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -92,7 +101,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let complete = complete.prop_map(|(which, fails, tear)| Step::Complete { which, fails, tear });
     let deliver = any::<usize>().prop_map(|which| Step::Deliver { which });
     prop::collection::vec(
-        prop_oneof![10 => submit, 25 => complete, 20 => deliver, 1 => Just(Step::Clean)],
+        prop_oneof![
+            400 => submit,
+            1000 => complete,
+            800 => deliver,
+            40 => Just(Step::Clean),
+            2 => Just(Step::CacheDead(true)),
+            4 => Just(Step::CacheDead(false)),
+            1 => Just(Step::Degrade),
+            4 => any::<bool>().prop_map(|forget| Step::Restore { forget }),
+        ],
         1..2 * STEPS_PER_CASE,
     )
 }
@@ -138,6 +156,8 @@ struct World {
     units: Vec<Vec<Unit>>,
     last_stamp: u8,
     setup: Setup,
+    cache_dead: bool,
+    cache_has_died: bool,
 }
 
 fn units_of(request: &Request) -> Range<usize> {
@@ -154,7 +174,15 @@ impl World {
         let mut bench = Bench::in_parts(config, &VOLUMES, setup.parts);
         bench.keep_log = false;
         let units = VOLUMES.map(|bytes| vec![vec![settled(ZERO)]; bytes.div_ceil(UNIT) as usize]);
-        Self { bench, requests: HashMap::new(), units: units.into(), last_stamp: 0, setup }
+        Self {
+            bench,
+            requests: HashMap::new(),
+            units: units.into(),
+            last_stamp: 0,
+            setup,
+            cache_dead: false,
+            cache_has_died: false,
+        }
     }
 
     fn submit(&mut self, volume: usize, kind: u8, at: u64, len: u64) {
@@ -225,11 +253,11 @@ impl World {
             return;
         }
         let which = which % self.bench.under_way.len();
-        let faults = match target(&self.bench.under_way[which].order).0 {
-            DeviceId::Cache => self.setup.cache_faults,
-            DeviceId::Backing(_) => self.setup.backing_faults,
+        let fails = match target(&self.bench.under_way[which].order).0 {
+            DeviceId::Cache => self.cache_dead || fails < self.setup.cache_faults,
+            DeviceId::Backing(_) => fails < self.setup.backing_faults,
         };
-        self.bench.complete(which, (fails < faults).then_some(tear * UNIT));
+        self.bench.complete(which, fails.then_some(tear * UNIT));
         self.take_answers();
     }
 
@@ -257,7 +285,8 @@ impl World {
         if pending.beyond_the_end {
             return assert_eq!(result, Err(Fault::OutOfRange));
         }
-        let no_faults = self.setup.cache_faults == 0 && self.setup.backing_faults == 0;
+        let no_faults =
+            self.setup.cache_faults == 0 && self.setup.backing_faults == 0 && !self.cache_has_died;
         assert!(result.is_ok() || !no_faults, "{request:?} failed though no device did");
         match request.kind {
             Kind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
@@ -331,6 +360,7 @@ impl World {
 
     /// Lets everything end well, and reads all volumes.
     fn end(mut self) {
+        self.cache_dead = false;
         self.complete_all();
         for (volume, bytes) in VOLUMES.into_iter().enumerate() {
             for at in (0..bytes).step_by(64 << 10) {
@@ -352,6 +382,17 @@ proptest! {
                 Step::Submit { volume, kind, at, len } => world.submit(volume, kind, at, len),
                 Step::Complete { which, fails, tear } => world.complete(which, fails, tear),
                 Step::Deliver { which } => world.deliver(which),
+                Step::CacheDead(dead) => {
+                    world.cache_dead = dead;
+                    world.cache_has_died |= dead;
+                }
+                Step::Degrade => world.bench.each_part(BlockCache::degrade),
+                Step::Restore { forget } => {
+                    if forget {
+                        world.bench.each_part(BlockCache::forget_clean);
+                    }
+                    world.bench.each_part(BlockCache::restore);
+                }
                 Step::Clean => {
                     world.bench.clean();
                     world.take_answers();

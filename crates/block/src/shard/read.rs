@@ -52,18 +52,47 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     pub(super) fn start_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
-        if self.config.mode == WriteMode::Pass {
-            if self.lock(id, Need::shared(range.clone())) {
-                self.tasks[id as usize].step = Step::Reading;
-                let to = self.request_data(id).span(&range);
-                self.order_backing_read(id, Part::Uncached, &range, to, orders);
-            }
-            return;
+        if self.mode() == WriteMode::Pass {
+            return self.read_past_cache(id, orders);
         }
         let mut survey = self.survey(id);
         self.read_surveyed(id, &mut survey, orders);
         self.spare_survey = survey;
+    }
+
+    /// Reads from the backing device all but what only the cache has.
+    fn read_past_cache(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        if !self.lock(id, Need::shared(range.clone())) {
+            return;
+        }
+        if self.is_lost(id) {
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            return self.finish(id, orders);
+        }
+        self.note_bypass(&range);
+        self.tasks[id as usize].step = Step::Reading;
+        let request = self.request_data(id);
+        let mut rest = range;
+        if self.directory.dirty_sectors() > 0 {
+            let survey = self.survey(id);
+            for (block, run) in &survey.blocks {
+                let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
+                for run in dirty {
+                    let before = rest.start..run.start;
+                    if !before.is_empty() {
+                        let to = request.span(&before);
+                        self.order_backing_read(id, Part::Uncached, &before, to, orders);
+                    }
+                    self.order_cache_read(id, Part::Cached(*block), *block, &run, request.span(&run), orders);
+                    rest.start = run.end;
+                }
+            }
+            self.spare_survey = survey;
+        }
+        if !rest.is_empty() {
+            self.order_backing_read(id, Part::Uncached, &rest, request.span(&rest), orders);
+        }
     }
 
     fn read_surveyed(&mut self, id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
@@ -165,6 +194,9 @@ impl<E: Ranked + Default> Shard<E> {
                 let run = common(&self.tasks[id as usize].stores[store], &range);
                 self.copy(from, self.request_data(id), &run, orders);
             }
+        }
+        if self.is_degraded() {
+            return self.finish(id, orders);
         }
         self.answer(id);
         self.begin_store(id, false, orders);

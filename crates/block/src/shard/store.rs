@@ -88,7 +88,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// Makes the largest block that fits what is missing from `left.start` on.
     fn block_for(&mut self, id: TaskId, left: &Sectors, orders: &mut Vec<Order>) -> Placed {
         let task = &self.tasks[id as usize];
-        if task.no_room {
+        if task.no_room || self.is_degraded() {
             return Placed::Nowhere;
         }
         let (volume, unit) = (task.volume, self.config.sizes.smallest());

@@ -6,12 +6,13 @@
 //! (back). A durable write is written through in every mode.
 //!
 //! When a backing write fails nobody knows what the backing device holds there, so clean copies of it are dropped;
-//! dirty ones are newer than what failed to be replaced and stay.
+//! dirty ones are newer than what failed to be replaced and stay. A degraded shard writes as `pass` does.
 
 use floe_policy::Ranked;
 
 use super::Shard;
 use super::task::{Data, Part, Step, Work};
+use crate::directory::Block;
 use crate::geometry::SECTOR_BYTES;
 use crate::locks::{Need, TaskId};
 use crate::mode::WriteMode;
@@ -42,10 +43,11 @@ impl<E: Ranked + Default> Shard<E> {
         if !self.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        if self.config.mode != WriteMode::Pass {
+        self.note_bypass(&range);
+        if self.mode() != WriteMode::Pass {
             let survey = self.survey(id);
             self.tasks[id as usize].hit = survey.missing.is_empty();
-            if self.config.mode != WriteMode::Around {
+            if self.mode() != WriteMode::Around {
                 for (block, _) in &survey.blocks {
                     self.directory.touch(*block);
                 }
@@ -81,7 +83,11 @@ impl<E: Ranked + Default> Shard<E> {
         let run = sector..sector + 1;
         let to = self.tasks[id as usize].data.span(&run);
         let block = self.directory.find(self.tasks[id as usize].volume, sector);
-        match block.filter(|&block| self.directory.is_valid(block, &run)) {
+        let usable = |block: &Block| match self.is_degraded() {
+            true => self.directory.is_dirty_in(*block, &run),
+            false => self.directory.is_valid(*block, &run),
+        };
+        match block.filter(usable) {
             Some(block) => self.order_cache_read(id, Part::Cached(block), block, &run, to, orders),
             None => self.order_backing_read(id, Part::Uncached, &run, to, orders),
         }
@@ -115,7 +121,7 @@ impl<E: Ranked + Default> Shard<E> {
     fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
         let (durable, ..) = self.write_kind(id);
-        if self.config.mode == WriteMode::Back && !durable {
+        if self.mode() == WriteMode::Back && !durable {
             self.tasks[id as usize].stores.push(range);
             return self.begin_store(id, true, orders);
         }
@@ -146,7 +152,7 @@ impl<E: Ranked + Default> Shard<E> {
         let range = task.range.clone();
         let failed = task.fault.is_some();
         let is_write = matches!(self.piece(id).kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. });
-        if !failed && is_write && matches!(self.config.mode, WriteMode::Through | WriteMode::Back) {
+        if !failed && is_write && matches!(self.mode(), WriteMode::Through | WriteMode::Back) {
             self.answer(id);
             self.tasks[id as usize].stores.push(range);
             return self.begin_store(id, false, orders);

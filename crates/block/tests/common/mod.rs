@@ -190,6 +190,11 @@ impl<E: Ranked + Default> Bench<E> {
         }
     }
 
+    /// Tells every part.
+    pub fn each_part(&mut self, tell: impl Fn(&mut BlockCache<E>)) {
+        self.others.iter_mut().chain([&mut self.cache]).for_each(tell);
+    }
+
     /// Lets one part do something, and carries out what it orders.
     fn in_part(&mut self, part: usize, act: impl FnOnce(&mut BlockCache<E>, &mut Vec<Order>)) {
         let cache = if part == 0 { &mut self.cache } else { &mut self.others[part - 1] };
