@@ -1,8 +1,9 @@
 //! Carries the cache's orders out on real devices and buffers.
 //!
-//! One thread owns a driver with its devices. [`Driver::submit`] takes requests, [`Driver::advance`] moves everything
-//! that can move without waiting, [`Driver::take_answers`] tells what is done. Between calls the thread waits on the
-//! ring its devices share, no longer than until [`Driver::next_due`].
+//! One thread owns a driver with its devices and its part of the cache. [`Driver::submit`] takes requests,
+//! [`Driver::advance`] moves everything that can move without waiting, [`Driver::take_answers`] tells what is done.
+//! Between calls the thread waits on the ring its devices share, no longer than until [`Driver::next_due`], and where
+//! there are other parts only if [`Exchange::fall_asleep`] lets it.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,10 +13,15 @@ use floe_policy::{Lru, Ranked};
 use hashbrown::HashMap;
 
 use crate::cache::BlockCache;
+use crate::exchange::{Exchange, Parcel};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
+use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
+
+/// Messages taken in before devices are looked after again.
+const HEARD_AT_ONCE: usize = 64;
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +40,20 @@ struct Watched {
     errors: u64,
 }
 
-/// A block cache with its devices.
+/// A buffer that another part has lent for pieces of its request.
+struct Guest {
+    buffer: Buffer,
+    /// Pieces here that have not finished.
+    pieces: u32,
+}
+
+/// A block cache, or one part of it, with its devices.
 pub struct Driver<E = Lru> {
     cache: BlockCache<E>,
+    /// The queues to the other parts, if there are any.
+    exchange: Option<Exchange>,
+    /// The buffers of other parts' requests, by part and number.
+    guests: Vec<Vec<Option<Guest>>>,
     cache_device: Watched,
     backings: Vec<Watched>,
     pool: Pool,
@@ -50,12 +67,24 @@ pub struct Driver<E = Lru> {
 }
 
 impl<E: Ranked + Default> Driver<E> {
-    /// A driver of an empty cache on `cache_device`, taking buffers from `pool`.
+    /// A driver of an empty whole cache on `cache_device`, taking buffers from `pool`.
     pub fn new(cache: BlockCache<E>, cache_device: Box<dyn Device>, pool: Pool) -> Self {
+        Self::of_part(cache, cache_device, pool, None)
+    }
+
+    /// A driver of one part of a cache, with its end of the queues between all parts.
+    pub fn of_part(
+        cache: BlockCache<E>,
+        cache_device: Box<dyn Device>,
+        pool: Pool,
+        exchange: Option<Exchange>,
+    ) -> Self {
         let watched =
             Watched { device: cache_device, name: "cache device".into(), failing: false, errors: 0 };
         Self {
             cache,
+            exchange,
+            guests: Vec::new(),
             cache_device: watched,
             backings: Vec::new(),
             pool,
@@ -127,9 +156,9 @@ impl<E: Ranked + Default> Driver<E> {
         assert!(!moves_data || buffer.is_some(), "a read or a write needs a buffer");
         let id = self.free_requests.pop().unwrap_or_else(|| {
             self.requests.push(None);
-            RequestId(self.requests.len() as u32 - 1)
+            RequestId::new(self.cache.part(), self.requests.len() - 1)
         });
-        self.requests[id.0 as usize] = buffer;
+        self.requests[id.number()] = buffer;
         self.cache.submit(id, request, &mut self.orders);
         id
     }
@@ -143,6 +172,7 @@ impl<E: Ranked + Default> Driver<E> {
     pub fn advance(&mut self) {
         loop {
             self.carry_out();
+            self.hear();
             self.cache_device.device.poll(&mut self.done);
             self.hand_in(DeviceId::Cache);
             for volume in 0..self.backings.len() {
@@ -150,15 +180,24 @@ impl<E: Ranked + Default> Driver<E> {
                 self.hand_in(DeviceId::Backing(VolumeId(volume as u16)));
             }
             if self.orders.is_empty() {
-                return;
+                break;
             }
         }
+        if let Some(exchange) = &mut self.exchange {
+            exchange.flush();
+        }
+    }
+
+    /// The queues to the other parts.
+    pub fn exchange(&self) -> Option<&Exchange> {
+        self.exchange.as_ref()
     }
 
     /// When to call [`Driver::advance`] at the latest, whatever the ring says.
     pub fn next_due(&self) -> Option<Instant> {
         let devices = self.backings.iter().chain([&self.cache_device]);
-        devices.filter_map(|watched| watched.device.next_due()).min()
+        let late = self.exchange.as_ref().and_then(Exchange::next_due);
+        devices.filter_map(|watched| watched.device.next_due()).chain(late).min()
     }
 
     /// Moves the answers given since the last call into `out`.
@@ -174,6 +213,46 @@ impl<E: Ranked + Default> Driver<E> {
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.orders.is_empty() && self.cache.is_idle()
+    }
+
+    /// Lets the cache hear what other parts have said so far, and keeps the buffers that came along.
+    fn hear(&mut self) {
+        let Some(exchange) = &mut self.exchange else { return };
+        for _ in 0..HEARD_AT_ONCE {
+            let Some(Parcel { message, buffer }) = exchange.receive() else { return };
+            if let (Message::Piece(piece), Some(buffer)) = (&message, buffer) {
+                let request = piece.request();
+                let (part, number) = (request.part().0 as usize, request.number());
+                self.guests.resize_with(self.guests.len().max(part + 1), Vec::new);
+                let guests = &mut self.guests[part];
+                guests.resize_with(guests.len().max(number + 1), || None);
+                guests[number].get_or_insert_with(|| Guest { buffer: buffer.attach(), pieces: 0 }).pieces +=
+                    1;
+            }
+            self.cache.received(message, &mut self.orders);
+        }
+    }
+
+    /// Sends a message, with the buffer if it is a piece; gives a buffer back once no piece uses it.
+    fn send(&mut self, to: PartId, message: Message) {
+        let buffer = match &message {
+            Message::Piece(piece) => self.requests[piece.request().number()].as_ref().map(Buffer::lend),
+            _ => None,
+        };
+        if let Some(request) = message.finishes() {
+            let place = self.guests.get_mut(request.part().0 as usize);
+            // Requests that move no data have lent nothing.
+            if let Some(place) = place.and_then(|guests| guests.get_mut(request.number()))
+                && let Some(guest) = place
+            {
+                guest.pieces -= 1;
+                if guest.pieces == 0 {
+                    *place = None;
+                }
+            }
+        }
+        let exchange = self.exchange.as_mut().expect("other parts are reached by an exchange");
+        exchange.send(to, Parcel { message, buffer });
     }
 
     /// Tells the cache how a device's finished operations ended.
@@ -216,13 +295,13 @@ impl<E: Ranked + Default> Driver<E> {
                 }
                 Order::Copy { from, to } => Slice::copy(&self.slice(&from), &self.slice(&to)),
                 Order::Clear { span } => self.slice(&span).fill_zero(),
-                Order::Send { .. } => unreachable!("a whole cache has no other parts"),
+                Order::Send { to, message } => self.send(to, message),
                 Order::Answer { request, result } => self.answers.push(Answer { request, result }),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {
                     self.scratches.remove(&scratch);
                 }
                 Order::Release { buffer: BufferId::Request(request) } => {
-                    self.requests[request.0 as usize] = None;
+                    self.requests[request.number()] = None;
                     self.free_requests.push(request);
                 }
             }
@@ -242,7 +321,13 @@ impl<E: Ranked + Default> Driver<E> {
 
     fn slice(&self, span: &Span) -> Slice {
         let buffer = match span.buffer {
-            BufferId::Request(request) => self.requests[request.0 as usize].as_ref(),
+            BufferId::Request(request) if request.part() == self.cache.part() => {
+                self.requests[request.number()].as_ref()
+            }
+            BufferId::Request(request) => {
+                let guest = self.guests[request.part().0 as usize][request.number()].as_ref();
+                guest.map(|guest| &guest.buffer)
+            }
             BufferId::Scratch(scratch) => self.scratches.get(&scratch),
         };
         let buffer = buffer.expect("orders speak of buffers that are there");

@@ -13,6 +13,7 @@ mod bits;
 mod cache;
 mod directory;
 mod driver;
+mod exchange;
 mod geometry;
 mod index;
 mod join;
@@ -24,10 +25,13 @@ mod piece;
 mod request;
 mod runs;
 mod shard;
+mod sleep;
 mod stats;
+mod sync;
 
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver};
+pub use exchange::{Bell, Exchange};
 pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
     format_size,
