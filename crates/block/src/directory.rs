@@ -254,9 +254,9 @@ impl<E: Ranked + Default> Directory<E> {
         }
     }
 
-    /// Blocks with dirty sectors, in backing order.
-    pub(crate) fn dirty_blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        self.dirty.values().copied()
+    /// A volume's blocks with dirty sectors, in backing order.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+        self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }
 
     /// How room for a block of `class` can be had without taking a block for which `in_use` holds; `None` when

@@ -85,6 +85,12 @@ impl Extent {
         Self(Place::new(volume, 2 * start + sectors))
     }
 
+    /// All extents of a volume.
+    pub(crate) fn all_of(volume: VolumeId) -> RangeInclusive<Extent> {
+        let (first, last) = Place::all_of(volume).into_inner();
+        Self(first)..=Self(last)
+    }
+
     #[inline]
     pub(crate) fn volume(self) -> VolumeId {
         self.0.volume()

@@ -64,7 +64,7 @@ impl Join {
             }
             _ => request.offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES),
         };
-        let tail = if ends_volume { 0 } else { end.next_multiple_of(SECTOR_BYTES) - end };
+        let tail = if ends_volume { 0 } else { (SECTOR_BYTES - end % SECTOR_BYTES) % SECTOR_BYTES };
         Self {
             request,
             next: sectors.start,

@@ -3,6 +3,10 @@
 //! Every task of a shard holds a lock on the sectors it works on while its I/O is under way. Ranges never reach over
 //! a region, so conflicts are looked for among the few tasks of one region only; a region without tasks has no entry.
 //!
+//! What is given back wakes only waiters that may now have what they need. What a task needs can shrink while it waits:
+//! a read that was to fetch a block only reads it once somebody else has. So a waiter is judged by the least it may
+//! need, and says what it does need when it is tried again.
+//!
 //! Invariants: no two holders overlap unless both are shared; a waiter never overtakes an earlier one it conflicts
 //! with.
 
@@ -18,32 +22,59 @@ pub(crate) type TaskId = u32;
 /// What a task needs to hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Need {
-    pub(crate) range: Sectors,
-    pub(crate) exclusive: bool,
+    range: Sectors,
+    exclusive: bool,
+    /// A shared lock on these may do when the task is tried again.
+    least: Option<Sectors>,
 }
 
 impl Need {
     pub(crate) fn shared(range: Sectors) -> Self {
-        Self { range, exclusive: false }
+        Self { range, exclusive: false, least: None }
     }
 
     pub(crate) fn exclusive(range: Sectors) -> Self {
-        Self { range, exclusive: true }
+        Self { range, exclusive: true, least: None }
     }
 
-    fn overlaps(&self, range: &Sectors) -> bool {
-        self.range.start < range.end && range.start < self.range.end
+    /// An exclusive lock now, but perhaps only a shared one on `least` later.
+    pub(crate) fn exclusive_or_shared(range: Sectors, least: Sectors) -> Self {
+        Self { range, exclusive: true, least: Some(least) }
     }
 
-    fn conflicts(&self, other: &Need) -> bool {
-        (self.exclusive || other.exclusive) && self.overlaps(&other.range)
+    /// What it comes down to at best.
+    fn at_least(&self) -> (&Sectors, bool) {
+        self.least.as_ref().map_or((&self.range, self.exclusive), |least| (least, false))
     }
+
+    fn now(&self) -> (&Sectors, bool) {
+        (&self.range, self.exclusive)
+    }
+}
+
+fn overlap(a: &Sectors, b: &Sectors) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Whether two locks, each of a range and exclusive or not, cannot be held at once.
+fn conflict((a, a_exclusive): (&Sectors, bool), (b, b_exclusive): (&Sectors, bool)) -> bool {
+    (a_exclusive || b_exclusive) && overlap(a, b)
 }
 
 #[derive(Debug, Default)]
 struct Lane {
     held: Vec<(TaskId, Need)>,
     waiting: VecDeque<(TaskId, Need)>,
+}
+
+impl Lane {
+    /// Whether the waiter at a place in the queue may have what it needs at least.
+    fn may_have(&self, at: usize) -> bool {
+        let least = self.waiting[at].1.at_least();
+        let holders = self.held.iter().map(|(_, need)| need.now());
+        let ahead = self.waiting.iter().take(at).map(|(_, need)| need.at_least());
+        !holders.chain(ahead).any(|other| conflict(other, least))
+    }
 }
 
 /// The locks of a shard, by region.
@@ -63,7 +94,7 @@ impl Locks {
         let turn = lane.waiting.iter().position(|(waiter, _)| *waiter == task);
         let ahead = lane.waiting.iter().take(turn.unwrap_or(usize::MAX)).map(|(_, need)| need);
         let holders = lane.held.iter().map(|(_, need)| need);
-        let blocked = holders.chain(ahead).any(|other| other.conflicts(&need));
+        let blocked = holders.chain(ahead).any(|other| conflict(other.now(), need.now()));
         match (blocked, turn) {
             (true, Some(turn)) => lane.waiting[turn].1 = need,
             (true, None) => lane.waiting.push_back((task, need)),
@@ -92,6 +123,21 @@ impl Locks {
         self.lanes.get(&region).into_iter().flat_map(|lane| &lane.waiting).map(|(task, _)| *task)
     }
 
+    /// The waiting tasks of a region that may now have what they need, in order of arrival.
+    pub(crate) fn wakeable(&self, region: Place) -> impl Iterator<Item = TaskId> + '_ {
+        let lane = self.lanes.get(&region);
+        lane.into_iter().flat_map(|lane| {
+            (0..lane.waiting.len()).filter(|&at| lane.may_have(at)).map(|at| lane.waiting[at].0)
+        })
+    }
+
+    /// Whether a task waits in a region and may now have what it needs.
+    pub(crate) fn is_wakeable(&self, region: Place, task: TaskId) -> bool {
+        let Some(lane) = self.lanes.get(&region) else { return false };
+        let turn = lane.waiting.iter().position(|(waiter, _)| *waiter == task);
+        turn.is_some_and(|turn| lane.may_have(turn))
+    }
+
     /// The tasks that hold a lock in a region.
     pub(crate) fn holders(&self, region: Place) -> impl Iterator<Item = TaskId> + '_ {
         self.lanes.get(&region).into_iter().flat_map(|lane| &lane.held).map(|(task, _)| *task)
@@ -100,7 +146,7 @@ impl Locks {
     /// Whether any task holds or waits for some of these sectors: if none does, a lock on them is to be had at once.
     pub(crate) fn in_use(&self, region: Place, range: &Sectors) -> bool {
         let touches =
-            |lane: &Lane| lane.held.iter().chain(&lane.waiting).any(|(_, need)| need.overlaps(range));
+            |lane: &Lane| lane.held.iter().chain(&lane.waiting).any(|(_, need)| overlap(&need.range, range));
         self.lanes.get(&region).is_some_and(touches)
     }
 
@@ -147,5 +193,47 @@ mod tests {
         locks.release(REGION(), 2);
         assert!(locks.take(REGION(), 3, Need::shared(3..4)));
         assert!(locks.in_use(REGION(), &(0..8)) && !locks.in_use(REGION(), &(4..8)));
+    }
+
+    fn wakeable(locks: &Locks) -> Vec<TaskId> {
+        locks.wakeable(REGION()).collect()
+    }
+
+    #[test]
+    fn only_those_are_woken_who_may_have_their_lock_now() {
+        let mut locks = Locks::default();
+        assert!(locks.take(REGION(), 1, Need::exclusive(0..8)));
+        for writer in 2..5 {
+            assert!(!locks.take(REGION(), writer, Need::exclusive(0..1)));
+        }
+        for reader in 5..7 {
+            assert!(!locks.take(REGION(), reader, Need::shared(0..2)));
+        }
+        assert!(!locks.take(REGION(), 7, Need::shared(4..5)));
+        assert_eq!(wakeable(&locks), []);
+        locks.release(REGION(), 1);
+        assert_eq!(wakeable(&locks), [2, 7]);
+        for task in 2..5 {
+            assert!(locks.is_wakeable(REGION(), task));
+            assert!(locks.take(REGION(), task, Need::exclusive(0..1)));
+            locks.release(REGION(), task);
+        }
+        assert_eq!(wakeable(&locks), [5, 6, 7], "readers share");
+    }
+
+    #[test]
+    fn a_waiter_that_may_need_less_by_now_is_tried_again_in_its_turn() {
+        let mut locks = Locks::default();
+        assert!(locks.take(REGION(), 1, Need::exclusive(0..8)));
+        assert!(!locks.take(REGION(), 2, Need::exclusive_or_shared(0..8, 0..1)));
+        assert!(!locks.take(REGION(), 3, Need::exclusive_or_shared(0..8, 1..2)));
+        assert!(!locks.take(REGION(), 4, Need::exclusive(0..1)));
+        locks.release(REGION(), 1);
+        assert_eq!(wakeable(&locks), [2, 3]);
+        assert!(locks.take(REGION(), 2, Need::exclusive_or_shared(0..8, 0..1)), "it still needs all");
+        assert!(!locks.is_wakeable(REGION(), 3));
+        locks.release(REGION(), 2);
+        assert!(locks.take(REGION(), 3, Need::shared(1..2)));
+        assert!(locks.take(REGION(), 4, Need::exclusive(0..1)));
     }
 }

@@ -67,8 +67,9 @@ pub(crate) struct Shard<E = Lru> {
     ready: VecDeque<TaskId>,
     rounds: Rounds,
     health: Health,
-    /// Empty but for its memory.
+    /// Empty but for their memory.
     spare_survey: Survey,
+    spare_waiting: Vec<TaskId>,
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
     /// device, until they are written anew.
     lost: BTreeSet<Place>,
@@ -90,6 +91,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             rounds: Rounds::default(),
             health: Health::default(),
             spare_survey: Survey::default(),
+            spare_waiting: Vec::new(),
             lost: BTreeSet::new(),
             events: Vec::new(),
             counters: Counters::default(),
@@ -168,11 +170,14 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may free many.
     fn run_ready(&mut self, orders: &mut Vec<Order>) {
         loop {
-            if self.rounds.take_moved() {
-                self.run_round(orders);
+            while let Some(volume) = self.rounds.take_moved() {
+                self.run_round(volume, orders);
             }
             let Some(id) = self.ready.pop_front() else { break };
-            if self.tasks[id as usize].step == Step::Waiting {
+            // Whoever was woken before it may have taken what it needs.
+            let waits = self.tasks[id as usize].step == Step::Waiting;
+            if waits && self.locks.is_wakeable(self.task_region(id), id) {
+                self.counters.restarts += 1;
                 self.start(id, orders);
             }
         }
@@ -262,6 +267,6 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     }
 
     fn wake(&mut self, region: Place) {
-        self.ready.extend(self.locks.waiting(region));
+        self.ready.extend(self.locks.wakeable(region));
     }
 }

@@ -21,8 +21,10 @@ pub struct Counters {
     pub blocks_replaced: u64,
     /// Groups emptied to make room.
     pub groups_emptied: u64,
-    /// Reads served from the buffer of another client's fetch.
+    /// Reads served from the buffer of another client's fetch or write.
     pub joined_reads: u64,
+    /// Reads, writes and cleanings tried again because what they waited for may have been free.
+    pub restarts: u64,
     /// Blocks not made because everything cold was in use.
     pub stores_without_room: u64,
     /// Operations of the cache device that failed and were made good or given up.
@@ -43,6 +45,7 @@ impl AddAssign<&Counters> for Counters {
         self.blocks_replaced += other.blocks_replaced;
         self.groups_emptied += other.groups_emptied;
         self.joined_reads += other.joined_reads;
+        self.restarts += other.restarts;
         self.stores_without_room += other.stores_without_room;
         self.cache_errors += other.cache_errors;
         self.bypassed_bytes += other.bypassed_bytes;

@@ -136,6 +136,90 @@ fn a_volume_whose_backing_device_fails_does_not_fail_flushes_of_others() {
 }
 
 #[test]
+fn a_flush_brings_only_its_own_volume_and_waits_for_no_other() {
+    let mut bench = bench(WriteMode::Back);
+    let second = DeviceId::Backing(VolumeId(1));
+    let other = |request: Request| Request { volume: VolumeId(1), ..request };
+    bench.put(0..9, 200);
+    assert!(bench.ask(other(write(0, SECTOR)), 201).is_ok());
+    assert!(bench.ask(flush(), 0).is_ok());
+    assert!(bench.ordered(second).is_empty());
+    assert_eq!(bench.cache.stats().dirty_bytes, SECTOR);
+
+    bench.put(0..9, 202);
+    bench.clean(); // both; the second volume's device hangs
+    let id = bench.submit(flush(), 0);
+    while let Some(at) = bench.under_way.iter().position(|operation| target(&operation.order).0 != second) {
+        bench.complete(at, None);
+    }
+    assert_eq!(bench.answer(id).result, Ok(()));
+    assert_eq!((stable(&bench, 0), stable(&bench, 8)), (202, 202));
+    assert_eq!(bench.under_way.len(), 1);
+    bench.run();
+    bench.check_idle();
+}
+
+#[test]
+fn many_writers_of_one_sector_are_each_woken_once() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        let ids: Vec<_> = (0..100).map(|stamp| bench.submit(write(0, SECTOR), 100 + stamp)).collect();
+        bench.run();
+        for id in ids {
+            assert_eq!(bench.answer(id).result, Ok(()));
+        }
+        assert_eq!(bench.get(0), Ok(199), "in the order in which they came");
+        assert_eq!(bench.cache.stats().counters.restarts, 99, "{mode:?}");
+        bench.check_idle();
+    }
+}
+
+/// A write behind readers is not overtaken by those that came after it, however many keep coming.
+#[test]
+fn readers_that_keep_coming_do_not_hold_a_write_up() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        bench.get(0).unwrap();
+        bench.submit(read(0, SECTOR), 0);
+        let id = bench.submit(write(0, SECTOR), 200);
+        for _ in 0..50 {
+            bench.submit(read(0, SECTOR), 0);
+            bench.submit(read(SECTOR, SECTOR), 0);
+        }
+        bench.answers.clear();
+        while !bench.answers.iter().any(|answer| answer.id == id) {
+            bench.complete(bench.under_way.len() - 1, None);
+        }
+        let first_sector = |answer: &Answered| answer.bytes.iter().all(|byte| *byte == 1);
+        assert_eq!(bench.answers.iter().filter(|answer| first_sector(answer)).count(), 1, "{mode:?}");
+        bench.run();
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn readers_of_what_has_been_written_through_do_not_wait_for_its_store() {
+    let mut bench = bench(WriteMode::Through);
+    bench.put(0..8, 200);
+    let stats = bench.cache.stats();
+    let id = bench.submit(write(100, 2 * SECTOR), 201);
+    let early = bench.submit(read(0, SECTOR), 0);
+    while bench.answers.is_empty() {
+        bench.complete(0, None);
+    }
+    assert_eq!(bench.answer(id).result, Ok(()));
+    assert!(bench.under_way.iter().all(|operation| on_cache(&operation.order) && is_write(&operation.order)));
+    let late = bench.submit(read(2 * SECTOR, SECTOR), 0);
+    let [early, late] = [early, late].map(|id| bench.answer(id).bytes);
+    assert_eq!([early[99], early[100], late[99], late[100]], [200, 201, 201, 200]);
+    let joined = bench.cache.stats().counters.joined_reads - stats.counters.joined_reads;
+    assert_eq!(joined, 2);
+    bench.run();
+    assert_eq!(bench.get(3), Ok(200));
+    bench.check_idle();
+}
+
+#[test]
 fn a_dirty_block_is_clean_before_its_place_is_taken() {
     let mut bench = bench(WriteMode::Back);
     bench.put(0..32, 200); // the whole cache

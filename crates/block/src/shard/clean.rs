@@ -1,8 +1,8 @@
 //! Bringing dirty data to the backing device: a block at a time, in rounds or to make room.
 //!
-//! A round takes every block that is dirty when it begins, in backing order, a bounded number at once. Drains
-//! (a client's flush, the end of the program) that arrive during a round wait for the next one, so any number of
-//! them costs at most two rounds. While a block is being cleaned it can be read but not written.
+//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded number at once.
+//! Drains (a client's flush, the end of the program) that arrive during their volume's round wait for the next one, so
+//! any number of them costs at most two rounds, and none waits for another volume's device. While a block is being cleaned it can be read but not written.
 
 use std::collections::VecDeque;
 
@@ -17,20 +17,25 @@ use crate::locks::{Need, TaskId};
 use crate::order::{BufferId, Order};
 use crate::request::Fault;
 
-/// Blocks cleaned at once by a round.
+/// Blocks cleaned at once by all rounds together, though each has at least one.
 const CLEANED_AT_ONCE: usize = 32;
 
-/// The round under way and what waits for it.
+/// The rounds under way, at most one a volume.
 #[derive(Debug, Default)]
-pub(super) struct Rounds {
-    running: bool,
+pub(super) struct Rounds(Vec<Round>);
+
+/// A round of a volume, and what waits for it.
+#[derive(Debug)]
+struct Round {
+    volume: VolumeId,
     /// Blocks have been cleaned since the round was last looked after.
     moved: bool,
-    left: VecDeque<Place>,
+    /// First sectors of the blocks still to be cleaned.
+    left: VecDeque<u64>,
     under_way: usize,
-    /// The first failure of each volume.
-    faults: Vec<(VolumeId, Fault)>,
-    /// Drains that the running round answers, and those for the next.
+    /// The first failure.
+    fault: Option<Fault>,
+    /// Drains that the round answers, and those for the next.
     serving: Vec<Drain>,
     waiting: Vec<Drain>,
 }
@@ -38,7 +43,6 @@ pub(super) struct Rounds {
 #[derive(Debug, Clone, Copy)]
 struct Drain {
     number: u32,
-    volume: VolumeId,
     /// Some answered write of the volume was on no device when the drain came or since. That it has been replaced
     /// meanwhile does not help: what replaced it need not be part of the round.
     lost: bool,
@@ -46,78 +50,89 @@ struct Drain {
 
 impl Rounds {
     pub(super) fn is_idle(&self) -> bool {
-        !self.running
+        self.0.is_empty()
+    }
+
+    fn of(&mut self, volume: VolumeId) -> Option<&mut Round> {
+        self.0.iter_mut().find(|round| round.volume == volume)
     }
 
     /// Data of a volume has been lost: drains that came before cannot promise it.
     pub(super) fn note_loss(&mut self, volume: VolumeId) {
-        for drain in self.serving.iter_mut().chain(&mut self.waiting) {
-            drain.lost |= drain.volume == volume;
+        if let Some(round) = self.of(volume) {
+            round.serving.iter_mut().chain(&mut round.waiting).for_each(|drain| drain.lost = true);
         }
     }
 
-    /// Whether the round is to be looked after, asked once.
-    pub(super) fn take_moved(&mut self) -> bool {
-        std::mem::take(&mut self.moved)
+    /// A volume whose round is to be looked after; each is named once.
+    pub(super) fn take_moved(&mut self) -> Option<VolumeId> {
+        let round = self.0.iter_mut().find(|round| round.moved)?;
+        round.moved = false;
+        Some(round.volume)
     }
 }
 
 impl<E: Ranked + Default> Shard<E> {
-    /// Brings everything that is dirty now to the backing devices; [`Event::Drained`] tells when, and whether all of
-    /// `volume` is there.
-    pub(crate) fn drain(&mut self, drain: u32, volume: VolumeId, orders: &mut Vec<Order>) {
+    /// Brings everything of a volume that is dirty now to its backing device; [`Event::Drained`] tells when, and
+    /// whether all of it is there.
+    pub(crate) fn drain(&mut self, number: u32, volume: VolumeId, orders: &mut Vec<Order>) {
         let lost = self.lost.range(Place::all_of(volume)).next().is_some();
-        self.rounds.waiting.push(Drain { number: drain, volume, lost });
-        self.run_round(orders);
+        let drain = Drain { number, lost };
+        match self.rounds.of(volume) {
+            Some(round) => round.waiting.push(drain),
+            None => self.begin_round(volume, vec![drain]),
+        }
+        self.run_round(volume, orders);
         self.run_ready(orders);
     }
 
-    /// Brings everything dirty to the backing device, unless that is going on anyway.
+    /// Brings everything dirty to the backing devices, where that is not going on anyway.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
-        if !self.rounds.running && self.directory.dirty_sectors() > 0 {
-            self.begin_round();
-            self.run_round(orders);
-            self.run_ready(orders);
+        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
+            if self.rounds.of(volume).is_none() && self.directory.dirty_blocks(volume).next().is_some() {
+                self.begin_round(volume, Vec::new());
+                self.run_round(volume, orders);
+            }
         }
+        self.run_ready(orders);
     }
 
-    fn begin_round(&mut self) {
-        self.rounds.running = true;
-        self.rounds.faults.clear();
-        self.rounds.serving = std::mem::take(&mut self.rounds.waiting);
-        let blocks = self.directory.dirty_blocks();
-        self.rounds.left = blocks
-            .map(|block| Place::new(self.directory.volume(block), self.directory.sectors(block).start))
-            .collect();
+    fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>) {
+        let blocks = self.directory.dirty_blocks(volume);
+        let left = blocks.map(|block| self.directory.sectors(block).start).collect();
+        let waiting = Vec::new();
+        self.rounds.0.push(Round { volume, moved: false, left, under_way: 0, fault: None, serving, waiting });
     }
 
-    /// Starts as many blocks of the round as may be under way; ends the round, and begins the next if one is wanted.
-    pub(super) fn run_round(&mut self, orders: &mut Vec<Order>) {
+    /// Starts as many blocks of a volume's round as may be under way; ends the round, and begins the next if one is
+    /// wanted.
+    pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
-            if !self.rounds.running {
-                if self.rounds.waiting.is_empty() {
-                    return;
-                }
-                self.begin_round();
+            let at_once = (CLEANED_AT_ONCE / self.rounds.0.len().max(1)).max(1);
+            let Some(round) = self.rounds.of(volume) else { return };
+            if round.under_way < at_once
+                && let Some(start) = round.left.pop_front()
+            {
+                round.under_way += 1;
+                self.clean(volume, start, Because::Round, orders);
+                continue;
             }
-            while self.rounds.under_way < CLEANED_AT_ONCE {
-                let Some(place) = self.rounds.left.pop_front() else { break };
-                self.rounds.under_way += 1;
-                self.clean(place.volume(), place.sector(), Because::Round, orders);
-            }
-            if self.rounds.under_way > 0 {
+            if round.under_way > 0 {
                 return;
             }
-            self.rounds.running = false;
-            let Rounds { faults, serving, .. } = &mut self.rounds;
-            let result = |drain: &Drain| match faults.iter().find(|(volume, _)| *volume == drain.volume) {
-                Some((_, fault)) => Err(*fault),
+            let at = self.rounds.0.iter().position(|round| round.volume == volume);
+            let ended = self.rounds.0.swap_remove(at.expect("it has just been found"));
+            let result = |drain: &Drain| match ended.fault {
+                Some(fault) => Err(fault),
                 None if drain.lost => Err(Fault::Io),
                 None => Ok(()),
             };
-            let served = serving.drain(..);
+            let served = ended.serving.iter();
             self.events
-                .extend(served.map(|drain| Event::Drained { drain: drain.number, result: result(&drain) }));
+                .extend(served.map(|drain| Event::Drained { drain: drain.number, result: result(drain) }));
+            if !ended.waiting.is_empty() {
+                self.begin_round(volume, ended.waiting);
+            }
         }
     }
 
@@ -146,12 +161,10 @@ impl<E: Ranked + Default> Shard<E> {
                 self.victim_cleaned(task, fault.is_none(), orders);
             }
             Because::Round => {
-                self.rounds.under_way -= 1;
-                self.rounds.moved = true;
-                let faults = &mut self.rounds.faults;
-                if let (Some(fault), false) = (fault, faults.iter().any(|(of, _)| *of == volume)) {
-                    faults.push((volume, fault));
-                }
+                let round = self.rounds.of(volume).expect("a round ends after its last block");
+                round.under_way -= 1;
+                round.moved = true;
+                round.fault = round.fault.or(fault);
             }
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a write made, in runs
 //! of invalid sectors. The client is answered as soon as the data has arrived; it is put into the cache afterwards.
-//! Meanwhile the sectors stay locked, and other readers of them are served from the buffer they were fetched into.
+//! Meanwhile the sectors stay locked, and other readers of them are served from the buffer they were fetched into, as
+//! they are from the buffer of an answered write that is being stored.
 
 use floe_policy::Ranked;
 
@@ -106,11 +107,17 @@ impl<E: Ranked + Default> Shard<E> {
         let range = self.tasks[id as usize].range.clone();
         let need = match hull(fetches) {
             None => Need::shared(range.clone()),
-            Some(hull) => Need::exclusive(hull.start.min(range.start)..hull.end.max(range.end)),
+            Some(hull) => {
+                let all = hull.start.min(range.start)..hull.end.max(range.end);
+                Need::exclusive_or_shared(all, range.clone())
+            }
         };
         if !self.lock(id, need) {
-            self.serve_from_fetch(id, orders);
-            self.tasks[id as usize].waited = true;
+            let hit = !std::mem::replace(&mut self.tasks[id as usize].waited, true);
+            let holder = self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
+            if let Some(holder) = holder {
+                self.serve_from(holder, id, hit, orders); // what is there at once is as good as cached
+            }
             return;
         }
         if self.is_lost(id) {
@@ -200,9 +207,7 @@ impl<E: Ranked + Default> Shard<E> {
         }
         self.answer(id);
         self.begin_store(id, false, orders);
-        if self.tasks[id as usize].step != Step::Done {
-            self.wake(self.task_region(id));
-        }
+        self.serve_waiting(id, orders);
     }
 
     fn copy(&mut self, from: Data, to: Data, run: &Sectors, orders: &mut Vec<Order>) {
@@ -211,24 +216,41 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
-    /// Serves a waiting read from the buffer of a fetch that has everything it wants and is being stored.
-    fn serve_from_fetch(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.is_lost(id) {
-            return; // a fetch may have more sectors than its reader wanted, and lost ones among them
+    /// Serves the reads that wait for a task from its buffer, if it has what they want and is putting it into the cache.
+    pub(super) fn serve_waiting(&mut self, holder: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[holder as usize].step == Step::Done {
+            return;
         }
-        let range = self.tasks[id as usize].range.clone();
-        let region = self.task_region(id);
-        let has_all = |holder: &TaskId| {
-            let task = &self.tasks[*holder as usize];
-            let fetched = |run: &Sectors| run.start <= range.start && range.end <= run.end;
-            let is_read = matches!(&task.work, Work::Piece(piece) if piece.kind == PieceKind::Read);
-            is_read && matches!(task.step, Step::Storing | Step::Room) && task.stores.iter().any(fetched)
-        };
-        let Some(holder) = self.locks.holders(region).find(has_all) else { return };
+        let mut waiting = std::mem::take(&mut self.spare_waiting);
+        waiting.extend(self.locks.waiting(self.task_region(holder)));
+        for id in waiting.drain(..) {
+            let is_read =
+                matches!(&self.tasks[id as usize].work, Work::Piece(piece) if piece.kind == PieceKind::Read);
+            if is_read && self.has_all(holder, id) {
+                self.serve_from(holder, id, false, orders);
+            }
+        }
+        self.spare_waiting = waiting;
+    }
+
+    /// Whether a task's buffer has everything that a waiting read wants. Data that is only to be written is not there
+    /// yet, as far as clients know.
+    fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
+        let range = &self.tasks[id as usize].range;
+        let task = &self.tasks[holder as usize];
+        let has = |run: &Sectors| run.start <= range.start && range.end <= run.end;
+        matches!(task.step, Step::Storing | Step::Room)
+            && !task.store_dirty
+            && task.stores.iter().any(has)
+            && !self.is_lost(id) // a fetch may have more sectors than its reader wanted, and lost ones among them
+    }
+
+    fn serve_from(&mut self, holder: TaskId, id: TaskId, hit: bool, orders: &mut Vec<Order>) {
         let from = self.tasks[holder as usize].data;
+        let range = self.tasks[id as usize].range.clone();
         self.counters.joined_reads += 1;
         let task = &mut self.tasks[id as usize];
-        task.hit = !task.waited; // what is there at once is as good as cached
+        task.hit = hit;
         task.step = Step::Reading;
         self.copy(from, self.request_data(id), &range, orders);
         self.finish(id, orders);

@@ -155,7 +155,8 @@ impl<E: Ranked + Default> Shard<E> {
         if !failed && is_write && matches!(self.mode(), WriteMode::Through | WriteMode::Back) {
             self.answer(id);
             self.tasks[id as usize].stores.push(range);
-            return self.begin_store(id, false, orders);
+            self.begin_store(id, false, orders);
+            return self.serve_waiting(id, orders);
         }
         self.drop_copies(id, failed);
         self.finish(id, orders);
