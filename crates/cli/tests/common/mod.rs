@@ -81,7 +81,8 @@ pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
 /// elsewhere the test is skipped, visibly.
 pub(crate) fn installed(programs: &[&str]) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
-    let there = |program: &&str| std::env::split_paths(&paths).any(|folder| folder.join(program).is_file());
+    let folders = || std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let there = |program: &&str| folders().any(|folder| folder.join(program).is_file());
     let Some(missing) = programs.iter().find(|program| !there(program)) else { return true };
     let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
     assert!(!required, "{missing} is not installed; make test installs it");

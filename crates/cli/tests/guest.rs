@@ -1,0 +1,180 @@
+//! The kernel of a stock Linux as a client: Debian's, booted in QEMU, with `nbd.ko` and ext4 on the volume.
+//!
+//! A file system is made and filled, a program is compiled on it and run from it, and everything is compared: in the
+//! guest, with what the host packed; on the host, in the backing device, once the server is gone. The scripts that run
+//! in the guest are in `guest/`.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use common::{Server, Volume, installed, run, text};
+use tempfile::TempDir;
+
+const VOLUME_BYTES: usize = 96 << 20;
+
+/// Packages a C compiler consists of that is small enough to run in an emulation.
+const COMPILER: [&str; 3] = ["tcc", "libc6-dev", "linux-libc-dev"];
+
+/// Whether a guest can run here.
+fn guests_run() -> bool {
+    let linux = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+    linux
+        && installed(&[
+            "qemu-system-x86_64",
+            "busybox",
+            "nbd-client",
+            "mke2fs",
+            "modprobe",
+            "cpio",
+            "dpkg",
+            "tcc",
+        ])
+}
+
+/// The file tree that is unpacked in the guest.
+struct Tree {
+    folder: TempDir,
+}
+
+impl Tree {
+    /// Packs the compiler as the system has it, with the sums of its files.
+    fn pack() -> Self {
+        let tree = Self { folder: tempfile::tempdir().expect("a folder") };
+        let listed = run("dpkg", &[&["-L"], &COMPILER[..]].concat());
+        let there = |path: &&str| {
+            std::fs::symlink_metadata(path).is_ok_and(|file| !file.is_dir())
+                && !path.starts_with("/usr/share")
+        };
+        let names: Vec<&str> = listed.lines().filter(there).map(|path| &path[1..]).collect();
+        let list = tree.path("list");
+        std::fs::write(&list, names.join("\n")).expect("a list");
+        run("tar", &["-C", "/", "-cf", text(&tree.path("tree.tar")), "-T", text(&list)]);
+        let unpacked = tree.path("unpacked");
+        std::fs::create_dir(&unpacked).expect("a folder");
+        run("tar", &["-C", text(&unpacked), "-xf", text(&tree.path("tree.tar"))]);
+        let sums =
+            "find . -type f -exec sha256sum {} + >../tree.sums && test $(wc -l <../tree.sums) -gt 1000";
+        run("sh", &["-c", &format!("cd '{}' && {sums}", unpacked.display())]);
+        run("cc", &["-o", text(&tree.path("exercise")), text(&scripts().join("exercise.c"))]);
+        tree
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Compares what is on a file system, without mounting it, with the tree and with the exercises of these seeds.
+    fn is_in(&self, image: &Path, seeds: &[u32]) {
+        let found = tempfile::tempdir().expect("a folder");
+        let command = format!("rdump /tree {}", found.path().display());
+        run("/sbin/debugfs", &["-R", &command, text(image)]);
+        let tree = found.path().join("tree");
+        let sums = self.path("tree.sums");
+        run("sh", &["-c", &format!("cd '{}' && sha256sum -c --quiet '{}'", tree.display(), sums.display())]);
+        for seed in seeds {
+            let file = tree.join(format!("random{seed}"));
+            run(text(&self.path("exercise")), &["check", text(&file), &seed.to_string()]);
+        }
+    }
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest")
+}
+
+/// Begins to run one of the scripts in a guest, against a server.
+fn begin(script: &str, server: &Server, connections: u32, tree: &Tree) -> Child {
+    let port = server.tcp.trim_end_matches("/floe").rsplit(':').next().expect("a port");
+    let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
+    let whole = tree.path(&format!("{script}-{port}"));
+    let lines = [format!("PORT={port} CONNECTIONS={connections}"), read("begin.sh"), read(script)];
+    std::fs::write(&whole, lines.join("\n")).expect("a script");
+    Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest"))
+        .arg(&whole)
+        .args([
+            tree.path("tree.tar"),
+            tree.path("tree.sums"),
+            scripts().join("exercise.c"),
+            "/usr/bin/tcc".into(),
+        ])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the guest's script runs")
+}
+
+/// Runs one of the scripts, which must succeed.
+#[track_caller]
+fn guest(script: &str, server: &Server, connections: u32, tree: &Tree) {
+    let output = begin(script, server, connections, tree).wait_with_output().expect("it can be waited for");
+    let said =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success(), "{script} in the guest: {}\n{said}\n{}", output.status, server.log());
+}
+
+/// The file system in a backing device must need no repair.
+#[track_caller]
+fn is_clean(image: &Path) {
+    run("/sbin/e2fsck", &["-fn", text(image)]);
+}
+
+/// Runs one of the scripts in a guest as the client of a server that is ended then; the backing device must hold it all.
+#[track_caller]
+fn session(script: &str, volume: &Volume, connections: u32, tree: &Tree, seeds: &[u32]) {
+    let server = volume.serve();
+    guest(script, &server, connections, tree);
+    let status = server.status();
+    assert_eq!((status.errors, status.connections), (0, 0), "{status:?}");
+    assert!(status.flush_requests > 0, "{status:?}");
+    server.end();
+    is_clean(&volume.path("backing.img"));
+    tree.is_in(&volume.path("backing.img"), seeds);
+}
+
+#[test]
+fn linux_keeps_a_file_system_on_the_volume() {
+    if !guests_run() {
+        return;
+    }
+    let tree = Tree::pack();
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "through");
+    session("build.sh", &volume, 1, &tree, &[1, 2]);
+}
+
+#[test]
+fn linux_finds_what_it_wrote_when_the_server_is_back() {
+    if !guests_run() {
+        return;
+    }
+    let tree = Tree::pack();
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back");
+    session("build.sh", &volume, 4, &tree, &[1, 2]);
+    session("check.sh", &volume, 2, &tree, &[1, 2, 3]);
+}
+
+#[test]
+fn what_linux_has_synced_outlives_the_server() {
+    if !guests_run() {
+        return;
+    }
+    let tree = Tree::pack();
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").with(&["--flush-interval", "1h"]);
+    let server = volume.serve();
+    let mut guest = begin("crash.sh", &server, 4, &tree);
+    let mut said = BufReader::new(guest.stdout.take().expect("it is piped")).lines();
+    let first = said.next().expect("a line").expect("text");
+    assert_eq!(first.trim(), "synced", "{}", server.log());
+    drop(server); // kills it
+    assert!(guest.wait().expect("it can be waited for").success());
+    // The file system's journal makes good what was under way; what was synced must need no more than that.
+    run(
+        "sh",
+        &["-c", &format!("/sbin/e2fsck -fp '{}' || test $? = 1", volume.path("backing.img").display())],
+    );
+    is_clean(&volume.path("backing.img"));
+    tree.is_in(&volume.path("backing.img"), &[1]);
+}
