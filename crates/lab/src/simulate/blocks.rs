@@ -224,6 +224,7 @@ fn op_of(order: &Order) -> Option<OpId> {
         | Order::Copy { .. }
         | Order::Clear { .. }
         | Order::Answer { .. }
-        | Order::Release { .. } => None,
+        | Order::Release { .. }
+        | Order::Send { .. } => None,
     }
 }
