@@ -234,6 +234,7 @@ impl Settings {
                 admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
                 insecure: self.insecure,
                 tls: None,
+                most_connections: floe_export::limits::MOST_CONNECTIONS,
                 flush_interval: flush_interval.unwrap_or(Duration::from_secs(5)),
                 cache_bytes,
             },

@@ -4,12 +4,12 @@
 //! sockets, sessions and the block cache, [`admin`] the HTTP side.
 
 pub mod admin;
+pub mod limits;
 mod listener;
 pub mod nbd;
 pub mod server;
 mod session;
 pub mod status;
-#[allow(dead_code, reason = "the sessions use it with the next change")]
 pub mod tls;
 pub mod uri;
 

@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::tls::TlsConfig;
 use crate::uri::{Address, Uri};
 
 /// Why a URI cannot be listened on.
@@ -30,7 +31,7 @@ pub enum ListenError {
     },
     /// Reachable from other machines, and nothing protects the data.
     #[error(
-        "{uri} can be reached from other machines without encryption or a password; listen on 127.0.0.1, or give \
+        "{uri} can be reached from other machines without encryption; listen on 127.0.0.1, give --tls require, or \
          --insecure if the network is trusted"
     )]
     Exposed {
@@ -55,7 +56,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    pub(crate) fn bind(uri: &Uri, insecure: bool) -> Result<Self, ListenError> {
+    pub(crate) fn bind(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
+        let encrypted = tls.is_some_and(TlsConfig::required);
         if !uri.export.is_empty() {
             return Err(ListenError::NamesExport { uri: uri.to_string() });
         }
@@ -63,7 +65,7 @@ impl Listener {
         match &uri.address {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
-                if !insecure && addresses.iter().any(|address| !address.ip().is_loopback()) {
+                if !insecure && !encrypted && addresses.iter().any(|address| !address.ip().is_loopback()) {
                     return Err(ListenError::Exposed { uri: uri.to_string() });
                 }
                 let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
@@ -108,7 +110,7 @@ mod tests {
     use super::*;
 
     fn bind(uri: &str) -> Result<Listener, ListenError> {
-        Listener::bind(&uri.parse().unwrap(), false)
+        Listener::bind(&uri.parse().unwrap(), None, false)
     }
 
     #[test]
@@ -123,7 +125,7 @@ mod tests {
     fn other_machines_are_kept_out_unless_they_are_asked_in() {
         let error = bind("nbd://0.0.0.0:0").unwrap_err().to_string();
         assert!(error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"), "{error}");
-        assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), true).is_ok());
+        assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), None, true).is_ok());
     }
 
     #[test]

@@ -19,14 +19,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{Answer, Driver, Fault, Kind, Request, VolumeId};
-use floe_device::{Pool, Ring, Slice, SocketCompletion, SocketOutcome, Sockets};
+use floe_device::{Ring, Slice, SocketCompletion, SocketOutcome, Sockets};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
+use crate::limits::WATCH_INTERVAL;
 use crate::listener::Listener;
 use crate::nbd::error::{ErrorCode, NbdError};
 use crate::nbd::export::Exports;
 use crate::nbd::transmission::{Command, Request as NbdRequest};
-use crate::session::{Session, Want};
+use crate::session::{Common, Session, SessionError, Want};
 use crate::status::{Latencies, ServerFacts, Status};
 use crate::uri::Uri;
 use admin_side::AdminSession;
@@ -40,6 +41,10 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// How long to wait before accepting again after the system refused (out of descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a TCP connection is silent before the system asks whether the other side is still there, and how often then.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Who asked for a request of the cache.
 #[derive(Debug)]
@@ -67,10 +72,9 @@ enum Phase {
 pub struct Server {
     config: ServerConfig,
     ring: Ring,
-    pool: Pool,
+    common: Common,
     sockets: Sockets,
     driver: Driver,
-    volume: VolumeId,
     exports: Arc<Exports>,
     listeners: Vec<Listener>,
     admin_listener: Rc<OwnedFd>,
@@ -86,6 +90,12 @@ pub struct Server {
     accept_again: Option<(Instant, Vec<Token>)>,
     /// The last attempt to accept a client failed; the first of a row is worth a line in the log.
     refusing: bool,
+    /// The last client was sent away for want of room; the first of a row is worth a line in the log.
+    crowded: bool,
+    /// When to look for clients that are late, if any can be.
+    watch_at: Option<Instant>,
+    /// Requests that never came to the cache.
+    refused: u64,
     clean_at: Instant,
     begun: Instant,
     reads: Latencies,
@@ -152,18 +162,18 @@ impl Server {
             (Token::Signal, result) => self.signalled(&result),
             (Token::Accept(_) | Token::AcceptAdmin, result) => self.accepted(token, result),
             (Token::Receive(index), Ok(SocketOutcome::Received(bytes))) => {
-                let received = self.sessions[index].received(bytes);
+                let received = self.sessions[index].received(bytes, Instant::now());
                 if let Err(error) = received {
                     tracing::warn!(client = index, %error, "client hung up");
                 }
                 self.touched.push(index);
             }
             (Token::Receive(index), _) => {
-                let _ = self.sessions[index].received(0); // the socket is gone, and that is all there is to say
+                let _ = self.sessions[index].received(0, Instant::now()); // the socket is gone, and that is all there is to say
                 self.break_off(index);
             }
             (Token::Send(index), result) => {
-                self.sessions[index].sent();
+                self.sessions[index].sent(Instant::now());
                 if result.is_err() {
                     self.break_off(index);
                 }
@@ -189,13 +199,8 @@ impl Server {
         match result {
             Ok(SocketOutcome::Accepted(socket)) if token == Token::AcceptAdmin => self.greet_admin(socket),
             Ok(SocketOutcome::Accepted(socket)) => {
-                // A Unix socket has no such options; keepalive finds out that a client's machine is gone.
-                let _ = sockopt::set_tcp_nodelay(&socket, true);
-                let _ = sockopt::set_socket_keepalive(&socket, true);
                 self.refusing = false;
-                let index = self.sessions.insert(Session::new(socket, &self.exports, &self.pool));
-                tracing::debug!(client = index, "connected");
-                self.touched.push(index);
+                self.welcome(socket);
             }
             Ok(_) => {}
             Err(error) => {
@@ -208,6 +213,31 @@ impl Server {
             }
         }
         self.accept(token);
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) {
+        let full = self.sessions.len() >= self.config.most_connections;
+        if full {
+            if !std::mem::replace(&mut self.crowded, true) {
+                tracing::warn!(
+                    connections = self.sessions.len(),
+                    "no more connections are taken until some end"
+                );
+            }
+            return; // closes it
+        }
+        self.crowded = false;
+        // A Unix socket has no such options; keepalive finds out that a client's machine is gone.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let _ = sockopt::set_socket_keepalive(&socket, true);
+        let _ = sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE);
+        let _ = sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL);
+        let now = Instant::now();
+        let (exports, common) = (&self.exports, &self.common);
+        let index = self.sessions.insert_with(|key| Session::new(key, socket, exports, common, now));
+        self.watch_at.get_or_insert(now + WATCH_INTERVAL);
+        tracing::debug!(client = index, "connected");
+        self.touched.push(index);
     }
 
     /// Stops speaking to a client; its socket's operations end at once.
@@ -224,12 +254,17 @@ impl Server {
                 self.pump(index);
             }
         }
+        while let Some(index) = self.common.budget.next_in_turn() {
+            self.sessions[index].turn_has_come();
+            self.pump(index);
+        }
     }
 
     /// Does all a session wants that can be done now.
     fn pump(&mut self, index: u32) {
+        let now = Instant::now();
         loop {
-            match self.sessions[index].next() {
+            match self.sessions[index].next(now) {
                 Ok(Some(Want::Serve(request))) => self.serve(index, request),
                 Ok(Some(Want::ServeWrite(request, buffer))) => {
                     let durable = request.fua();
@@ -240,6 +275,10 @@ impl Server {
                     self.sockets.receive(Token::Receive(index).encode(), &socket, into, whole);
                 }
                 Ok(Some(Want::Pause | Want::End) | None) => break,
+                Err(error @ SessionError::Tls(_)) => {
+                    tracing::warn!(client = index, %error, "client cannot be trusted");
+                    break; // it is told so
+                }
                 Err(error) => {
                     tracing::warn!(client = index, %error, "client broke the protocol");
                     self.break_off(index);
@@ -247,9 +286,16 @@ impl Server {
                 }
             }
         }
-        if let Some(slices) = self.sessions[index].next_send(&self.pool) {
+        self.refused += self.sessions[index].take_refused();
+        if self.common.budget.is_waited_for() {
+            self.watch_at.get_or_insert(now + WATCH_INTERVAL);
+        }
+        if let Some(slices) = self.sessions[index].next_send(now) {
             let socket = Rc::clone(&self.sessions[index].socket);
             self.sockets.send(Token::Send(index).encode(), &socket, slices);
+        }
+        if self.sessions[index].is_done_listening() {
+            let _ = shutdown(self.sessions[index].socket.as_fd(), Shutdown::Both); // ends the receive
         }
         if self.sessions[index].is_over() {
             tracing::debug!(client = index, "disconnected");
@@ -262,17 +308,25 @@ impl Server {
         let durable = request.fua();
         match request.command {
             Command::Write => {
-                let wanted = self.cache_request(&request, Kind::Write { durable });
+                let wanted = self.cache_request(index, &request, Kind::Write { durable });
                 let buffer = self.driver.buffer(&wanted);
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.sessions[index].begin_payload(request, buffer, payload);
             }
             Command::Read => {
-                let wanted = self.cache_request(&request, Kind::Read);
+                let wanted = self.cache_request(index, &request, Kind::Read);
                 let buffer = self.driver.buffer(&wanted);
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.submit(index, request, Kind::Read, Some(buffer), Some(payload));
             }
+            Command::WriteZeroes if request.only_if_fast() => {
+                // Nobody knows what the backing device does with zeroes.
+                let slow = NbdError::new(ErrorCode::NotSupported, "zeroing may be as slow as writing");
+                self.sessions[index].reply(&request, Err(slow));
+            }
+            // A hint, and a question, that the cache does not take yet: nothing is fetched, and all counts as data.
+            Command::Cache => self.sessions[index].reply(&request, Ok(None)),
+            Command::BlockStatus => self.sessions[index].reply_extents(&request, &[]),
             Command::Flush => self.submit(index, request, Kind::Flush, None, None),
             Command::Trim => self.submit(index, request, Kind::Trim, None, None),
             Command::WriteZeroes => {
@@ -283,8 +337,14 @@ impl Server {
         }
     }
 
-    fn cache_request(&self, request: &NbdRequest, kind: Kind) -> Request {
-        Request { volume: self.volume, kind, offset: request.offset, len: u64::from(request.length) }
+    fn cache_request(&self, index: u32, request: &NbdRequest, kind: Kind) -> Request {
+        let export = self.sessions[index].export().expect("requests follow the handshake");
+        Request {
+            volume: VolumeId(export.volume),
+            kind,
+            offset: request.offset,
+            len: u64::from(request.length),
+        }
     }
 
     fn submit(
@@ -295,7 +355,7 @@ impl Server {
         buffer: Option<floe_device::Buffer>,
         payload: Option<Slice>,
     ) {
-        let wanted = self.cache_request(&request, kind);
+        let wanted = self.cache_request(index, &request, kind);
         let origin = Origin::Session { index, request, payload, begun: Instant::now() };
         self.submit_for(origin, wanted, buffer);
     }
@@ -309,7 +369,7 @@ impl Server {
     }
 
     fn flush_for(&mut self, origin: Origin) {
-        let flush = Request { volume: self.volume, kind: Kind::Flush, offset: 0, len: 0 };
+        let flush = Request { volume: VolumeId(0), kind: Kind::Flush, offset: 0, len: 0 };
         self.submit_for(origin, flush, None);
     }
 
@@ -372,6 +432,9 @@ impl Server {
             self.driver.clean();
             gave = true;
         }
+        if self.watch_at.is_some_and(|due| due <= now) {
+            self.look_for_late_clients(now);
+        }
         if let Phase::Finishing { until } = self.phase {
             let waiting: Vec<u32> = self
                 .sessions
@@ -391,12 +454,26 @@ impl Server {
         gave
     }
 
+    /// Breaks off with clients that are late, and looks again while any can be.
+    fn look_for_late_clients(&mut self, now: Instant) {
+        let mut again = self.common.budget.is_waited_for();
+        for index in self.sessions.indices() {
+            again |= self.sessions[index].is_in_handshake();
+            if let Some(overdue) = self.sessions[index].overdue(now) {
+                tracing::warn!(client = index, reason = %overdue, "client is too slow");
+                self.break_off(index);
+            }
+        }
+        self.pump_touched();
+        self.watch_at = again.then_some(now + WATCH_INTERVAL);
+    }
+
     /// When to look at the clock again; `None` when only I/O can bring news.
     fn next_due(&self) -> Option<Instant> {
         let accept = self.accept_again.as_ref().map(|(due, _)| *due);
         let finishing = if let Phase::Finishing { until } = self.phase { Some(until) } else { None };
         let clean = self.driver.has_dirty_data().then_some(self.clean_at);
-        [accept, finishing, clean, self.driver.next_due(), self.sockets.next_due()]
+        [accept, finishing, clean, self.watch_at, self.driver.next_due(), self.sockets.next_due()]
             .into_iter()
             .flatten()
             .min()
@@ -409,12 +486,13 @@ impl Server {
     fn status(&self) -> Status {
         let facts = ServerFacts {
             volume: &self.config.volume,
-            volume_bytes: self.exports.get(0).map_or(0, |export| export.size_bytes),
+            volume_bytes: self.exports.iter().next().map_or(0, |export| export.size_bytes),
             mode: self.driver.cache().mode(),
             uptime: self.begun.elapsed(),
             connections: self.sessions.len() as u64,
             cache_size_bytes: self.config.cache_bytes,
             device_errors: self.driver.device_errors(),
+            refused: self.refused,
             spun: self.driver.spun(),
             reads: &self.reads,
             writes: &self.writes,

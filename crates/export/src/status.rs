@@ -130,6 +130,8 @@ pub(crate) struct ServerFacts<'a> {
     pub(crate) connections: u64,
     pub(crate) cache_size_bytes: u64,
     pub(crate) device_errors: (u64, u64),
+    /// Requests that never came to the cache.
+    pub(crate) refused: u64,
     pub(crate) spun: Duration,
     pub(crate) reads: &'a Latencies,
     pub(crate) writes: &'a Latencies,
@@ -155,7 +157,7 @@ impl Status {
             write_bytes: requests.write_bytes,
             flush_requests: requests.flushes,
             trim_requests: requests.trims,
-            errors: requests.errors,
+            errors: requests.errors + facts.refused,
             blocks_replaced: counters.blocks_replaced,
             groups_emptied: counters.groups_emptied,
             joined_reads: counters.joined_reads,

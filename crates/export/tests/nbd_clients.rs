@@ -13,6 +13,8 @@ use floe_export::nbd::client::{Client, ClientError, Options, Reply};
 use floe_export::nbd::connection::{Connection, Event};
 use floe_export::nbd::error::ErrorCode;
 use floe_export::nbd::export::{Export, Exports};
+use floe_export::nbd::extent::{self, Extent};
+use floe_export::nbd::handshake::Tls;
 use floe_export::nbd::reply::ReplyHeader;
 use floe_export::nbd::transmission::{Command, Request};
 use floe_export::uri::{Address, Uri};
@@ -47,7 +49,7 @@ fn serve_one(
     disk: &Mutex<Vec<u8>>,
 ) -> std::io::Result<()> {
     let (mut out, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
-    let mut connection = Connection::new(exports, &mut out);
+    let mut connection = Connection::new(exports, Tls::Off, &mut out);
     loop {
         stream.write_all(&out)?;
         out.clear();
@@ -62,7 +64,8 @@ fn serve_one(
             let structured = connection.negotiated().is_some_and(|agreed| agreed.structured_replies);
             match event {
                 Event::NeedMore => break,
-                Event::Answered | Event::Negotiated(_) => {}
+                Event::Answered | Event::Negotiated => {}
+                Event::StartTls => unreachable!("TLS is off"),
                 Event::Refused { request, error } => {
                     out.extend_from_slice(ReplyHeader::failure(&request, &error, structured).as_bytes());
                 }
@@ -84,6 +87,18 @@ fn serve_one(
 }
 
 fn carry_out(request: &Request, payload: &[u8], disk: &mut [u8], structured: bool, out: &mut Vec<u8>) {
+    if request.command == Command::BlockStatus {
+        // What is zero counts as a hole.
+        let blocks = disk[request.offset as usize..].chunks(4096);
+        let extents = blocks.map(|block| {
+            let empty = block.iter().all(|byte| *byte == 0);
+            Extent { bytes: block.len() as u64, hole: empty, zero: empty }
+        });
+        let extents: Vec<_> = extents.collect();
+        let payload = extent::encode(request, &extents);
+        out.extend_from_slice(ReplyHeader::block_status(request, payload.len()).as_bytes());
+        return out.extend(payload);
+    }
     let header = ReplyHeader::success(request, structured);
     out.extend_from_slice(header.as_bytes());
     let start = request.offset as usize;
@@ -343,6 +358,18 @@ fn nbdcopy_brings_a_file_in_and_out_unchanged() {
         std::fs::remove_file(&target).unwrap();
     }
     std::fs::remove_file(&source).unwrap();
+}
+
+#[test]
+fn nbdinfo_shows_which_parts_are_allocated() {
+    let (uri, disk) = serve();
+    disk.lock().unwrap()[4096..12288].fill(7);
+    let Some(map) = run("nbdinfo", &["--map", &uri.to_string()]) else { return };
+    let fields: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
+    let rest = (SIZE - 12288).to_string();
+    assert_eq!(fields, [["0", "4096", "3"], ["4096", "8192", "0"], ["12288", &rest, "3"]]);
+    let contexts = run("nbdinfo", &["--list", &uri.to_string()]).unwrap();
+    assert!(contexts.matches("base:allocation").count() == 2, "one for each export: {contexts}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use floe_export::nbd::connection::{Connection, Event};
 use floe_export::nbd::error::{ErrorCode, NbdError, ProtocolError, Violation};
 use floe_export::nbd::export::{Export, Exports};
-use floe_export::nbd::handshake::Negotiated;
+use floe_export::nbd::handshake::Tls;
 use floe_export::nbd::transmission::{Command, DRAIN_MAX_BYTES, Request};
 
 const SIZE: u64 = 1 << 20;
@@ -51,7 +51,7 @@ fn exports() -> Arc<Exports> {
 /// A driver: feeds the pieces. With `direct`, payload beyond the input is taken as if received straight into place.
 fn drive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, direct: bool) -> Seen {
     let (mut seen, mut out, mut payload) = (Seen::default(), Vec::new(), Vec::new());
-    let mut connection = Connection::new(exports(), &mut out);
+    let mut connection = Connection::new(exports(), Tls::Off, &mut out);
     for mut rest in pieces {
         if direct && connection.payload_remaining() > 0 {
             let here = rest.len().min(connection.payload_remaining());
@@ -145,7 +145,7 @@ fn a_session_is_told_as_events_in_order() {
     let unknown = NbdError::new(ErrorCode::Invalid, "unknown command");
     let events = [
         Event::Answered,
-        Event::Negotiated(Negotiated { export: 0, structured_replies: true }),
+        Event::Negotiated,
         Event::Request(parsed(Command::Read, 4096, 512)),
         Event::Request(parsed(Command::Write, 8192, 300)),
         Event::Refused { request: parsed(Command::Write, SIZE, 100), error: no_space },
@@ -221,7 +221,7 @@ fn a_bad_request_magic_ends_the_session_and_says_where() {
 fn a_refused_write_is_drained_up_to_a_limit() {
     let max = DRAIN_MAX_BYTES;
     let mut out = Vec::new();
-    let mut connection = Connection::new(exports(), &mut out);
+    let mut connection = Connection::new(exports(), Tls::Off, &mut out);
     let input = [hello(), request(1, 0, max)].concat();
     let mut rest = &input[..];
     while !rest.is_empty() {
@@ -260,7 +260,7 @@ fn hanging_up_is_fine_between_messages_only() {
 #[test]
 fn nothing_counts_after_a_disconnect() {
     let mut out = Vec::new();
-    let mut connection = Connection::new(exports(), &mut out);
+    let mut connection = Connection::new(exports(), Tls::Off, &mut out);
     let input = [hello(), request(2, 0, 0)].concat();
     let mut rest = &input[..];
     while !rest.is_empty() {
@@ -274,6 +274,6 @@ fn nothing_counts_after_a_disconnect() {
 #[test]
 #[should_panic(expected = "no more than the payload's remaining bytes")]
 fn a_driver_that_takes_more_than_the_payload_is_stopped() {
-    let mut connection = Connection::new(exports(), &mut Vec::new());
+    let mut connection = Connection::new(exports(), Tls::Off, &mut Vec::new());
     connection.payload_received(1);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use floe_export::nbd::error::{ProtocolError, Violation};
 use floe_export::nbd::export::{Export, Exports};
 use floe_export::nbd::handshake::{
-    Handshake, Negotiated, OPTION_DATA_MAX_BYTES, OPTION_SKIP_MAX_BYTES, Progress,
+    Handshake, Negotiated, OPTION_DATA_MAX_BYTES, OPTION_SKIP_MAX_BYTES, Progress, Tls,
 };
 
 const FIXED: u32 = 1;
@@ -53,7 +53,7 @@ type Ending = Result<(Vec<u8>, Progress, usize), ProtocolError>;
 
 /// Feeds the pieces in turn, each to its end.
 fn converse<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Ending {
-    let (mut handshake, mut out, mut used) = (Handshake::new(exports()), Vec::new(), 0);
+    let (mut handshake, mut out, mut used) = (Handshake::new(exports(), Tls::Off), Vec::new(), 0);
     for mut rest in pieces {
         loop {
             let (taken, progress) = handshake.receive(rest, &mut out)?;
@@ -92,7 +92,8 @@ fn breaks(input: &[u8], at: u64, violation: Violation) {
 }
 
 fn transmission(export: usize, structured_replies: bool) -> Progress {
-    Progress::Transmission(Negotiated { export, structured_replies })
+    let export = Arc::clone(exports().iter().nth(export).unwrap());
+    Progress::Transmission(Negotiated { export, structured_replies, base_allocation: false })
 }
 
 #[test]
@@ -102,19 +103,19 @@ fn the_server_greets_with_fixed_newstyle_and_no_zeroes() {
 
 #[test]
 fn export_name_is_answered_with_size_flags_and_zeroes() {
-    let answer = [&[0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x01, 0x6d][..], &[0; 124]].concat();
+    let answer = [&[0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x0d, 0x6d][..], &[0; 124]].concat();
     says(&client(FIXED, &[option(1, b"disk")]), &answer, transmission(0, false));
 }
 
 #[test]
 fn export_name_leaves_the_zeroes_out_when_asked_to() {
-    let answer = [0, 0, 0, 0, 0, 0, 0x10, 0, 0x00, 0x1f];
+    let answer = [0, 0, 0, 0, 0, 0, 0x10, 0, 0x04, 0x1f];
     says(&client(FIXED_NO_ZEROES, &[option(1, "täpe".as_bytes())]), &answer, transmission(1, false));
 }
 
 #[test]
 fn a_client_without_fixed_newstyle_may_send_export_name_only() {
-    let answer = [&[0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x01, 0x6d][..], &[0; 124]].concat();
+    let answer = [&[0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x0d, 0x6d][..], &[0; 124]].concat();
     says(&client(0, &[option(1, b"")]), &answer, transmission(0, false));
     breaks(&client(0, &[option(3, b"")]), 4, Violation::NotFixedNewstyle(3));
 }
@@ -157,7 +158,7 @@ fn options_that_take_no_data_refuse_it() {
 
 #[test]
 fn go_tells_size_and_flags_and_starts_transmission() {
-    let size_and_flags = [0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x01, 0x6d];
+    let size_and_flags = [0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x0d, 0x6d];
     let expected = [reply(7, 3, &size_and_flags), reply(7, 1, b"")].concat();
     says(&client(FIXED, &[option(7, &go_data("disk", &[]))]), &expected, transmission(0, false));
     says(&client(FIXED, &[option(7, &go_data("", &[]))]), &expected, transmission(0, false));
@@ -167,7 +168,7 @@ fn go_tells_size_and_flags_and_starts_transmission() {
 fn go_tells_name_description_and_block_sizes_on_request() {
     let expected = [
         reply(8, 1, b""),
-        reply(7, 3, &[0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x01, 0xed]),
+        reply(7, 3, &[0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x0d, 0xed]),
         reply(7, 3, b"\x00\x01disk"),
         reply(7, 3, b"\x00\x02a disk"),
         reply(7, 3, b"\x00\x03\x00\x00\x00\x01\x00\x00\x10\x00\x02\x00\x00\x00"),
@@ -180,7 +181,7 @@ fn go_tells_name_description_and_block_sizes_on_request() {
 #[test]
 fn info_describes_without_starting_transmission() {
     let expected = [
-        reply(6, 3, &[0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0x00, 0x1f]),
+        reply(6, 3, &[0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0, 0x04, 0x1f]),
         reply(6, 3, b"\x00\x03\x00\x00\x02\x00\x00\x01\x00\x00\x00\x10\x00\x00"),
         reply(6, 1, b""),
     ];
@@ -195,7 +196,7 @@ fn an_unknown_export_is_refused_and_the_client_may_try_another() {
     let expected = [
         reply(6, 0x8000_0006, b"no such export"),
         reply(7, 0x8000_0006, b"no such export"),
-        reply(7, 3, &[0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x01, 0x6d]),
+        reply(7, 3, &[0, 0, 0, 0, 0, 0, 0x12, 0x34, 0x50, 0, 0x0d, 0x6d]),
         reply(7, 1, b""),
     ];
     says(&client(FIXED, &options), &expected.concat(), transmission(0, false));
@@ -220,13 +221,13 @@ fn malformed_option_data_is_invalid() {
 
 #[test]
 fn what_is_not_supported_is_said_so_and_skipped() {
-    let no_contexts = b"metadata contexts are not supported";
+    let early = b"metadata contexts need structured replies";
     let known = [option(5, b""), option(9, b"query"), option(10, &[7; 300]), option(11, b"")];
     let unknown = [option(4, b""), option(99, b"?")];
     let expected = [
-        reply(5, 0x8000_0001, b"TLS is not supported"),
-        reply(9, 0x8000_0001, no_contexts),
-        reply(10, 0x8000_0001, no_contexts),
+        reply(5, 0x8000_0002, b"TLS is turned off"),
+        reply(9, 0x8000_0003, early),
+        reply(10, 0x8000_0003, early),
         reply(11, 0x8000_0001, b"option not supported"),
         reply(4, 0x8000_0001, b"option not supported"),
         reply(99, 0x8000_0001, b"option not supported"),

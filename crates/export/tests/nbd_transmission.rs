@@ -1,7 +1,10 @@
 //! Requests, their checks, and the replies to them, byte by byte.
 
+use std::sync::Arc;
+
 use floe_export::nbd::error::{ErrorCode, NbdError, Violation};
 use floe_export::nbd::export::Export;
+use floe_export::nbd::handshake::Negotiated;
 use floe_export::nbd::reply::{MESSAGE_MAX_BYTES, ReplyHeader};
 use floe_export::nbd::transmission::{Command, Request, check, parse};
 
@@ -12,7 +15,11 @@ fn request(command: Command, flags: u16, offset: u64, length: u32) -> Request {
 }
 
 fn outcome(request: &Request, export: &Export) -> Result<(), ErrorCode> {
-    check(request, export, true).map_err(|error| error.code)
+    check(request, &agreed(export, true)).map_err(|error| error.code)
+}
+
+fn agreed(export: &Export, structured_replies: bool) -> Negotiated {
+    Negotiated { export: Arc::new(export.clone()), structured_replies, base_allocation: structured_replies }
 }
 
 #[test]
@@ -26,8 +33,10 @@ fn a_request_is_parsed_field_by_field() {
         (2, Command::Disconnect),
         (3, Command::Flush),
         (4, Command::Trim),
-        (5, Command::Unknown(5)),
+        (5, Command::Cache),
         (6, Command::WriteZeroes),
+        (7, Command::BlockStatus),
+        (8, Command::Unknown(8)),
         (0xffff, Command::Unknown(0xffff)),
     ];
     for (number, command) in commands {
@@ -86,15 +95,17 @@ fn changes_to_a_read_only_export_are_not_permitted() {
 fn unknown_commands_and_flags_are_invalid() {
     let export = Export::new("e", SIZE);
     let bad = [
-        (Command::Unknown(5), 0),
-        (Command::Unknown(7), 0),
+        (Command::Unknown(8), 0),
+        (Command::Cache, 2),
+        (Command::BlockStatus, 2),
         (Command::Read, 2),
         (Command::Read, 8),
         (Command::Read, 0x8000),
         (Command::Write, 2),
         (Command::Write, 4),
         (Command::Trim, 2),
-        (Command::WriteZeroes, 16),
+        (Command::WriteZeroes, 4),
+        (Command::Write, 16),
         (Command::Flush, 4),
     ];
     for (command, flags) in bad {
@@ -102,7 +113,7 @@ fn unknown_commands_and_flags_are_invalid() {
     }
     let unfragmented = request(Command::Read, 4, 0, 1);
     assert_eq!(
-        check(&unfragmented, &export, false).unwrap_err().code,
+        check(&unfragmented, &agreed(&export, false)).unwrap_err().code,
         ErrorCode::Invalid,
         "DF was not offered"
     );
@@ -197,4 +208,31 @@ fn system_errors_become_protocol_codes() {
         assert_eq!(ErrorCode::from_number(known).number(), known);
     }
     assert_eq!(ErrorCode::from_number(4711), ErrorCode::Invalid, "an unknown code counts as invalid");
+}
+
+#[test]
+fn a_block_status_is_for_those_who_selected_a_context_and_of_some_bytes() {
+    let export = Export::new("e", SIZE);
+    assert_eq!(outcome(&request(Command::BlockStatus, 8, 0, SIZE as u32), &export), Ok(()));
+    assert_eq!(outcome(&request(Command::BlockStatus, 0, 0, 0), &export), Err(ErrorCode::Invalid));
+    assert_eq!(outcome(&request(Command::BlockStatus, 0, SIZE, 1), &export), Err(ErrorCode::Invalid));
+    let unselected = agreed(&export, false);
+    assert!(check(&request(Command::BlockStatus, 0, 0, 1), &unselected).is_err());
+}
+
+#[test]
+fn what_changes_nothing_is_served_by_a_read_only_export() {
+    let export = Export { read_only: true, ..Export::new("e", SIZE) };
+    for command in [Command::Read, Command::Cache, Command::BlockStatus] {
+        assert_eq!(outcome(&request(command, 0, 0, 4096), &export), Ok(()));
+    }
+    assert_eq!(outcome(&request(Command::WriteZeroes, 16, 0, 4096), &export), Err(ErrorCode::Perm));
+}
+
+#[test]
+fn a_block_status_is_one_chunk_with_its_context() {
+    let asked = request(Command::BlockStatus, 0, 0, 4096);
+    let header = ReplyHeader::block_status(&asked, 16);
+    let expected = b"\x66\x8e\x33\xef\0\x01\0\x05\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x14\0\0\0\x01";
+    assert_eq!((header.as_bytes(), header.payload_bytes()), (&expected[..], 16));
 }

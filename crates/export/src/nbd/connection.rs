@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! received bytes ──> advance ──> Answered            send `out`, go on with the rest of the input
-//!                                Negotiated          send `out`, look up the export
+//!                                StartTls            send `out` in the clear, then feed what TLS decrypts
+//!                                Negotiated          send `out`; requests follow
 //!                                Request(r)          carry it out, answer with ReplyHeader::success or ::failure
 //!                                Payload{..}         the next bytes belong to the write just given out
 //!                                Refused{r, error}   answer with ReplyHeader::failure
@@ -19,14 +20,18 @@
 //! all just goes on with `advance` and gets a `Payload` for each piece. Requests given out have passed
 //! [`check`]; the payload of a refused write is skipped here, and it is refused once that is done.
 //!
+//! No byte may follow a request for TLS before it is granted: what stands there in the clear may have been put in by
+//! somebody on the way, so it costs the connection. And what was agreed in the clear is forgotten.
+//!
 //! Invariants: no allocation after the handshake; at most one header (28 bytes) is kept between calls; after an error
-//! every further call gives the same error. Source: proto.md, "Transmission", "Terminating the transmission phase".
+//! every further call gives the same error. Source: proto.md, "Transmission", "Terminating the transmission phase",
+//! "TLS support".
 
 use std::sync::Arc;
 
 use super::error::{NbdError, ProtocolError, Violation};
 use super::export::{Export, Exports};
-use super::handshake::{Handshake, Negotiated, Progress};
+use super::handshake::{Handshake, Negotiated, Progress, Tls};
 use super::transmission::{Command, DRAIN_MAX_BYTES, Request, check, parse};
 use super::wire::REQUEST_BYTES;
 
@@ -37,8 +42,10 @@ pub enum Event {
     NeedMore,
     /// `out` holds an answer of the handshake; send it before going on.
     Answered,
+    /// `out` holds the last bytes in the clear: send them, then speak TLS. The handshake goes on inside.
+    StartTls,
     /// The handshake is over; `out` holds its last answer. Requests follow.
-    Negotiated(Negotiated),
+    Negotiated,
     /// A valid request. The payload of a [`Command::Write`] follows.
     Request(Request),
     /// Payload of the write given out last. Nothing of it is counted as used: report it with
@@ -63,12 +70,12 @@ pub enum Event {
 /// The state of one connection.
 #[derive(Debug)]
 pub struct Connection {
-    exports: Arc<Exports>,
     state: State,
     consumed_bytes: u64,
     /// Where the message being received began.
     message_at: u64,
-    negotiated: Negotiated,
+    /// What was agreed; `None` while the handshake lasts.
+    negotiated: Option<Negotiated>,
 }
 
 #[derive(Debug)]
@@ -85,11 +92,24 @@ const NEXT_HEADER: State = State::Header { bytes: [0; REQUEST_BYTES], filled: 0 
 
 impl Connection {
     /// A new connection; puts the greeting into `out`.
-    pub fn new(exports: Arc<Exports>, out: &mut Vec<u8>) -> Self {
+    pub fn new(exports: Arc<Exports>, tls: Tls, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(&Handshake::greeting());
-        let state = State::Handshake(Handshake::new(Arc::clone(&exports)));
-        let negotiated = Negotiated { export: 0, structured_replies: false };
-        Self { exports, state, consumed_bytes: 0, message_at: 0, negotiated }
+        let state = State::Handshake(Handshake::new(exports, tls));
+        Self { state, consumed_bytes: 0, message_at: 0, negotiated: None }
+    }
+
+    /// The server's list has changed. Says whether the connection can go on: not when its export is gone. From now on
+    /// requests are checked against the export's new size and rights; a client learns of them when it connects again.
+    pub fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool {
+        if let State::Handshake(handshake) = &mut self.state {
+            handshake.exports_changed(exports);
+        }
+        let Some(negotiated) = &mut self.negotiated else { return true };
+        match exports.same(&negotiated.export) {
+            Some(export) => negotiated.export = Arc::clone(export),
+            None => return false,
+        }
+        true
     }
 
     /// Takes received bytes up to the next thing worth telling; says how many it used and what they meant.
@@ -157,13 +177,13 @@ impl Connection {
     }
 
     /// What was agreed; `None` while the handshake lasts.
-    pub fn negotiated(&self) -> Option<Negotiated> {
-        (!matches!(self.state, State::Handshake(_))).then_some(self.negotiated)
+    pub fn negotiated(&self) -> Option<&Negotiated> {
+        self.negotiated.as_ref()
     }
 
     /// The export the client chose; `None` while the handshake lasts.
     pub fn export(&self) -> Option<&Export> {
-        self.exports.get(self.negotiated()?.export)
+        self.negotiated().map(|negotiated| &*negotiated.export)
     }
 
     /// Does the next thing; `None` when it was nothing worth telling.
@@ -174,10 +194,15 @@ impl Connection {
                 let event = match progress {
                     Progress::NeedMore => Event::NeedMore,
                     Progress::Answered => Event::Answered,
+                    Progress::StartTls if taken < input.len() => {
+                        let violation = Violation::ClearBehindStartTls(input.len() - taken);
+                        return Err(ProtocolError { at: self.consumed_bytes + taken as u64, violation });
+                    }
+                    Progress::StartTls => Event::StartTls,
                     Progress::Transmission(negotiated) => {
-                        self.negotiated = negotiated;
+                        self.negotiated = Some(negotiated);
                         self.state = NEXT_HEADER;
-                        Event::Negotiated(negotiated)
+                        Event::Negotiated
                     }
                     Progress::Closed => {
                         self.state = State::Disconnected;
@@ -229,10 +254,9 @@ impl Connection {
             self.state = State::Disconnected;
             return Ok(Some(Event::Disconnect));
         }
-        let export =
-            self.exports.get(self.negotiated.export).expect("the handshake chose an export that exists");
+        let agreed = self.negotiated.as_ref().expect("requests follow the handshake");
         let remaining = request.payload_bytes() as usize;
-        match check(&request, export, self.negotiated.structured_replies) {
+        match check(&request, agreed) {
             Ok(()) => {
                 self.state = if remaining == 0 { NEXT_HEADER } else { State::Payload { remaining } };
                 Ok(Some(Event::Request(request)))

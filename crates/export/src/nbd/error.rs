@@ -137,6 +137,12 @@ pub enum Violation {
     /// `EXPORT_NAME`, which cannot be answered with an error, asked for an export there is not.
     #[error("no export named {0:?}")]
     UnknownExport(String),
+    /// `EXPORT_NAME`, which cannot be answered with an error, came in the clear to a server that requires TLS.
+    #[error("an export is asked for without TLS, which this server requires")]
+    TlsRequired,
+    /// Bytes followed a request for TLS before it was granted: they may be somebody else's.
+    #[error("{0} bytes in the clear behind the request for TLS")]
+    ClearBehindStartTls(usize),
     /// A request did not start with its magic number: the stream is out of step.
     #[error("bad request magic {0:#010x}")]
     RequestMagic(u32),

@@ -2,6 +2,12 @@
 //!
 //! [`Exports`] is checked once, when built, so that the state machines can trust it: names are unique and short enough,
 //! block sizes obey proto.md, "Block size constraints". The first export is the default, chosen by an empty name.
+//!
+//! The list does not change: when volumes come, go or grow, the server makes a new one and tells its sessions
+//! ([`Connection::exports_changed`](super::connection::Connection::exports_changed)). A connection keeps the export it
+//! has chosen, whatever becomes of the list.
+
+use std::sync::Arc;
 
 use super::wire::{STRING_MAX_BYTES, transmission_flag as flag};
 
@@ -11,6 +17,9 @@ pub const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 /// One export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
+    /// Which of the server's volumes it shows; clients do not see it. With the name it says whether an export in a newer
+    /// list is the same one.
+    pub volume: u16,
     /// Name clients ask for.
     pub name: String,
     /// For people; may be empty.
@@ -32,9 +41,10 @@ pub struct Export {
 }
 
 impl Export {
-    /// A writable export with the block sizes 1, 4096 and 32 MiB, coherent over connections.
+    /// A writable export of volume 0 with the block sizes 1, 4096 and 32 MiB, coherent over connections.
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
         Self {
+            volume: 0,
             name: name.into(),
             description: String::new(),
             size_bytes,
@@ -49,14 +59,14 @@ impl Export {
 
     /// The flags told to a client that did or did not negotiate structured replies.
     pub fn transmission_flags(&self, structured_replies: bool) -> u16 {
-        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA;
+        let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
         let mut set = |condition: bool, bits: u16| {
             if condition {
                 flags |= bits;
             }
         };
         set(self.read_only, flag::READ_ONLY);
-        set(!self.read_only, flag::SEND_TRIM | flag::SEND_WRITE_ZEROES);
+        set(!self.read_only, flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO);
         set(self.rotational, flag::ROTATIONAL);
         set(self.can_multi_conn, flag::CAN_MULTI_CONN);
         set(structured_replies, flag::SEND_DF);
@@ -90,7 +100,7 @@ impl Export {
 
 /// The exports of a server, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Exports(Vec<Export>);
+pub struct Exports(Vec<Arc<Export>>);
 
 impl Exports {
     /// Checks the descriptions. The first export is the default one; an empty list is allowed and refuses everyone.
@@ -105,23 +115,22 @@ impl Exports {
                 return Err(ExportsError { name: export.name.clone(), what: "its name is taken twice" });
             }
         }
-        Ok(Self(exports))
+        Ok(Self(exports.into_iter().map(Arc::new).collect()))
     }
 
-    /// The export a client means by `name`, with its index. An empty name means the first, unless one is named so.
-    pub fn find(&self, name: &[u8]) -> Option<(usize, &Export)> {
-        let named = self.0.iter().position(|export| export.name.as_bytes() == name);
-        let index = named.or_else(|| name.is_empty().then_some(0))?;
-        Some((index, self.0.get(index)?))
+    /// The export a client means by `name`. An empty name means the first, unless one is named so.
+    pub fn find(&self, name: &[u8]) -> Option<&Arc<Export>> {
+        let named = self.0.iter().find(|export| export.name.as_bytes() == name);
+        named.or_else(|| if name.is_empty() { self.0.first() } else { None })
     }
 
-    /// The export at an index that [`Exports::find`] or a handshake gave out.
-    pub fn get(&self, index: usize) -> Option<&Export> {
-        self.0.get(index)
+    /// What this list has in the place of an export of an older one; `None` when it is gone.
+    pub fn same(&self, older: &Export) -> Option<&Arc<Export>> {
+        self.0.iter().find(|export| export.volume == older.volume && export.name == older.name)
     }
 
     /// All exports, the default first.
-    pub fn iter(&self) -> std::slice::Iter<'_, Export> {
+    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Export>> {
         self.0.iter()
     }
 

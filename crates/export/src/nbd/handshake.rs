@@ -6,12 +6,14 @@
 //! "Option types", "Option reply types".
 //!
 //! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive; longer data is skipped without
-//! being kept; options are counted; one call answers at most one option, so `out` grows by one answer.
+//! being kept; options are counted; one call answers at most one option, so `out` grows by one answer; before TLS, where it is required, nothing is
+//! told of any export.
 
 use std::sync::Arc;
 
 use super::error::{ProtocolError, Violation};
 use super::export::{Export, Exports};
+use super::meta_context;
 use super::wire::{self, client_flag, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at};
 
 /// Longest option data looked at: a longest export name and more information requests than exist.
@@ -24,21 +26,38 @@ pub const OPTIONS_MAX: u32 = 256;
 pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;
 
 /// What was agreed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Index of the export in the server's [`Exports`].
-    pub export: usize,
+    /// The export the client chose, as it was then.
+    pub export: Arc<Export>,
     /// Whether reads must be answered with structured replies.
     pub structured_replies: bool,
+    /// Whether the client selected the metadata context `base:allocation`, and so may ask for block status.
+    pub base_allocation: bool,
+}
+
+/// Where a connection stands with TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tls {
+    /// Not to be had.
+    Off,
+    /// To be had.
+    Offered,
+    /// Nothing is to be had without.
+    Required,
+    /// In use.
+    Active,
 }
 
 /// How far the handshake came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// The input is used up; more is needed.
     NeedMore,
     /// `out` holds a complete answer; send it before feeding the rest of the input.
     Answered,
+    /// Send `out`, then speak TLS. The handshake goes on with what TLS decrypts; what was agreed before is forgotten.
+    StartTls,
     /// The handshake is over. Send `out`; the rest of the input are requests.
     Transmission(Negotiated),
     /// The client said goodbye. Send `out`, then hang up.
@@ -58,7 +77,10 @@ pub struct Handshake {
     options: u32,
     fixed_newstyle: bool,
     no_zeroes: bool,
+    tls: Tls,
     structured_replies: bool,
+    /// The export for which `base:allocation` was selected.
+    base_allocation_of: Option<Arc<Export>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +103,7 @@ enum Expect {
 
 impl Handshake {
     /// A handshake that offers these exports. The driver sends [`Handshake::greeting`] first.
-    pub fn new(exports: Arc<Exports>) -> Self {
+    pub fn new(exports: Arc<Exports>, tls: Tls) -> Self {
         Self {
             exports,
             expect: Expect::ClientFlags,
@@ -91,8 +113,15 @@ impl Handshake {
             options: 0,
             fixed_newstyle: false,
             no_zeroes: false,
+            tls,
             structured_replies: false,
+            base_allocation_of: None,
         }
+    }
+
+    /// Offers these exports from now on.
+    pub fn exports_changed(&mut self, exports: &Arc<Exports>) {
+        self.exports = Arc::clone(exports);
     }
 
     /// The first bytes a server sends.
@@ -185,7 +214,10 @@ impl Handshake {
             Expect::OptionData { option: option::EXPORT_NAME, .. } => {
                 self.export_name(message, out).map(Some)
             }
-            Expect::OptionData { option, .. } => Ok(Some(self.info_or_go(option, message, out))),
+            Expect::OptionData { option: option @ (option::INFO | option::GO), .. } => {
+                Ok(Some(self.info_or_go(option, message, out)))
+            }
+            Expect::OptionData { option, .. } => Ok(Some(self.meta_context(option, message, out))),
             Expect::Skip { option, error, message, .. } => {
                 self.expect = Expect::OptionHeader;
                 reply(out, option, error, &[message.as_bytes()]);
@@ -208,6 +240,10 @@ impl Handshake {
         if self.options > options_max {
             return Err(Violation::TooManyOptions(options_max));
         }
+        let clear = self.tls == Tls::Required;
+        if clear && option == option::EXPORT_NAME {
+            return Err(Violation::TlsRequired);
+        }
         let max = match option {
             option::EXPORT_NAME => wire::STRING_MAX_BYTES as u32, // cannot be refused politely
             _ => OPTION_SKIP_MAX_BYTES,
@@ -222,6 +258,20 @@ impl Handshake {
                 self.expect = Expect::Over;
                 return Ok(Some(Progress::Closed));
             }
+            option::STARTTLS if length > 0 => skip(option_reply::ERR_INVALID, "this option takes no data"),
+            option::STARTTLS => match self.tls {
+                Tls::Off => skip(option_reply::ERR_POLICY, "TLS is turned off"),
+                Tls::Active => skip(option_reply::ERR_INVALID, "TLS is in use already"),
+                Tls::Offered | Tls::Required => {
+                    self.tls = Tls::Active;
+                    self.structured_replies = false;
+                    self.base_allocation_of = None;
+                    self.expect = Expect::OptionHeader;
+                    reply(out, option, option_reply::ACK, &[]);
+                    return Ok(Some(Progress::StartTls));
+                }
+            },
+            _ if clear => skip(option_reply::ERR_TLS_REQD, "this server requires TLS"),
             option::LIST | option::STRUCTURED_REPLY if length == 0 => {
                 if option == option::LIST {
                     for export in self.exports.iter() {
@@ -237,14 +287,16 @@ impl Handshake {
                 skip(option_reply::ERR_INVALID, "this option takes no data")
             }
             option::EXPORT_NAME => Expect::OptionData { option, length },
-            option::INFO | option::GO if length <= OPTION_DATA_MAX_BYTES => {
-                Expect::OptionData { option, length }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT if !self.structured_replies => {
+                self.base_allocation_of = None;
+                skip(option_reply::ERR_INVALID, "metadata contexts need structured replies")
             }
-            option::INFO | option::GO => skip(option_reply::ERR_TOO_BIG, "too much option data"),
-            option::STARTTLS => skip(option_reply::ERR_UNSUP, "TLS is not supported"),
-            // Once `base:allocation` is offered: data like `GO`'s, answered with `META_CONTEXT` and an ACK.
-            option::SET_META_CONTEXT | option::LIST_META_CONTEXT => {
-                skip(option_reply::ERR_UNSUP, "metadata contexts are not supported")
+            option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                if length <= OPTION_DATA_MAX_BYTES {
+                    Expect::OptionData { option, length }
+                } else {
+                    skip(option_reply::ERR_TOO_BIG, "too much option data")
+                }
             }
             _ => skip(option_reply::ERR_UNSUP, "option not supported"),
         };
@@ -252,7 +304,7 @@ impl Handshake {
     }
 
     fn export_name(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<Progress, Violation> {
-        let Some((index, export)) = self.exports.find(name) else {
+        let Some(export) = self.exports.find(name).cloned() else {
             return Err(Violation::UnknownExport(String::from_utf8_lossy(name).chars().take(64).collect()));
         };
         out.extend_from_slice(&export.size_bytes.to_be_bytes());
@@ -260,7 +312,7 @@ impl Handshake {
         if !self.no_zeroes {
             out.extend_from_slice(&[0; wire::EXPORT_NAME_ZEROES_BYTES]);
         }
-        Ok(self.transmission(index))
+        Ok(self.transmission(export))
     }
 
     fn info_or_go(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
@@ -269,7 +321,7 @@ impl Handshake {
             reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
             return Progress::Answered;
         };
-        let Some((index, export)) = self.exports.find(name) else {
+        let Some(export) = self.exports.find(name).cloned() else {
             reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
             return Progress::Answered;
         };
@@ -293,12 +345,44 @@ impl Handshake {
             tell(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
         }
         reply(out, option, option_reply::ACK, &[]);
-        if option == option::GO { self.transmission(index) } else { Progress::Answered }
+        if option == option::GO { self.transmission(export) } else { Progress::Answered }
     }
 
-    fn transmission(&mut self, export: usize) -> Progress {
+    fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        self.expect = Expect::OptionHeader;
+        let list = option == option::LIST_META_CONTEXT;
+        if !list {
+            self.base_allocation_of = None; // selected anew, or not at all
+        }
+        let Some((name, selects)) = meta_context::selects(data, list) else {
+            reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
+            return Progress::Answered;
+        };
+        let Some(export) = self.exports.find(name) else {
+            reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
+            return Progress::Answered;
+        };
+        if selects {
+            let id = if list { 0 } else { meta_context::BASE_ALLOCATION_ID };
+            if !list {
+                self.base_allocation_of = Some(Arc::clone(export));
+            }
+            let name = meta_context::BASE_ALLOCATION.as_bytes();
+            reply(out, option, option_reply::META_CONTEXT, &[&id.to_be_bytes(), name]);
+        }
+        reply(out, option, option_reply::ACK, &[]);
+        Progress::Answered
+    }
+
+    fn transmission(&mut self, export: Arc<Export>) -> Progress {
         self.expect = Expect::Over;
-        Progress::Transmission(Negotiated { export, structured_replies: self.structured_replies })
+        // A context selected for one export says nothing of another.
+        let base_allocation = self.base_allocation_of.take().is_some_and(|of| of.name == export.name);
+        Progress::Transmission(Negotiated {
+            export,
+            structured_replies: self.structured_replies,
+            base_allocation,
+        })
     }
 }
 

@@ -6,13 +6,16 @@
 //! [`reply::ReplyHeader`] that the payload follows. [`client::Client`] is the other end, with blocking sockets.
 //!
 //! Specification: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. Spoken: fixed newstyle negotiation,
-//! simple and structured replies. Not spoken: oldstyle negotiation, TLS, metadata contexts, extended headers.
+//! TLS, simple and structured replies, the metadata context `base:allocation`. Not spoken: oldstyle negotiation, extended
+//! headers.
 
 pub mod client;
 pub mod connection;
 pub mod error;
 pub mod export;
+pub mod extent;
 pub mod handshake;
+pub mod meta_context;
 pub mod reply;
 pub mod transmission;
 pub mod wire;

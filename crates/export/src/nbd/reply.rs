@@ -2,12 +2,13 @@
 //!
 //! A read's data is never copied here: the header says how much payload must follow it. Without structured replies
 //! every reply is simple. With them, reads are answered by a single `OFFSET_DATA` chunk that is also the last (which
-//! honours `DF`), errors by an `ERROR` chunk with a message, and the success of all else by a simple reply, which the
+//! honours `DF`), block status by one `BLOCK_STATUS` chunk, errors by an `ERROR` chunk with a message, and the success of all else by a simple reply, which the
 //! protocol allows and which is shorter. Source: proto.md, "Simple reply message", "Structured reply chunk message".
 //!
 //! Invariant: a read's header is made only when its data is complete, so no error can follow it.
 
 use super::error::NbdError;
+use super::meta_context::BASE_ALLOCATION_ID;
 use super::transmission::{Command, Request};
 use super::wire::{
     CHUNK_HEADER_BYTES, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk,
@@ -43,6 +44,15 @@ impl ReplyHeader {
             }
             _ => header.simple(0, request.cookie),
         }
+        header
+    }
+
+    /// The reply to a block status request; so many bytes of [extents](super::extent) follow it.
+    pub fn block_status(request: &Request, extents_bytes: usize) -> Self {
+        let mut header = Self::empty();
+        header.chunk(chunk::BLOCK_STATUS, request.cookie, 4 + extents_bytes as u32);
+        header.push(&BASE_ALLOCATION_ID.to_be_bytes());
+        header.payload_bytes = extents_bytes as u32;
         header
     }
 

@@ -4,12 +4,12 @@
 //! All else is a matter for [`check`], which answers a bad request with the error code proto.md asks for ("Error
 //! values", "Request types", "Block size constraints") and leaves the connection up.
 //!
-//! Decisions where the document leaves room: a request of no bytes succeeds and does nothing; `TRIM` and
-//! `WRITE_ZEROES`, which carry no payload, may be longer than the maximum block, since the Linux client does not know
+//! Decisions where the document leaves room: a request of no bytes succeeds and does nothing; `TRIM`,
+//! `WRITE_ZEROES`, `CACHE` and `BLOCK_STATUS`, which carry no payload, may be longer than the maximum block, since the Linux client does not know
 //! that limit; a refused write's payload is drained up to [`DRAIN_MAX_BYTES`], beyond which the connection is dropped.
 
 use super::error::{ErrorCode, NbdError, Violation};
-use super::export::Export;
+use super::handshake::Negotiated;
 use super::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, u16_at, u32_at, u64_at};
 
 /// Longest payload of a refused write that is received and thrown away. A longer one costs the connection.
@@ -28,8 +28,12 @@ pub enum Command {
     Flush,
     /// The range is no longer needed.
     Trim,
+    /// The range will be read soon.
+    Cache,
     /// Make the range read as zeroes.
     WriteZeroes,
+    /// Say which parts of the range are allocated, and which read as zeroes.
+    BlockStatus,
     /// Anything else; refused.
     Unknown(u16),
 }
@@ -60,6 +64,16 @@ impl Request {
         self.flags & command_flag::NO_HOLE == 0
     }
 
+    /// Whether zeroing is to fail with `ENOTSUP` rather than be as slow as writing.
+    pub fn only_if_fast(&self) -> bool {
+        self.command == Command::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
+    }
+
+    /// Whether one extent suffices as a block status.
+    pub fn one_extent(&self) -> bool {
+        self.flags & command_flag::REQ_ONE != 0
+    }
+
     /// How many bytes of payload follow the request.
     pub fn payload_bytes(&self) -> u32 {
         if self.command == Command::Write { self.length } else { 0 }
@@ -83,6 +97,8 @@ pub fn parse(header: &[u8; REQUEST_BYTES]) -> Result<Request, Violation> {
             command::DISC => Command::Disconnect,
             command::FLUSH => Command::Flush,
             command::TRIM => Command::Trim,
+            command::CACHE => Command::Cache,
+            command::BLOCK_STATUS => Command::BlockStatus,
             command::WRITE_ZEROES => Command::WriteZeroes,
             other => Command::Unknown(other),
         },
@@ -95,17 +111,23 @@ pub fn parse(header: &[u8; REQUEST_BYTES]) -> Result<Request, Violation> {
 /// Checks whether an export can serve a request; afterwards the range lies inside the export.
 ///
 /// # Errors
-/// The error to answer with: `EINVAL` for an unknown command or flag, a misaligned range, a read or write longer than
-/// the maximum block, a read or trim past the end; `EPERM` for changes to a read-only export; `ENOSPC` for writes past
-/// the end. The first that applies, in that order: command, flags, permission, length, alignment, end.
-pub fn check(request: &Request, export: &Export, structured_replies: bool) -> Result<(), NbdError> {
+/// The error to answer with: `EINVAL` for an unknown command or flag, a block status that was not agreed on or of no
+/// bytes, a misaligned range, a read or write longer than the maximum block, anything but a write past the end; `EPERM`
+/// for changes to a read-only export; `ENOSPC` for writes past the end. The first that applies, in that order: command,
+/// flags, permission, length, alignment, end.
+pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
+    let export = &agreed.export;
     let Request { command, offset, length, .. } = *request;
     let allowed_flags = command_flag::FUA
         | match command {
             Command::Unknown(_) => return invalid("unknown command"),
             Command::Disconnect => return Ok(()),
-            Command::Read if structured_replies => command_flag::DF,
-            Command::WriteZeroes => command_flag::NO_HOLE,
+            Command::BlockStatus if !agreed.base_allocation => {
+                return invalid("no metadata context was selected");
+            }
+            Command::Read if agreed.structured_replies => command_flag::DF,
+            Command::WriteZeroes => command_flag::NO_HOLE | command_flag::FAST_ZERO,
+            Command::BlockStatus => command_flag::REQ_ONE,
             _ => 0,
         };
     if request.flags & !allowed_flags != 0 {
@@ -118,11 +140,14 @@ pub fn check(request: &Request, export: &Export, structured_replies: bool) -> Re
             invalid("a flush has no offset and no length")
         };
     }
-    if export.read_only && command != Command::Read {
+    if export.read_only && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes) {
         return Err(NbdError::new(ErrorCode::Perm, "the export is read-only"));
     }
     if matches!(command, Command::Read | Command::Write) && length > export.maximum_block_bytes {
         return invalid("longer than the maximum block size");
+    }
+    if command == Command::BlockStatus && length == 0 {
+        return invalid("a block status of no bytes");
     }
     let minimum = u64::from(export.minimum_block_bytes);
     if !offset.is_multiple_of(minimum) || !u64::from(length).is_multiple_of(minimum) {

@@ -32,6 +32,8 @@ pub const SIMPLE_REPLY_BYTES: usize = 16;
 pub const CHUNK_HEADER_BYTES: usize = 20;
 /// Zeroes after the answer to [`option::EXPORT_NAME`], unless [`client_flag::NO_ZEROES`] was negotiated.
 pub const EXPORT_NAME_ZEROES_BYTES: usize = 124;
+/// 32 bits length, 32 bits [`state`]: one extent in a block status chunk, after the 32 bits of its context's number.
+pub const EXTENT_BYTES: usize = 8;
 /// Longest string (export name, description, message) in the protocol.
 pub const STRING_MAX_BYTES: usize = 4096;
 
@@ -175,6 +177,14 @@ pub mod command_flag {
     pub const REQ_ONE: u16 = 1 << 3;
     /// Fail unless zeroing is faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
+}
+
+/// States of an extent in the metadata context `base:allocation`.
+pub mod state {
+    /// Not allocated: writing there may need space that is not there.
+    pub const HOLE: u32 = 1 << 0;
+    /// Reads as zeroes.
+    pub const ZERO: u32 = 1 << 1;
 }
 
 /// Structured reply chunks: flags and types. Errors have bit 15 set.

@@ -29,7 +29,7 @@ impl Server {
     pub(super) fn greet_admin(&mut self, socket: OwnedFd) {
         let session = AdminSession {
             socket: Rc::new(socket),
-            buffer: self.pool.allocate(RECEIVE_BYTES),
+            buffer: self.common.pool.allocate(RECEIVE_BYTES),
             conversation: Conversation::default(),
             listening: false,
             stopping: false,
@@ -97,7 +97,7 @@ impl Server {
     }
 
     fn tell_admin(&mut self, index: u32, answer: &[u8]) {
-        let buffer = self.pool.allocate(answer.len()).slice(0..answer.len());
+        let buffer = self.common.pool.allocate(answer.len()).slice(0..answer.len());
         buffer.copy_from(answer);
         let socket = Rc::clone(&self.admin_sessions[index].socket);
         self.sockets.send(Token::SendAdmin(index).encode(), &socket, vec![buffer]);

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::{Driver, VolumeId};
+use floe_block::Driver;
 use floe_device::{Pool, Ring, Sockets};
 
 use super::{Phase, ServeError, Server, ServerConfig, Slots};
+use crate::limits::BUDGET_BYTES;
 use crate::listener::Listener;
 use crate::nbd::export::{Export, Exports};
+use crate::session::{Budget, Common};
 use crate::status::Latencies;
 
 /// Addresses that are bound, before there are devices to serve: a server that cannot listen shall not create files.
@@ -27,7 +29,8 @@ impl Bound {
     /// # Errors
     /// When an address cannot be bound or may not be.
     pub fn bind(config: ServerConfig) -> Result<Self, ServeError> {
-        let listeners = config.listen.iter().map(|uri| Listener::bind(uri, config.insecure));
+        let listeners =
+            config.listen.iter().map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
         let admin_listener = std::net::TcpListener::bind(&config.admin).map_err(refused)?;
@@ -57,9 +60,8 @@ impl Bound {
         Ok(Server {
             sockets: Sockets::new(&ring),
             ring,
-            pool,
+            common: Common { pool, budget: Rc::new(Budget::new(BUDGET_BYTES)), tls: config.tls.clone() },
             driver,
-            volume: VolumeId(0),
             exports,
             listeners,
             admin_listener,
@@ -72,6 +74,9 @@ impl Bound {
             phase: Phase::Serving,
             accept_again: None,
             refusing: false,
+            crowded: false,
+            watch_at: None,
+            refused: 0,
             clean_at: now + config.flush_interval,
             begun: now,
             reads: Latencies::new(),

@@ -22,6 +22,8 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// Certificates, when connections may or must be encrypted.
     pub tls: Option<TlsConfig>,
+    /// Connections at once; see [`MOST_CONNECTIONS`](crate::limits::MOST_CONNECTIONS).
+    pub most_connections: usize,
     /// How old dirty data gets before it is brought to the backing device, roughly.
     pub flush_interval: Duration,
     /// Bytes the cache may hold, for the status.

@@ -16,11 +16,16 @@ impl<T> Default for Slots<T> {
 
 impl<T> Slots<T> {
     pub(super) fn insert(&mut self, value: T) -> u32 {
+        self.insert_with(|_| value)
+    }
+
+    /// Inserts what is made knowing its number.
+    pub(super) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         if index as usize == self.slots.len() {
             self.slots.push(None);
         }
-        self.slots[index as usize] = Some(value);
+        self.slots[index as usize] = Some(make(index));
         index
     }
 

@@ -95,9 +95,4 @@ impl Channel {
     pub(crate) fn close(&mut self) {
         self.tls.send_close_notify();
     }
-
-    /// Whether keys are not agreed on yet.
-    pub(crate) fn is_handshaking(&self) -> bool {
-        self.tls.is_handshaking()
-    }
 }

@@ -1,0 +1,45 @@
+//! How much a client can cost, and why that much.
+//!
+//! Against what others may send nothing helps but that each step has a bound: connections, time, memory of each, memory
+//! of all. Beyond a bound a client waits, or is sent away when others would have to wait for it.
+
+use std::time::Duration;
+
+/// Connections of a server, unless it is told otherwise: an idle one costs under 8 KiB, so 8 MiB in all, and the usual
+/// limit of open files is 1024 for programs that do not raise it.
+pub const MOST_CONNECTIONS: usize = 1024;
+
+/// For the handshake, TLS included. Honest clients on bad lines need a second or two.
+pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+
+/// For a client to take or give the next [`PIECE_BYTES`] while other clients wait for the memory it holds: slower than
+/// 35 KiB/s is no disk.
+pub(crate) const STALL_TIME: Duration = Duration::from_secs(30);
+
+/// Between looks for clients that are late. Both times above are that much longer at worst.
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Requests of one client at once: deeper queues than clients use, and with [`MOST_BYTES`] what a reply's header costs
+/// does not matter.
+pub(crate) const MOST_REQUESTS: usize = 256;
+
+/// Bytes of one client's requests at once; one request alone may be larger. Enough to keep a fast network busy.
+pub(crate) const MOST_BYTES: usize = 32 << 20;
+
+/// Bytes of all clients' requests at once, on one thread. Eight clients at their own bound share it; more take turns.
+pub(crate) const BUDGET_BYTES: usize = 256 << 20;
+
+/// Received or sent at once at most, so that the server sees whether a client moves.
+pub(crate) const PIECE_BYTES: usize = 1 << 20;
+
+/// Received at once from a client that sends little: what an idle client holds, and the smallest buffer there is.
+pub(crate) const RECEIVE_IDLE_BYTES: usize = 4 << 10;
+
+/// Received at once from a client that fills the smaller buffer.
+pub(crate) const RECEIVE_BUSY_BYTES: usize = 64 << 10;
+
+/// Headers of replies that leave in one send.
+pub(crate) const SEND_HEADER_BYTES: usize = 4 << 10;
+
+/// Encrypted at once: a few records, and little beside the replies it is made from.
+pub(crate) const SEND_TLS_BYTES: usize = 128 << 10;

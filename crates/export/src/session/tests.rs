@@ -1,0 +1,207 @@
+//! Sessions without sockets: bytes in, wants and sends out.
+
+use super::*;
+
+fn now() -> Instant {
+    Instant::now()
+}
+use crate::nbd::wire::{REQUEST_MAGIC, command};
+
+/// A session after the handshake, with a write of `length` bytes given out and its payload asked for.
+fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
+    let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
+    let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+    let budget = Rc::new(Budget::new(1 << 20));
+    let common = Common { pool: pool.clone(), budget, tls: None };
+    let mut session = Session::new(0, socket.into(), &exports, &common, now());
+    let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
+    input.extend(REQUEST_MAGIC.to_be_bytes());
+    input.extend([0, 0]);
+    input.extend(command::WRITE.to_be_bytes());
+    input.extend([0; 16]);
+    input.extend(length.to_be_bytes());
+    let Ok(Some(Want::Receive { into, whole: false })) = session.next(now()) else { panic!("{session:?}") };
+    into.slice(0..input.len()).copy_from(&input);
+    session.received(input.len(), now()).unwrap();
+    let Ok(Some(Want::Serve(request))) = session.next(now()) else { panic!("{session:?}") };
+    let buffer = pool.allocate(length as usize);
+    let payload = buffer.whole();
+    session.begin_payload(request, buffer, payload);
+    let Ok(Some(Want::Receive { into, whole: true })) = session.next(now()) else { panic!("{session:?}") };
+    (session, into)
+}
+
+#[test]
+fn a_payload_that_comes_in_pieces_is_received_to_its_end() {
+    let pool = Pool::new(0);
+    let (mut session, into) = session_receiving(100_000, &pool);
+    assert_eq!(into.len(), 100_000);
+    session.received(99_999, now()).unwrap();
+    let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+    assert_eq!(into.len(), 1);
+    session.received(1, now()).unwrap();
+    assert!(matches!(session.next(now()), Ok(Some(Want::ServeWrite(..)))));
+}
+
+#[test]
+fn at_the_end_a_complete_write_is_served_and_half_a_one_is_not() {
+    let pool = Pool::new(0);
+    let (mut session, _) = session_receiving(100_000, &pool);
+    session.received(100_000, now()).unwrap();
+    session.end();
+    assert!(matches!(session.next(now()), Ok(Some(Want::ServeWrite(..)))));
+
+    let (mut session, _) = session_receiving(100_000, &pool);
+    session.end();
+    session.received(99_999, now()).unwrap();
+    assert!(matches!(session.next(now()), Ok(Some(Want::End))));
+    assert_eq!((session.serving, session.bytes, session.common.budget.used()), (0, 0, 0));
+}
+
+/// A session with these requests received after the handshake; `exports` is what it was offered.
+fn session_with(requests: &[u8], exports: &[Export], budget: &Rc<Budget>, key: u32) -> Session {
+    let pool = Pool::new(1 << 20);
+    let exports = Arc::new(Exports::new(exports.to_vec()).unwrap());
+    let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+    let common = Common { pool, budget: Rc::clone(budget), tls: None };
+    let mut session = Session::new(key, socket.into(), &exports, &common, now());
+    let input = [b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk", requests].concat();
+    let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+    into.slice(0..input.len()).copy_from(&input);
+    session.received(input.len(), now()).unwrap();
+    session
+}
+
+fn request(command: u16, offset: u64, length: u32) -> Vec<u8> {
+    let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
+    request.extend([0, 0]);
+    request.extend(command.to_be_bytes());
+    request.extend([0; 8]);
+    request.extend(offset.to_be_bytes());
+    request.extend(length.to_be_bytes());
+    request
+}
+
+fn disk(size_bytes: u64) -> Export {
+    Export { volume: 3, ..Export::new("disk", size_bytes) }
+}
+
+fn list(exports: &[Export]) -> Arc<Exports> {
+    Arc::new(Exports::new(exports.to_vec()).unwrap())
+}
+
+#[test]
+fn an_export_that_grew_is_served_up_to_its_new_end() {
+    let budget = Rc::new(Budget::new(1 << 20));
+    let twice = [request(command::READ, 4096, 512), request(command::READ, 4096, 512)].concat();
+    let mut session = session_with(&twice[..28], &[disk(4096)], &budget, 0);
+    assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
+    assert_eq!(session.take_refused(), 1);
+
+    let mut session = session_with(&twice[..28], &[disk(4096)], &budget, 0);
+    session.exports_changed(&list(&[Export::new("other", 1), disk(8192)]));
+    let Ok(Some(Want::Serve(served))) = session.next(now()) else { panic!("{session:?}") };
+    assert_eq!((served.offset, session.export().unwrap().volume), (4096, 3));
+}
+
+#[test]
+fn a_session_whose_export_is_gone_ends_once_its_requests_are_answered() {
+    let budget = Rc::new(Budget::new(1 << 20));
+    for gone in [list(&[]), list(&[Export { volume: 4, ..disk(4096) }])] {
+        let two = [request(command::FLUSH, 0, 0), request(command::FLUSH, 0, 0)].concat();
+        let mut session = session_with(&two, &[disk(4096)], &budget, 0);
+        let Ok(Some(Want::Serve(flush))) = session.next(now()) else { panic!("{session:?}") };
+        session.exports_changed(&gone);
+        assert!(matches!(session.next(now()), Ok(Some(Want::End))));
+        assert!(!session.is_over());
+        session.reply(&flush, Ok(None));
+        assert!(session.next_send(now()).is_some());
+        session.sent(now());
+        assert!(session.is_over());
+    }
+}
+
+#[test]
+fn sessions_take_turns_at_the_memory_they_share_and_who_holds_it_and_stalls_is_late() {
+    let budget = Rc::new(Budget::new(100_000));
+    let read = request(command::READ, 0, 80_000);
+    let mut first = session_with(&read, &[disk(1 << 20)], &budget, 1);
+    let mut second = session_with(&read, &[disk(1 << 20)], &budget, 2);
+    let Ok(Some(Want::Serve(served))) = first.next(now()) else { panic!("{first:?}") };
+    let data = Pool::new(0).allocate(80_000).whole();
+    first.reply(&served, Ok(Some(data)));
+    assert!(first.next_send(now()).is_some());
+    let later = now() + STALL_TIME;
+    assert_eq!(first.overdue(later), None, "nobody waits for what it holds");
+
+    assert!(matches!(second.next(now()), Ok(Some(Want::Pause))));
+    assert_eq!((first.overdue(now()), first.overdue(later)), (None, Some(Overdue::Stalled)));
+    assert_eq!((second.overdue(later), budget.next_in_turn()), (None, None));
+
+    first.break_off();
+    first.sent(now());
+    assert_eq!(budget.next_in_turn(), Some(2));
+    second.turn_has_come();
+    assert!(matches!(second.next(now()), Ok(Some(Want::Serve(_)))));
+    assert_eq!(budget.used(), 80_000);
+}
+
+#[test]
+fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
+    let budget = Rc::new(Budget::new(100_000));
+    let write = [request(command::WRITE, 0, 80_000), vec![1; 100]].concat();
+    let mut first = session_with(&write, &[disk(1 << 20)], &budget, 1);
+    let mut second = session_with(&request(command::READ, 0, 80_000), &[disk(1 << 20)], &budget, 2);
+    let Ok(Some(Want::Serve(served))) = first.next(now()) else { panic!("{first:?}") };
+    let buffer = Pool::new(0).allocate(80_000);
+    let into = buffer.whole();
+    first.begin_payload(served, buffer, into);
+    assert!(matches!(first.next(now()), Ok(Some(Want::Receive { whole: true, .. }))));
+    assert!(matches!(second.next(now()), Ok(Some(Want::Pause))));
+    assert_eq!(first.overdue(now() + STALL_TIME), Some(Overdue::Stalled));
+    first.break_off();
+    assert_eq!(budget.next_in_turn(), Some(2));
+}
+
+#[test]
+fn a_handshake_has_its_time() {
+    let pool = Pool::new(1 << 16);
+    let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+    let common = Common { pool, budget: Rc::new(Budget::new(0)), tls: None };
+    let begun = now();
+    let session = Session::new(0, socket.into(), &list(&[disk(4096)]), &common, begun);
+    let just_before = begun + HANDSHAKE_TIME - std::time::Duration::from_nanos(1);
+    assert_eq!(session.overdue(just_before), None);
+    assert_eq!(session.overdue(begun + HANDSHAKE_TIME), Some(Overdue::Handshake));
+    let budget = Rc::new(Budget::new(0));
+    let mut session = session_with(b"", &[disk(4096)], &budget, 0);
+    assert!(session.next(begun).is_ok());
+    assert_eq!(session.overdue(begun + 2 * HANDSHAKE_TIME), None, "an idle disk is no crime");
+}
+
+#[test]
+fn an_idle_client_holds_one_page_and_little_more() {
+    let budget = Rc::new(Budget::new(0));
+    let mut session = session_with(b"", &[disk(4096)], &budget, 0);
+    assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
+    assert_eq!(session.common.pool.stats().arena_used_bytes, 4096);
+    assert!(size_of::<Session>() + size_of::<Connection>() + session.input.capacity() < 3000);
+}
+
+#[test]
+fn a_long_reply_leaves_in_pieces_and_counts_until_its_end() {
+    let budget = Rc::new(Budget::new(1 << 30));
+    let length = 5 << 19;
+    let mut session = session_with(&request(command::READ, 0, length), &[disk(1 << 30)], &budget, 0);
+    let Ok(Some(Want::Serve(served))) = session.next(now()) else { panic!("{session:?}") };
+    session.reply(&served, Ok(Some(Pool::new(0).allocate(length as usize).whole())));
+    session.outbox.answers.clear();
+    let mut sizes = Vec::new();
+    while let Some(slices) = session.next_send(now()) {
+        assert_eq!(budget.used(), length as usize);
+        sizes.push(slices.iter().map(Slice::len).sum::<usize>());
+        session.sent(now());
+    }
+    assert_eq!(sizes, [PIECE_BYTES + 16, PIECE_BYTES, PIECE_BYTES / 2]);
+    assert_eq!((budget.used(), session.bytes), (0, 0));
+}
