@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
 pub(crate) struct Settings {
     // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
-    #[arg(help = "The slow volume: file:PATH[,size=SIZE][,medium=NAME] or memory:SIZE[,medium=NAME]")]
+    #[arg(help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME")]
     pub(crate) backing: Option<String>,
     /// The fast device, given as the volume is; a missing file is created
     #[arg(long, value_name = "SPEC")]
@@ -199,7 +199,7 @@ impl Settings {
             |name: &str, value: Option<String>| value.ok_or(format!("{name} is missing: say which device"));
         let backing: Spec = named("backing", required("backing", self.backing)?.parse())?;
         let cache: Spec = named("cache", required("cache", self.cache)?.parse())?;
-        if backing.path().is_some() && backing.path() == cache.path() {
+        if backing.paths().iter().any(|path| cache.paths().contains(path)) {
             return Err("backing and cache are the same file".into());
         }
         let cache_size =
@@ -250,14 +250,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// The size of the cache: what was asked for, what the spec says, or what is there.
 fn cache_bytes(cache: &Spec, asked: Option<u64>) -> Result<u64, String> {
-    let there = match (cache.size_bytes(), cache.path()) {
-        (Some(bytes), _) => Some(bytes),
-        (None, Some(path)) => std::fs::metadata(path)
-            .ok()
-            .filter(|file| file.is_file() && file.len() > 0)
-            .map(|file| file.len()),
-        (None, None) => None,
-    };
+    let there = cache.size_found();
     match (asked, there) {
         (Some(asked), Some(there)) if asked != there => Err(format!(
             "cache-size is {}, but the cache device has {}",

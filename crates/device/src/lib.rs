@@ -23,6 +23,7 @@ mod ring;
 mod socket;
 mod source;
 mod spec;
+mod stripe;
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,7 @@ pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 pub use socket::{SocketCompletion, SocketOutcome, Sockets};
 pub use source::Source;
 pub use spec::{Role, Spec, SpecError};
+pub use stripe::{CHUNK_BYTES, StripeDevice};
 
 /// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.
 pub const SECTOR_BYTES: u64 = 4096;

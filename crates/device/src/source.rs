@@ -4,15 +4,19 @@
 //! then has a handle of its own on its own ring. All handles are the same device: the same bytes, and if it imitates a
 //! medium, one medium with one bandwidth.
 
-use crate::Device;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use crate::buffer::Pool;
 use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
 use crate::ring::Ring;
+use crate::stripe::{Layout, StripeDevice};
+use crate::{Device, SECTOR_BYTES};
 
 /// Seed of the latencies of a medium asked for by text, so that runs can be compared.
-const MEDIUM_SEED: u64 = 0xF10E;
+pub(crate) const MEDIUM_SEED: u64 = 0xF10E;
 
 /// A device, made ready, that threads open. Clones are the same device.
 #[derive(Debug, Clone)]
@@ -25,15 +29,48 @@ pub struct Source {
 enum Kind {
     File(FileSource),
     Memory(MemoryDevice),
+    Stripe {
+        members: Arc<[Source]>,
+        chunk: u64,
+        /// A size it was given, less than the members may have room for.
+        size: Option<u64>,
+    },
 }
 
 impl Source {
     /// A file or block device; it is opened, and locked against other processes.
-    pub(crate) fn file(
-        path: impl AsRef<std::path::Path>,
-        options: &FileOptions,
-    ) -> Result<Source, OpenError> {
+    pub(crate) fn file(path: impl AsRef<Path>, options: &FileOptions) -> Result<Source, OpenError> {
         Ok(Source { kind: Kind::File(FileSource::prepare(path, options)?), medium: None })
+    }
+
+    /// Files and block devices in turn, chunk by chunk, each on a medium of its own if one is imitated. With a size,
+    /// missing ones are made large enough for it and existing ones must be.
+    pub(crate) fn stripe(
+        paths: &[PathBuf],
+        chunk: u64,
+        size: Option<u64>,
+        read_only: bool,
+        medium: Option<&Medium>,
+    ) -> Result<Source, OpenError> {
+        let layout = Layout { members: paths.len() as u64, chunk };
+        if let Some(size) = size
+            && !size.is_multiple_of(SECTOR_BYTES)
+        {
+            return Err(OpenError::StripeUnit { size });
+        }
+        let member = |(number, path): (u64, &PathBuf)| {
+            let size = size.filter(|_| !path.exists()).map(|size| layout.member_bytes(size));
+            let options = FileOptions { size, create: size.is_some(), direct: true, read_only };
+            Ok(Source::file(path, &options)?.slowed(medium, MEDIUM_SEED + number))
+        };
+        let members: Arc<[Source]> = (0..).zip(paths).map(member).collect::<Result<_, _>>()?;
+        let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);
+        let room = layout.capacity(smallest);
+        let wanted = size.unwrap_or(SECTOR_BYTES);
+        if room < wanted {
+            return Err(OpenError::StripeSize { room, wanted, chunk });
+        }
+        Ok(Source { kind: Kind::Stripe { members, chunk, size }, medium: None })
     }
 
     /// Memory, zero at first.
@@ -43,8 +80,8 @@ impl Source {
     }
 
     /// The same device, made to behave like a slower medium.
-    pub(crate) fn slowed(self, medium: Option<&Medium>) -> Source {
-        let medium = medium.map(|medium| SharedMedium::new(medium.clone(), MEDIUM_SEED));
+    pub(crate) fn slowed(self, medium: Option<&Medium>, seed: u64) -> Source {
+        let medium = medium.map(|medium| SharedMedium::new(medium.clone(), seed));
         Source { medium, ..self }
     }
 
@@ -53,6 +90,11 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.size_bytes(),
             Kind::Memory(memory) => memory.size_bytes(),
+            Kind::Stripe { size: Some(size), .. } => *size,
+            Kind::Stripe { members, chunk, size: None } => {
+                let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);
+                Layout { members: members.len() as u64, chunk: *chunk }.capacity(smallest)
+            }
         }
     }
 
@@ -64,6 +106,11 @@ impl Source {
         Ok(match &self.kind {
             Kind::File(file) => self.opened(FileDevice::new(ring, pool, file)),
             Kind::Memory(memory) => self.opened(memory.clone()),
+            Kind::Stripe { members, chunk, .. } => {
+                let members = members.iter().map(|member| member.open(ring, pool));
+                let stripe = StripeDevice::new(members.collect::<Result<Vec<_>, _>>()?, *chunk);
+                Box::new(stripe.cut_to(self.size_bytes()))
+            }
         })
     }
 

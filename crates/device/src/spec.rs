@@ -1,9 +1,11 @@
-//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme` or `memory:64MiB`.
+//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or `stripe:/dev/sdb+/dev/sdc`.
 //!
 //! The form of the command line and of configuration files. A comma ends the path and separates settings; anything else,
-//! also `=` and `:`, may be part of the path. Printing a [`Spec`] gives text that parses to the same.
+//! also `=` and `:`, may be part of the path, only `+` ends a path of a stripe. Printing a [`Spec`] gives text that parses to the same.
 
 use std::fmt;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -13,7 +15,8 @@ use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
 use crate::ring::Ring;
-use crate::source::Source;
+use crate::source::{MEDIUM_SEED, Source};
+use crate::stripe::{CHUNK_BYTES, Layout};
 use crate::{Device, SECTOR_BYTES};
 
 /// Which device, before it is opened.
@@ -27,6 +30,7 @@ pub struct Spec {
 enum Kind {
     File { path: PathBuf, size: Option<u64> },
     Memory { size: u64 },
+    Stripe { paths: Vec<PathBuf>, chunk: u64, size: Option<u64> },
 }
 
 /// What a device is opened for.
@@ -47,8 +51,8 @@ pub enum Role {
 /// What is wrong with a device's text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// Neither `file:` nor `memory:`.
-    #[error("unknown kind of device in {spec:?}; there are file:PATH and memory:SIZE")]
+    /// Neither `file:` nor `memory:` nor `stripe:`.
+    #[error("unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE and stripe:PATH+PATH")]
     Kind {
         /// The text.
         spec: String,
@@ -58,6 +62,20 @@ pub enum SpecError {
     NoPath {
         /// The text.
         spec: String,
+    },
+    /// `stripe:` without two paths, or with an empty one.
+    #[error("fewer than two paths in {spec:?}; write stripe:PATH+PATH")]
+    FewPaths {
+        /// The text.
+        spec: String,
+    },
+    /// One path twice in a stripe.
+    #[error("path {path:?} is given twice in {spec:?}")]
+    SamePath {
+        /// The text.
+        spec: String,
+        /// The path.
+        path: String,
     },
     /// `memory:` without a size.
     #[error("no size in {spec:?}; write memory:SIZE, such as memory:64MiB")]
@@ -115,16 +133,29 @@ impl Spec {
     /// The size it names, if it does.
     pub fn size_bytes(&self) -> Option<u64> {
         match self.kind {
-            Kind::File { size, .. } => size,
+            Kind::File { size, .. } | Kind::Stripe { size, .. } => size,
             Kind::Memory { size } => Some(size),
         }
     }
 
-    /// The file it names.
-    pub fn path(&self) -> Option<&std::path::Path> {
+    /// The size it names, or else what the files it names have now; `None` when one is missing, empty or unreadable.
+    pub fn size_found(&self) -> Option<u64> {
+        let smallest = || self.paths().iter().map(size_of_file).min().flatten().filter(|&bytes| bytes > 0);
+        self.size_bytes().or_else(|| match &self.kind {
+            Kind::Stripe { paths, chunk, .. } => {
+                let layout = Layout { members: paths.len() as u64, chunk: *chunk };
+                smallest().map(|bytes| layout.capacity(bytes)).filter(|&bytes| bytes > 0)
+            }
+            _ => smallest(),
+        })
+    }
+
+    /// The files and block devices it names.
+    pub fn paths(&self) -> &[PathBuf] {
         match &self.kind {
-            Kind::File { path, .. } => Some(path),
-            Kind::Memory { .. } => None,
+            Kind::File { path, .. } => std::slice::from_ref(path),
+            Kind::Memory { .. } => &[],
+            Kind::Stripe { paths, .. } => paths,
         }
     }
 
@@ -143,20 +174,27 @@ impl Spec {
             Role::Backing { .. } => self.size_bytes(),
             Role::Cache { size } => Some(size),
         };
+        let read_only = role == Role::Backing { read_only: true };
+        let medium = self.medium.as_ref();
         let source = match (&self.kind, wanted) {
             (Kind::File { path, size: Some(size) }, Some(wanted)) if *size != wanted => {
                 return Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted });
             }
             (Kind::File { path, .. }, size) => {
-                let read_only = role == Role::Backing { read_only: true };
                 Source::file(path, &FileOptions { size, create: size.is_some(), direct: true, read_only })?
             }
             (Kind::Memory { size }, Some(wanted)) if *size != wanted => {
                 return Err(OpenError::WrongMemorySize { actual: *size, wanted });
             }
             (Kind::Memory { size }, _) => Source::memory(*size)?,
+            (Kind::Stripe { chunk, size: Some(size), .. }, Some(wanted)) if *size != wanted => {
+                return Err(OpenError::StripeSize { room: *size, wanted, chunk: *chunk });
+            }
+            (Kind::Stripe { paths, chunk, .. }, size) => {
+                return Source::stripe(paths, *chunk, size, read_only, medium);
+            }
         };
-        Ok(source.slowed(self.medium.as_ref()))
+        Ok(source.slowed(medium, MEDIUM_SEED))
     }
 
     /// [`Spec::prepare`] and [`Source::open`], for a device of one thread.
@@ -181,12 +219,17 @@ impl FromStr for Spec {
             "file" => "size=SIZE and medium=NAME",
             "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
             "memory" => "medium=NAME",
+            "stripe" => "chunk=SIZE, size=SIZE and medium=NAME",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
-        let (mut size, mut medium) = (None, None);
+        let (mut size, mut chunk, mut medium) = (None, None, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let again = match name {
+                "size" if kind == "stripe" => size.replace(parse_size(text, value, SECTOR_BYTES)?).is_some(),
+                "chunk" if kind == "stripe" => {
+                    chunk.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
+                }
                 "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
                 "medium" => {
                     let found = Medium::named(value)
@@ -201,10 +244,34 @@ impl FromStr for Spec {
         }
         let kind = match kind {
             "file" => Kind::File { path: first.into(), size },
+            "stripe" => {
+                Kind::Stripe { paths: parse_paths(text, first)?, chunk: chunk.unwrap_or(CHUNK_BYTES), size }
+            }
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
         Ok(Spec { kind, medium })
     }
+}
+
+fn parse_paths(spec: &str, text: &str) -> Result<Vec<PathBuf>, SpecError> {
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for path in text.split('+') {
+        if paths.iter().any(|other| other.as_os_str() == path) {
+            return Err(SpecError::SamePath { spec: spec.to_owned(), path: path.to_owned() });
+        }
+        paths.push(path.into());
+    }
+    if paths.len() < 2 || paths.iter().any(|path| path.as_os_str().is_empty()) {
+        return Err(SpecError::FewPaths { spec: spec.to_owned() });
+    }
+    Ok(paths)
+}
+
+/// What a file or block device has now.
+fn size_of_file(path: &PathBuf) -> Option<u64> {
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    let seekable = kind.is_file() || kind.is_block_device();
+    seekable.then(|| std::fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()).flatten()
 }
 
 fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
@@ -238,6 +305,11 @@ impl fmt::Display for Spec {
                 write!(f, "file:{},size={}", path.display(), Exact(*size))?;
             }
             Kind::Memory { size } => write!(f, "memory:{}", Exact(*size))?,
+            Kind::Stripe { paths, chunk, size } => {
+                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                write!(f, "stripe:{},chunk={}", paths.join("+"), Exact(*chunk))?;
+                size.map_or(Ok(()), |size| write!(f, ",size={}", Exact(size)))?;
+            }
         }
         match &self.medium {
             Some(medium) => write!(f, ",medium={}", medium.name),

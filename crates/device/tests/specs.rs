@@ -13,11 +13,15 @@ fn refused(text: &str) -> String {
 #[test]
 fn specs_are_read_as_written() {
     let spec: Spec = "file:/a=b:c d,size=10GiB,medium=nvme".parse().unwrap();
-    assert_eq!(spec.path().unwrap().to_str(), Some("/a=b:c d"));
+    assert_eq!(spec.paths(), [std::path::Path::new("/a=b:c d")]);
     assert_eq!(spec.size_bytes(), Some(10 << 30));
     assert_eq!(spec.medium().unwrap().name, "nvme");
     let spec: Spec = "memory:64KiB".parse().unwrap();
-    assert_eq!((spec.size_bytes(), spec.path(), spec.medium().is_none()), (Some(65536), None, true));
+    assert_eq!((spec.size_bytes(), spec.paths().len(), spec.medium().is_none()), (Some(65536), 0, true));
+    let spec: Spec = "stripe:/a+b=c+/d:e,medium=hdd,chunk=64KiB".parse().unwrap();
+    assert_eq!(spec.paths(), ["/a", "b=c", "/d:e"].map(std::path::PathBuf::from));
+    assert_eq!((spec.size_bytes(), spec.medium().unwrap().name), (None, "hdd"));
+    assert_eq!("stripe:/a+/b".parse::<Spec>().unwrap().to_string(), "stripe:/a+/b,chunk=256KiB");
     assert_eq!("memory:4096".parse::<Spec>().unwrap().size_bytes(), Some(4096));
 }
 
@@ -25,7 +29,7 @@ fn specs_are_read_as_written() {
 fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("disk:/a"),
-        r#"unknown kind of device in "disk:/a"; there are file:PATH and memory:SIZE"#
+        r#"unknown kind of device in "disk:/a"; there are file:PATH, memory:SIZE and stripe:PATH+PATH"#
     );
     assert!(refused("/a").contains("file:PATH"));
     assert!(refused("file:").contains("no path"));
@@ -47,19 +51,35 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("file:/a,size=-1").contains("is not a size"));
     assert!(refused("file:/a,size=512,size=512").contains("twice"));
     assert!(refused("file:/a,size=99999999999TiB").contains("multiple"));
+    assert_eq!(refused("stripe:/a"), r#"fewer than two paths in "stripe:/a"; write stripe:PATH+PATH"#);
+    for text in ["stripe:", "stripe:/a+", "stripe:+/a", "stripe:,size=1MiB"] {
+        assert!(refused(text).contains("fewer than two paths"), "{text}");
+    }
+    assert_eq!(refused("stripe:/a+/b+/a"), r#"path "/a" is given twice in "stripe:/a+/b+/a""#);
+    assert!(refused("stripe:/a+/b,chunk=512").contains("not a positive multiple of 4096"));
+    assert!(refused("stripe:/a+/b,size=512").contains("not a positive multiple of 4096"));
+    assert!(refused("stripe:/a+/b,chunk=0").contains("not a positive multiple"));
+    assert!(refused("stripe:/a+/b,chunk=4096,chunk=4096").contains("twice"));
+    assert!(refused("stripe:/a+/b,cunk=4096").ends_with("there are chunk=SIZE, size=SIZE and medium=NAME"));
+    assert!(refused("file:/a,chunk=4096").contains("unknown setting"));
 }
 
 proptest! {
     #[test]
     fn what_is_printed_reads_back_as_the_same(
-        path in "[a-zA-Z/=:. ]{1,20}", size in proptest::option::of(1u64..1 << 40),
+        path in "[a-zA-Z/=:. ]{1,20}", second in proptest::option::of("[0-9]{1,5}"),
+        chunk in proptest::option::of(1u64..999), size in proptest::option::of(1u64..1 << 40),
         medium in proptest::option::of(0usize..7), memory: bool,
     ) {
+        let file = second.as_ref().map_or(format!("file:{path}"), |second| format!("stripe:{path}+{second}"));
         let mut text = match (memory, size) {
             (true, size) => format!("memory:{}", size.unwrap_or(7) * 4096),
-            (false, Some(size)) => format!("file:{path},size={}", size * 512),
-            (false, None) => format!("file:{path}"),
+            (false, Some(size)) => format!("{file},size={}", size * 4096),
+            (false, None) => file,
         };
+        if let Some(chunk) = chunk && !memory && second.is_some() {
+            text += &format!(",chunk={}", chunk * 4096);
+        }
         if let Some(medium) = medium {
             text += &format!(",medium={}", floe_device::Medium::all().nth(medium).unwrap().name);
         }
@@ -68,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "(file|memory):[a-z0-9=,.:-]{0,30}") {
+    fn no_text_panics(text in "(file|memory|stripe):[a-z0-9=,.:+-]{0,30}") {
         let _: Result<Spec, SpecError> = text.parse();
     }
 }
@@ -128,7 +148,10 @@ fn an_opened_spec_reads_and_writes() {
 fn all_handles_of_a_source_are_one_device() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("file:{},size=1MiB", directory.path().join("disk").display());
-    for text in [&file, "memory:1MiB", "memory:1MiB,medium=pmem"] {
+    let parts: Vec<_> =
+        ["a", "b", "c"].iter().map(|name| directory.path().join(name).display().to_string()).collect();
+    let stripe = format!("stripe:{},chunk=4096,medium=pmem", parts.join("+"));
+    for text in [&file, &stripe, "memory:1MiB", "memory:1MiB,medium=pmem"] {
         let source = text.parse::<Spec>().unwrap().prepare(Role::Cache { size: 1 << 20 }).unwrap();
         assert_eq!(source.size_bytes(), 1 << 20);
         let threads: Vec<_> = (0..4u64)
@@ -166,4 +189,38 @@ fn a_file_stays_locked_as_long_as_a_source_or_a_handle_of_it_lives() {
     assert!(in_use());
     drop(handle);
     assert!(!in_use());
+}
+
+#[test]
+fn a_stripe_is_as_large_as_its_smallest_member_allows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let make = |name: &str, bytes| std::fs::File::create(path(name)).unwrap().set_len(bytes).unwrap();
+    let spec = |settings: &str| -> Spec {
+        format!("stripe:{}+{},chunk=64KiB{settings}", path("a").display(), path("b").display())
+            .parse()
+            .unwrap()
+    };
+    let volume = Role::Backing { read_only: false };
+    let bytes = |spec: &Spec, role| spec.prepare(role).map(|source| source.size_bytes());
+    let refused = |spec: &Spec, role| bytes(spec, role).unwrap_err().to_string();
+
+    assert_eq!(spec("").size_found(), None);
+    assert!(refused(&spec(""), volume).contains(path("a").to_str().unwrap()));
+    assert_eq!(bytes(&spec(""), Role::Cache { size: 200 << 10 }).unwrap(), 200 << 10);
+    assert_eq!(std::fs::metadata(path("b")).unwrap().len(), 128 << 10, "half of it, in whole chunks");
+    assert_eq!(bytes(&spec(""), volume).unwrap(), 256 << 10);
+    assert_eq!(spec("").size_found(), Some(256 << 10));
+    assert_eq!(spec(",size=200KiB").size_found(), Some(200 << 10));
+
+    make("a", 1 << 20);
+    make("b", (192 << 10) + 512);
+    assert_eq!(bytes(&spec(""), volume).unwrap(), 384 << 10);
+    assert_eq!(bytes(&spec(",size=380KiB"), volume).unwrap(), 380 << 10);
+    let error = refused(&spec(",size=388KiB"), volume);
+    assert!(error.contains("393216") && error.contains("397312") && error.contains("65536"), "{error}");
+    assert!(refused(&spec(",size=380KiB"), Role::Cache { size: 256 << 10 }).contains("389120"));
+    assert!(refused(&spec(""), Role::Cache { size: 5000 }).contains("5000"));
+    make("b", 4096);
+    assert!(refused(&spec(""), volume).contains("room for 0 bytes"));
 }

@@ -87,6 +87,25 @@ pub enum OpenError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A stripe ends with a whole sector.
+    #[error("a stripe of {size} bytes is not a multiple of {SECTOR_BYTES}")]
+    StripeUnit {
+        /// Its size.
+        size: u64,
+    },
+    /// The members of a stripe are too small for it.
+    #[error(
+        "the stripe has room for {room} bytes, not the {wanted} asked for; \
+         its smallest member counts, in whole chunks of {chunk}"
+    )]
+    StripeSize {
+        /// Bytes there is room for.
+        room: u64,
+        /// Bytes asked for.
+        wanted: u64,
+        /// Its chunks' size.
+        chunk: u64,
+    },
     /// A memory device has the size it was specified with.
     #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
     WrongMemorySize {
