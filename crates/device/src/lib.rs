@@ -35,7 +35,7 @@ pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 pub use socket::{SocketCompletion, SocketOutcome, Sockets};
-pub use source::Source;
+pub use source::{MEDIUM_SEED, Source};
 pub use spec::{Role, Spec, SpecError};
 pub use stripe::{CHUNK_BYTES, StripeDevice};
 

@@ -16,7 +16,7 @@ use crate::stripe::{Layout, StripeDevice};
 use crate::{Device, SECTOR_BYTES};
 
 /// Seed of the latencies of a medium asked for by text, so that runs can be compared.
-pub(crate) const MEDIUM_SEED: u64 = 0xF10E;
+pub const MEDIUM_SEED: u64 = 0xF10E;
 
 /// A device, made ready, that threads open. Clones are the same device.
 #[derive(Debug, Clone)]

@@ -19,7 +19,7 @@ use hdrhistogram::Histogram;
 
 use super::model::{Direction, Medium, Timing};
 use super::shared::SharedMedium;
-use crate::{Action, Completion, Device, Operation};
+use crate::{Completion, Device, Operation};
 
 /// Latencies from here on are slept in full.
 const SLEEP_NS: u64 = 50_000;
@@ -169,13 +169,7 @@ impl<D: Device> Device for MediumDevice<D> {
     }
 
     fn submit(&mut self, operation: Operation) {
-        let (direction, bytes) = match &operation.action {
-            Action::Read(into) => (Direction::Read, into.len() as u64),
-            Action::Write { from, .. } => (Direction::Write, from.len() as u64),
-            // A command without data: the medium unmaps rather than writes.
-            Action::Zero { .. } | Action::Discard { .. } => (Direction::Write, 0),
-            Action::Flush => (Direction::Flush, 0),
-        };
+        let (direction, bytes) = Direction::of(&operation.action);
         let (now_ns, due_ns) = self.medium.start(direction, bytes);
         let short = self.medium().timing == Timing::Latency && due_ns - now_ns < SLEEP_NS;
         let held = Held { token: operation.token, due_ns, short, result: Ok(()) };

@@ -19,7 +19,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::StandardNormal;
 
-use crate::SECTOR_BYTES;
+use crate::{Action, SECTOR_BYTES};
 
 /// Standard deviations from the median to the 99th percentile of a normal distribution.
 const P99_DEVIATIONS: f64 = 2.326_347_9;
@@ -37,6 +37,19 @@ pub enum Direction {
     Write,
     /// Nowhere: waits for the writes in flight and makes them last.
     Flush,
+}
+
+impl Direction {
+    /// Which way an action goes, and how many bytes it moves.
+    pub fn of(action: &Action) -> (Direction, u64) {
+        match action {
+            Action::Read(into) => (Direction::Read, into.len() as u64),
+            Action::Write { from, .. } => (Direction::Write, from.len() as u64),
+            // A command without data: the medium unmaps rather than writes.
+            Action::Zero { .. } | Action::Discard { .. } => (Direction::Write, 0),
+            Action::Flush => (Direction::Flush, 0),
+        }
+    }
 }
 
 /// One direction's figures.

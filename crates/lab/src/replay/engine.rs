@@ -1,0 +1,346 @@
+//! The loop of a replay: begins requests when it is their turn, takes answers, lets the clock run.
+//!
+//! It is the loop of a server with a trace in the place of clients: the same driver over the same cache. Between the warm-up
+//! and what counts, everything under way comes to its end, so that no counter mixes the two; at the end everything
+//! dirty is flushed.
+
+use std::io;
+use std::iter::Peekable;
+use std::time::{Duration, Instant};
+
+use floe_block::{Answer, Config, Driver, Fault, Kind, Request, RequestId, WriteMode};
+use floe_device::Slice;
+use floe_trace::{Error, Op};
+
+use super::clock::Clock;
+use super::layout::Layout;
+use super::outcome::{Measured, Outcome};
+use super::pace::{Pace, Pacer, Turn};
+use super::stage::Stage;
+use super::verify::{self, Mismatch, Verifier};
+
+/// How to replay.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// How the cache was made.
+    pub config: Config,
+    /// How requests follow each other.
+    pub pace: Pace,
+    /// Requests at the start that do not count.
+    pub warmup: u64,
+    /// Whether to check what is read. A simulated stage must hold data for it.
+    pub verify: bool,
+    /// How often dirty data is brought to the backing devices, with write-back.
+    pub flush_interval: Duration,
+}
+
+/// Why a replay came to no end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The trace is bad.
+    #[error(transparent)]
+    Trace(#[from] Error),
+    /// The ring failed.
+    #[error("cannot wait for devices: {0}")]
+    Wait(#[from] io::Error),
+    /// A request failed.
+    #[error("request {number} of the trace, {what}: {fault}")]
+    Request {
+        /// Which, counted from 1.
+        number: u64,
+        /// What it wanted.
+        what: String,
+        /// What the cache said.
+        fault: Fault,
+    },
+    /// A read returned other bytes than were written.
+    #[error("wrong data: request {number} of the trace, {what}: {mismatch}")]
+    Mismatch {
+        /// Which, counted from 1.
+        number: u64,
+        /// What it wanted.
+        what: String,
+        /// What is wrong.
+        mismatch: Mismatch,
+    },
+    /// What was dirty at the end cannot be brought to a backing device.
+    #[error("cannot flush at the end: {0}; {1} bytes are in the cache only")]
+    Flush(Fault, u64),
+}
+
+/// A request under way.
+struct UnderWay {
+    number: u64,
+    request: Request,
+    began: Instant,
+    payload: Option<Slice>,
+}
+
+/// Replays a trace on a stage. `progress` is told now and then how many requests have ended.
+///
+/// # Errors
+/// At the first request that fails or reads wrong data, and when the trace or the ring fails.
+///
+/// # Panics
+/// When asked to verify on a stage that holds no data.
+pub fn run(
+    trace: &str,
+    requests: impl Iterator<Item = Result<floe_trace::Request, Error>>,
+    layout: &Layout,
+    setup: &Setup,
+    stage: Stage,
+    progress: impl FnMut(u64),
+) -> Result<Outcome, ReplayError> {
+    assert!(stage.holds_data || !setup.verify, "nothing can be verified where there is no data");
+    let wall = Instant::now();
+    let now = stage.clock.now();
+    let verifier = setup.verify.then(|| Verifier::new(stage.volumes.iter().map(|volume| volume.content)));
+    let cleans = setup.config.mode == WriteMode::Back;
+    let mut engine = Engine {
+        pacer: Pacer::new(setup.pace, now),
+        clean_due: cleans.then(|| now + setup.flush_interval),
+        stage,
+        layout,
+        flush_interval: setup.flush_interval,
+        verifier,
+        under_way: Vec::new(),
+        in_flight: 0,
+        started: 0,
+        ended: 0,
+        answers: Vec::new(),
+        scratch: Vec::new(),
+        measured: Measured::default(),
+        progress,
+    };
+    let mut requests = requests.peekable();
+    if setup.warmup > 0 {
+        engine.replay(&mut requests, setup.warmup)?;
+        engine.settle()?;
+        let now = engine.stage.clock.now();
+        if let Some(Ok(next)) = requests.peek() {
+            engine.pacer.resume(next.time_ns, now);
+        }
+    }
+    let before = engine.stage.driver.stats();
+    let processing_before = engine.stage.meter.processing();
+    engine.measured = Measured { warmup_requests: engine.started, ..Measured::default() };
+    let began = engine.stage.clock.now();
+    engine.replay(&mut requests, u64::MAX)?;
+    let ended = engine.stage.clock.now();
+    engine.measured.processing = engine.stage.meter.processing() - processing_before;
+    engine.flush()?;
+    let Engine { stage, pacer, verifier, mut measured, .. } = engine;
+    measured.elapsed = ended - began;
+    measured.flush = stage.clock.now() - ended;
+    measured.wall = wall.elapsed();
+    measured.late_most = pacer.late_most();
+    measured.verified_bytes = verifier.map_or(0, |verifier| verifier.checked_bytes());
+    let time = match stage.clock {
+        Clock::Real(_) => "real",
+        Clock::Virtual(_) => "virtual",
+    };
+    Ok(Outcome::new(trace, &setup.config, time, measured, &before, &stage.driver.stats()))
+}
+
+struct Engine<'a, P> {
+    stage: Stage,
+    layout: &'a Layout,
+    pacer: Pacer,
+    clean_due: Option<Instant>,
+    flush_interval: Duration,
+    verifier: Option<Verifier>,
+    /// By the cache's name for it.
+    under_way: Vec<Option<UnderWay>>,
+    in_flight: usize,
+    started: u64,
+    ended: u64,
+    answers: Vec<Answer>,
+    scratch: Vec<u8>,
+    measured: Measured,
+    progress: P,
+}
+
+impl<P: FnMut(u64)> Engine<'_, P> {
+    /// Replays up to `most` requests, and waits until all are answered.
+    fn replay<I>(&mut self, requests: &mut Peekable<I>, most: u64) -> Result<(), ReplayError>
+    where
+        I: Iterator<Item = Result<floe_trace::Request, Error>>,
+    {
+        let mut left = most;
+        loop {
+            let mut moved = self.advance()?;
+            let mut next_turn = None;
+            while left > 0 {
+                let time_ns = match requests.peek() {
+                    None => {
+                        left = 0;
+                        break;
+                    }
+                    Some(Ok(request)) => request.time_ns,
+                    Some(Err(_)) => 0,
+                };
+                let now = self.stage.clock.now();
+                match self.pacer.turn(time_ns, now, self.in_flight) {
+                    Turn::Now(began) => {
+                        let request = requests.next().expect("it has been peeked at")?;
+                        self.begin(&request, (began < now).then_some(began));
+                        left -= 1;
+                        moved = true;
+                    }
+                    Turn::At(due) => {
+                        next_turn = Some(due);
+                        break;
+                    }
+                    Turn::Full => break,
+                }
+            }
+            if left == 0 && self.in_flight == 0 {
+                return Ok(());
+            }
+            if !moved {
+                self.wait(next_turn)?;
+            }
+        }
+    }
+
+    /// Begins a request, whose latency counts from `late_since` if it is late.
+    fn begin(&mut self, request: &floe_trace::Request, late_since: Option<Instant>) {
+        self.started += 1;
+        let number = self.started;
+        let (volume, offset, len) = self.layout.place(request);
+        let kind = match request.op {
+            Op::Read => Kind::Read,
+            Op::Write => Kind::Write { durable: false },
+            Op::Delete => Kind::Trim,
+        };
+        let id = self.stage.volumes[volume].id;
+        let request = Request { volume: id, kind, offset, len };
+        let buffer =
+            (kind != Kind::Trim).then(|| self.stage.meter.driver(|| self.stage.driver.buffer(&request)));
+        let payload = buffer.as_ref().map(|buffer| <Driver>::payload(&request, buffer));
+        match (&mut self.verifier, kind, &payload) {
+            (Some(verifier), Kind::Write { .. }, Some(payload)) => {
+                verifier.write_begins(number, volume, offset, payload);
+            }
+            (Some(verifier), Kind::Read, _) => verifier.read_begins(number, volume, offset..offset + len),
+            (Some(verifier), ..) => verifier.trim_begins(number, volume, offset..offset + len),
+            (None, Kind::Write { .. }, Some(payload)) if self.stage.holds_data => {
+                verify::fill(number, volume, offset, payload, &mut self.scratch);
+            }
+            (None, ..) => {}
+        }
+        // Making the bytes is no part of the request, unless it is late already.
+        let began = late_since.unwrap_or_else(|| self.stage.clock.now());
+        let id = self.stage.meter.driver(|| self.stage.driver.submit(request, buffer));
+        let under_way = UnderWay { number, request, began, payload };
+        self.keep(id, under_way);
+    }
+
+    fn keep(&mut self, id: RequestId, request: UnderWay) {
+        let index = id.number();
+        if self.under_way.len() <= index {
+            self.under_way.resize_with(index + 1, || None);
+        }
+        self.under_way[index] = Some(request);
+        self.in_flight += 1;
+    }
+
+    /// Does what can be done without waiting; says whether a request has ended.
+    fn advance(&mut self) -> Result<bool, ReplayError> {
+        if let Some(due) = self.clean_due {
+            let now = self.stage.clock.now();
+            if now >= due {
+                self.stage.meter.driver(|| self.stage.driver.clean());
+                self.clean_due = Some(now + self.flush_interval);
+            }
+        }
+        self.stage.meter.driver(|| self.stage.driver.advance());
+        self.stage.driver.take_answers(&mut self.answers);
+        if self.answers.is_empty() {
+            return Ok(false);
+        }
+        let now = self.stage.clock.now();
+        let mut answers = std::mem::take(&mut self.answers);
+        for answer in answers.drain(..) {
+            self.end(answer, now)?;
+        }
+        self.answers = answers;
+        (self.progress)(self.ended);
+        Ok(true)
+    }
+
+    fn end(&mut self, answer: Answer, now: Instant) -> Result<(), ReplayError> {
+        let under_way = self.under_way[answer.request.number()].take();
+        let UnderWay { number, request, began, payload } = under_way.expect("an answer belongs to a request");
+        self.in_flight -= 1;
+        self.ended += 1;
+        if let Err(fault) = answer.result {
+            return Err(ReplayError::Request { number, what: describe(&request), fault });
+        }
+        let latency = now.saturating_duration_since(began);
+        match request.kind {
+            Kind::Read => self.measured.reads.record(latency),
+            Kind::Write { .. } => self.measured.writes.record(latency),
+            _ => self.measured.trims += 1,
+        }
+        if let Some(verifier) = &mut self.verifier {
+            verifier.ends(number, payload.as_ref()).map_err(|mismatch| ReplayError::Mismatch {
+                number,
+                what: describe(&request),
+                mismatch,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a device or the clock wants something.
+    fn wait(&mut self, next_turn: Option<Instant>) -> Result<(), ReplayError> {
+        let due = [self.stage.driver.next_due(), self.clean_due, next_turn];
+        Ok(self.stage.clock.wait_until(due.into_iter().flatten().min())?)
+    }
+
+    /// Waits until nothing is under way, in the background neither.
+    fn settle(&mut self) -> Result<(), ReplayError> {
+        loop {
+            self.advance()?;
+            if self.stage.driver.is_idle() {
+                return Ok(());
+            }
+            self.wait(None)?;
+        }
+    }
+
+    /// Brings everything to the backing devices.
+    fn flush(&mut self) -> Result<(), ReplayError> {
+        let volumes: Vec<_> = self.stage.volumes.iter().map(|volume| volume.id).collect();
+        for volume in &volumes {
+            let request = Request { volume: *volume, kind: Kind::Flush, offset: 0, len: 0 };
+            self.stage.driver.submit(request, None);
+        }
+        let mut answered = 0;
+        while answered < volumes.len() || !self.stage.driver.is_idle() {
+            self.stage.driver.advance();
+            self.stage.driver.take_answers(&mut self.answers);
+            let moved = !self.answers.is_empty();
+            for answer in self.answers.drain(..) {
+                answered += 1;
+                if let Err(fault) = answer.result {
+                    return Err(ReplayError::Flush(fault, self.stage.driver.stats().dirty_bytes));
+                }
+            }
+            if !moved && !self.stage.driver.is_idle() {
+                self.wait(None)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn describe(request: &Request) -> String {
+    let what = match request.kind {
+        Kind::Read => "a read",
+        Kind::Write { .. } => "a write",
+        _ => "a trim",
+    };
+    format!("{what} of {} bytes at {} of volume {}", request.len, request.offset, request.volume.0)
+}

@@ -1,0 +1,288 @@
+//! What a replay found: the fields of `floe replay`.
+
+use std::fmt;
+use std::time::Duration;
+
+use floe_block::{Config, Stats};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Latencies are kept apart up to an hour, to three digits.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+
+/// The first step of a histogram: a power of two of them is a microsecond.
+const FIRST_STEP_NS: u64 = 125;
+
+/// Latencies of one kind of request.
+#[derive(Clone)]
+pub struct Latencies(Histogram<u64>);
+
+impl fmt::Debug for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Latencies({:?})", self.steps())
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are in order"))
+    }
+}
+
+impl Latencies {
+    pub(super) fn record(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// How many.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn mean_us(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.0.mean() / 1e3)
+    }
+
+    /// The latency that this share of requests do not exceed; `None` without requests.
+    pub fn quantile_us(&self, share: f64) -> Option<f64> {
+        (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
+    }
+
+    /// How many there are in steps that double, from the first that has any to the last: the upper end in microseconds,
+    /// and the count.
+    pub fn steps(&self) -> Vec<(f64, u64)> {
+        let steps: Vec<(f64, u64)> = self
+            .0
+            .iter_log(FIRST_STEP_NS, 2.0)
+            .map(|step| (step.value_iterated_to() as f64 / 1e3, step.count_since_last_iteration()))
+            .collect();
+        let first = steps.iter().position(|(_, count)| *count > 0).unwrap_or(steps.len());
+        let last = steps.iter().rposition(|(_, count)| *count > 0).map_or(first, |last| last + 1);
+        steps[first..last].to_vec()
+    }
+}
+
+/// One step of a histogram.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Step {
+    /// Latencies up to here, and above the step before.
+    pub up_to_us: f64,
+    /// How many.
+    pub count: u64,
+}
+
+/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the end.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// The trace.
+    pub trace: String,
+    /// The block sizes.
+    pub blocks: String,
+    /// Size of the cache in bytes.
+    pub cache_bytes: u64,
+    /// When writes reached which device.
+    pub write: String,
+    /// `real` or `virtual`.
+    pub time: &'static str,
+    /// Requests.
+    pub requests: u64,
+    /// Requests before those, not counted.
+    pub warmup_requests: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Trims.
+    pub trims: u64,
+    /// Bytes of the reads.
+    pub read_bytes: u64,
+    /// Bytes of the writes.
+    pub write_bytes: u64,
+    /// Mean latency of reads; none of these without reads.
+    pub read_us_mean: Option<f64>,
+    /// Median.
+    pub read_us_p50: Option<f64>,
+    /// 99th percentile.
+    pub read_us_p99: Option<f64>,
+    /// 99.9th percentile.
+    pub read_us_p999: Option<f64>,
+    /// Longest.
+    pub read_us_max: Option<f64>,
+    /// Mean latency of writes.
+    pub write_us_mean: Option<f64>,
+    /// Median.
+    pub write_us_p50: Option<f64>,
+    /// 99th percentile.
+    pub write_us_p99: Option<f64>,
+    /// 99.9th percentile.
+    pub write_us_p999: Option<f64>,
+    /// Longest.
+    pub write_us_max: Option<f64>,
+    /// Time from the first request to the last answer, by the replay's clock.
+    pub seconds: f64,
+    /// Requests a second.
+    pub requests_per_second: f64,
+    /// Bytes read and written a second.
+    pub bytes_per_second: f64,
+    /// How late a request began at most, at recorded times.
+    pub late_us_max: f64,
+    /// Reads that found all they wanted cached.
+    pub read_hits: u64,
+    /// Writes that found blocks for all they wrote.
+    pub write_hits: u64,
+    /// Share of reads that hit.
+    pub read_hit_ratio: f64,
+    /// Share of writes that hit.
+    pub write_hit_ratio: f64,
+    /// Bytes read from the backing devices.
+    pub backing_read_bytes: u64,
+    /// Bytes written to the backing devices, those of the flush at the end too.
+    pub backing_write_bytes: u64,
+    /// Bytes read from the cache device.
+    pub cache_read_bytes: u64,
+    /// Bytes written to the cache device.
+    pub cache_write_bytes: u64,
+    /// Memory held for blocks, groups, and valid and dirty bits.
+    pub metadata_bytes: u64,
+    /// Blocks made.
+    pub blocks_allocated: u64,
+    /// Their mean size.
+    pub mean_block_bytes: f64,
+    /// Mean size of the requests that were not hits.
+    pub mean_missed_bytes: f64,
+    /// Time the cache's own code took a request, measured, also in virtual time.
+    pub processing_us: f64,
+    /// Time the flush at the end took, by the replay's clock.
+    pub flush_seconds: f64,
+    /// Bytes that were compared with what they should be.
+    pub verified_bytes: u64,
+    /// Time it took the machine.
+    pub wall_seconds: f64,
+    /// Latencies of reads, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_histogram: Option<Vec<Step>>,
+    /// Latencies of writes, where asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_histogram: Option<Vec<Step>>,
+    /// All latencies of reads.
+    #[serde(skip)]
+    pub read_latencies: Latencies,
+    /// All latencies of writes.
+    #[serde(skip)]
+    pub write_latencies: Latencies,
+}
+
+/// What was measured beside the cache's own counters.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    pub(super) reads: Latencies,
+    pub(super) writes: Latencies,
+    pub(super) trims: u64,
+    pub(super) warmup_requests: u64,
+    pub(super) elapsed: Duration,
+    pub(super) flush: Duration,
+    pub(super) wall: Duration,
+    pub(super) processing: Duration,
+    pub(super) late_most: Duration,
+    pub(super) verified_bytes: u64,
+}
+
+impl Outcome {
+    /// Puts measurements together with what the cache has counted since `before`.
+    pub(super) fn new(
+        trace: &str,
+        config: &Config,
+        time: &'static str,
+        measured: Measured,
+        before: &Stats,
+        after: &Stats,
+    ) -> Self {
+        let gained = gained(before, after);
+        let counted = &gained.requests;
+        let requests = counted.reads + counted.writes + measured.trims;
+        let seconds = measured.elapsed.as_secs_f64();
+        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        let (reads, writes) = (&measured.reads, &measured.writes);
+        Self {
+            trace: trace.to_owned(),
+            blocks: config.sizes.to_string(),
+            cache_bytes: config.cache_bytes,
+            write: config.mode.to_string(),
+            time,
+            requests,
+            warmup_requests: measured.warmup_requests,
+            reads: counted.reads,
+            writes: counted.writes,
+            trims: measured.trims,
+            read_bytes: counted.read_bytes,
+            write_bytes: counted.write_bytes,
+            read_us_mean: reads.mean_us(),
+            read_us_p50: reads.quantile_us(0.5),
+            read_us_p99: reads.quantile_us(0.99),
+            read_us_p999: reads.quantile_us(0.999),
+            read_us_max: reads.quantile_us(1.0),
+            write_us_mean: writes.mean_us(),
+            write_us_p50: writes.quantile_us(0.5),
+            write_us_p99: writes.quantile_us(0.99),
+            write_us_p999: writes.quantile_us(0.999),
+            write_us_max: writes.quantile_us(1.0),
+            seconds,
+            requests_per_second: per_second(requests),
+            bytes_per_second: per_second(counted.read_bytes + counted.write_bytes),
+            late_us_max: measured.late_most.as_nanos() as f64 / 1e3,
+            read_hits: counted.read_hits,
+            write_hits: counted.write_hits,
+            read_hit_ratio: ratio(counted.read_hits, counted.reads),
+            write_hit_ratio: ratio(counted.write_hits, counted.writes),
+            backing_read_bytes: gained.counters.backing_read_bytes,
+            backing_write_bytes: gained.counters.backing_write_bytes,
+            cache_read_bytes: gained.counters.cache_read_bytes,
+            cache_write_bytes: gained.counters.cache_write_bytes,
+            metadata_bytes: after.block_metadata_bytes + after.sector_metadata_bytes,
+            blocks_allocated: gained.blocks_allocated(),
+            mean_block_bytes: gained.mean_block_bytes(),
+            mean_missed_bytes: gained.mean_missed_bytes(),
+            processing_us: measured.processing.as_nanos() as f64 / 1e3 / requests.max(1) as f64,
+            flush_seconds: measured.flush.as_secs_f64(),
+            verified_bytes: measured.verified_bytes,
+            wall_seconds: measured.wall.as_secs_f64(),
+            read_histogram: None,
+            write_histogram: None,
+            read_latencies: measured.reads,
+            write_latencies: measured.writes,
+        }
+    }
+
+    /// Puts the histograms among the fields.
+    pub fn show_histograms(&mut self) {
+        let steps = |latencies: &Latencies| {
+            Some(latencies.steps().into_iter().map(|(up_to_us, count)| Step { up_to_us, count }).collect())
+        };
+        self.read_histogram = steps(&self.read_latencies);
+        self.write_histogram = steps(&self.write_latencies);
+    }
+}
+
+/// What the cache counted between two moments.
+fn gained(before: &Stats, after: &Stats) -> Stats {
+    let mut gained = after.clone();
+    let (requests, old) = (&mut gained.requests, &before.requests);
+    requests.reads -= old.reads;
+    requests.read_hits -= old.read_hits;
+    requests.read_bytes -= old.read_bytes;
+    requests.writes -= old.writes;
+    requests.write_hits -= old.write_hits;
+    requests.write_bytes -= old.write_bytes;
+    requests.missed_bytes -= old.missed_bytes;
+    let (counters, old) = (&mut gained.counters, &before.counters);
+    counters.backing_read_bytes -= old.backing_read_bytes;
+    counters.backing_write_bytes -= old.backing_write_bytes;
+    counters.cache_read_bytes -= old.cache_read_bytes;
+    counters.cache_write_bytes -= old.cache_write_bytes;
+    for (sum, blocks) in counters.blocks_allocated.iter_mut().zip(old.blocks_allocated) {
+        *sum -= blocks;
+    }
+    gained
+}

@@ -1,0 +1,269 @@
+//! Replays: the same as simulations where devices take no time, the same again in virtual time, and never wrong bytes.
+
+use std::time::{Duration, Instant};
+
+use floe_block::{Config, WriteMode};
+use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
+use floe_lab::replay::{
+    Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, VirtualClock,
+    run,
+};
+use floe_lab::simulate::blocks::{self, Ordering};
+use floe_trace::{OpenOptions, Request, Trace};
+
+const ALL_MODES: [WriteMode; 4] = [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Pass];
+
+fn requests(spec: &str) -> Vec<Request> {
+    let trace = Trace::open_source(spec, &OpenOptions::default()).expect("a generator");
+    trace.collect::<Result<_, _>>().expect("a generator makes no mistakes")
+}
+
+/// Requests that are not aligned, of many lengths, some of them trims; a millisecond apart.
+fn ragged(count: u64, span: u64) -> Vec<Request> {
+    let mut state = 7u64;
+    let mut draw = |most: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % most
+    };
+    let ops = [floe_trace::Op::Read, floe_trace::Op::Write, floe_trace::Op::Read, floe_trace::Op::Delete];
+    let request = |number: u64| {
+        let bytes = 1 + draw(20_000);
+        let op = ops[if draw(20) == 0 { 3 } else { draw(3) as usize }];
+        Request { time_ns: number * 1_000_000, key: draw(span - bytes), bytes, volume: 0, op }
+    };
+    (0..count).map(request).collect()
+}
+
+fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
+    let cache: floe_device::Spec = cache.parse().expect("a device");
+    Plan {
+        config: Config {
+            sizes: "4KiB,16KiB,64KiB".parse().expect("sizes"),
+            cache_bytes: cache.size_bytes().expect("a size"),
+            mode,
+            shards: Some(1),
+        },
+        cache,
+        volumes: vec![("floe".into(), volume.parse().expect("a device"))],
+    }
+}
+
+fn setup(plan: &Plan, in_flight: usize, verify: bool) -> Setup {
+    Setup {
+        config: plan.config.clone(),
+        pace: Pace::Closed { in_flight },
+        warmup: 0,
+        verify,
+        flush_interval: Duration::from_millis(20),
+    }
+}
+
+fn replay_on(
+    stage: Stage,
+    setup: &Setup,
+    requests: &[Request],
+    sizes: &[u64],
+) -> Result<Outcome, ReplayError> {
+    let survey = Survey::of(requests.iter().copied().map(Ok)).expect("requests are sound");
+    let layout = Layout::new(&survey, sizes, Fit::default()).expect("the trace fits");
+    run("test", requests.iter().copied().map(Ok), &layout, setup, stage, |_| ())
+}
+
+fn simulated(plan: &Plan, setup: &Setup, requests: &[Request]) -> Outcome {
+    let stage = Stage::simulated(plan, setup.verify).expect("a stage");
+    replay_on(stage, setup, requests, &plan.volume_sizes().expect("sizes")).expect("the replay ends well")
+}
+
+/// All fields but those that are measured.
+fn figures(outcome: &Outcome) -> Outcome {
+    Outcome { processing_us: 0.0, wall_seconds: 0.0, verified_bytes: 0, ..outcome.clone() }
+}
+
+#[test]
+fn without_device_time_a_replay_finds_what_a_simulation_finds() {
+    let requests = requests("zipf:keys=4000,theta=0.8,read=0.7,block=8KiB,requests=20000");
+    for mode in ALL_MODES {
+        let plan = plan(mode, "memory:2MiB", "memory:64MiB");
+        let replayed = simulated(&plan, &setup(&plan, 1, false), &requests);
+        let same = blocks::Setup {
+            sizes: plan.config.sizes.clone(),
+            cache_bytes: plan.config.cache_bytes,
+            mode,
+            shards: 1,
+            ordering: Ordering::Lru,
+            clean_every_ns: u64::MAX,
+        };
+        let simulated = blocks::simulate("test", &requests, &same).expect("a simulation");
+        let ours = [
+            replayed.reads,
+            replayed.read_hits,
+            replayed.writes,
+            replayed.write_hits,
+            replayed.backing_read_bytes,
+            replayed.backing_write_bytes,
+            replayed.cache_read_bytes,
+            replayed.cache_write_bytes,
+            replayed.blocks_allocated,
+            replayed.metadata_bytes,
+        ];
+        let theirs = [
+            simulated.read_requests,
+            simulated.read_hits,
+            simulated.write_requests,
+            simulated.write_hits,
+            simulated.backing_read_bytes,
+            simulated.backing_write_bytes,
+            simulated.cache_read_bytes,
+            simulated.cache_write_bytes,
+            simulated.blocks_allocated,
+            simulated.metadata_bytes,
+        ];
+        assert_eq!(ours, theirs, "{mode}");
+        assert_eq!(replayed.mean_missed_bytes, simulated.mean_missed_bytes, "{mode}");
+    }
+}
+
+#[test]
+fn a_virtual_replay_is_the_same_every_time_and_with_verification() {
+    let requests = ragged(2_000, 8 << 20);
+    let plan = plan(WriteMode::Back, "memory:1MiB,medium=nvme", "memory:8MiB,medium=cloud");
+    let print = |outcome: &Outcome| format!("{:?}", figures(outcome));
+    let first = simulated(&plan, &setup(&plan, 8, false), &requests);
+    assert!(first.read_us_mean > Some(100.0), "a slow volume takes its time: {first:?}");
+    assert_eq!(print(&first), print(&simulated(&plan, &setup(&plan, 8, false), &requests)));
+    let verified = simulated(&plan, &setup(&plan, 8, true), &requests);
+    assert_eq!(print(&first), print(&verified));
+    assert!(verified.verified_bytes > 0);
+}
+
+#[test]
+fn requests_in_flight_over_each_other_read_what_they_may() {
+    // A volume so small that nearly all requests overlap others.
+    let requests = ragged(3_000, 200_000);
+    for mode in ALL_MODES {
+        for in_flight in [1, 3, 32] {
+            let plan = plan(mode, "memory:128KiB,medium=optane", "memory:256KiB,medium=nvme");
+            let outcome = simulated(&plan, &setup(&plan, in_flight, true), &requests);
+            assert_eq!(outcome.requests, 3_000, "{mode}");
+            assert!(outcome.verified_bytes > outcome.read_bytes / 2, "{mode}: {outcome:?}");
+        }
+    }
+}
+
+/// A device that says of every so many writes that it has done one and has not.
+struct Forgetful {
+    device: MemoryDevice,
+    every: u32,
+    writes: u32,
+    done: Vec<Completion>,
+}
+
+impl Device for Forgetful {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        if matches!(operation.action, Action::Write { .. }) {
+            self.writes += 1;
+            if self.writes.is_multiple_of(self.every) {
+                return self.done.push(Completion { token: operation.token, result: Ok(()) });
+            }
+        }
+        self.device.submit(operation);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.done);
+        self.device.poll(done);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.device.next_due()
+    }
+}
+
+#[test]
+fn forgotten_writes_are_noticed() {
+    let requests = requests("uniform:keys=200,read=0.5,block=4KiB,requests=3000");
+    for (mode, on_cache) in ALL_MODES.map(|mode| (mode, false)).into_iter().chain([(WriteMode::Back, true)]) {
+        let plan = plan(mode, "memory:256KiB", "memory:1MiB");
+        let device = |size, forgets: bool| -> Box<dyn Device> {
+            let device = MemoryDevice::new(size);
+            match forgets {
+                true => Box::new(Forgetful { device, every: 50, writes: 0, done: Vec::new() }),
+                false => Box::new(device),
+            }
+        };
+        let clock = Clock::Virtual(VirtualClock::default());
+        let cache = device(256 << 10, on_cache);
+        let mut stage = Stage::new(clock, Pool::new(1 << 20), plan.config.clone(), cache).expect("a stage");
+        stage.add_volume("floe", device(1 << 20, !on_cache), Content::Zero);
+        let ended = replay_on(stage, &setup(&plan, 1, true), &requests, &[1 << 20]);
+        assert!(
+            matches!(ended, Err(ReplayError::Mismatch { .. })),
+            "{mode}, on cache: {on_cache}: {ended:?}"
+        );
+    }
+}
+
+#[test]
+fn recorded_times_take_as_long_as_they_say() {
+    let requests = ragged(1_000, 1 << 20);
+    let plan = plan(WriteMode::Through, "memory:256KiB,medium=nvme", "memory:1MiB,medium=nvme");
+    for (speed, seconds) in [(1.0, 0.999), (10.0, 0.0999)] {
+        let pace = Pace::Recorded { speed, in_flight: 256 };
+        let outcome = simulated(&plan, &Setup { pace, ..setup(&plan, 1, true) }, &requests);
+        assert!((seconds..seconds + 0.002).contains(&outcome.seconds), "{outcome:?}");
+        assert_eq!(outcome.late_us_max, 0.0);
+    }
+    let pace = Pace::Recorded { speed: 1e6, in_flight: 4 };
+    let hurried = simulated(&plan, &Setup { pace, ..setup(&plan, 1, true) }, &requests);
+    assert!(hurried.late_us_max > 1e3, "a disk that falls behind shows: {hurried:?}");
+    assert!(hurried.read_us_max.unwrap_or(0.0) >= hurried.late_us_max * 0.99, "{hurried:?}");
+}
+
+#[test]
+fn warm_up_is_not_counted() {
+    let requests = requests("loop:keys=64,requests=640,block=4KiB");
+    let plan = plan(WriteMode::Through, "memory:1MiB", "memory:1MiB");
+    let cold = simulated(&plan, &setup(&plan, 4, false), &requests);
+    assert_eq!((cold.reads, cold.read_hits, cold.warmup_requests), (640, 576, 0));
+    let warm = simulated(&plan, &Setup { warmup: 64, ..setup(&plan, 4, false) }, &requests);
+    assert_eq!((warm.reads, warm.read_hits, warm.warmup_requests), (576, 576, 64));
+    assert_eq!((warm.backing_read_bytes, warm.cache_read_bytes), (0, 576 * 4096));
+    assert_eq!(warm.read_latencies.count(), 576);
+}
+
+#[test]
+fn real_files_are_replayed_on_and_verified() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let requests = ragged(2_000, 2 << 20);
+    for (mode, pace) in [
+        (WriteMode::Back, Pace::Closed { in_flight: 16 }),
+        (WriteMode::Through, Pace::Recorded { speed: 1e4, in_flight: 64 }),
+    ] {
+        let cache = format!("file:{},size=512KiB", at("cache"));
+        let plan = plan(mode, &cache, &format!("file:{},size=2MiB", at(&format!("volume-{mode}"))));
+        assert_eq!(plan.existing(), None);
+        let setup = Setup { pace, ..setup(&plan, 1, true) };
+        let stage = Stage::real(&plan).expect("files can be made");
+        let outcome =
+            replay_on(stage, &setup, &requests, &plan.volume_sizes().expect("sizes")).expect("it ends well");
+        assert!(outcome.verified_bytes > outcome.read_bytes / 2, "{outcome:?}");
+        assert!(outcome.processing_us > 0.0);
+        assert!(plan.existing().is_some());
+    }
+}
+
+#[test]
+fn a_feed_gives_a_trace_whole_and_no_more_than_asked() {
+    let spec = "uniform:keys=1000,requests=40000,block=4KiB";
+    let all = requests(spec);
+    for limit in [0, 1, 8192, 8193, 40_000, u64::MAX] {
+        let trace = Trace::open_source(spec, &OpenOptions::default()).expect("a generator");
+        let fed: Vec<Request> = Feed::start(trace, limit).map(|request| request.expect("sound")).collect();
+        assert_eq!(fed, all[..all.len().min(usize::try_from(limit).unwrap_or(usize::MAX))]);
+    }
+}
