@@ -59,7 +59,7 @@ pub enum StageError {
     #[error(
         "{0} says no medium, and in virtual time no file is touched: say which medium it is like, such as {0},medium=nvme"
     )]
-    NoMedium(Spec),
+    NoMedium(String),
     /// A file whose size says how large a simulated volume is.
     #[error("cannot tell the size of {path}: {source}; give it as size=SIZE")]
     Size {
@@ -72,7 +72,7 @@ pub enum StageError {
     #[error("no memory for the {size} bytes of {spec}, which verification needs: {source}")]
     Memory {
         /// The device.
-        spec: Spec,
+        spec: String,
         /// Its size.
         size: u64,
         /// Why.
@@ -153,10 +153,10 @@ impl Stage {
         let clock = VirtualClock::default();
         let device = |spec: &Spec, size: u64| -> Result<Box<dyn Device>, StageError> {
             if spec.medium().is_none() && spec.path().is_some() {
-                return Err(StageError::NoMedium(spec.clone()));
+                return Err(StageError::NoMedium(spec.to_string()));
             }
             let model = spec.medium().map(|medium| Model::new(medium.clone(), MEDIUM_SEED));
-            let memory = |source| StageError::Memory { spec: spec.clone(), size, source };
+            let memory = |source| StageError::Memory { spec: spec.to_string(), size, source };
             let content = holds_data.then(|| MemoryDevice::try_new(size).map_err(memory)).transpose()?;
             Ok(Box::new(SimulatedDevice::new(clock.clone(), size, model, content)))
         };
