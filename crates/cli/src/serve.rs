@@ -53,7 +53,9 @@ pub(crate) struct Arguments {
 pub(crate) struct Settings {
     // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
-    #[arg(help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME")]
+    #[arg(
+        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME"
+    )]
     pub(crate) backing: Option<String>,
     /// The fast device, given as the volume is; a missing file is created
     #[arg(long, value_name = "SPEC")]

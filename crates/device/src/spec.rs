@@ -159,6 +159,14 @@ impl Spec {
         }
     }
 
+    /// The chunks in which a stripe's members take turns; `None` where there is one device.
+    pub fn chunk_bytes(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Stripe { chunk, .. } => Some(chunk),
+            Kind::File { .. } | Kind::Memory { .. } => None,
+        }
+    }
+
     /// The medium it is to imitate.
     pub fn medium(&self) -> Option<&Medium> {
         self.medium.as_ref()

@@ -65,7 +65,7 @@ impl<D: Device> StripeDevice<D> {
     ///
     /// # Panics
     /// When there are fewer, or `size` is not a multiple of [`SECTOR_BYTES`](crate::SECTOR_BYTES).
-    pub(crate) fn cut_to(self, size: u64) -> StripeDevice<D> {
+    pub fn cut_to(self, size: u64) -> StripeDevice<D> {
         assert!(size <= self.size && size.is_multiple_of(crate::SECTOR_BYTES), "{size} of {}", self.size);
         StripeDevice { size, ..self }
     }

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
 use floe_device::medium::Model;
-use floe_device::{Device, MEDIUM_SEED, MemoryDevice, OpenError, Pool, Ring, RingError, Role, Spec};
+use floe_device::{
+    Device, MEDIUM_SEED, MemoryDevice, OpenError, Pool, Ring, RingError, Role, SECTOR_BYTES, Spec,
+    StripeDevice,
+};
 
 use super::clock::{Clock, VirtualClock};
 use super::meter::{Meter, Metered};
@@ -34,12 +37,14 @@ impl Plan {
     /// # Errors
     /// When a file's size cannot be told.
     pub fn volume_sizes(&self) -> Result<Vec<u64>, StageError> {
-        self.volumes.iter().map(|(_, spec)| volume_bytes(spec)).collect()
+        let size = |spec: &Spec| spec.size_found().ok_or_else(|| StageError::Size(spec.to_string()));
+        self.volumes.iter().map(|(_, spec)| size(spec)).collect()
     }
 
     /// The existing file or block device that a volume is on, if one is: writing to it destroys what it holds.
     pub fn existing(&self) -> Option<&Path> {
-        self.volumes.iter().filter_map(|(_, spec)| spec.path()).find(|path| path.exists())
+        let paths = self.volumes.iter().flat_map(|(_, spec)| spec.paths());
+        paths.map(PathBuf::as_path).find(|path| path.exists())
     }
 }
 
@@ -60,14 +65,9 @@ pub enum StageError {
         "{0} says no medium, and in virtual time no file is touched: say which medium it is like, such as {0},medium=nvme"
     )]
     NoMedium(String),
-    /// A file whose size says how large a simulated volume is.
-    #[error("cannot tell the size of {path}: {source}; give it as size=SIZE")]
-    Size {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// A volume nobody knows the size of.
+    #[error("cannot tell the size of {0}: it does not exist; create it or add size=SIZE")]
+    Size(String),
     /// No address space for the bytes.
     #[error("no memory for the {size} bytes of {spec}, which verification needs: {source}")]
     Memory {
@@ -131,7 +131,7 @@ impl Stage {
         let _ = ring.register_pool(&pool); // without, I/O costs a little more
         let mut volumes = Vec::new();
         for (name, spec) in &plan.volumes {
-            let there = spec.path().is_some_and(Path::exists);
+            let there = spec.paths().iter().any(|path| path.exists());
             let content = if there { Content::Unknown } else { Content::Zero };
             let device = spec.open(&ring, &pool, Role::Backing { read_only: false })?;
             volumes.push((name, device, content));
@@ -151,35 +151,38 @@ impl Stage {
     /// When the cache cannot be made, a file has no medium, or a volume's size cannot be told.
     pub fn simulated(plan: &Plan, holds_data: bool) -> Result<Self, StageError> {
         let clock = VirtualClock::default();
-        let device = |spec: &Spec, size: u64| -> Result<Box<dyn Device>, StageError> {
-            if spec.medium().is_none() && spec.path().is_some() {
-                return Err(StageError::NoMedium(spec.to_string()));
-            }
-            let model = spec.medium().map(|medium| Model::new(medium.clone(), MEDIUM_SEED));
-            let memory = |source| StageError::Memory { spec: spec.to_string(), size, source };
-            let content = holds_data.then(|| MemoryDevice::try_new(size).map_err(memory)).transpose()?;
-            Ok(Box::new(SimulatedDevice::new(clock.clone(), size, model, content)))
-        };
+        let device = |spec: &Spec, size: u64| simulated(spec, size, &clock, holds_data);
         let cache = device(&plan.cache, plan.config.cache_bytes)?;
         let clock_of_stage = Clock::Virtual(clock.clone());
         let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.config.clone(), cache)?;
         stage.holds_data = holds_data;
-        for (name, spec) in &plan.volumes {
-            let backing = device(spec, volume_bytes(spec)?)?;
-            stage.add_volume(name, backing, Content::Zero);
+        for ((name, spec), size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
+            stage.add_volume(name, device(spec, size)?, Content::Zero);
         }
         Ok(stage)
     }
 }
 
-fn volume_bytes(spec: &Spec) -> Result<u64, StageError> {
-    use std::io::Seek;
-
-    match (spec.size_bytes(), spec.path()) {
-        (Some(size), _) => Ok(size),
-        (None, Some(path)) => std::fs::File::open(path)
-            .and_then(|mut file| file.seek(std::io::SeekFrom::End(0)))
-            .map_err(|source| StageError::Size { path: path.into(), source }),
-        (None, None) => unreachable!("memory has a size"),
+/// A device of `size` bytes as slow as a spec's medium, and like it made of several.
+fn simulated(
+    spec: &Spec,
+    size: u64,
+    clock: &VirtualClock,
+    holds_data: bool,
+) -> Result<Box<dyn Device>, StageError> {
+    if spec.medium().is_none() && !spec.paths().is_empty() {
+        return Err(StageError::NoMedium(spec.to_string()));
     }
+    let one = |size: u64, seed: u64| {
+        let model = spec.medium().map(|medium| Model::new(medium.clone(), seed));
+        let memory = |source| StageError::Memory { spec: spec.to_string(), size, source };
+        let content = holds_data.then(|| MemoryDevice::try_new(size).map_err(memory)).transpose()?;
+        Ok(SimulatedDevice::new(clock.clone(), size, model, content))
+    };
+    let Some(chunk) = spec.chunk_bytes() else { return Ok(Box::new(one(size, MEDIUM_SEED)?)) };
+    let members = spec.paths().len() as u64;
+    let each = size.div_ceil(chunk * members) * chunk;
+    let members = (0..members).map(|number| one(each, MEDIUM_SEED + number));
+    let stripe = StripeDevice::new(members.collect::<Result<Vec<_>, StageError>>()?, chunk);
+    Ok(Box::new(stripe.cut_to(size / SECTOR_BYTES * SECTOR_BYTES)))
 }
