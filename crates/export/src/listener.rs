@@ -38,6 +38,12 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
+    /// Promises TLS, and the server does not keep to it.
+    #[error("{uri} promises TLS: give --tls require, and --tls-certificates DIR")]
+    NoTls {
+        /// The address.
+        uri: String,
+    },
     /// A URI names an export to a client; a server has its volumes' names.
     #[error("{uri} names an export; the volume's name is set by --volume")]
     NamesExport {
@@ -58,6 +64,9 @@ pub(crate) struct Listener {
 impl Listener {
     pub(crate) fn bind(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
         let encrypted = tls.is_some_and(TlsConfig::required);
+        if uri.tls && !encrypted {
+            return Err(ListenError::NoTls { uri: uri.to_string() });
+        }
         if !uri.export.is_empty() {
             return Err(ListenError::NamesExport { uri: uri.to_string() });
         }
@@ -71,12 +80,14 @@ impl Listener {
                 let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
                 let port = listener.local_addr().map_err(failed)?.port();
                 let address = Address::Tcp { host: host.clone(), port };
-                Ok(Self { socket: Rc::new(listener.into()), uri: Uri { address, ..uri.clone() }, file: None })
+                let uri = Uri { address, tls: encrypted, ..uri.clone() };
+                Ok(Self { socket: Rc::new(listener.into()), uri, file: None })
             }
             Address::Unix(path) => {
                 remove_stale(uri, path)?;
                 let listener = UnixListener::bind(path).map_err(failed)?;
-                Ok(Self { socket: Rc::new(listener.into()), uri: uri.clone(), file: Some(path.clone()) })
+                let uri = Uri { tls: encrypted, ..uri.clone() };
+                Ok(Self { socket: Rc::new(listener.into()), uri, file: Some(path.clone()) })
             }
         }
     }
@@ -126,6 +137,26 @@ mod tests {
         let error = bind("nbd://0.0.0.0:0").unwrap_err().to_string();
         assert!(error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"), "{error}");
         assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), None, true).is_ok());
+    }
+
+    #[test]
+    fn what_promises_tls_is_not_served_without() {
+        let error = bind("nbds://127.0.0.1:0").unwrap_err().to_string();
+        assert!(error.contains("--tls require"), "{error}");
+        let encrypted =
+            Listener::bind(&"nbds://0.0.0.0:0".parse().unwrap(), Some(&tls(true)), false).unwrap();
+        assert!(encrypted.uri.to_string().starts_with("nbds://0.0.0.0:"), "{}", encrypted.uri);
+        let error =
+            Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), Some(&tls(false)), false).unwrap_err();
+        assert!(matches!(error, ListenError::Exposed { .. }), "a client may still do without: {error}");
+    }
+
+    fn tls(required: bool) -> TlsConfig {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+        TlsConfig::load(folder.path(), false, required).unwrap()
     }
 
     #[test]

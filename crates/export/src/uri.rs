@@ -1,10 +1,10 @@
-//! NBD URIs: `nbd://HOST[:PORT]/[EXPORT]` and `nbd+unix:///[EXPORT]?socket=PATH`.
+//! NBD URIs: `nbd://HOST[:PORT]/[EXPORT]` and `nbd+unix:///[EXPORT]?socket=PATH`, with `nbds` where TLS is a must.
 //!
 //! Parsed from text and printed back so that parsing the print gives the same value. Percent-encoding is undone
 //! everywhere; an IPv6 address stands in brackets; an abstract Unix socket begins with `%00`. Source: `doc/uri.md` of
 //! <https://github.com/NetworkBlockDevice/nbd>, RFC 3986.
 //!
-//! What is understood but not served is refused with its name: TLS schemes and parameters, user names. Unknown
+//! What is understood but not served is refused with its name: a client's TLS parameters, user names. Unknown
 //! parameters are diagnosed, not ignored.
 
 use std::ffi::{OsStr, OsString};
@@ -26,6 +26,8 @@ pub struct Uri {
     pub address: Address,
     /// Name of the export; empty means the server's default.
     pub export: String,
+    /// Never without TLS.
+    pub tls: bool,
 }
 
 /// How to reach a server.
@@ -56,10 +58,10 @@ pub struct UriError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // each message says it
 pub enum Problem {
-    #[error("it does not begin with nbd:// or nbd+unix://")]
+    #[error("it does not begin with nbd://, nbds://, nbd+unix:// or nbds+unix://")]
     Scheme,
-    #[error("TLS is not supported yet")]
-    Tls,
+    #[error("{0:?} is for clients that have certificates of their own")]
+    TlsParameter(String),
     #[error("it names no host")]
     NoHost,
     #[error("{0:?} is no host name or address")]
@@ -93,12 +95,13 @@ impl FromStr for Uri {
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let export = encode(self.export.as_bytes());
+        let scheme = if self.tls { "nbds" } else { "nbd" };
         match &self.address {
             Address::Tcp { host, port } => {
                 if host.contains(':') {
-                    write!(f, "nbd://[{host}]")?;
+                    write!(f, "{scheme}://[{host}]")?;
                 } else {
-                    write!(f, "nbd://{}", encode(host.as_bytes()))?;
+                    write!(f, "{scheme}://{}", encode(host.as_bytes()))?;
                 }
                 if *port != DEFAULT_PORT {
                     write!(f, ":{port}")?;
@@ -106,7 +109,7 @@ impl fmt::Display for Uri {
                 write!(f, "/{export}")
             }
             Address::Unix(path) => {
-                write!(f, "nbd+unix:///{export}?socket={}", encode(path.as_os_str().as_bytes()))
+                write!(f, "{scheme}+unix:///{export}?socket={}", encode(path.as_os_str().as_bytes()))
             }
         }
     }
@@ -114,10 +117,11 @@ impl fmt::Display for Uri {
 
 fn parse(text: &str) -> Result<Uri, Problem> {
     let (scheme, rest) = text.split_once("://").ok_or(Problem::Scheme)?;
-    let unix = match scheme.to_ascii_lowercase().as_str() {
-        "nbd" => false,
-        "nbd+unix" => true,
-        "nbds" | "nbds+unix" => return Err(Problem::Tls),
+    let (unix, tls) = match scheme.to_ascii_lowercase().as_str() {
+        "nbd" => (false, false),
+        "nbds" => (false, true),
+        "nbd+unix" => (true, false),
+        "nbds+unix" => (true, true),
         _ => return Err(Problem::Scheme),
     };
     if rest.contains('#') {
@@ -136,7 +140,7 @@ fn parse(text: &str) -> Result<Uri, Problem> {
         Some(path) if !path.as_os_str().is_empty() => Address::Unix(path),
         _ => return Err(Problem::NoSocket),
     };
-    Ok(Uri { address, export })
+    Ok(Uri { address, export, tls })
 }
 
 /// The `socket` parameter; any other is refused, and so is this one where it has no meaning.
@@ -148,7 +152,7 @@ fn socket_parameter(query: &str, unix: bool) -> Result<Option<PathBuf>, Problem>
             "socket" if unix && socket.is_none() => {
                 socket = Some(PathBuf::from(OsString::from_vec(decode(value)?)));
             }
-            _ if key.starts_with("tls-") => return Err(Problem::Tls),
+            _ if key.starts_with("tls-") => return Err(Problem::TlsParameter(key.to_owned())),
             _ => return Err(Problem::Parameter(key.to_owned())),
         }
     }

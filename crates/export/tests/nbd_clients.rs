@@ -40,7 +40,10 @@ fn serve() -> (Uri, Disk) {
             std::thread::spawn(move || serve_one(stream, exports, &disk));
         }
     });
-    (Uri { address: Address::Tcp { host: "127.0.0.1".into(), port }, export: "disk".into() }, disk)
+    (
+        Uri { address: Address::Tcp { host: "127.0.0.1".into(), port }, export: "disk".into(), tls: false },
+        disk,
+    )
 }
 
 fn serve_one(
@@ -255,7 +258,7 @@ fn unix_sockets_work_by_path_and_by_abstract_name() {
         let server = std::thread::spawn(move || {
             serve_one(listener.accept().unwrap().0, exports, &Mutex::new(vec![9; 4096]))
         });
-        let uri = Uri { address: Address::Unix(path), export: String::new() };
+        let uri = Uri { address: Address::Unix(path), export: String::new(), tls: false };
         let mut client = Client::connect(&uri.to_string().parse().unwrap()).unwrap();
         let mut data = [0; 16];
         client.read(4080, &mut data).unwrap();

@@ -56,7 +56,7 @@ fn path(name: &str) -> PathBuf {
 
 /// Writes, zeroes and reads back, one by one and many in flight.
 fn exercise(socket: &Path) {
-    let uri = Uri { address: Address::Unix(socket.to_owned()), export: String::new() };
+    let uri = Uri { address: Address::Unix(socket.to_owned()), export: String::new(), tls: false };
     for structured_replies in [true, false] {
         let options = Options { structured_replies, timeout: Some(Duration::from_secs(20)) };
         let mut client = Client::connect_with(&uri, &options).unwrap();

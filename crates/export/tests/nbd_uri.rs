@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use floe_export::uri::{Address, DEFAULT_PORT, Problem, Uri};
 
 fn tcp(host: &str, port: u16, export: &str) -> Uri {
-    Uri { address: Address::Tcp { host: host.into(), port }, export: export.into() }
+    Uri { address: Address::Tcp { host: host.into(), port }, export: export.into(), tls: false }
 }
 
 fn unix(path: impl Into<PathBuf>, export: &str) -> Uri {
-    Uri { address: Address::Unix(path.into()), export: export.into() }
+    Uri { address: Address::Unix(path.into()), export: export.into(), tls: false }
 }
 
 fn problem(text: &str) -> Problem {
@@ -59,12 +59,15 @@ fn any_name_and_path_survives_a_round_trip() {
 }
 
 #[test]
-fn tls_is_recognised_and_refused() {
-    for text in ["nbds://h/", "nbds+unix:///?socket=s", "nbd://h/?tls-type=anon"] {
-        assert_eq!(problem(text), Problem::Tls);
+fn a_scheme_with_an_s_means_tls() {
+    for (text, uri) in
+        [("nbds://h/disk", tcp("h", DEFAULT_PORT, "disk")), ("NBDS+unix:///disk?socket=s", unix("s", "disk"))]
+    {
+        let uri = Uri { tls: true, ..uri };
+        assert_eq!(text.parse::<Uri>(), Ok(uri.clone()));
+        assert_eq!(uri.to_string().parse::<Uri>(), Ok(uri));
     }
-    let line = r#""nbds://h/" is not a usable NBD URI: TLS is not supported yet"#;
-    assert_eq!("nbds://h/".parse::<Uri>().unwrap_err().to_string(), line);
+    assert_eq!(problem("nbd://h/?tls-type=anon"), Problem::TlsParameter("tls-type".into()));
 }
 
 #[test]

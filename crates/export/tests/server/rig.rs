@@ -44,8 +44,17 @@ impl Rig {
         mode: WriteMode,
         wrap: impl FnOnce(MemoryDevice) -> Box<dyn Device> + Send + 'static,
     ) -> Self {
+        Self::tuned(mode, wrap, |_| {})
+    }
+
+    /// As [`Rig::on`], with settings of the test's own.
+    pub(crate) fn tuned(
+        mode: WriteMode,
+        wrap: impl FnOnce(MemoryDevice) -> Box<dyn Device> + Send + 'static,
+        tune: impl FnOnce(&mut ServerConfig),
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = ServerConfig {
+        let mut config = ServerConfig {
             volume: "floe".into(),
             listen: vec![
                 format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
@@ -58,6 +67,7 @@ impl Rig {
             flush_interval: Duration::from_secs(3600),
             cache_bytes: CACHE,
         };
+        tune(&mut config);
         let (signal, signals) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {

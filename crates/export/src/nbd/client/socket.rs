@@ -37,7 +37,9 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn connect(uri: &Uri, timeout: Option<Duration>) -> Result<Self, ClientError> {
+        let no_tls = || io::Error::new(ErrorKind::Unsupported, "this client does not speak TLS");
         let stream = match &uri.address {
+            _ if uri.tls => Err(no_tls()),
             Address::Tcp { host, port } => connect_tcp(host, *port, timeout),
             Address::Unix(path) => match uri.address.abstract_name() {
                 Some(name) => SocketAddr::from_abstract_name(name)

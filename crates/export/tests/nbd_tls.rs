@@ -1,0 +1,221 @@
+//! TLS with other people's clients, and with clients that cheat. Certificates are made here.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "server/rig.rs"]
+mod rig;
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use floe_block::WriteMode;
+use floe_export::server::ServerConfig;
+use floe_export::tls::TlsConfig;
+use floe_export::uri::{Address, Uri};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rig::{Rig, drained, header, pattern, simple_reply};
+
+/// A folder with the certificates of a server on localhost, and of a client, of one authority.
+fn certificates() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let keep = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
+    let mut params = CertificateParams::new([]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    keep("ca-cert.pem", authority.pem());
+    for who in ["server", "client"] {
+        let key = KeyPair::generate().unwrap();
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
+        keep(&format!("{who}-cert.pem"), certificate.pem());
+        keep(&format!("{who}-key.pem"), key.serialize_pem());
+    }
+    folder
+}
+
+/// A server with these certificates.
+fn serve(folder: &Path, verify_peer: bool, required: bool) -> Rig {
+    let tls = TlsConfig::load(folder, verify_peer, required).unwrap();
+    let tune = |config: &mut ServerConfig| config.tls = Some(tls);
+    Rig::tuned(WriteMode::Back, |memory| Box::new(memory), tune)
+}
+
+fn port(rig: &Rig) -> u16 {
+    let Address::Tcp { port, .. } = rig.uris[1].address else { panic!("{:?}", rig.uris) };
+    port
+}
+
+/// What libnbd connects to, over TCP.
+fn tcp_uri(rig: &Rig, folder: &Path) -> String {
+    format!("nbds://localhost:{}/floe?tls-certificates={}", port(rig), folder.display())
+}
+
+/// Runs a program; `None` when it is missing, which only a machine without clients may say.
+fn run(program: &str, arguments: &[&str]) -> Option<Output> {
+    match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+            assert!(!required, "{program}: {error}");
+            eprintln!("SKIPPED: {program} is missing");
+            None
+        }
+    }
+}
+
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    let Some(output) = run(program, arguments) else { return false };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+    true
+}
+
+/// What the program complains of.
+fn fails(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = run(program, arguments)?;
+    assert!(!output.status.success(), "{program} {arguments:?} succeeds");
+    Some(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A file of random bytes as long as the volume.
+fn disk_file(folder: &Path) -> (PathBuf, Vec<u8>) {
+    let (path, content) = (folder.join("disk"), pattern(1, rig::VOLUME));
+    std::fs::write(&path, &content).unwrap();
+    (path, content)
+}
+
+#[test]
+fn nbdcopy_copies_in_and_out_over_tls() {
+    let folder = certificates();
+    let rig = serve(folder.path(), true, true);
+    let (source, content) = disk_file(folder.path());
+    let target = folder.path().join("target");
+    let uri = tcp_uri(&rig, folder.path());
+    if succeeds("nbdcopy", &["--flush", source.to_str().unwrap(), &uri]) {
+        succeeds("nbdcopy", &[&uri, target.to_str().unwrap()]);
+        assert!(std::fs::read(target).unwrap() == content);
+        assert!(rig.end() == content);
+    }
+}
+
+#[test]
+fn nbdinfo_finds_everything_inside_tls() {
+    let folder = certificates();
+    let rig = serve(folder.path(), false, true);
+    let Some(output) = run("nbdinfo", &[&tcp_uri(&rig, folder.path())]) else { return };
+    let text = String::from_utf8_lossy(&output.stdout);
+    for wanted in ["with TLS", "structured", "base:allocation", "can_cache: true", "can_fast_zero: true"] {
+        assert!(
+            text.contains(wanted),
+            "{wanted:?} is not in {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let Address::Unix(socket) = &rig.uris[0].address else { panic!("{:?}", rig.uris) };
+    let unix = format!(
+        "nbds+unix:///floe?socket={}&tls-certificates={}&tls-hostname=localhost&tls-verify-peer=0",
+        socket.display(),
+        folder.path().display()
+    );
+    succeeds("nbdinfo", &["--size", &unix]);
+}
+
+#[test]
+fn qemu_img_converts_and_compares_over_tls() {
+    let folder = certificates();
+    let rig = serve(folder.path(), true, true);
+    let (source, content) = disk_file(folder.path());
+    let credentials =
+        format!("tls-creds-x509,id=tls0,endpoint=client,verify-peer=on,dir={}", folder.path().display());
+    let target = format!(
+        "driver=nbd,server.type=inet,server.host=localhost,server.port={},export=floe,tls-creds=tls0",
+        port(&rig)
+    );
+    let source = source.to_str().unwrap();
+    let convert =
+        ["convert", "--object", &credentials, "-n", "--target-image-opts", "-f", "raw", source, &target];
+    if succeeds("qemu-img", &convert) {
+        let reading = format!("driver=raw,file.{}", target.replace(",", ",file."));
+        let file = format!("driver=raw,file.driver=file,file.filename={source}");
+        succeeds("qemu-img", &["compare", "--object", &credentials, "--image-opts", &file, &reading]);
+        assert!(rig.end() == content);
+    }
+}
+
+#[test]
+fn a_client_without_a_certificate_is_kept_out_where_one_is_asked_for() {
+    let folder = certificates();
+    let rig = serve(folder.path(), true, true);
+    let anonymous = tempfile::tempdir().unwrap();
+    std::fs::copy(folder.path().join("ca-cert.pem"), anonymous.path().join("ca-cert.pem")).unwrap();
+    fails("nbdinfo", &["--size", &tcp_uri(&rig, anonymous.path())]);
+    let stranger = certificates();
+    std::fs::copy(folder.path().join("ca-cert.pem"), stranger.path().join("ca-cert.pem")).unwrap();
+    fails("nbdinfo", &["--size", &tcp_uri(&rig, stranger.path())]);
+    succeeds("nbdinfo", &["--size", &tcp_uri(&rig, folder.path())]);
+    rig.end();
+}
+
+#[test]
+fn a_client_in_the_clear_is_served_only_where_it_may_choose() {
+    let folder = certificates();
+    let required = serve(folder.path(), false, true);
+    let plain = |rig: &Rig| Uri { tls: false, ..rig.uris[1].clone() }.to_string();
+    if let Some(told) = fails("nbdinfo", &["--size", &plain(&required)]) {
+        assert!(told.contains("TLS"), "{told}");
+    }
+    assert!(required.uris.iter().all(|uri| uri.tls), "{:?}", required.uris);
+    let offered = serve(folder.path(), false, false);
+    succeeds("nbdinfo", &["--size", &plain(&offered)]);
+    succeeds("nbdinfo", &["--size", &tcp_uri(&offered, folder.path())]);
+    offered.raw();
+}
+
+#[test]
+fn what_is_no_tls_ends_the_connection_and_no_other() {
+    let folder = certificates();
+    let rig = serve(folder.path(), false, false);
+    let mut good = rig.raw();
+    for bytes in
+        [&b"IHAVEOPT\0\0\0\x01\0\0\0\x04floe"[..], &[0x16; 4096], &[0; 70_000], b"\x17\x03\x03\xff\xff"]
+    {
+        let mut stream = rig.stranger();
+        stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x05\0\0\0\0").unwrap();
+        let mut granted = [0; 38];
+        stream.read_exact(&mut granted).unwrap();
+        assert_eq!(granted[30..34], [0, 0, 0, 1]);
+        let _ = stream.write_all(bytes); // the server may have hung up already
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        drained(&mut stream);
+    }
+    good.write_all(&header(3, 5, 0, 0)).unwrap();
+    assert_eq!(simple_reply(&mut good), (0, 5));
+}
+
+#[test]
+fn bad_certificates_are_said_in_one_line() {
+    let load = |folder: &Path, verify| TlsConfig::load(folder, verify, true).unwrap_err().to_string();
+    let folder = certificates();
+    let path = |name: &str| folder.path().join(name);
+    let told = |error: &str, name: &str, what: &str| {
+        assert!(error.contains(name) && error.contains(what) && !error.contains('\n'), "{error}");
+    };
+    let other = certificates();
+    std::fs::copy(other.path().join("server-key.pem"), path("server-key.pem")).unwrap();
+    told(&load(folder.path(), false), folder.path().to_str().unwrap(), "certificate and key");
+    std::fs::write(path("server-key.pem"), "nonsense").unwrap();
+    told(&load(folder.path(), false), "server-key.pem", "no private key");
+    std::fs::write(path("server-cert.pem"), "").unwrap();
+    told(&load(folder.path(), false), "server-cert.pem", "no certificate");
+    std::fs::remove_file(path("server-cert.pem")).unwrap();
+    told(&load(folder.path(), false), "server-cert.pem", "No such file");
+    std::fs::remove_file(other.path().join("ca-cert.pem")).unwrap();
+    told(&load(other.path(), true), "ca-cert.pem", "No such file");
+    assert!(TlsConfig::load(other.path(), false, true).is_ok(), "nobody to verify");
+    std::fs::write(
+        other.path().join("ca-cert.pem"),
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    )
+    .unwrap();
+    told(&load(other.path(), true), "ca-cert.pem", "");
+}
