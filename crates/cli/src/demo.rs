@@ -19,7 +19,8 @@ use floe_lab::load::{self, Load, LoadError, Measured};
 use serde::Serialize;
 
 use crate::error::CliError;
-use crate::serve::{Settings, prepare};
+use crate::serve::prepare;
+use crate::settings::{Settings, VolumeTable};
 use crate::{OrFail, output};
 
 /// The slow volume, of which only what is written takes space.
@@ -164,7 +165,11 @@ impl Running {
     fn start(folder: &Path, mode: WriteMode) -> Result<Self, CliError> {
         let place = |name: &str| folder.join(name).display().to_string();
         let settings = Settings {
-            backing: Some(format!("file:{},size={VOLUME_BYTES},medium={MEDIUM}", place("volume"))),
+            volume: vec![VolumeTable {
+                name: Some("floe".into()),
+                backing: Some(format!("file:{},size={VOLUME_BYTES},medium={MEDIUM}", place("volume"))),
+                ..VolumeTable::default()
+            }],
             cache: Some(format!("file:{}", place("cache"))),
             cache_size: Some(format_size(CACHE_BYTES)),
             write: Some(mode.to_string()),

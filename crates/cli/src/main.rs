@@ -5,6 +5,7 @@ mod demo;
 mod error;
 mod output;
 mod serve;
+mod settings;
 mod simulate;
 mod size;
 mod trace;

@@ -25,14 +25,29 @@ fn files(folder: &Path) {
     write("late.csv", late.as_bytes());
     write("good.csv", MSR.repeat(500).as_bytes());
     write("short.vscsi", &noise(2, 33));
-    write("unknown.toml", b"backing = \"memory:4MiB\"\n\ncach = \"memory:1MiB\"\n");
-    write("type.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\"\nshards = \"two\"\n");
-    write("syntax.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\n");
-    write("twice.toml", b"cache = \"memory:4MiB\"\ncache = \"memory:1MiB\"\n");
-    write("value.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\"\nwrite = \"sideways\"\n");
+    let good = "cache = \"memory:1MiB\"\nblock-sizes = \"4KiB\"\n\n[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n";
+    let toml = |name: &str, before: &str, after: &str| {
+        write(&format!("{name}.toml"), format!("{before}{good}{after}").as_bytes());
+    };
+    toml("good", "", "");
+    toml("unknown", "\ncach = 1\n", "");
+    toml("type", "threads = \"two\"\n", "");
+    toml("syntax", "# one\nwrite = \"back\n", "");
+    toml("twice", "", "name = \"b\"\n");
+    toml("value", "\n\nwrite = \"sideways\"\n", "");
+    toml("unknown-in-volume", "", "colour = \"red\"\n");
+    toml("value-in-volume", "", "[[volume]]\nname = \"b\"\nbacking = \"disk:5\"\n");
+    toml("single", "backing = \"memory:4MiB\"\n", "");
+    toml("same-name", "", "[[volume]]\nbacking = \"memory:4MiB\"\nname = \"a\"\n");
+    let file = "[[volume]]\nname = \"b\"\nbacking = \"file:volume.img\"\n";
+    toml("same-file", "", &format!("{file}{}", file.replace("\"b\"", "\"c\"")));
+    toml("nameless", "", "\n[[volume]]\nbacking = \"memory:4MiB\"\n");
+    toml("deviceless", "", "\n[[volume]]\nname = \"b\"\n");
+    toml("shards", "shards = 2\nthreads = 3\n", "");
+    toml("interval", "flush-interval = \"1s\"\n", "");
     write("binary.toml", b"\xff\xfe\0\x01");
-    write("half.toml", b"backing = \"memory:4MiB\"\n");
-    write("good.toml", b"backing = \"memory:4MiB\"\ncache = \"memory:1MiB\"\n");
+    write("cacheless.toml", b"[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n");
+    write("volumeless.toml", b"cache = \"memory:1MiB\"\n");
 }
 
 /// Runs one command line in a folder of [`files`] and looks for these words on its one line of complaint.
@@ -140,6 +155,15 @@ fn wrong_settings_are_refused() {
         --shards 0                                            → shards | 0
         --shards many                                         → --shards | 'many'
         --shards 1000                                         → shards | 1000
+        --threads 0                                           → threads | 0 | 64
+        --threads many                                        → --threads | 'many'
+        --tls maybe                                           → tls
+        --tls-certificates .                                  → tls-certificates | tls is off
+        --tls-verify-peer                                     → tls-verify-peer | tls is off
+        --tls on                                              → tls-certificates is missing
+        --tls require --tls-certificates folder               → folder/server-cert.pem | TLS
+        --max-connections 0                                   → max-connections | 0
+        --max-connections many                                → --max-connections | 'many'
         --listen http://127.0.0.1                             → listen | http://127.0.0.1 | nbd://
         --listen nbds://127.0.0.1                             → listen | TLS
         --listen nbd://                                       → listen | no host
@@ -165,17 +189,22 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         "
         missing.toml                     → missing.toml | No such file
         folder                           → folder | directory
-        nothing                          → nothing | backing is missing
-        half.toml                        → half.toml | cache is missing
-        unknown.toml                     → unknown.toml | line 3 | `cach` | `cache-size`
-        type.toml                        → type.toml | line 3 | two
+        nothing                          → nothing | volume is missing
+        volumeless.toml                  → volumeless.toml | volume is missing | [[volume]]
+        cacheless.toml                   → cacheless.toml | cache is missing
+        unknown.toml                     → unknown.toml | line 2 | `cach` | `cache-size`
+        single.toml                      → single.toml | line 1 | `backing` | `volume`
+        type.toml                        → type.toml | line 1 | two
         syntax.toml                      → syntax.toml | line 2
-        twice.toml                       → twice.toml | line 2 | duplicate
-        value.toml                       → value.toml | write | sideways
+        twice.toml                       → twice.toml | line 7 | duplicate
+        value.toml                       → value.toml | line 3 | write | sideways
+        unknown-in-volume.toml           → unknown-in-volume.toml | line 7 | `colour` | `read-only`
         binary.toml                      → binary.toml | UTF-8
-        good.toml --write back           → good.toml | --write
-        good.toml --listen nbd://[::1]:0 → good.toml | --listen
-        good.toml --insecure             → good.toml | --insecure
+        interval.toml                    → interval.toml | line 1 | flush-interval | through
+        good.toml --write back           → --config | --write
+        good.toml --listen nbd://[::1]:0 → --config | --listen
+        good.toml --insecure             → --config | --insecure
+        good.toml --backing memory:4MiB  → --config | --backing
         ",
     );
 }

@@ -1,0 +1,153 @@
+//! What a run of the cache is told: on the command line or in a file such as floe.toml.
+//!
+//! Both have the same settings. The command line speaks of one volume, `--backing`, `--volume` and `--read-only`; a file
+//! has a `[[volume]]` table for each. What is given is understood in one step, [`Settings::plan`], before anything is
+//! opened; what is wrong comes out as one line with the setting, and in a file also with its line.
+
+mod place;
+mod plan;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Deserialize;
+
+use crate::error::CliError;
+use place::Place;
+pub(crate) use plan::Plan;
+
+/// Settings given directly or in a file.
+#[derive(Debug, Args)]
+pub(crate) struct Source {
+    /// A file with the settings, instead of giving them here
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["Settings", "OneVolume"])]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    one: OneVolume,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// The settings as they are written. (clap makes a group of the fields, which `--config` excludes; it does so only for a
+/// flat structure.)
+#[derive(Debug, Default, Args, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub(crate) struct Settings {
+    /// One at least.
+    #[arg(skip)]
+    pub(crate) volume: Vec<VolumeTable>,
+    /// The fast device, given as the volume is; a missing file is created
+    #[arg(long, value_name = "SPEC")]
+    pub(crate) cache: Option<String>,
+    /// Size of the cache; by default that of the cache device
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cache_size: Option<String>,
+    /// When writes reach which device: through (default), around, back or pass
+    #[arg(long, value_name = "MODE")]
+    pub(crate) write: Option<String>,
+    /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: 32KiB,64KiB,128KiB,256KiB]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) block_sizes: Option<String>,
+    /// Threads that serve, each with its own shards; by default as many as there are cores and shards for
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u64>,
+    /// Number of shards; by default one for each GiB of cache, up to 128, and several a thread
+    #[arg(long, value_name = "N")]
+    pub(crate) shards: Option<u64>,
+    /// Where to listen: nbd://HOST:PORT or nbd+unix:///?socket=PATH; may be repeated [default: nbd://127.0.0.1:10809]
+    #[arg(long, value_name = "URI")]
+    pub(crate) listen: Vec<String>,
+    /// Most clients served at a time; others are hung up on [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_connections: Option<u64>,
+    /// Whether clients may or must encrypt: off (default), on or require
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) tls: Option<String>,
+    /// Folder with ca-cert.pem, server-cert.pem and server-key.pem
+    #[arg(long, value_name = "DIR")]
+    pub(crate) tls_certificates: Option<PathBuf>,
+    /// Serve only clients that show a certificate signed by ca-cert.pem
+    #[arg(long)]
+    pub(crate) tls_verify_peer: bool,
+    /// Where the admin interface listens [default: 127.0.0.1:10810]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) admin: Option<String>,
+    /// How long written data stays in the cache only, with --write back [default: 5s]
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) flush_interval: Option<String>,
+    /// Allow listening on addresses that other machines can reach
+    #[arg(long)]
+    pub(crate) insecure: bool,
+}
+
+/// The volume of the command line.
+#[derive(Debug, Args)]
+struct OneVolume {
+    // Not a doc comment: rustdoc would see links in it.
+    #[arg(long, value_name = "SPEC")]
+    #[arg(
+        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME"
+    )]
+    backing: Option<String>,
+    /// Name of the volume for clients [default: floe]
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// Refuse clients' writes to the volume
+    #[arg(long)]
+    read_only: bool,
+}
+
+/// A `[[volume]]` of a file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub(crate) struct VolumeTable {
+    pub(crate) name: Option<String>,
+    pub(crate) backing: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) read_only: bool,
+}
+
+/// A setting that cannot be used.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    place: Place,
+    problem: String,
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl Source {
+    /// The settings understood, wherever they were given.
+    pub(crate) fn plan(self) -> Result<Plan, CliError> {
+        match self.config {
+            Some(file) => Plan::from_file(&file),
+            None => {
+                let OneVolume { backing, volume, read_only } = self.one;
+                let name = volume.or_else(|| Some("floe".into()));
+                let volume = vec![VolumeTable { name, backing, read_only, description: None }];
+                let settings = Settings { volume, ..self.settings };
+                settings.plan().map_err(|wrong| CliError::usage(wrong.to_string()))
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// The settings in a file, understood.
+    pub(crate) fn from_file(file: &Path) -> Result<Self, CliError> {
+        let refuse = |problem: &str| CliError::usage(format!("{}: {problem}", file.display()));
+        let at = |line: Option<usize>, problem: &str| match line {
+            Some(line) => refuse(&format!("line {line}: {problem}")),
+            None => refuse(problem),
+        };
+        let text = std::fs::read_to_string(file).map_err(|error| refuse(&error.to_string()))?;
+        let settings: Settings = toml::from_str(&text).map_err(|error| {
+            at(error.span().map(|span| place::line_at(&text, span.start)), error.message())
+        })?;
+        settings.plan().map_err(|wrong| at(wrong.place.line(&text), &wrong.problem))
+    }
+}

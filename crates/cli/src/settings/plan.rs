@@ -1,0 +1,303 @@
+//! Settings understood: devices named, numbers checked against each other, defaults filled in. Nothing is opened.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use floe_block::{BlockSizes, SECTOR_BYTES, WriteMode, format_size};
+use floe_device::Spec;
+use floe_export::admin::DEFAULT_ADDRESS;
+use floe_export::limits::MOST_CONNECTIONS;
+use floe_export::tls::TlsMode;
+use floe_export::uri::Uri;
+
+use super::place::Place;
+use super::{Settings, VolumeTable, Wrong};
+use crate::admin::address;
+use crate::size::Bytes;
+
+/// Where clients are awaited unless told otherwise.
+const LISTEN: &str = "nbd://127.0.0.1:10809";
+
+/// Most threads that serve.
+const THREADS_MAX: u64 = 64;
+
+/// A thread is started by itself only if its shards can hold so many groups; smaller shards choose badly whom to evict.
+const GROUPS_A_THREAD: u64 = 16;
+
+/// The server's one thread, until it can have one a core.
+const SERVED_BY: Option<u64> = Some(1);
+
+/// Clients that can be served at a time at most, whatever is asked for.
+const CONNECTIONS_MAX: u64 = 65536;
+
+/// The settings understood.
+#[derive(Debug)]
+#[allow(dead_code)] // what `Settings::not_yet` refuses is not read yet
+pub(crate) struct Plan {
+    /// At least one; the first is the default one of clients. Names are unique.
+    pub(crate) volumes: Vec<VolumePlan>,
+    pub(crate) cache: Spec,
+    pub(crate) cache_bytes: u64,
+    pub(crate) mode: WriteMode,
+    pub(crate) sizes: BlockSizes,
+    pub(crate) threads: usize,
+    /// At least as many as threads; `None` leaves the number to the cache.
+    pub(crate) shards: Option<u64>,
+    pub(crate) listen: Vec<Uri>,
+    pub(crate) max_connections: usize,
+    pub(crate) tls: Option<TlsPlan>,
+    pub(crate) admin: String,
+    pub(crate) flush_interval: Duration,
+    pub(crate) insecure: bool,
+}
+
+/// A volume to serve.
+#[derive(Debug)]
+#[allow(dead_code)] // as above
+pub(crate) struct VolumePlan {
+    pub(crate) name: String,
+    /// For people; may be empty.
+    pub(crate) description: String,
+    pub(crate) backing: Spec,
+    pub(crate) read_only: bool,
+}
+
+/// How connections are encrypted.
+#[derive(Debug)]
+pub(crate) struct TlsPlan {
+    /// The folder with the certificates.
+    pub(crate) certificates: PathBuf,
+    /// Clients that do not encrypt are refused.
+    pub(crate) required: bool,
+    /// Clients must show a certificate.
+    pub(crate) verify_peer: bool,
+}
+
+/// A setting of the whole run, or of the volume with this number.
+fn wrong(volume: Option<usize>, setting: &'static str, problem: impl Into<String>) -> Wrong {
+    Wrong { place: Place { volume, setting }, problem: problem.into() }
+}
+
+/// The value of a setting, or what is wrong with it after its name.
+fn named<T>(setting: &'static str, value: Result<T, impl Display>) -> Result<T, Wrong> {
+    value.map_err(|error| wrong(None, setting, format!("{setting}: {error}")))
+}
+
+fn parsed<T: FromStr<Err: Display>>(setting: &'static str, text: Option<&str>) -> Result<Option<T>, Wrong> {
+    text.map(|text| named(setting, text.parse())).transpose()
+}
+
+fn missing(volume: Option<usize>, setting: &'static str) -> Wrong {
+    wrong(volume, setting, format!("{setting} is missing: say which device"))
+}
+
+impl Settings {
+    /// Understands the settings.
+    pub(crate) fn plan(self) -> Result<Plan, Wrong> {
+        self.not_yet()?;
+        let volumes = self.volumes()?;
+        let cache: Spec = parsed("cache", self.cache.as_deref())?.ok_or_else(|| missing(None, "cache"))?;
+        if volumes.iter().any(|volume| same_file(&volume.backing, &cache)) {
+            return Err(wrong(None, "cache", "backing and cache are the same file"));
+        }
+        let cache_size: Option<Bytes> = parsed("cache-size", self.cache_size.as_deref())?;
+        let cache_bytes = cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
+        let sizes: BlockSizes = parsed("block-sizes", self.block_sizes.as_deref())?.unwrap_or_default();
+        let threads = threads(self.threads, self.shards, cache_bytes, &sizes)?;
+        let mode = parsed("write", self.write.as_deref())?.unwrap_or_default();
+        let listen = if self.listen.is_empty() { vec![LISTEN.to_owned()] } else { self.listen };
+        let listen = listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
+        Ok(Plan {
+            volumes,
+            cache,
+            cache_bytes,
+            mode,
+            sizes,
+            threads,
+            shards: self.shards,
+            listen,
+            max_connections: max_connections(self.max_connections)?,
+            tls: tls(
+                parsed("tls", self.tls.as_deref())?.unwrap_or_default(),
+                self.tls_certificates,
+                self.tls_verify_peer,
+            )?,
+            admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
+            flush_interval: flush_interval(self.flush_interval.as_deref(), mode)?,
+            insecure: self.insecure,
+        })
+    }
+
+    /// What the settings can say and the server cannot do yet.
+    fn not_yet(&self) -> Result<(), Wrong> {
+        let not = |setting, problem: &str| Err(wrong(None, setting, format!("{setting}: {problem}")));
+        match self {
+            settings if settings.volume.len() > 1 => not("volume", "only one volume can be served so far"),
+            settings if settings.volume.iter().any(|volume| volume.read_only) => {
+                not("read-only", "volumes are writable so far")
+            }
+            Self { threads: Some(2..), .. } => not("threads", "one thread serves so far"),
+            _ => Ok(()),
+        }
+    }
+
+    fn volumes(&self) -> Result<Vec<VolumePlan>, Wrong> {
+        if self.volume.is_empty() {
+            return Err(wrong(
+                None,
+                "volume",
+                "volume is missing: describe at least one in a [[volume]] table",
+            ));
+        }
+        let mut volumes: Vec<VolumePlan> = Vec::new();
+        for (index, table) in self.volume.iter().enumerate() {
+            let volume = table.plan(index)?;
+            if volumes.iter().any(|other| other.name == volume.name) {
+                let problem = format!("two volumes are named {:?}", volume.name);
+                return Err(wrong(Some(index), "name", problem));
+            }
+            if let Some(other) = volumes.iter().find(|other| same_file(&other.backing, &volume.backing)) {
+                let problem = format!("volumes {:?} and {:?} are the same file", other.name, volume.name);
+                return Err(wrong(Some(index), "backing", problem));
+            }
+            volumes.push(volume);
+        }
+        Ok(volumes)
+    }
+}
+
+impl VolumeTable {
+    fn plan(&self, index: usize) -> Result<VolumePlan, Wrong> {
+        let name = self.name.clone().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| {
+            wrong(Some(index), "name", "name is missing: say what clients call this volume")
+        })?;
+        let backing = self.backing.as_ref().ok_or_else(|| missing(Some(index), "backing"))?;
+        let backing =
+            backing.parse().map_err(|error| wrong(Some(index), "backing", format!("backing: {error}")))?;
+        let description = self.description.clone().unwrap_or_default();
+        Ok(VolumePlan { name, description, backing, read_only: self.read_only })
+    }
+}
+
+fn same_file(one: &Spec, other: &Spec) -> bool {
+    one.paths().iter().any(|path| other.paths().contains(path))
+}
+
+/// As many threads as asked for, or as there are cores and useful shards for.
+fn threads(
+    asked: Option<u64>,
+    shards: Option<u64>,
+    cache_bytes: u64,
+    sizes: &BlockSizes,
+) -> Result<usize, Wrong> {
+    match asked {
+        Some(asked) if !(1..=THREADS_MAX).contains(&asked) => {
+            Err(wrong(None, "threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}")))
+        }
+        Some(asked) if shards.is_some_and(|shards| shards < asked) => {
+            let problem =
+                format!("threads = {asked} is more than there are shards; each needs one of its own");
+            Err(wrong(None, "threads", problem))
+        }
+        Some(asked) => Ok(asked as usize),
+        None => {
+            let groups = cache_bytes / (sizes.largest() * SECTOR_BYTES);
+            let useful = shards.unwrap_or(groups / GROUPS_A_THREAD);
+            Ok(SERVED_BY.unwrap_or_else(cores).min(useful).clamp(1, THREADS_MAX) as usize)
+        }
+    }
+}
+
+/// How many cores this process may run on.
+fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
+}
+
+fn max_connections(asked: Option<u64>) -> Result<usize, Wrong> {
+    match asked.unwrap_or(MOST_CONNECTIONS as u64) {
+        asked @ 1..=CONNECTIONS_MAX => Ok(asked as usize),
+        asked => {
+            let problem = format!("max-connections = {asked} is not between 1 and {CONNECTIONS_MAX}");
+            Err(wrong(None, "max-connections", problem))
+        }
+    }
+}
+
+fn tls(mode: TlsMode, certificates: Option<PathBuf>, verify_peer: bool) -> Result<Option<TlsPlan>, Wrong> {
+    let given = [("tls-certificates", certificates.is_some()), ("tls-verify-peer", verify_peer)];
+    match (mode, certificates) {
+        (TlsMode::Off, _) => match given.into_iter().find(|(_, given)| *given) {
+            Some((setting, _)) => {
+                Err(wrong(None, setting, format!("{setting} is for tls = on or require; here tls is off")))
+            }
+            None => Ok(None),
+        },
+        (_, None) => {
+            let problem = "tls-certificates is missing: say which folder holds the server's certificate";
+            Err(wrong(None, "tls", problem))
+        }
+        (mode, Some(certificates)) => {
+            Ok(Some(TlsPlan { certificates, required: mode == TlsMode::Require, verify_peer }))
+        }
+    }
+}
+
+fn flush_interval(text: Option<&str>, mode: WriteMode) -> Result<Duration, Wrong> {
+    let Some(text) = text else { return Ok(Duration::from_secs(5)) };
+    let refuse = |problem: String| Err(wrong(None, "flush-interval", problem));
+    match humantime::parse_duration(text) {
+        Err(_) => refuse(format!("flush-interval: `{text}` is not a duration; write 500ms, 5s or 1min")),
+        Ok(_) if mode != WriteMode::Back => {
+            refuse(format!("flush-interval is for write = back only; here write is {mode}"))
+        }
+        Ok(interval) if interval.is_zero() => {
+            refuse("flush-interval: 0s is too short; write = through keeps nothing in the cache only".into())
+        }
+        Ok(interval) => Ok(interval),
+    }
+}
+
+/// The size of the cache: what was asked for, what the spec says, or what is there.
+fn cache_bytes(cache: &Spec, asked: Option<u64>) -> Result<u64, Wrong> {
+    let there = cache.size_found();
+    match (asked, there) {
+        (Some(asked), Some(there)) if asked != there => Err(wrong(
+            None,
+            "cache-size",
+            format!("cache-size is {}, but the cache device has {}", format_size(asked), format_size(there)),
+        )),
+        (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
+        (None, None) => {
+            Err(wrong(None, "cache", format!("cache-size is missing: {cache} does not exist yet")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fit(asked: Option<u64>, shards: Option<u64>, cache_bytes: u64) -> Result<usize, String> {
+        let sizes = "4KiB,64KiB".parse().unwrap();
+        threads(asked, shards, cache_bytes, &sizes).map_err(|wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn every_thread_has_a_shard() {
+        assert_eq!(fit(Some(3), Some(8), 64 << 20), Ok(3));
+        assert_eq!(fit(Some(64), None, 64 << 30), Ok(64));
+        assert!(fit(Some(4), Some(2), 64 << 20).unwrap_err().contains("more than there are shards"));
+        for wrong in [0, 65] {
+            assert!(fit(Some(wrong), None, 1 << 40).unwrap_err().contains("between 1 and 64"));
+        }
+    }
+
+    #[test]
+    fn a_small_cache_is_not_split_among_all_cores_unless_asked() {
+        assert_eq!(fit(None, None, 64 << 10), Ok(1));
+        assert_eq!(fit(None, Some(1), 64 << 30), Ok(1));
+    }
+}
