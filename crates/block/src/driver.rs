@@ -284,7 +284,7 @@ impl<E: Ranked + Default> Driver<E> {
                     self.start(device, op, offset, Action::Write { from, durable });
                 }
                 Order::Zero { op, device, offset, len, may_unmap } => {
-                    self.start(device, op, offset, Action::Zero { len, may_unmap });
+                    self.start(device, op, offset, Action::Zero { len, may_unmap, fast: false });
                 }
                 Order::Discard { op, device, offset, len } => {
                     self.start(device, op, offset, Action::Discard { len })

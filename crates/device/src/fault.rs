@@ -341,6 +341,10 @@ impl<D: Device> Device for FaultDevice<D> {
         }
     }
 
+    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        self.inner.set_size(bytes)
+    }
+
     fn spun(&self) -> Duration {
         self.inner.spun()
     }

@@ -2,13 +2,14 @@
 //!
 //! Reads and writes bypass the page cache (O_DIRECT) where the file system allows it, and use the ring's registered
 //! arena when their slice lies in it. Transfers the kernel cuts short are continued until the whole range is done.
-//! Zeroing and discarding are `fallocate`, with written zeros as the fallback.
+//! Zeroing and discarding are `fallocate`, with written zeros as the fallback unless that would be too slow.
 //!
 //! Invariants: an operation's slice is held in `flights` from submission to its last completion, so the kernel never
 //! writes to memory that was given back. Dropping the device submits what is queued and waits for it: disk I/O ends
 //! by itself, and closing a ring would not wait for the disk. Should waiting fail, the slices are leaked instead.
 
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
@@ -18,8 +19,9 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use crate::buffer::{Pool, Slice};
 use crate::range::clip;
 use crate::ring::{Event, Owner, Ring};
-use crate::{Action, Completion, Device, Operation};
+use crate::{Action, Completion, Device, Extent, Operation, check_inside};
 
+mod holes;
 mod open;
 
 pub use open::{FileOptions, FileSource, OpenError};
@@ -70,6 +72,7 @@ enum Work {
     },
     Zero {
         may_unmap: bool,
+        fast: bool,
     },
     /// Zeroing on a file system that cannot: `zeros` written over and over.
     ZeroByWriting {
@@ -142,7 +145,11 @@ impl FileDevice {
                 let bounce = self.aligned(&from).inspect(|bounce| Slice::copy(&from, bounce));
                 Work::Write { from: bounce.unwrap_or(from), durable }
             }
-            Action::Zero { may_unmap, .. } => Work::Zero { may_unmap },
+            // On a block device the kernel would write zeros by itself where it may not unmap.
+            Action::Zero { may_unmap: false, fast: true, .. } if self.source.is_block_device() => {
+                return Err(not_fast());
+            }
+            Action::Zero { may_unmap, fast, .. } => Work::Zero { may_unmap, fast },
             Action::Discard { .. } => Work::Discard,
         };
         if left == 0 && !matches!(work, Work::Flush) {
@@ -186,6 +193,10 @@ impl FileDevice {
     }
 }
 
+fn not_fast() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "zeros would have to be written")
+}
+
 enum Progress {
     Done(io::Result<()>),
     More,
@@ -210,8 +221,8 @@ impl Flight {
             },
             Work::Write { from, durable } => write(from, len, if *durable { libc::RWF_DSYNC } else { 0 }),
             Work::ZeroByWriting { zeros } => write(zeros, left.min(zeros.len() as u64) as u32, 0),
-            Work::Zero { may_unmap: true } | Work::Discard => allocate(FALLOC_FL_PUNCH_HOLE),
-            Work::Zero { may_unmap: false } => allocate(FALLOC_FL_ZERO_RANGE),
+            Work::Zero { may_unmap: true, .. } | Work::Discard => allocate(FALLOC_FL_PUNCH_HOLE),
+            Work::Zero { may_unmap: false, .. } => allocate(FALLOC_FL_ZERO_RANGE),
             Work::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }
@@ -221,6 +232,7 @@ impl Flight {
         match (-result, &self.work) {
             (libc::EINTR | libc::EAGAIN, _) => return Progress::More,
             (libc::EOPNOTSUPP, Work::Discard) => return Progress::Done(Ok(())),
+            (libc::EOPNOTSUPP, Work::Zero { fast: true, .. }) => return Progress::Done(Err(not_fast())),
             (libc::EOPNOTSUPP, Work::Zero { .. }) => {
                 let zeros = pool.allocate(self.left.min(ZEROS_BYTES) as usize).whole();
                 zeros.fill_zero();
@@ -279,6 +291,21 @@ impl Device for FileDevice {
             }
         }
         self.events = events;
+    }
+
+    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        let there = self.source.size_bytes();
+        if bytes == 0 || bytes > there || !bytes.is_multiple_of(512) {
+            let message = format!("{bytes} bytes cannot be its size: the file has {there}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        self.size = bytes;
+        Ok(())
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        check_inside(&range, self.size);
+        holes::find(self.source.file(), range, extents);
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -341,13 +368,17 @@ mod tests {
     fn zeros_are_written_where_the_file_system_cannot_zero() {
         let pool = Pool::new(0);
         let len = ZEROS_BYTES + 4096;
-        let mut zero = flight(len, Work::Zero { may_unmap: true });
+        let mut zero = flight(len, Work::Zero { may_unmap: true, fast: false });
         assert!(more(zero.advance(-libc::EOPNOTSUPP, &pool)));
         let Work::ZeroByWriting { zeros } = &zero.work else { panic!("now writes zeros") };
         assert_eq!(zeros.to_vec(), vec![0; ZEROS_BYTES as usize]);
         assert!(more(zero.advance(ZEROS_BYTES as i32, &pool)));
         assert_eq!((zero.offset, zero.left), (8192 + ZEROS_BYTES, 4096));
         assert!(matches!(zero.advance(4096, &pool), Progress::Done(Ok(()))));
+
+        let mut fast = flight(len, Work::Zero { may_unmap: true, fast: true });
+        let Progress::Done(Err(error)) = fast.advance(-libc::EOPNOTSUPP, &pool) else { panic!("an error") };
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod source;
 mod spec;
 mod stripe;
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 pub use buffer::{Buffer, Lent, Pool, PoolStats, Seed, Slice};
@@ -60,6 +61,9 @@ pub enum Action {
         len: u64,
         /// Whether the space may be given back to the file system.
         may_unmap: bool,
+        /// Fail with [`Unsupported`](std::io::ErrorKind::Unsupported) rather than write zeros; part of the range may have
+        /// been zeroed all the same.
+        fast: bool,
     },
     /// The range's content is no longer needed; it may read as zeros or as before.
     Discard {
@@ -91,6 +95,29 @@ pub struct Completion {
     pub result: std::io::Result<()>,
 }
 
+/// What a run of a device's bytes is, as far as the device knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// How many bytes.
+    pub bytes: u64,
+    /// Whether they take up space.
+    pub allocated: bool,
+    /// Whether they are known to read as zeros.
+    pub zero: bool,
+}
+
+impl Extent {
+    /// Bytes that may hold anything.
+    pub fn data(bytes: u64) -> Extent {
+        Extent { bytes, allocated: true, zero: false }
+    }
+
+    /// Bytes that were never written, or given back.
+    pub fn hole(bytes: u64) -> Extent {
+        Extent { bytes, allocated: false, zero: true }
+    }
+}
+
 /// A block device that never blocks its caller and finishes operations in any order.
 pub trait Device {
     /// Size in bytes, a multiple of 512.
@@ -102,6 +129,26 @@ pub trait Device {
     /// Appends what has finished since the last call.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
+    /// Takes a new size, which [`Source::refresh`] found. Operations that reach outside it are refused from then on; those
+    /// in flight are left alone.
+    ///
+    /// # Errors
+    /// When this device's size is fixed or it does not have so many bytes; the size stays as it was.
+    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+        Err(fixed_size(bytes))
+    }
+
+    /// Appends what the range consists of, from its start on and in order: at least one extent unless the range is empty,
+    /// but not always up to its end. Writes in flight may or may not show. May look into the file system, but
+    /// reads no data.
+    ///
+    /// # Panics
+    /// When the range reaches outside the device.
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        check_inside(&range, self.size_bytes());
+        extents.extend((!range.is_empty()).then(|| Extent::data(range.end - range.start)));
+    }
+
     /// Processor time burnt in waiting for the exact moment, by devices that imitate a fast medium.
     fn spun(&self) -> Duration {
         Duration::ZERO
@@ -111,6 +158,15 @@ pub trait Device {
     fn next_due(&self) -> Option<Instant> {
         None
     }
+}
+
+fn fixed_size(bytes: u64) -> std::io::Error {
+    let message = format!("the size of this device is fixed; it cannot become {bytes} bytes");
+    std::io::Error::new(std::io::ErrorKind::Unsupported, message)
+}
+
+fn check_inside(range: &Range<u64>, size: u64) {
+    assert!(range.start <= range.end && range.end <= size, "{range:?} of a device of {size} bytes");
 }
 
 impl<D: Device + ?Sized> Device for Box<D> {
@@ -124,6 +180,14 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         (**self).poll(done);
+    }
+
+    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+        (**self).set_size(bytes)
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        (**self).allocation(range, extents);
     }
 
     fn spun(&self) -> Duration {

@@ -4,6 +4,7 @@
 //! then has a handle of its own on its own ring. All handles are the same device: the same bytes, and if it imitates a
 //! medium, one medium with one bandwidth.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,8 +65,7 @@ impl Source {
             Ok(Source::file(path, &options)?.slowed(medium, MEDIUM_SEED + number))
         };
         let members: Arc<[Source]> = (0..).zip(paths).map(member).collect::<Result<_, _>>()?;
-        let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);
-        let room = layout.capacity(smallest);
+        let room = room(&members, chunk);
         let wanted = size.unwrap_or(SECTOR_BYTES);
         if room < wanted {
             return Err(OpenError::StripeSize { room, wanted, chunk });
@@ -85,15 +85,35 @@ impl Source {
         Source { medium, ..self }
     }
 
-    /// Its size.
+    /// Its size when it was made ready or last refreshed.
     pub fn size_bytes(&self) -> u64 {
         match &self.kind {
             Kind::File(file) => file.size_bytes(),
             Kind::Memory(memory) => memory.size_bytes(),
             Kind::Stripe { size: Some(size), .. } => *size,
-            Kind::Stripe { members, chunk, size: None } => {
-                let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);
-                Layout { members: members.len() as u64, chunk: *chunk }.capacity(smallest)
+            Kind::Stripe { members, chunk, size: None } => room(members, *chunk),
+        }
+    }
+
+    /// Looks how large it is now (live resize). Handles opened from here on have that size; open ones take it by
+    /// [`Device::set_size`].
+    ///
+    /// # Errors
+    /// When the size cannot be found out or makes no device, and for memory, whose size is fixed.
+    pub fn refresh(&self) -> io::Result<u64> {
+        match &self.kind {
+            Kind::File(file) => file.refresh(),
+            Kind::Memory(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "a memory device cannot be resized"))
+            }
+            Kind::Stripe { members, chunk, size } => {
+                members.iter().try_for_each(|member| member.refresh().map(drop))?;
+                let room = room(members, *chunk);
+                if room < size.unwrap_or(SECTOR_BYTES) {
+                    let message = format!("the stripe's members have room for {room} bytes only");
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                }
+                Ok(self.size_bytes())
             }
         }
     }
@@ -120,4 +140,10 @@ impl Source {
             None => Box::new(device),
         }
     }
+}
+
+/// How large a stripe of the members can be.
+fn room(members: &[Source], chunk: u64) -> u64 {
+    let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);
+    Layout { members: members.len() as u64, chunk }.capacity(smallest)
 }

@@ -8,10 +8,11 @@
 //! no member can still name it; members get aligned ranges, since chunks and the stripe's size are whole sectors.
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::range::clip;
-use crate::{Action, Completion, Device, Operation};
+use crate::{Action, Completion, Device, Extent, Operation, SECTOR_BYTES, check_inside};
 
 mod layout;
 
@@ -20,6 +21,9 @@ pub(crate) use layout::Layout;
 /// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that an aligned block is one
 /// operation on one member, while larger requests and neighbouring blocks keep several members busy.
 pub const CHUNK_BYTES: u64 = 256 << 10;
+
+/// How many chunks one look at the allocation covers.
+const ALLOCATION_PARTS_MAX: usize = 64;
 
 /// A device made of equal shares of others.
 #[derive(Debug)]
@@ -32,6 +36,7 @@ pub struct StripeDevice<D> {
     /// Ended without any member: refused, or nothing to do.
     early: Vec<Completion>,
     finished: Vec<Completion>,
+    extents: Vec<Extent>,
 }
 
 #[derive(Debug)]
@@ -45,9 +50,9 @@ impl<D: Device> StripeDevice<D> {
     /// Stripes `members` in chunks of `chunk` bytes. Each member counts with the whole chunks of the smallest.
     ///
     /// # Panics
-    /// When there is no member, or `chunk` is not a positive multiple of [`SECTOR_BYTES`](crate::SECTOR_BYTES).
+    /// When there is no member, or `chunk` is not a positive multiple of [`SECTOR_BYTES`].
     pub fn new(members: Vec<D>, chunk: u64) -> StripeDevice<D> {
-        assert!(chunk > 0 && chunk.is_multiple_of(crate::SECTOR_BYTES), "chunks of {chunk} bytes");
+        assert!(chunk > 0 && chunk.is_multiple_of(SECTOR_BYTES), "chunks of {chunk} bytes");
         let smallest = members.iter().map(D::size_bytes).min().expect("a stripe has members");
         let layout = Layout { members: members.len() as u64, chunk };
         StripeDevice {
@@ -58,15 +63,16 @@ impl<D: Device> StripeDevice<D> {
             free: Vec::new(),
             early: Vec::new(),
             finished: Vec::new(),
+            extents: Vec::new(),
         }
     }
 
     /// The same, of its first `size` bytes only.
     ///
     /// # Panics
-    /// When there are fewer, or `size` is not a multiple of [`SECTOR_BYTES`](crate::SECTOR_BYTES).
+    /// When there are fewer, or `size` is not a multiple of [`SECTOR_BYTES`].
     pub fn cut_to(self, size: u64) -> StripeDevice<D> {
-        assert!(size <= self.size && size.is_multiple_of(crate::SECTOR_BYTES), "{size} of {}", self.size);
+        assert!(size <= self.size && size.is_multiple_of(SECTOR_BYTES), "{size} of {}", self.size);
         StripeDevice { size, ..self }
     }
 
@@ -116,9 +122,10 @@ impl<D: Device> StripeDevice<D> {
                     self.start(slot, part.member, part.offset, Action::Write { from, durable });
                 }
             }
-            Action::Zero { may_unmap, .. } => {
+            Action::Zero { may_unmap, fast, .. } => {
                 for span in layout.spans(range) {
-                    self.start(slot, span.member, span.offset, Action::Zero { len: span.len, may_unmap });
+                    let action = Action::Zero { len: span.len, may_unmap, fast };
+                    self.start(slot, span.member, span.offset, action);
                 }
             }
             Action::Discard { .. } => {
@@ -163,6 +170,40 @@ impl<D: Device> Device for StripeDevice<D> {
                 let result = std::mem::replace(&mut flight.result, Ok(()));
                 done.push(Completion { token: flight.token, result });
                 self.free.push(slot as usize);
+            }
+        }
+    }
+
+    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+            let message = format!("a stripe of {bytes} bytes is not a positive multiple of {SECTOR_BYTES}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let needed = self.layout.member_bytes(bytes);
+        for member in self.members.iter_mut().filter(|member| member.size_bytes() < needed) {
+            member.set_size(needed)?;
+        }
+        self.size = bytes;
+        Ok(())
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        check_inside(&range, self.size);
+        let first = extents.len();
+        for part in self.layout.parts(range).take(ALLOCATION_PARTS_MAX) {
+            let before = self.extents.len();
+            self.members[part.member].allocation(part.offset..part.offset + part.len, &mut self.extents);
+            let known: u64 = self.extents[before..].iter().map(|extent| extent.bytes).sum();
+            if known < part.len {
+                break;
+            }
+        }
+        for extent in self.extents.drain(..) {
+            match extents[first..].last_mut() {
+                Some(last) if (last.allocated, last.zero) == (extent.allocated, extent.zero) => {
+                    last.bytes += extent.bytes;
+                }
+                _ => extents.push(extent),
             }
         }
     }

@@ -66,7 +66,8 @@ fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
             Step::Zero { sector, sectors, may_unmap } => {
                 let (start, len, real) = extent(sector, sectors);
                 model[start as usize..][..real].fill(0);
-                common::run(ring, device, start, Action::Zero { len: len as u64, may_unmap }).unwrap();
+                common::run(ring, device, start, Action::Zero { len: len as u64, may_unmap, fast: false })
+                    .unwrap();
             }
             Step::Flush => common::run(ring, device, 0, Action::Flush).unwrap(),
         }

@@ -117,7 +117,7 @@ fn operations_in_flight_at_a_power_cut_fail() {
 fn a_zeroing_is_lost_like_a_write() {
     let mut bench = Bench::new(FaultPlan::none());
     assert!(bench.write(0, 1, true));
-    let zero = Action::Zero { len: 4096, may_unmap: true };
+    let zero = Action::Zero { len: 4096, may_unmap: true, fast: false };
     common::run(&bench.ring, &mut bench.device, 0, zero).unwrap();
     assert_eq!(bench.read(0), Some(vec![0; SECTOR]));
     bench.faults.power_cut();

@@ -56,7 +56,7 @@ fn check(plan: impl Fn(u64) -> FaultPlan, failing: bool, steps: &[(usize, usize,
                 let from: Vec<u8> = range.clone().flat_map(|at| [tag(at, byte); SECTOR]).collect();
                 Action::Write { from: common::slice(&pool, &from), durable }
             }
-            Step::Zero { may_unmap } => Action::Zero { len: bytes as u64, may_unmap },
+            Step::Zero { may_unmap } => Action::Zero { len: bytes as u64, may_unmap, fast: false },
             Step::Discard => Action::Discard { len: bytes as u64 },
             Step::Flush => Action::Flush,
         };

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
@@ -124,8 +125,10 @@ pub struct FileSource(Arc<Opened>);
 #[derive(Debug)]
 struct Opened {
     file: File,
-    size: u64,
+    /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
+    size: AtomicU64,
     direct: bool,
+    block_device: bool,
 }
 
 impl FileSource {
@@ -137,9 +140,35 @@ impl FileSource {
         open(path.as_ref(), options).map(|opened| FileSource(Arc::new(opened)))
     }
 
-    /// Its size when it was opened.
+    /// Its size when it was opened or last refreshed.
     pub fn size_bytes(&self) -> u64 {
-        self.0.size
+        self.0.size.load(Ordering::Relaxed)
+    }
+
+    /// Looks how large it is now. Devices opened from here on have that size; open ones take it by
+    /// [`Device::set_size`](crate::Device::set_size).
+    ///
+    /// # Errors
+    /// When the size cannot be found out or is not a positive multiple of 512; the old one is kept.
+    pub fn refresh(&self) -> io::Result<u64> {
+        let mut size = seek(&self.0.file, SeekFrom::End(0))?;
+        if size == 0 || !size.is_multiple_of(512) {
+            let message = format!("{size} bytes are not a positive multiple of 512");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        if self.is_direct() && !direct_works(&self.0.file, size) {
+            size -= size % SECTOR_BYTES; // an odd end that only the page cache could read
+        }
+        self.0.size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    pub(super) fn is_block_device(&self) -> bool {
+        self.0.block_device
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.0.file
     }
 
     pub(super) fn is_direct(&self) -> bool {
@@ -195,7 +224,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
         (file, direct) = (open(0).map_err(failed("open"))?, false);
     }
     lock(&file, path, options.read_only)?;
-    Ok(Opened { file, size, direct })
+    Ok(Opened { file, size: AtomicU64::new(size), direct, block_device })
 }
 
 /// Makes a sparse file; of two processes that try, one does.

@@ -13,13 +13,14 @@
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
 use super::model::{Direction, Medium, Timing};
 use super::shared::SharedMedium;
-use crate::{Completion, Device, Operation};
+use crate::{Completion, Device, Extent, Operation};
 
 /// Latencies from here on are slept in full.
 const SLEEP_NS: u64 = 50_000;
@@ -199,6 +200,14 @@ impl<D: Device> Device for MediumDevice<D> {
             next = self.release(done);
         }
         self.spun += began.elapsed();
+    }
+
+    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.inner.set_size(bytes)
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        self.inner.allocation(range, extents);
     }
 
     fn spun(&self) -> Duration {

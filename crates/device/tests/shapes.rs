@@ -1,0 +1,192 @@
+//! What devices say about their size and their holes.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use common::{SECTOR, thread};
+use floe_device::{
+    Action, Device, Extent, FileDevice, FileOptions, MemoryDevice, Pool, Ring, Role, Source, Spec,
+};
+
+const ROLE: Role = Role::Backing { read_only: false };
+
+fn source(text: String) -> Source {
+    text.parse::<Spec>().unwrap().prepare(ROLE).unwrap()
+}
+
+fn set_len(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+fn kind(error: std::io::Result<impl Sized>) -> ErrorKind {
+    error.err().expect("an error").kind()
+}
+
+#[test]
+fn a_file_grows_and_shrinks_under_an_open_handle() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let source = source(format!("file:{},size=64KiB,medium=pmem", path.display()));
+    let (ring, pool) = thread();
+    let mut device = source.open(&ring, &pool).unwrap();
+    let bytes = [9; SECTOR];
+
+    set_len(&path, 128 << 10);
+    assert_eq!(kind(device.set_size(128 << 10)), ErrorKind::InvalidInput, "nobody has looked yet");
+    assert_eq!(source.refresh().unwrap(), 128 << 10);
+    assert_eq!((source.size_bytes(), device.size_bytes()), (128 << 10, 64 << 10));
+    assert_eq!(source.open(&ring, &pool).unwrap().size_bytes(), 128 << 10);
+    assert!(common::write(&ring, &pool, &mut device, 64 << 10, &bytes).is_err());
+    device.set_size(128 << 10).unwrap();
+    common::write(&ring, &pool, &mut device, 64 << 10, &bytes).unwrap();
+    assert_eq!(common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap(), bytes);
+
+    set_len(&path, 32 << 10);
+    // The size it still has is no longer true: an error, not zeros or a panic.
+    let error = common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    assert_eq!(source.refresh().unwrap(), 32 << 10);
+    device.set_size(32 << 10).unwrap();
+    let error = common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+
+    for odd in [100, 0] {
+        set_len(&path, odd);
+        assert_eq!(kind(source.refresh()), ErrorKind::InvalidData);
+        assert_eq!(source.size_bytes(), 32 << 10);
+    }
+    for odd in [0, 1000, 64 << 10] {
+        assert_eq!(kind(device.set_size(odd)), ErrorKind::InvalidInput);
+        assert_eq!(device.size_bytes(), 32 << 10);
+    }
+}
+
+#[test]
+fn a_stripe_grows_once_all_its_members_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let paths = ["a", "b"].map(|name| directory.path().join(name));
+    let [a, b] = &paths;
+    let text = format!("stripe:{}+{},chunk=64KiB", a.display(), b.display());
+    paths.iter().for_each(|path| std::fs::write(path, vec![1; 128 << 10]).unwrap());
+    let source = source(text.clone());
+    let (ring, pool) = thread();
+    let mut device = source.open(&ring, &pool).unwrap();
+    set_len(a, 256 << 10);
+    assert_eq!(source.refresh().unwrap(), 256 << 10);
+    assert_eq!(kind(device.set_size(512 << 10)), ErrorKind::InvalidInput);
+    assert_eq!(device.size_bytes(), 256 << 10);
+    set_len(b, 256 << 10);
+    assert_eq!(source.refresh().unwrap(), 512 << 10);
+    device.set_size(512 << 10).unwrap();
+    common::write(&ring, &pool, &mut device, (512 << 10) - 4096, &[7; SECTOR]).unwrap();
+    assert_eq!(std::fs::read(b).unwrap()[(256 << 10) - 4096..], [7; SECTOR]);
+    assert_eq!(common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap(), [1; SECTOR]);
+    device.set_size(4096).unwrap();
+    assert!(common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).is_err());
+    assert_eq!(kind(device.set_size(512)), ErrorKind::InvalidInput);
+    drop((device, source));
+
+    let cut = text.replace("64KiB", "64KiB,size=448KiB").parse::<Spec>().unwrap().prepare(ROLE).unwrap();
+    assert_eq!(cut.refresh().unwrap(), 448 << 10);
+    set_len(b, 128 << 10);
+    assert!(cut.refresh().unwrap_err().to_string().contains("262144"));
+}
+
+#[test]
+fn memory_keeps_its_size() {
+    let source = source("memory:64KiB".into());
+    let error = source.refresh().unwrap_err();
+    assert!(error.to_string().contains("memory device cannot be resized"), "{error}");
+    let mut device: Box<dyn Device> = Box::new(MemoryDevice::new(4096));
+    assert_eq!(kind(device.set_size(8192)), ErrorKind::Unsupported);
+    assert_eq!(device.size_bytes(), 4096);
+}
+
+/// All extents of a range, however many looks it takes.
+fn extents(device: &mut dyn Device, start: u64, end: u64) -> Vec<Extent> {
+    let (mut found, mut at) = (Vec::new(), start);
+    while at < end {
+        let before = found.len();
+        device.allocation(at..end, &mut found);
+        assert!(found[before..].iter().all(|extent| extent.bytes > 0));
+        let more: u64 = found[before..].iter().map(|extent| extent.bytes).sum();
+        assert!(more > 0, "every look finds something");
+        at += more;
+    }
+    assert_eq!(at, end);
+    found
+}
+
+fn file(ring: &Ring, pool: &Pool, path: &Path, size: u64) -> FileDevice {
+    let options = FileOptions { size: Some(size), create: true, direct: true, read_only: false };
+    FileDevice::open(ring, pool, path, options).unwrap()
+}
+
+#[test]
+fn holes_of_a_file_are_found_and_data_is_never_called_a_hole() {
+    const K: u64 = 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let (ring, pool) = thread();
+    let mut device = file(&ring, &pool, &directory.path().join("disk"), 1024 * K + 512);
+    let (hole, data) = (Extent::hole, Extent::data);
+    let end = 1024 * K + 512;
+    assert_eq!(extents(&mut device, 0, end), [hole(end)]);
+    common::write(&ring, &pool, &mut device, 256 * K, &[1; 65536]).unwrap();
+    assert_eq!(extents(&mut device, 0, end), [hole(256 * K), data(64 * K), hole(704 * K + 512)]);
+    assert_eq!(extents(&mut device, 260 * K, 264 * K), [data(4 * K)]);
+    assert_eq!(extents(&mut device, 252 * K, 260 * K), [hole(4 * K), data(4 * K)]);
+    assert_eq!(extents(&mut device, 4 * K, 4 * K), []);
+    let zero = Action::Zero { len: 32 * K, may_unmap: true, fast: false };
+    common::run(&ring, &mut device, 256 * K, zero).unwrap();
+    assert_eq!(extents(&mut device, 0, 320 * K), [hole(288 * K), data(32 * K)]);
+}
+
+#[test]
+fn one_look_at_a_file_in_many_pieces_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let (ring, pool) = thread();
+    let mut device = file(&ring, &pool, &directory.path().join("disk"), 4 << 20);
+    for at in (0..4 << 20).step_by(8192) {
+        common::write(&ring, &pool, &mut device, at, &[1; SECTOR]).unwrap();
+    }
+    let mut once = Vec::new();
+    device.allocation(0..4 << 20, &mut once);
+    assert!((1..=64).contains(&once.len()), "{} extents", once.len());
+    let all = extents(&mut device, 0, 4 << 20);
+    let data: u64 = all.iter().filter(|extent| !extent.zero).map(|extent| extent.bytes).sum();
+    assert_eq!((all.len(), data), (1024, 2 << 20));
+}
+
+#[test]
+fn holes_of_a_stripe_are_those_of_its_members_in_turn() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name| directory.path().join(name).display().to_string();
+    let source = source(format!("stripe:{}+{},chunk=64KiB,size=16MiB,medium=pmem", path("a"), path("b")));
+    let (ring, pool) = thread();
+    let mut device = source.open(&ring, &pool).unwrap();
+    common::write(&ring, &pool, &mut device, 32 << 10, &[1; 65536]).unwrap();
+    let found = extents(&mut device, 0, 128 << 10);
+    assert_eq!(found, [Extent::hole(32 << 10), Extent::data(64 << 10), Extent::hole(32 << 10)]);
+    let zeros: u64 = extents(&mut device, 0, 16 << 20).iter().filter(|e| e.zero).map(|e| e.bytes).sum();
+    assert_eq!(zeros, (16 << 20) - 65536);
+}
+
+#[test]
+#[should_panic(expected = "of a device of 4096 bytes")]
+fn a_look_outside_the_device_panics() {
+    MemoryDevice::new(4096).allocation(0..8192, &mut Vec::new());
+}
+
+#[test]
+fn memory_is_data_and_zeroed_fast() {
+    let (ring, pool) = thread();
+    let mut device = MemoryDevice::new(8192);
+    assert_eq!(extents(&mut device, 4096, 8192), [Extent::data(4096)]);
+    device.write_at(0, &[1; 8192]);
+    let fast = Action::Zero { len: 4096, may_unmap: false, fast: true };
+    common::run(&ring, &mut device, 4096, fast).unwrap();
+    let expected = [[1; SECTOR], [0; SECTOR]].concat();
+    assert_eq!(common::read(&ring, &pool, &mut device, 0, 8192).unwrap(), expected);
+}
