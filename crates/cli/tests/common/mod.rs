@@ -213,6 +213,11 @@ impl Server {
         serde_json::from_str(&text).expect("the status is JSON")
     }
 
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it with SIGTERM and expects it to end well.
     #[track_caller]
     pub(crate) fn end(mut self) {
