@@ -11,6 +11,7 @@ use std::fmt;
 use std::ops::Range;
 
 mod buddy;
+mod ground;
 mod pool;
 
 pub use pool::{Buffer, Lent, Pool, PoolStats, Seed};
@@ -20,6 +21,7 @@ impl Buffer {
     ///
     /// # Panics
     /// When `range` reaches past the end.
+    #[inline]
     pub fn slice(&self, range: Range<usize>) -> Slice {
         assert!(
             range.start <= range.end && range.end <= self.len(),
@@ -30,6 +32,7 @@ impl Buffer {
     }
 
     /// The whole buffer as a slice.
+    #[inline]
     pub fn whole(&self) -> Slice {
         self.slice(0..self.len())
     }
@@ -45,6 +48,7 @@ pub struct Slice {
 
 impl Slice {
     /// Its length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -58,12 +62,14 @@ impl Slice {
     ///
     /// # Panics
     /// When `range` reaches past the slice's end.
+    #[inline]
     pub fn slice(&self, range: Range<usize>) -> Slice {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a slice of {}", self.len);
         Slice { buffer: self.buffer.clone(), start: self.start + range.start, len: range.end - range.start }
     }
 
     /// Its first byte. Valid while the slice or another clone of its buffer lives.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` is at most the buffer's length.
         unsafe { self.buffer.start().as_ptr().add(self.start) }
@@ -155,6 +161,16 @@ mod tests {
         let again = pool.allocate(8192);
         let stats = pool.stats();
         assert_eq!((stats.fallbacks, stats.fallback_bytes, stats.arena_used_bytes), (1, 0, again.len()));
+    }
+
+    #[test]
+    fn small_blocks_that_were_kept_become_a_large_one_again() {
+        let pool = Pool::new(256 * 4096);
+        for order in 0..8 {
+            drop((0..256 >> order).map(|_| pool.allocate(4096 << order)).collect::<Vec<_>>());
+        }
+        let whole = pool.allocate(256 * 4096);
+        assert_eq!((pool.stats().fallbacks, pool.stats().arena_used_bytes), (0, whole.len()));
     }
 
     #[test]

@@ -10,7 +10,8 @@
 
 const NONE: u32 = u32::MAX;
 const TAKEN: u8 = u8::MAX;
-const ORDERS: usize = 32;
+/// Blocks have fewer than 2^32 pages.
+pub(super) const ORDERS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Buddy {

@@ -15,7 +15,6 @@
 //! else of the home thread's: the drop releases, `get_mut` acquires, and so whatever the borrower did to the
 //! memory happened before its next use. A loan also keeps the mapping, so it outlives its home thread.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,13 +23,14 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::buddy::Buddy;
-use crate::SECTOR_BYTES;
-use crate::mapping::Mapping;
+use super::buddy::{Buddy, ORDERS};
+use super::ground::{Family, Ground, PAGE};
 
-pub(super) const PAGE: usize = SECTOR_BYTES as usize;
 /// How many waiting loans one allocation looks at: more than one, so that looking outruns lending.
 const LOOKS: usize = 2;
+
+/// How many free blocks of each order are kept whole for the next buffer, past the buddy allocator.
+const KEPT: usize = 16;
 
 /// Where buffers come from. Clones share the same arena.
 #[derive(Clone)]
@@ -41,13 +41,6 @@ pub struct Pool(Rc<Home>);
 pub struct Seed {
     family: Arc<Family>,
     member: usize,
-}
-
-/// The arenas of one pool, or of the pools of several threads: equal parts of one mapping.
-#[derive(Debug)]
-pub(crate) struct Family {
-    mapping: Mapping,
-    arena_bytes: usize,
 }
 
 /// What a [`Pool`] holds at the moment.
@@ -70,33 +63,15 @@ struct Home {
     /// Where in the mapping this pool's arena begins.
     first: usize,
     buddy: RefCell<Buddy>,
-    /// Counts of arena buffers that ended, for the next ones.
+    /// Buffers that ended, by order, with their blocks: the next buffer of that order.
+    kept: RefCell<[Vec<Rc<Memory>>; ORDERS]>,
+    /// Counts of arena buffers whose blocks went back to the buddy allocator.
     spare: RefCell<Vec<Rc<Memory>>>,
     /// Buffers whose local count is zero but which a loan still holds.
     on_loan: RefCell<VecDeque<Rc<Memory>>>,
     used_bytes: Cell<usize>,
     fallbacks: Cell<u64>,
     fallback_bytes: Cell<usize>,
-}
-
-/// What a buffer stands on; see the invariants above.
-enum Ground {
-    Arena { _family: Arc<Family> },
-    Heap { start: NonNull<u8>, layout: Layout },
-}
-
-// SAFETY: a `Ground` is an address and the duty to free it; its heap block is its own, and no method reads through it.
-unsafe impl Send for Ground {}
-// SAFETY: as above; nothing changes behind a shared reference.
-unsafe impl Sync for Ground {}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        if let Ground::Heap { start, layout } = *self {
-            // SAFETY: allocated with this layout in `Pool::heap_buffer`; the last owner is being dropped.
-            unsafe { dealloc(start.as_ptr(), layout) };
-        }
-    }
 }
 
 /// One buffer as one thread knows it.
@@ -137,14 +112,9 @@ impl Pool {
     /// # Panics
     /// When the process has no address space left for the arenas.
     pub fn family(threads: usize, arena_bytes: usize) -> Vec<Seed> {
-        let arena_bytes = arena_bytes.next_multiple_of(PAGE);
-        let mapping = threads
-            .checked_mul(arena_bytes)
-            .ok_or_else(|| std::io::ErrorKind::OutOfMemory.into())
-            .and_then(Mapping::new)
+        let family = Family::new(threads, arena_bytes.next_multiple_of(PAGE))
             .unwrap_or_else(|error| panic!("cannot map {threads} arenas of {arena_bytes} bytes: {error}"));
-        mapping.prefer_huge_pages();
-        let family = Arc::new(Family { mapping, arena_bytes });
+        let family = Arc::new(family);
         (0..threads).map(|member| Seed { family: Arc::clone(&family), member }).collect()
     }
 
@@ -153,9 +123,13 @@ impl Pool {
         let home = &self.0;
         let order = len.div_ceil(PAGE).next_power_of_two().trailing_zeros();
         home.collect(LOOKS);
+        if let Some(buffer) = home.again(order, len) {
+            return buffer;
+        }
         let cut = || home.buddy.borrow_mut().allocate(order);
         let page = cut().or_else(|| {
             home.collect(usize::MAX);
+            home.merge();
             cut()
         });
         match page {
@@ -169,10 +143,10 @@ impl Pool {
         home.used_bytes.set(home.used_bytes.get() + (PAGE << order));
         let at = home.first + page as usize * PAGE;
         // SAFETY: the buddy hands out pages inside this pool's part of the mapping only.
-        let start = unsafe { home.family.mapping.start().add(at) };
+        let start = unsafe { home.family.start().add(at) };
         let place = Place::Arena { page, order };
         let spare = home.spare.borrow_mut().pop();
-        let ground = || Arc::new(Ground::Arena { _family: Arc::clone(&home.family) });
+        let ground = || Arc::new(Ground::in_arena(&home.family));
         Buffer::counted(spare, |before| Memory {
             start,
             len,
@@ -185,14 +159,10 @@ impl Pool {
     fn heap_buffer(&self, len: usize) -> Buffer {
         let home = &self.0;
         let bytes = len.max(1).next_multiple_of(PAGE);
-        let layout =
-            Layout::from_size_align(bytes, PAGE).expect("a buffer is smaller than the address space");
-        // SAFETY: the layout's size is not zero.
-        let start =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let (ground, start) = Ground::from_heap(bytes);
         home.fallbacks.set(home.fallbacks.get() + 1);
         home.fallback_bytes.set(home.fallback_bytes.get() + bytes);
-        let ground = Some(Arc::new(Ground::Heap { start, layout }));
+        let ground = Some(Arc::new(ground));
         let place = Place::Heap { bytes };
         Buffer::counted(None, |_| Memory { start, len, place, ground, home: Some(Rc::clone(home)) })
     }
@@ -200,7 +170,7 @@ impl Pool {
     /// How full the arena is and how often it was not enough.
     pub fn stats(&self) -> PoolStats {
         PoolStats {
-            arena_bytes: self.0.family.arena_bytes,
+            arena_bytes: self.0.family.arena_bytes(),
             arena_used_bytes: self.0.used_bytes.get(),
             fallbacks: self.0.fallbacks.get(),
             fallback_bytes: self.0.fallback_bytes.get(),
@@ -224,8 +194,9 @@ impl Seed {
     /// The pool, on the thread that calls.
     pub fn pool(self) -> Pool {
         Pool(Rc::new(Home {
-            first: self.member * self.family.arena_bytes,
-            buddy: RefCell::new(Buddy::new(self.family.arena_bytes / PAGE)),
+            first: self.member * self.family.arena_bytes(),
+            buddy: RefCell::new(Buddy::new(self.family.arena_bytes() / PAGE)),
+            kept: RefCell::default(),
             spare: RefCell::default(),
             on_loan: RefCell::default(),
             used_bytes: Cell::new(0),
@@ -236,24 +207,26 @@ impl Seed {
     }
 }
 
-impl Family {
-    /// First byte of all arenas, which lie one after another.
-    pub(crate) fn start(&self) -> NonNull<u8> {
-        self.mapping.start()
-    }
-
-    /// Bytes of all arenas.
-    pub(crate) fn bytes(&self) -> usize {
-        self.mapping.len()
-    }
-
-    /// Bytes of each arena.
-    pub(crate) fn arena_bytes(&self) -> usize {
-        self.arena_bytes
-    }
-}
-
 impl Home {
+    /// A buffer in a block that was kept whole.
+    fn again(self: &Rc<Home>, order: u32, len: usize) -> Option<Buffer> {
+        let mut memory = self.kept.borrow_mut().get_mut(order as usize)?.pop()?;
+        self.used_bytes.set(self.used_bytes.get() + (PAGE << order));
+        let inside = Rc::get_mut(&mut memory).expect("a kept block has one owner");
+        (inside.len, inside.home) = (len, Some(Rc::clone(self)));
+        Some(Buffer(ManuallyDrop::new(memory)))
+    }
+
+    /// Gives all kept blocks back to the buddy allocator, to become larger ones.
+    fn merge(&self) {
+        for memory in self.kept.borrow_mut().iter_mut().flat_map(|kept| kept.drain(..)) {
+            if let Place::Arena { page, order } = memory.place {
+                self.buddy.borrow_mut().free(page, order);
+            }
+            self.spare.borrow_mut().push(memory);
+        }
+    }
+
     /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that have returned.
     fn collect(&self, most: usize) {
         let mut on_loan = self.on_loan.borrow_mut();
@@ -278,8 +251,13 @@ impl Home {
         match place {
             Place::Arena { page, order } => {
                 self.used_bytes.set(self.used_bytes.get() - (PAGE << order));
-                self.buddy.borrow_mut().free(page, order);
-                self.spare.borrow_mut().push(memory);
+                let kept = &mut self.kept.borrow_mut()[order as usize];
+                if kept.len() < KEPT {
+                    kept.push(memory);
+                } else {
+                    self.buddy.borrow_mut().free(page, order);
+                    self.spare.borrow_mut().push(memory);
+                }
             }
             Place::Heap { bytes } => self.fallback_bytes.set(self.fallback_bytes.get() - bytes),
             Place::Borrowed => unreachable!("what is borrowed has no home here"),
@@ -293,6 +271,7 @@ pub struct Buffer(ManuallyDrop<Rc<Memory>>);
 
 impl Buffer {
     /// Bytes asked for.
+    #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
@@ -325,27 +304,36 @@ impl Buffer {
 }
 
 impl Clone for Buffer {
+    #[inline]
     fn clone(&self) -> Buffer {
         Buffer(ManuallyDrop::new(Rc::clone(&self.0)))
     }
 }
 
 impl Drop for Buffer {
+    #[inline]
     fn drop(&mut self) {
         // SAFETY: a dropped buffer is not used again.
         let mut memory = unsafe { ManuallyDrop::take(&mut self.0) };
-        let Some(inside) = Rc::get_mut(&mut memory) else { return };
-        match inside.home.take() {
-            Some(home) => {
-                if let Some(memory) = home.free(memory) {
-                    home.on_loan.borrow_mut().push_back(memory);
-                }
+        if let Some(inside) = Rc::get_mut(&mut memory) {
+            let home = inside.home.take();
+            end(memory, home);
+        }
+    }
+}
+
+/// Gives back what the last buffer of a thread's stood on.
+fn end(mut memory: Rc<Memory>, home: Option<Rc<Home>>) {
+    match home {
+        Some(home) => {
+            if let Some(memory) = home.free(memory) {
+                home.on_loan.borrow_mut().push_back(memory);
             }
-            None => {
-                inside.ground = None;
-                // A thread that is ending keeps no spares.
-                let _ = SPARE.try_with(|spare| spare.borrow_mut().push(memory));
-            }
+        }
+        None => {
+            Rc::get_mut(&mut memory).expect("nobody here uses it").ground = None;
+            // A thread that is ending keeps no spares.
+            let _ = SPARE.try_with(|spare| spare.borrow_mut().push(memory));
         }
     }
 }
