@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use clap::Args;
 use floe_block::{BlockCache, Config, Driver};
 use floe_device::{Device, Pool, Ring, Role};
+use floe_export::limits::Limits;
 use floe_export::server::{Bound, Server, ServerConfig};
 use floe_export::tls::TlsConfig;
 
@@ -78,7 +79,7 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         admin: plan.admin,
         insecure: plan.insecure,
         tls: tls.transpose().or_usage()?,
-        most_connections: plan.max_connections,
+        limits: Limits { connections: plan.max_connections, ..Limits::default() },
         flush_interval: plan.flush_interval,
         cache_bytes: plan.cache_bytes,
     })

@@ -5,18 +5,38 @@
 
 use std::time::Duration;
 
-/// Connections of a server, unless it is told otherwise: an idle one costs under 8 KiB, so 8 MiB in all, and the usual
+/// Connections of a server, unless it is told otherwise: an idle one costs about 8 KiB, so 8 MiB in all, and the usual
 /// limit of open files is 1024 for programs that do not raise it.
 pub const MOST_CONNECTIONS: usize = 1024;
 
-/// For the handshake, TLS included. Honest clients on bad lines need a second or two.
-pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+/// The bounds of a server that an operator may want to be others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at once; a client beyond is hung up on.
+    pub connections: usize,
+    /// Bytes of all clients' requests at once, on one thread; a request beyond waits for its turn. One request alone may
+    /// be larger.
+    pub budget_bytes: usize,
+    /// For the handshake, TLS included.
+    pub handshake_time: Duration,
+    /// For a client to take or give the next [`PIECE_BYTES`] while other clients wait for the memory it holds.
+    pub stall_time: Duration,
+}
 
-/// For a client to take or give the next [`PIECE_BYTES`] while other clients wait for the memory it holds: slower than
-/// 35 KiB/s is no disk.
-pub(crate) const STALL_TIME: Duration = Duration::from_secs(30);
+impl Default for Limits {
+    /// [`MOST_CONNECTIONS`]. 256 MiB: eight clients at their own bound share it, more take turns. 10 s for a handshake, for which honest clients on bad
+    /// lines need a second or two. 30 s for a stall: slower than 35 KiB/s is no disk.
+    fn default() -> Self {
+        Self {
+            connections: MOST_CONNECTIONS,
+            budget_bytes: 256 << 20,
+            handshake_time: Duration::from_secs(10),
+            stall_time: Duration::from_secs(30),
+        }
+    }
+}
 
-/// Between looks for clients that are late. Both times above are that much longer at worst.
+/// Between looks for clients that are late: they have that much longer at worst.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Requests of one client at once: deeper queues than clients use, and with [`MOST_BYTES`] what a reply's header costs
@@ -25,9 +45,6 @@ pub(crate) const MOST_REQUESTS: usize = 256;
 
 /// Bytes of one client's requests at once; one request alone may be larger. Enough to keep a fast network busy.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
-
-/// Bytes of all clients' requests at once, on one thread. Eight clients at their own bound share it; more take turns.
-pub(crate) const BUDGET_BYTES: usize = 256 << 20;
 
 /// Received or sent at once at most, so that the server sees whether a client moves.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;

@@ -39,7 +39,9 @@ pub enum ListenError {
         uri: String,
     },
     /// Promises TLS, and the server does not keep to it.
-    #[error("{uri} promises TLS: give --tls require, and --tls-certificates DIR")]
+    #[error(
+        "cannot listen on {uri} without TLS, which it promises: give --tls require and --tls-certificates DIR"
+    )]
     NoTls {
         /// The address.
         uri: String,

@@ -216,7 +216,7 @@ impl Server {
     }
 
     fn welcome(&mut self, socket: OwnedFd) {
-        let full = self.sessions.len() >= self.config.most_connections;
+        let full = self.sessions.len() >= self.config.limits.connections;
         if full {
             if !std::mem::replace(&mut self.crowded, true) {
                 tracing::warn!(

@@ -23,8 +23,7 @@ use std::time::Instant;
 use floe_device::{Buffer, Pool, Slice};
 
 use crate::limits::{
-    HANDSHAKE_TIME, MOST_BYTES, MOST_REQUESTS, PIECE_BYTES, RECEIVE_BUSY_BYTES, RECEIVE_IDLE_BYTES,
-    SEND_TLS_BYTES, STALL_TIME,
+    Limits, MOST_BYTES, MOST_REQUESTS, PIECE_BYTES, RECEIVE_BUSY_BYTES, RECEIVE_IDLE_BYTES, SEND_TLS_BYTES,
 };
 use crate::nbd::connection::{Connection, Event};
 use crate::nbd::error::{NbdError, ProtocolError};
@@ -66,10 +65,10 @@ pub(crate) enum SessionError {
 /// What a client is late with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Overdue {
-    #[error("no export chosen in {} s", HANDSHAKE_TIME.as_secs())]
+    #[error("no export chosen in time")]
     Handshake,
     /// It takes no replies, or sends no more of a write.
-    #[error("nothing moved for {} s, and others wait for the memory", STALL_TIME.as_secs())]
+    #[error("it neither takes nor gives, and others wait for the memory")]
     Stalled,
 }
 
@@ -79,6 +78,7 @@ pub(crate) struct Common {
     pub(crate) pool: Pool,
     pub(crate) budget: Rc<Budget>,
     pub(crate) tls: Option<TlsConfig>,
+    pub(crate) limits: Limits,
 }
 
 /// A write whose payload is being received.
@@ -474,10 +474,10 @@ impl Session {
     /// What the client is late with, if anything. Once that, [`Session::break_off`].
     pub(crate) fn overdue(&self, now: Instant) -> Option<Overdue> {
         if self.is_in_handshake() {
-            return (now >= self.begun + HANDSHAKE_TIME).then_some(Overdue::Handshake);
+            return (now >= self.begun + self.common.limits.handshake_time).then_some(Overdue::Handshake);
         }
         let with_client = self.sending || (self.receiving && self.incoming.is_some());
-        let late = self.bytes > 0 && with_client && now >= self.moved + STALL_TIME;
+        let late = self.bytes > 0 && with_client && now >= self.moved + self.common.limits.stall_time;
         (late && self.common.budget.is_waited_for()).then_some(Overdue::Stalled)
     }
 

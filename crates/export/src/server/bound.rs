@@ -9,7 +9,6 @@ use floe_block::Driver;
 use floe_device::{Pool, Ring, Sockets};
 
 use super::{Phase, ServeError, Server, ServerConfig, Slots};
-use crate::limits::BUDGET_BYTES;
 use crate::listener::Listener;
 use crate::nbd::export::{Export, Exports};
 use crate::session::{Budget, Common};
@@ -60,7 +59,12 @@ impl Bound {
         Ok(Server {
             sockets: Sockets::new(&ring),
             ring,
-            common: Common { pool, budget: Rc::new(Budget::new(BUDGET_BYTES)), tls: config.tls.clone() },
+            common: Common {
+                pool,
+                budget: Rc::new(Budget::new(config.limits.budget_bytes)),
+                tls: config.tls.clone(),
+                limits: config.limits,
+            },
             driver,
             exports,
             listeners,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use floe_block::Fault;
 
+use crate::limits::Limits;
 use crate::listener::ListenError;
 use crate::nbd::export::ExportsError;
 use crate::tls::TlsConfig;
@@ -22,8 +23,8 @@ pub struct ServerConfig {
     pub insecure: bool,
     /// Certificates, when connections may or must be encrypted.
     pub tls: Option<TlsConfig>,
-    /// Connections at once; see [`MOST_CONNECTIONS`](crate::limits::MOST_CONNECTIONS).
-    pub most_connections: usize,
+    /// How much clients can cost.
+    pub limits: Limits,
     /// How old dirty data gets before it is brought to the backing device, roughly.
     pub flush_interval: Duration,
     /// Bytes the cache may hold, for the status.

@@ -12,7 +12,7 @@ fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
     let budget = Rc::new(Budget::new(1 << 20));
-    let common = Common { pool: pool.clone(), budget, tls: None };
+    let common = Common { pool: pool.clone(), budget, tls: None, limits: Limits::default() };
     let mut session = Session::new(0, socket.into(), &exports, &common, now());
     let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
     input.extend(REQUEST_MAGIC.to_be_bytes());
@@ -63,7 +63,7 @@ fn session_with(requests: &[u8], exports: &[Export], budget: &Rc<Budget>, key: u
     let pool = Pool::new(1 << 20);
     let exports = Arc::new(Exports::new(exports.to_vec()).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::clone(budget), tls: None };
+    let common = Common { pool, budget: Rc::clone(budget), tls: None, limits: Limits::default() };
     let mut session = Session::new(key, socket.into(), &exports, &common, now());
     let input = [b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk", requests].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
@@ -131,7 +131,7 @@ fn sessions_take_turns_at_the_memory_they_share_and_who_holds_it_and_stalls_is_l
     let data = Pool::new(0).allocate(80_000).whole();
     first.reply(&served, Ok(Some(data)));
     assert!(first.next_send(now()).is_some());
-    let later = now() + STALL_TIME;
+    let later = now() + Limits::default().stall_time;
     assert_eq!(first.overdue(later), None, "nobody waits for what it holds");
 
     assert!(matches!(second.next(now()), Ok(Some(Want::Pause))));
@@ -158,7 +158,7 @@ fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
     first.begin_payload(served, buffer, into);
     assert!(matches!(first.next(now()), Ok(Some(Want::Receive { whole: true, .. }))));
     assert!(matches!(second.next(now()), Ok(Some(Want::Pause))));
-    assert_eq!(first.overdue(now() + STALL_TIME), Some(Overdue::Stalled));
+    assert_eq!(first.overdue(now() + Limits::default().stall_time), Some(Overdue::Stalled));
     first.break_off();
     assert_eq!(budget.next_in_turn(), Some(2));
 }
@@ -167,16 +167,20 @@ fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
 fn a_handshake_has_its_time() {
     let pool = Pool::new(1 << 16);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::new(Budget::new(0)), tls: None };
+    let common = Common { pool, budget: Rc::new(Budget::new(0)), tls: None, limits: Limits::default() };
     let begun = now();
     let session = Session::new(0, socket.into(), &list(&[disk(4096)]), &common, begun);
-    let just_before = begun + HANDSHAKE_TIME - std::time::Duration::from_nanos(1);
+    let just_before = begun + Limits::default().handshake_time - std::time::Duration::from_nanos(1);
     assert_eq!(session.overdue(just_before), None);
-    assert_eq!(session.overdue(begun + HANDSHAKE_TIME), Some(Overdue::Handshake));
+    assert_eq!(session.overdue(begun + Limits::default().handshake_time), Some(Overdue::Handshake));
     let budget = Rc::new(Budget::new(0));
     let mut session = session_with(b"", &[disk(4096)], &budget, 0);
     assert!(session.next(begun).is_ok());
-    assert_eq!(session.overdue(begun + 2 * HANDSHAKE_TIME), None, "an idle disk is no crime");
+    assert_eq!(
+        session.overdue(begun + 2 * Limits::default().handshake_time),
+        None,
+        "an idle disk is no crime"
+    );
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Rig {
             admin: "127.0.0.1:0".into(),
             insecure: false,
             tls: None,
-            most_connections: floe_export::limits::MOST_CONNECTIONS,
+            limits: floe_export::limits::Limits::default(),
             flush_interval: Duration::from_secs(3600),
             cache_bytes: CACHE,
         };

@@ -1,0 +1,175 @@
+//! Clients that mean harm, or are out of order: what they cost has bounds, and others are served meanwhile.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "server/rig.rs"]
+mod rig;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use floe_block::WriteMode;
+use floe_export::limits::Limits;
+use floe_export::nbd::client::Client;
+use rig::{Random, Rig, drained, header, pattern, simple_reply};
+
+fn serve(limits: Limits) -> Rig {
+    Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.limits = limits)
+}
+
+/// That a client's requests are answered, and rightly.
+fn is_served(client: &mut Client, seed: u64) {
+    let data = pattern(seed, 10_000);
+    let mut read = vec![0; data.len()];
+    client.write(4096 * seed, &data, false).unwrap();
+    client.read(4096 * seed, &mut read).unwrap();
+    assert!(read == data);
+}
+
+/// Memory of this process: the server's, and the test's.
+fn resident_bytes() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+#[test]
+fn a_client_too_many_is_hung_up_on_until_another_leaves() {
+    let rig = serve(Limits { connections: 2, ..Limits::default() });
+    let (first, mut second) = (rig.raw(), rig.client());
+    assert_eq!(drained(&mut rig.stranger()), b"");
+    drop(first);
+    rig.wait_for(|status| status.connections == 1);
+    rig.raw();
+    is_served(&mut second, 1);
+}
+
+#[test]
+fn who_does_not_finish_the_handshake_is_sent_away() {
+    let rig = serve(Limits { handshake_time: Duration::ZERO, ..Limits::default() });
+    let mut half_open = rig.stranger();
+    let mut half_said = rig.stranger();
+    half_said.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\x10\0").unwrap();
+    assert_eq!((drained(&mut half_open).len(), drained(&mut half_said).len()), (18, 18));
+    rig.wait_for(|status| status.connections == 0);
+}
+
+#[test]
+fn those_who_never_read_do_not_starve_those_who_do() {
+    const LENGTH: u32 = 4 << 20;
+    // The system's socket buffers take a few MiB of each; what is beyond that is the server's.
+    let limits =
+        Limits { budget_bytes: 64 << 20, stall_time: Duration::from_millis(100), ..Limits::default() };
+    let rig = serve(limits);
+    let mut good = rig.client();
+    is_served(&mut good, 1);
+    let deaf: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let mut stream = rig.raw();
+            for cookie in 0..8 {
+                stream.write_all(&header(0, cookie, 0, LENGTH)).unwrap();
+            }
+            stream
+        })
+        .collect();
+    for seed in 0..20 {
+        is_served(&mut good, seed);
+    }
+    rig.wait_for(|status| status.connections < 11);
+    drop(deaf);
+    is_served(&mut good, 3);
+}
+
+#[test]
+fn half_writes_do_not_starve_whole_ones() {
+    const LENGTH: u32 = 4 << 20;
+    let limits =
+        Limits { budget_bytes: 8 << 20, stall_time: Duration::from_millis(100), ..Limits::default() };
+    let rig = serve(limits);
+    let mut good = rig.client();
+    let half: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let mut stream = rig.raw();
+            stream.write_all(&header(1, 1, 1 << 20, LENGTH)).unwrap();
+            stream.write_all(&vec![0xaa; 1000]).unwrap();
+            stream
+        })
+        .collect();
+    for seed in 0..20 {
+        is_served(&mut good, seed);
+    }
+    rig.wait_for(|status| status.connections < 11);
+    drop(half);
+    let written = rig.end();
+    assert!(written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0), "half a write is none");
+}
+
+#[test]
+fn a_slow_reader_gets_what_it_asked_for() {
+    let rig = serve(Limits::default());
+    let data = pattern(9, 3 << 20);
+    let mut good = rig.client();
+    good.write(0, &data, false).unwrap();
+    let mut slow = rig.raw();
+    slow.write_all(&header(0, 1, 0, data.len() as u32)).unwrap();
+    assert_eq!(simple_reply(&mut slow), (0, 1));
+    let mut read = vec![0; data.len()];
+    for (number, piece) in read.chunks_mut(100_000).enumerate() {
+        slow.read_exact(piece).unwrap();
+        is_served(&mut good, 1024 + number as u64);
+    }
+    assert!(read == data);
+}
+
+#[test]
+fn huge_lengths_are_refused_counted_and_cost_no_memory() {
+    let rig = serve(Limits::default());
+    let before = resident_bytes();
+    let mut stream = rig.raw();
+    for (command, code) in [(0, 22), (4, 22), (5, 22), (6, 28), (7, 22)] {
+        stream.write_all(&header(command, 3, 0, u32::MAX)).unwrap();
+        assert_eq!(simple_reply(&mut stream), (code, 3), "command {command}");
+    }
+    assert_eq!(rig.status().errors, 5);
+    stream.write_all(&header(1, 4, 0, u32::MAX)).unwrap();
+    assert_eq!(drained(&mut stream), b"");
+    let mut stranger = rig.stranger();
+    stranger.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\xff\xff\xff\xff").unwrap();
+    drained(&mut stranger);
+    assert!(resident_bytes().saturating_sub(before) < 256 << 20);
+    is_served(&mut rig.client(), 1);
+}
+
+#[test]
+fn garbage_ends_its_own_connection_only() {
+    let rig = serve(Limits::default());
+    let (mut good, mut random) = (rig.client(), Random(7));
+    for round in 0..200 {
+        let mut stream = if round % 2 == 0 { rig.stranger() } else { rig.raw() };
+        let garbage: Vec<u8> = (0..random.below(2000)).map(|_| random.next() as u8).collect();
+        let _ = stream.write_all(&garbage); // the server may have hung up already
+        if random.below(2) == 0 {
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+        if round % 20 == 0 {
+            is_served(&mut good, round);
+        }
+    }
+    rig.wait_for(|status| status.connections == 1);
+    is_served(&mut good, 1);
+}
+
+#[test]
+fn an_abandoned_client_with_requests_in_flight_leaves_nothing_behind() {
+    let rig = serve(Limits::default());
+    for number in 0..50 {
+        let mut stream = rig.raw();
+        for cookie in 0..20 {
+            stream.write_all(&header(0, cookie, 4096 * cookie, 1 << 16)).unwrap();
+        }
+        if number % 2 == 0 {
+            stream.write_all(&header(1, 99, 0, 1 << 20)).unwrap();
+        }
+    }
+    rig.wait_for(|status| status.connections == 0);
+    is_served(&mut rig.client(), 2);
+}
