@@ -28,7 +28,7 @@ lint: ## formatting, clippy, documentation, layers, licences
 
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor
-	@scripts/require build
+	@scripts/require build bench
 	$(CARGO) bench --workspace --locked --bench '*'
 
 .PHONY: doc

@@ -1,0 +1,135 @@
+//! What caching costs a request, carried out: processor time and instructions of a 4 KiB request that hits, against the same request
+//! passed through, on devices in memory, with the buffers and the driver that serve. What is asked for is under 0.5 µs.
+//!
+//! Both take turns, so that a machine that wanders does so for both; medians of all rounds are printed, the overhead
+//! with its 95 % interval. Instructions are counted by valgrind's callgrind, which runs this program again for the
+//! difference between some requests and twice as many.
+
+use std::process::Command;
+
+use floe_block::{Answer, BlockCache, Config, Driver, Kind, Request, VolumeId, WriteMode};
+use floe_device::{MemoryDevice, Pool};
+use rustix::time::{ClockId, clock_gettime};
+
+const MIB: u64 = 1 << 20;
+const SECTORS: u64 = 16_384;
+const ROUNDS: usize = 41;
+const REQUESTS_PER_ROUND: u64 = 64_000;
+const REQUESTS_COUNTED: u64 = 32_000;
+const IN_FLIGHT: u64 = 32;
+
+/// What is asked of the cache: a name, and how many of ten requests write.
+const LOADS: [(&str, u64); 2] = [("reads", 0), ("70 % reads, 30 % writes", 3)];
+
+/// What is compared, write-back being what hits with writes too.
+const MODES: [WriteMode; 2] = [WriteMode::Back, WriteMode::Pass];
+
+/// A driver whose cache holds the part of the volume that is asked for.
+struct Subject {
+    driver: Driver,
+    answers: Vec<Answer>,
+    at: u64,
+}
+
+impl Subject {
+    fn new(mode: WriteMode) -> Self {
+        let cache_bytes = 2 * SECTORS * 4096;
+        let config = Config { sizes: Default::default(), cache_bytes, mode, shards: Some(1) };
+        let cache = BlockCache::new(config).expect("the configuration is sound");
+        let mut driver = Driver::new(cache, Box::new(MemoryDevice::new(cache_bytes)), Pool::new(16 << 20));
+        driver.add_volume("volume", Box::new(MemoryDevice::new(256 * MIB)));
+        let mut subject = Self { driver, answers: Vec::new(), at: 0 };
+        subject.ask(SECTORS, 0); // all is missed once, and hit from then on
+        subject
+    }
+
+    /// Asks for so many sectors, all in turn but neighbours far apart.
+    fn ask(&mut self, requests: u64, writes_of_ten: u64) {
+        for first in (0..requests).step_by(IN_FLIGHT as usize) {
+            for number in first..requests.min(first + IN_FLIGHT) {
+                self.at = (self.at + 7919) % SECTORS; // a prime
+                let writes = number * 7 % 10 < writes_of_ten;
+                let kind = if writes { Kind::Write { durable: false } } else { Kind::Read };
+                let request = Request { volume: VolumeId(0), kind, offset: self.at * 4096, len: 4096 };
+                let buffer = self.driver.buffer(&request);
+                self.driver.submit(request, Some(buffer));
+            }
+            self.driver.advance();
+            self.driver.take_answers(&mut self.answers);
+            assert!(self.driver.is_idle(), "devices in memory answer at once");
+            self.answers.drain(..).for_each(|answer| answer.result.expect("nothing fails"));
+        }
+    }
+
+    fn misses(&self) -> u64 {
+        let requests = self.driver.stats().requests;
+        requests.reads + requests.writes - requests.read_hits - requests.write_hits
+    }
+
+    /// Nanoseconds of processor time a request, of a round.
+    fn round(&mut self, writes_of_ten: u64) -> f64 {
+        let begun = cpu_time_ns();
+        self.ask(REQUESTS_PER_ROUND, writes_of_ten);
+        (cpu_time_ns() - begun) as f64 / REQUESTS_PER_ROUND as f64
+    }
+}
+
+fn cpu_time_ns() -> i64 {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    used.tv_sec * 1_000_000_000 + used.tv_nsec
+}
+
+/// The median, and the interval that holds the median of all possible rounds in 95 of 100 cases.
+fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let (count, middle) = (values.len() as f64, values.len() / 2);
+    let reach = (0.98 * count.sqrt()).ceil() as usize;
+    (values[middle], values[middle.saturating_sub(reach)], values[(middle + reach).min(values.len() - 1)])
+}
+
+/// Instructions of a request, counted; `None` without valgrind.
+fn instructions(load: usize, mode: usize) -> Option<f64> {
+    let of = |requests: u64| {
+        let output = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+            .arg(std::env::current_exe().ok()?)
+            .args(["--count", &load.to_string(), &mode.to_string(), &requests.to_string()])
+            .output()
+            .ok()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "valgrind: {said}");
+        let count = said.split_once("Collected : ").expect("callgrind says what it collected").1;
+        count.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    Some((of(2 * REQUESTS_COUNTED)? - of(REQUESTS_COUNTED)?) as f64 / REQUESTS_COUNTED as f64)
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip_while(|word| word != "--count").skip(1).collect();
+    if let [load, mode, requests] =
+        words.iter().map(|word| word.parse().expect("a number")).collect::<Vec<u64>>()[..]
+    {
+        Subject::new(MODES[mode as usize]).ask(requests, LOADS[load as usize].1);
+        return;
+    }
+    for (load, (name, writes_of_ten)) in LOADS.into_iter().enumerate() {
+        let [mut cached, mut passed] = MODES.map(Subject::new);
+        let misses = cached.misses();
+        let rounds: Vec<(f64, f64)> =
+            (0..ROUNDS).map(|_| (cached.round(writes_of_ten), passed.round(writes_of_ten))).collect();
+        assert_eq!(cached.misses(), misses, "what is measured hits");
+        let (hit, ..) = median(rounds.iter().map(|round| round.0).collect());
+        let (pass, ..) = median(rounds.iter().map(|round| round.1).collect());
+        let (over, low, high) = median(rounds.iter().map(|round| round.0 - round.1).collect());
+        println!(
+            "{name}: {hit:.0} ns cached, {pass:.0} ns passed through, caching {over:.0} ns ({low:.0} to {high:.0})"
+        );
+        match (instructions(load, 0), instructions(load, 1)) {
+            (Some(hit), Some(pass)) => println!(
+                "{name}: {hit:.0} instructions cached, {pass:.0} passed through, caching {:.0}",
+                hit - pass
+            ),
+            _ => println!("{name}: instructions not counted: valgrind is not installed"),
+        }
+    }
+}
