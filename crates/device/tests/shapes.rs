@@ -190,3 +190,25 @@ fn memory_is_data_and_zeroed_fast() {
     let expected = [[1; SECTOR], [0; SECTOR]].concat();
     assert_eq!(common::read(&ring, &pool, &mut device, 0, 8192).unwrap(), expected);
 }
+
+#[test]
+fn a_fast_zero_of_a_file_zeroes_or_says_that_it_cannot() {
+    let (ring, pool) = thread();
+    // The second is mostly a tmpfs, which cannot zero without giving up the space.
+    for folder in [std::env::temp_dir(), "/dev/shm".into()].iter().filter(|folder| folder.is_dir()) {
+        let directory = tempfile::tempdir_in(folder).unwrap();
+        let mut device = file(&ring, &pool, &directory.path().join("disk"), 65536);
+        for may_unmap in [false, true] {
+            common::write(&ring, &pool, &mut device, 0, &[1; 65536]).unwrap();
+            let zero = Action::Zero { len: 8192, may_unmap, fast: true };
+            let left = match common::run(&ring, &mut device, 4096, zero) {
+                Ok(()) => 0,
+                Err(error) if error.kind() == ErrorKind::Unsupported => 1,
+                Err(error) => panic!("{error}"),
+            };
+            let expected = [[1; SECTOR], [left; SECTOR], [left; SECTOR], [1; SECTOR]].concat();
+            let found = common::read(&ring, &pool, &mut device, 0, 4 * SECTOR).unwrap();
+            assert_eq!(found, expected, "{folder:?}, may_unmap: {may_unmap}");
+        }
+    }
+}
