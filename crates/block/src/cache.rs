@@ -191,8 +191,8 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.mode
     }
 
-    /// Takes a request on under a name of this part that no request under way has. Its buffer is as long as the
-    /// request rounded out to sectors, and zero outside the request.
+    /// Takes a request on under a name of this part that no request under way has. Its buffer has
+    /// [`Request::buffer_bytes`]; a write's is zero outside the request, a map's altogether.
     ///
     /// # Panics
     /// When the name is in use or another part's.
@@ -203,6 +203,14 @@ impl<E: Ranked + Default> BlockCache<E> {
         }
         assert!(self.joins[id.number()].is_none(), "request {} is under way already", id.number());
         let mut join = Join::new(request, self.volume_bytes.get(request.volume.0 as usize).copied());
+        let needless = match self.mode {
+            WriteMode::Back => false,
+            WriteMode::Pass => matches!(request.kind, Kind::Prefetch | Kind::DirtyMap),
+            WriteMode::Through | WriteMode::Around => request.kind == Kind::DirtyMap,
+        };
+        if needless {
+            join.skip();
+        }
         let drains = request.kind == Kind::Flush && !join.is_refused() && self.mode == WriteMode::Back;
         if drains {
             (0..self.parts).for_each(|_| join.await_answer());
@@ -474,6 +482,8 @@ impl<E: Ranked + Default> BlockCache<E> {
             }
             Kind::Flush => counted.flushes += 1,
             Kind::Zero { .. } | Kind::Trim => counted.trims += 1,
+            Kind::Prefetch => counted.prefetches += 1,
+            Kind::DirtyMap => {}
         }
         if !hit && matches!(request.kind, Kind::Read | Kind::Write { .. }) {
             counted.missed_bytes += request.len;

@@ -126,16 +126,19 @@ impl<E: Ranked + Default> Driver<E> {
         devices.map(|watched| watched.device.spun()).sum()
     }
 
-    /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero outside of it.
+    /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero outside of it; for a
+    /// map all zero.
     pub fn buffer(&self, request: &Request) -> Buffer {
-        let skew = request.offset % SECTOR_BYTES;
-        let buffer = self
-            .pool
-            .allocate((skew + request.len).next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES) as usize);
-        if let Kind::Write { .. } = request.kind {
-            let end = (skew + request.len) as usize;
-            buffer.slice(0..skew as usize).fill_zero();
-            buffer.slice(end..buffer.len()).fill_zero();
+        let buffer = self.pool.allocate(request.buffer_bytes().max(SECTOR_BYTES) as usize);
+        match request.kind {
+            Kind::Write { .. } => {
+                let skew = request.offset % SECTOR_BYTES;
+                let end = (skew + request.len) as usize;
+                buffer.slice(0..skew as usize).fill_zero();
+                buffer.slice(end..buffer.len()).fill_zero();
+            }
+            Kind::DirtyMap => buffer.whole().fill_zero(),
+            _ => {}
         }
         buffer
     }
@@ -146,14 +149,13 @@ impl<E: Ranked + Default> Driver<E> {
         buffer.slice(skew..skew + request.len as usize)
     }
 
-    /// Takes a request on. Reads and writes need a buffer from [`Driver::buffer`]. Nobody may write to it again, also
-    /// after the answer: what was read or written may still be on its way from it into the cache.
+    /// Takes a request on. What has [`Request::buffer_bytes`] needs a buffer from [`Driver::buffer`]. Nobody may write to
+    /// it again, also after the answer: what was read or written may still be on its way from it into the cache.
     ///
     /// # Panics
-    /// When a read or write comes without a buffer.
+    /// When a request that needs a buffer comes without.
     pub fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
-        let moves_data = matches!(request.kind, Kind::Read | Kind::Write { .. });
-        assert!(!moves_data || buffer.is_some(), "a read or a write needs a buffer");
+        assert!(request.buffer_bytes() == 0 || buffer.is_some(), "{request:?} needs a buffer");
         let id = self.free_requests.pop().unwrap_or_else(|| {
             self.requests.push(None);
             RequestId::new(self.cache.part(), self.requests.len() - 1)
@@ -265,6 +267,7 @@ impl<E: Ranked + Default> Driver<E> {
             watched.note(&result);
             let result = result.map_err(|error| match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Fault::NoSpace,
+                io::ErrorKind::Unsupported => Fault::Unsupported,
                 _ => Fault::Io,
             });
             self.cache.completed(OpId(token), result, &mut self.orders);
@@ -283,8 +286,8 @@ impl<E: Ranked + Default> Driver<E> {
                     let from = self.slice(&from);
                     self.start(device, op, offset, Action::Write { from, durable });
                 }
-                Order::Zero { op, device, offset, len, may_unmap } => {
-                    self.start(device, op, offset, Action::Zero { len, may_unmap, fast: false });
+                Order::Zero { op, device, offset, len, may_unmap, fast } => {
+                    self.start(device, op, offset, Action::Zero { len, may_unmap, fast });
                 }
                 Order::Discard { op, device, offset, len } => {
                     self.start(device, op, offset, Action::Discard { len })
@@ -295,6 +298,7 @@ impl<E: Ranked + Default> Driver<E> {
                 }
                 Order::Copy { from, to } => Slice::copy(&self.slice(&from), &self.slice(&to)),
                 Order::Clear { span } => self.slice(&span).fill_zero(),
+                Order::Mark { span } => self.slice(&span).copy_from(&[1; 256][..span.len as usize]),
                 Order::Send { to, message } => self.send(to, message),
                 Order::Answer { request, result } => self.answers.push(Answer { request, result }),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {
@@ -337,6 +341,9 @@ impl<E: Ranked + Default> Driver<E> {
 
 impl Watched {
     fn note(&mut self, result: &io::Result<()>) {
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
+            return; // it works as it can
+        }
         if let Err(error) = result {
             self.errors += 1;
             if !self.failing {

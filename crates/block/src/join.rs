@@ -6,10 +6,13 @@
 
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::piece::{Piece, PieceKind};
-use crate::request::{Fault, Kind, Request, RequestId};
+use crate::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 
 /// Pieces of one request under way at once: enough for the largest read or write of an NBD client.
 const PIECES_AT_ONCE: u32 = 128;
+
+/// The same for prefetches, whose pieces each take a buffer as long as a region: 8 MiB with the largest blocks.
+const PREFETCHED_AT_ONCE: u32 = 8;
 
 /// What a request waits for, or does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,11 +36,15 @@ pub(crate) struct Join {
     end: u64,
     /// The bytes of the last sector that lie behind the request and keep their content.
     tail: u64,
+    /// Sectors that a fast zeroing covers in part: written when the whole ones are done, so that a device which cannot
+    /// do those is found before anything has changed.
+    edges: [Option<(PieceKind, u64)>; 2],
     /// Answers awaited: of pieces, of drains, of the backing device's flush.
     unanswered: u32,
     /// Pieces that may still use the buffer.
     unfinished: u32,
     fault: Option<Fault>,
+    has_succeeded: bool,
     pub(crate) hit: bool,
     flushing: bool,
     answered: bool,
@@ -49,6 +56,7 @@ impl Join {
         let end = request.offset.checked_add(request.len);
         let fault = match (volume_bytes, end) {
             (Some(_), _) if request.kind == Kind::Flush => None,
+            _ if request.kind == Kind::DirtyMap && request.len > MOST_MAPPED_BYTES => Some(Fault::OutOfRange),
             (Some(bytes), Some(end)) if end <= bytes => None,
             _ => Some(Fault::OutOfRange),
         };
@@ -58,25 +66,55 @@ impl Join {
         let sectors = match request.kind {
             Kind::Flush => 0..0,
             _ if fault.is_some() || request.len == 0 => 0..0,
-            Kind::Trim => {
+            Kind::Trim | Kind::Zero { fast: true, .. } => {
                 let last = if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
                 request.offset.div_ceil(SECTOR_BYTES)..last
             }
             _ => request.offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES),
         };
         let tail = if ends_volume { 0 } else { (SECTOR_BYTES - end % SECTOR_BYTES) % SECTOR_BYTES };
-        Self {
+        let mut join = Self {
             request,
             next: sectors.start,
             end: sectors.end.max(sectors.start),
             tail,
+            edges: [None; 2],
             unanswered: 0,
             unfinished: 0,
             fault,
+            has_succeeded: false,
             hit: true,
             flushing: false,
             answered: false,
+        };
+        join.set_edges_apart();
+        join
+    }
+
+    /// What a fast zeroing covers in part is done last, and what has only that not at all.
+    fn set_edges_apart(&mut self) {
+        let Request { kind: Kind::Zero { durable, fast: true, .. }, offset, len, .. } = self.request else {
+            return;
+        };
+        if self.fault.is_some() || len == 0 {
+            return;
         }
+        if self.next >= self.end {
+            self.fault = Some(Fault::Unsupported);
+            return;
+        }
+        let head = offset % SECTOR_BYTES;
+        let part = |head, tail| PieceKind::ZeroPart { durable, head, tail };
+        self.edges = [
+            (head > 0).then(|| (part(head, 0), self.next - 1)),
+            (self.tail > 0).then(|| (part(0, self.tail), self.end)),
+        ];
+        self.tail = 0;
+    }
+
+    /// Nothing more is to be given out.
+    pub(crate) fn skip(&mut self) {
+        self.next = self.end;
     }
 
     /// Whether the request was refused at once.
@@ -86,16 +124,34 @@ impl Join {
 
     /// The next piece to give out, unless all are or enough are under way.
     pub(crate) fn next_piece(&mut self, id: RequestId, region_sectors: u64) -> Option<Piece> {
-        if self.next >= self.end || self.unfinished >= PIECES_AT_ONCE {
+        if self.unfinished >= self.at_once() {
             return None;
         }
-        let (kind, sectors) = self.cut(region_sectors);
-        self.next = sectors.end;
+        let (kind, sectors) = if self.next < self.end {
+            let cut = self.cut(region_sectors);
+            self.next = cut.1.end;
+            cut
+        } else if self.unanswered == 0 && self.fault.is_none() {
+            let (kind, sector) = self.edges.iter_mut().find_map(Option::take)?;
+            (kind, sector..sector + 1)
+        } else {
+            return None;
+        };
         self.unanswered += 1;
         self.unfinished += 1;
         let first = self.request.offset / SECTOR_BYTES;
-        let buffer_offset = (sectors.start - first) * SECTOR_BYTES;
+        let unit = if self.request.kind == Kind::DirtyMap { 1 } else { SECTOR_BYTES };
+        let buffer_offset = (sectors.start - first) * unit;
         Some(Piece { request: id, volume: self.request.volume, kind, sectors, buffer_offset })
+    }
+
+    /// How many pieces may be under way.
+    fn at_once(&self) -> u32 {
+        match self.request.kind {
+            Kind::Zero { fast: true, .. } if !self.has_succeeded => 1, // the first tells whether the device can do it
+            Kind::Prefetch => PREFETCHED_AT_ONCE,
+            _ => PIECES_AT_ONCE,
+        }
     }
 
     fn cut(&self, region_sectors: u64) -> (PieceKind, Sectors) {
@@ -111,10 +167,12 @@ impl Join {
                 end = start + 1;
                 PieceKind::ZeroPart { durable, head, tail: tail(end) }
             }
-            Kind::Zero { may_unmap, .. } => {
+            Kind::Zero { may_unmap, fast, .. } => {
                 end -= u64::from(tail(end) > 0);
-                PieceKind::Zero { may_unmap }
+                PieceKind::Zero { may_unmap, fast }
             }
+            Kind::Prefetch => PieceKind::Prefetch,
+            Kind::DirtyMap => PieceKind::DirtyMap,
             Kind::Flush => unreachable!("a flush has no pieces"),
         };
         (kind, start..end)
@@ -129,7 +187,11 @@ impl Join {
     pub(crate) fn answered(&mut self, result: Result<(), Fault>, hit: bool) {
         self.unanswered -= 1;
         self.fault = self.fault.or(result.err());
+        self.has_succeeded |= result.is_ok();
         self.hit &= hit;
+        if result == Err(Fault::Unsupported) {
+            self.skip();
+        }
     }
 
     /// A piece will not touch the buffer again.
@@ -139,7 +201,8 @@ impl Join {
 
     /// What is to be done now that something has changed.
     pub(crate) fn settle(&mut self) -> Settled {
-        if self.unanswered > 0 || self.next < self.end {
+        let has_edges = self.fault.is_none() && self.edges.iter().any(Option::is_some);
+        if self.unanswered > 0 || self.next < self.end || has_edges {
             return Settled::Not;
         }
         let over = self.unfinished == 0;
@@ -180,11 +243,51 @@ mod tests {
 
     #[test]
     fn zeroing_spares_what_its_first_and_last_sectors_hold_besides() {
-        let mut zero = join(Kind::Zero { durable: false, may_unmap: true }, 100, 3 * 4096);
+        let kind = Kind::Zero { durable: false, may_unmap: true, fast: false };
+        let mut zero = join(kind, 100, 3 * 4096);
         let kinds: Vec<PieceKind> =
             std::iter::from_fn(|| zero.next_piece(RequestId(0), 64)).map(|piece| piece.kind).collect();
         let part = |head, tail| PieceKind::ZeroPart { durable: false, head, tail };
-        assert_eq!(kinds, [part(100, 0), PieceKind::Zero { may_unmap: true }, part(0, 3996)]);
+        assert_eq!(kinds, [part(100, 0), PieceKind::Zero { may_unmap: true, fast: false }, part(0, 3996)]);
+    }
+
+    const FAST: Kind = Kind::Zero { durable: false, may_unmap: true, fast: true };
+
+    #[test]
+    fn a_fast_zeroing_tries_one_piece_then_the_others_and_its_edges_last() {
+        let mut zero = join(FAST, 100, 200 * 4096);
+        assert_eq!(pieces(&mut zero), [(1..64, 4096)]);
+        let mut given = Vec::new();
+        while zero.settle() == Settled::Not {
+            zero.answered(Ok(()), false);
+            zero.finished();
+            given.extend(pieces(&mut zero).into_iter().map(|(sectors, _)| sectors));
+        }
+        assert_eq!(given, [64..128, 128..192, 192..200, 0..1, 200..201]);
+    }
+
+    #[test]
+    fn a_fast_zeroing_that_the_device_cannot_do_ends_with_its_first_piece() {
+        let mut zero = join(FAST, 100, 200 * 4096);
+        assert_eq!(pieces(&mut zero).len(), 1);
+        zero.answered(Err(Fault::Unsupported), false);
+        zero.finished();
+        assert_eq!(pieces(&mut zero), []);
+        assert_eq!(zero.settle(), Settled::Answer { result: Err(Fault::Unsupported), over: true });
+        assert!(join(FAST, 100, 4096).is_refused(), "no sector is covered whole");
+    }
+
+    #[test]
+    fn a_prefetch_of_gigabytes_has_few_pieces_under_way() {
+        let mut prefetch = join(Kind::Prefetch, 0, 1 << 30);
+        assert_eq!(pieces(&mut prefetch).len(), PREFETCHED_AT_ONCE as usize);
+    }
+
+    #[test]
+    fn a_map_of_dirty_sectors_has_a_byte_for_each_and_an_end() {
+        let mut map = join(Kind::DirtyMap, 62 * 4096 + 100, 70 * 4096);
+        assert_eq!(pieces(&mut map), [(62..64, 0), (64..128, 2), (128..133, 66)]);
+        assert!(join(Kind::DirtyMap, 0, MOST_MAPPED_BYTES + 1).is_refused());
     }
 
     #[test]

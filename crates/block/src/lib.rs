@@ -39,5 +39,5 @@ pub use geometry::{
 pub use mode::{UnknownWriteMode, WriteMode};
 pub use order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
 pub use part::{ForeignPiece, MOST_PARTS, Message, PartId};
-pub use request::{Fault, Kind, Request, RequestId};
+pub use request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 pub use stats::{Counters, Requests, Stats};

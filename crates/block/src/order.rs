@@ -83,6 +83,8 @@ pub enum Order {
         len: u64,
         /// Whether the space may be given back.
         may_unmap: bool,
+        /// Fail with [`Fault::Unsupported`], having changed nothing, rather than write zeros.
+        fast: bool,
     },
     /// Tell a device that a range is no longer needed.
     Discard {
@@ -118,6 +120,11 @@ pub enum Order {
     },
     /// Set a span to zeros.
     Clear {
+        /// Which bytes.
+        span: Span,
+    },
+    /// Set a span, of at most 256 bytes, to ones: each stands for a sector.
+    Mark {
         /// Which bytes.
         span: Span,
     },

@@ -21,8 +21,13 @@ pub(crate) enum PieceKind {
     },
     Zero {
         may_unmap: bool,
+        fast: bool,
     },
     Trim,
+    /// A read into the cache only.
+    Prefetch,
+    /// Mark the dirty sectors.
+    DirtyMap,
 }
 
 /// A request's part in one region.
@@ -32,6 +37,6 @@ pub(crate) struct Piece {
     pub(crate) volume: VolumeId,
     pub(crate) kind: PieceKind,
     pub(crate) sectors: Sectors,
-    /// Where in the request's buffer the first sector is.
+    /// Where in the request's buffer the first sector, or its mark, is.
     pub(crate) buffer_offset: u64,
 }

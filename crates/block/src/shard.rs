@@ -12,6 +12,7 @@
 
 mod clean;
 mod health;
+mod map;
 mod operations;
 mod read;
 mod store;
@@ -189,7 +190,8 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         match &task.work {
             Work::Clean { .. } => self.start_clean(id, orders),
             Work::Piece(piece) => match piece.kind {
-                PieceKind::Read => self.start_read(id, orders),
+                PieceKind::Read | PieceKind::Prefetch => self.start_read(id, orders),
+                PieceKind::DirtyMap => self.mark_dirty(id, orders),
                 PieceKind::Write { .. } | PieceKind::ZeroPart { .. } => self.start_write(id, orders),
                 PieceKind::Zero { .. } | PieceKind::Trim => self.start_zero_or_trim(id, orders),
             },

@@ -73,6 +73,8 @@ pub struct Requests {
     pub flushes: u64,
     /// Trims and zeroings answered.
     pub trims: u64,
+    /// Prefetches answered.
+    pub prefetches: u64,
     /// Requests that ended in an error.
     pub errors: u64,
 }

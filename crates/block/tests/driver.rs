@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, BlockCache, Config, Driver, Kind, Request, RequestId, VolumeId, WriteMode};
+use floe_block::{Answer, BlockCache, Config, Driver, Fault, Kind, Request, RequestId, VolumeId, WriteMode};
 use floe_device::fault::Rates;
 use floe_device::medium::Medium;
 use floe_device::{
@@ -46,9 +46,7 @@ impl Rig {
     }
 
     fn submit(&mut self, request: Request) {
-        let moves_data = matches!(request.kind, Kind::Read | Kind::Write { .. });
-        let buffer =
-            self.driver.buffer(&Request { len: if moves_data { request.len } else { 0 }, ..request });
+        let buffer = self.driver.buffer(&request);
         if let Kind::Write { .. } = request.kind {
             let stamp = self.rng.random_range(1..=255u8);
             Driver::<floe_policy::Lru>::payload(&request, &buffer)
@@ -68,7 +66,8 @@ impl Rig {
         for Answer { request: id, result } in std::mem::take(&mut self.answers) {
             let at = self.pending.iter().position(|pending| pending.id == id).expect("each is answered once");
             let Pending { request, buffer, .. } = self.pending.swap_remove(at);
-            self.failed += u64::from(result.is_err());
+            let refused = result == Err(Fault::Unsupported);
+            self.failed += u64::from(result.is_err() && !refused);
             let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             match request.kind {
                 Kind::Read if result.is_ok() => {
@@ -87,9 +86,14 @@ impl Rig {
                     let byte = Driver::<floe_policy::Lru>::payload(&request, &buffer).slice(0..1).to_vec()[0];
                     self.model[units].fill(result.is_ok().then_some(byte));
                 }
+                Kind::Zero { fast: true, .. } if refused => {}
                 Kind::Zero { .. } => self.model[units].fill(result.is_ok().then_some(0)),
                 Kind::Trim => self.model[units].fill(None),
-                Kind::Read | Kind::Flush => {}
+                Kind::DirtyMap => {
+                    let marks = buffer.slice(0..request.buffer_bytes() as usize).to_vec();
+                    assert!(marks.iter().all(|mark| *mark <= 1), "{marks:?}");
+                }
+                Kind::Read | Kind::Flush | Kind::Prefetch => {}
             }
         }
     }
@@ -110,9 +114,11 @@ impl Rig {
         for _ in 0..requests {
             let kind = match self.rng.random_range(0..20) {
                 0 => Kind::Flush,
-                1 => Kind::Zero { durable: false, may_unmap: true },
+                1 => Kind::Zero { durable: false, may_unmap: true, fast: self.rng.random() },
                 2 => Kind::Trim,
                 3 => Kind::Write { durable: true },
+                10 => Kind::Prefetch,
+                11 => Kind::DirtyMap,
                 4..10 => Kind::Write { durable: false },
                 _ => Kind::Read,
             };

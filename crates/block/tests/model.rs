@@ -20,6 +20,7 @@ use floe_policy::Lru;
 use proptest::prelude::*;
 
 const UNIT: u64 = 512;
+const UNITS_PER_SECTOR: usize = (SECTOR / UNIT) as usize;
 /// The second volume ends within a sector.
 const VOLUMES: [u64; 2] = [600 << 10, (300 << 10) + 3 * UNIT];
 const STEPS_PER_CASE: usize = 3_000; // on average, a third of them deliveries
@@ -67,6 +68,7 @@ struct Setup {
     /// Operations of 256 that fail.
     cache_faults: u8,
     backing_faults: u8,
+    zeroes_fast: bool,
 }
 
 fn setups() -> impl Strategy<Value = Setup> {
@@ -75,8 +77,9 @@ fn setups() -> impl Strategy<Value = Setup> {
     let modes =
         vec![WriteMode::Back, WriteMode::Back, WriteMode::Through, WriteMode::Around, WriteMode::Pass];
     let faults = || prop::sample::select(vec![0u8, 0, 8, 60]);
-    let all = (sizes, prop::sample::select(modes), 1u64..12, 1u64..5, 1u64..4, faults(), faults());
-    all.prop_map(|(sizes, mode, groups, shards, parts, cache_faults, backing_faults)| Setup {
+    let all =
+        (sizes, prop::sample::select(modes), 1u64..12, 1u64..5, 1u64..4, faults(), faults(), any::<bool>());
+    all.prop_map(|(sizes, mode, groups, shards, parts, cache_faults, backing_faults, zeroes_fast)| Setup {
         sizes,
         mode,
         groups,
@@ -84,6 +87,7 @@ fn setups() -> impl Strategy<Value = Setup> {
         parts: parts.min(shards) as usize,
         cache_faults,
         backing_faults,
+        zeroes_fast,
     })
 }
 
@@ -95,7 +99,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => 1..=(150u64 << 10),
         1 => 0..2u64
     ];
-    let submit = (0..VOLUMES.len(), 0u8..20, place, len);
+    let submit = (0..VOLUMES.len(), 0u8..21, place, len);
     let submit = submit.prop_map(|(volume, kind, at, len)| Step::Submit { volume, kind, at, len });
     let complete = (any::<usize>(), any::<u8>(), 0..40u64);
     let complete = complete.prop_map(|(which, fails, tear)| Step::Complete { which, fails, tear });
@@ -173,6 +177,7 @@ impl World {
         let config = Config { sizes, cache_bytes, mode: setup.mode, shards: Some(setup.shards) };
         let mut bench = Bench::in_parts(config, &VOLUMES, setup.parts);
         bench.keep_log = false;
+        bench.zeroes_fast = setup.zeroes_fast;
         let units = VOLUMES.map(|bytes| vec![vec![settled(ZERO)]; bytes.div_ceil(UNIT) as usize]);
         Self {
             bench,
@@ -191,9 +196,15 @@ impl World {
         let kind = match kind {
             8..=12 => Kind::Write { durable: false },
             13 => Kind::Write { durable: true },
-            14 => Kind::Zero { durable: len.is_multiple_of(2), may_unmap: at.is_multiple_of(2) },
+            14 => Kind::Zero {
+                durable: len.is_multiple_of(2),
+                may_unmap: at.is_multiple_of(2),
+                fast: at.is_multiple_of(3),
+            },
             15 => Kind::Trim,
             16 | 17 => Kind::Flush,
+            18 => Kind::Prefetch,
+            20 => Kind::DirtyMap,
             _ => Kind::Read,
         };
         let (mut offset, mut len) = (at % size, len);
@@ -214,7 +225,7 @@ impl World {
                 self.begin_change(&request, submitted, self.last_stamp);
             }
             Kind::Zero { .. } | Kind::Trim => self.begin_change(&request, submitted, ZERO),
-            Kind::Read | Kind::Flush => {}
+            Kind::Read | Kind::Flush | Kind::Prefetch | Kind::DirtyMap => {}
         }
         let id = self.bench.submit(request, self.last_stamp);
         self.requests.insert(id, Pending { request, submitted, answered: false, beyond_the_end });
@@ -287,11 +298,15 @@ impl World {
         }
         let no_faults =
             self.setup.cache_faults == 0 && self.setup.backing_faults == 0 && !self.cache_has_died;
-        assert!(result.is_ok() || !no_faults, "{request:?} failed though no device did");
+        let may_refuse = matches!(request.kind, Kind::Zero { fast: true, .. });
+        let refused = may_refuse && result == Err(Fault::Unsupported);
+        assert!(result.is_ok() || refused || !no_faults, "{request:?} failed though no device did");
         match request.kind {
             Kind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
             Kind::Flush if result.is_ok() => self.check_stable(&request, submitted),
-            Kind::Read | Kind::Flush => {}
+            Kind::DirtyMap if result.is_ok() => self.check_map(&request, submitted, &bytes),
+            Kind::Read | Kind::Flush | Kind::Prefetch | Kind::DirtyMap => {}
+            _ if result == Err(Fault::Unsupported) => self.undo_change(&request, submitted),
             kind => {
                 self.end_change(&request, submitted, result.is_ok());
                 let durable =
@@ -327,6 +342,26 @@ impl World {
                 }
                 unit.push(settled(part[0]));
             }
+        }
+    }
+
+    /// A change has been refused, and left everything as it was.
+    fn undo_change(&mut self, request: &Request, submitted: u64) {
+        for unit in &mut self.units[request.volume.0 as usize][units_of(request)] {
+            unit.retain(|change| change.submitted != submitted);
+        }
+    }
+
+    /// Where nothing is dirty, the backing device has what a client may find.
+    fn check_map(&self, request: &Request, submitted: u64, marks: &[u8]) {
+        let backing = &self.bench.devices[&DeviceId::Backing(request.volume)].bytes;
+        for at in units_of(request) {
+            let (unit, byte) = (&self.units[request.volume.0 as usize][at], backing[at * UNIT as usize]);
+            let mark = marks[at / UNITS_PER_SECTOR - (request.offset / SECTOR) as usize];
+            assert!(
+                mark == 1 || allows(unit, submitted, byte),
+                "unit {at} has {byte} and no mark, of {request:?} of {submitted}: {unit:?}"
+            );
         }
     }
 

@@ -89,7 +89,10 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
         let kinds = [
             Kind::Read,
             Kind::Write { durable: true },
-            Kind::Zero { durable: true, may_unmap: true },
+            Kind::Zero { durable: true, may_unmap: true, fast: false },
+            Kind::Zero { durable: true, may_unmap: true, fast: true },
+            Kind::Prefetch,
+            Kind::DirtyMap,
             Kind::Trim,
         ];
         let mut refused = 0;

@@ -304,7 +304,7 @@ fn zeroing_reads_as_zeros_to_the_byte() {
     for mode in MODES {
         let mut bench = bench(mode);
         bench.put(0..16, 200);
-        let zero = Kind::Zero { durable: true, may_unmap: true };
+        let zero = Kind::Zero { durable: true, may_unmap: true, fast: false };
         assert!(bench.ask(Request { kind: zero, ..read(100, 8 * SECTOR) }, 0).is_ok());
         let bytes = bench.ask(read(0, 16 * SECTOR), 0).unwrap();
         assert!(bytes[..100].iter().all(|byte| *byte == 200));

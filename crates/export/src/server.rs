@@ -330,7 +330,7 @@ impl Server {
             Command::Flush => self.submit(index, request, Kind::Flush, None, None),
             Command::Trim => self.submit(index, request, Kind::Trim, None, None),
             Command::WriteZeroes => {
-                let kind = Kind::Zero { durable, may_unmap: request.may_unmap() };
+                let kind = Kind::Zero { durable, may_unmap: request.may_unmap(), fast: false };
                 self.submit(index, request, kind, None, None);
             }
             Command::Disconnect | Command::Unknown(_) => unreachable!("the connection keeps these to itself"),
@@ -506,5 +506,6 @@ fn nbd_error(fault: Fault) -> NbdError {
         Fault::Io => NbdError::new(ErrorCode::Io, "a device under the cache failed"),
         Fault::NoSpace => NbdError::new(ErrorCode::NoSpace, "no space left on the backing device"),
         Fault::OutOfRange => NbdError::new(ErrorCode::Invalid, "the range is not within the volume"),
+        Fault::Unsupported => NbdError::new(ErrorCode::NotSupported, "the backing device cannot do that"),
     }
 }

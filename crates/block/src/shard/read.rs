@@ -3,7 +3,8 @@
 //! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a write made, in runs
 //! of invalid sectors. The client is answered as soon as the data has arrived; it is put into the cache afterwards.
 //! Meanwhile the sectors stay locked, and other readers of them are served from the buffer they were fetched into, as
-//! they are from the buffer of an answered write that is being stored.
+//! they are from the buffer of an answered write that is being stored. A prefetch is a read that nobody waits for the
+//! data of: it only fetches.
 
 use floe_policy::Ranked;
 
@@ -54,7 +55,10 @@ impl<E: Ranked + Default> Shard<E> {
 
     pub(super) fn start_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.mode() == WriteMode::Pass {
-            return self.read_past_cache(id, orders);
+            return match self.destination(id) {
+                Some(_) => self.read_past_cache(id, orders),
+                None => self.finish(id, orders),
+            };
         }
         let mut survey = self.survey(id);
         self.read_surveyed(id, &mut survey, orders);
@@ -105,6 +109,7 @@ impl<E: Ranked + Default> Shard<E> {
             }
         }
         let range = self.tasks[id as usize].range.clone();
+        let destination = self.destination(id);
         let need = match hull(fetches) {
             None => Need::shared(range.clone()),
             Some(hull) => {
@@ -129,11 +134,15 @@ impl<E: Ranked + Default> Shard<E> {
         }
         self.tasks[id as usize].step = Step::Reading;
         self.tasks[id as usize].hit = fetches.is_empty();
-        let request = self.request_data(id);
-        for (block, run) in cached.iter() {
-            self.order_cache_read(id, Part::Cached(*block), *block, run, request.span(run), orders);
+        if let Some(to) = destination {
+            for (block, run) in cached.iter() {
+                self.order_cache_read(id, Part::Cached(*block), *block, run, to.span(run), orders);
+            }
         }
         self.fetch(id, fetches, orders);
+        if self.tasks[id as usize].outstanding == 0 {
+            self.finish(id, orders); // a prefetch of what is there
+        }
     }
 
     /// Orders what is missing from the backing device, into the request's own buffer where that holds all of it.
@@ -141,12 +150,11 @@ impl<E: Ranked + Default> Shard<E> {
         let Some(hull) = hull(fetches) else { return };
         let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
         let hull = self.within_volume(volume, &hull);
-        let data = if range.start <= hull.start && hull.end <= range.end {
-            self.request_data(id)
-        } else {
+        let holds_all = |_: &Data| range.start <= hull.start && hull.end <= range.end;
+        let data = self.destination(id).filter(holds_all).unwrap_or_else(|| {
             let scratch = self.new_scratch(id, hull.end - hull.start, orders);
             Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 }
-        };
+        });
         for run in fetches {
             let run = self.within_volume(volume, run);
             self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
@@ -154,6 +162,13 @@ impl<E: Ranked + Default> Shard<E> {
         let task = &mut self.tasks[id as usize];
         task.data = data;
         task.stores.extend_from_slice(fetches);
+    }
+
+    /// Where a client wants what a piece reads; a prefetch has nobody who does.
+    fn destination(&self, id: TaskId) -> Option<Data> {
+        let is_prefetch =
+            matches!(&self.tasks[id as usize].work, Work::Piece(piece) if piece.kind == PieceKind::Prefetch);
+        (!is_prefetch).then(|| self.request_data(id))
     }
 
     /// Where a piece's sectors are in its request's buffer.
@@ -195,11 +210,11 @@ impl<E: Ranked + Default> Shard<E> {
         if task.fault.is_some() || task.stores.is_empty() {
             return self.finish(id, orders);
         }
-        if let BufferId::Scratch(_) = task.data.buffer {
+        if let (BufferId::Scratch(_), Some(to)) = (task.data.buffer, self.destination(id)) {
             let (from, range) = (task.data, task.range.clone());
             for store in 0..task.stores.len() {
                 let run = common(&self.tasks[id as usize].stores[store], &range);
-                self.copy(from, self.request_data(id), &run, orders);
+                self.copy(from, to, &run, orders);
             }
         }
         if self.is_degraded() {
@@ -224,8 +239,10 @@ impl<E: Ranked + Default> Shard<E> {
         let mut waiting = std::mem::take(&mut self.spare_waiting);
         waiting.extend(self.locks.waiting(self.task_region(holder)));
         for id in waiting.drain(..) {
-            let is_read =
-                matches!(&self.tasks[id as usize].work, Work::Piece(piece) if piece.kind == PieceKind::Read);
+            let is_read = match &self.tasks[id as usize].work {
+                Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
+                Work::Clean { .. } => false,
+            };
             if is_read && self.has_all(holder, id) {
                 self.serve_from(holder, id, false, orders);
             }
@@ -252,7 +269,9 @@ impl<E: Ranked + Default> Shard<E> {
         let task = &mut self.tasks[id as usize];
         task.hit = hit;
         task.step = Step::Reading;
-        self.copy(from, self.request_data(id), &range, orders);
+        if let Some(to) = self.destination(id) {
+            self.copy(from, to, &range, orders);
+        }
         self.finish(id, orders);
     }
 }

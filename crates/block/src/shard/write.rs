@@ -34,7 +34,7 @@ impl<E: Ranked + Default> Shard<E> {
             PieceKind::Write { durable, head, tail } | PieceKind::ZeroPart { durable, head, tail } => {
                 (durable, head, tail)
             }
-            PieceKind::Read | PieceKind::Zero { .. } | PieceKind::Trim => unreachable!("not a write"),
+            _ => unreachable!("not a write"),
         }
     }
 
@@ -141,7 +141,7 @@ impl<E: Ranked + Default> Shard<E> {
         let kind = self.piece(id).kind;
         let op = self.new_op(id, Part::Whole, &range);
         orders.push(match kind {
-            PieceKind::Zero { may_unmap } => Order::Zero { op, device, offset, len, may_unmap },
+            PieceKind::Zero { may_unmap, fast } => Order::Zero { op, device, offset, len, may_unmap, fast },
             _ => Order::Discard { op, device, offset, len },
         });
     }
@@ -150,7 +150,7 @@ impl<E: Ranked + Default> Shard<E> {
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
         let range = task.range.clone();
-        let failed = task.fault.is_some();
+        let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
         let is_write = matches!(self.piece(id).kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. });
         if !failed && is_write && matches!(self.mode(), WriteMode::Through | WriteMode::Back) {
             self.answer(id);
@@ -158,7 +158,10 @@ impl<E: Ranked + Default> Shard<E> {
             self.begin_store(id, false, orders);
             return self.serve_waiting(id, orders);
         }
-        self.drop_copies(id, failed);
+        let nothing_changed = refused && matches!(self.piece(id).kind, PieceKind::Zero { fast: true, .. });
+        if !nothing_changed {
+            self.drop_copies(id, failed);
+        }
         self.finish(id, orders);
     }
 

@@ -75,6 +75,8 @@ pub struct Bench<E = Lru> {
     /// Operations in the order in which they were ordered, if `keep_log`.
     pub log: Vec<Order>,
     pub keep_log: bool,
+    /// Whether backing devices can zero faster than by writing.
+    pub zeroes_fast: bool,
     now: u64,
 }
 
@@ -135,6 +137,7 @@ impl<E: Ranked + Default> Bench<E> {
             names: 0,
             log: Vec::new(),
             keep_log: true,
+            zeroes_fast: true,
             now: 0,
         }
     }
@@ -170,12 +173,9 @@ impl<E: Ranked + Default> Bench<E> {
             self.names += 1;
             RequestId::new(PartId((name % parts) as u8), name / parts)
         });
-        let moves_data = matches!(request.kind, Kind::Read | Kind::Write { .. });
-        let len = if moves_data { request.len } else { 0 };
-        let skew = request.offset % SECTOR;
-        let mut buffer = vec![0; (skew + len).next_multiple_of(SECTOR) as usize];
+        let mut buffer = vec![0; request.buffer_bytes() as usize];
         if let Kind::Write { .. } = request.kind {
-            buffer[skew as usize..(skew + len) as usize].fill(stamp);
+            buffer[(request.offset % SECTOR) as usize..][..request.len as usize].fill(stamp);
         }
         self.buffers.insert(BufferId::Request(id), buffer);
         self.tick();
@@ -235,6 +235,7 @@ impl<E: Ranked + Default> Bench<E> {
                     self.bytes_mut(&to).copy_from_slice(&bytes);
                 }
                 Order::Clear { span } => self.bytes_mut(&span).fill(0),
+                Order::Mark { span } => self.bytes_mut(&span).fill(1),
                 Order::Send { to, message } => {
                     let pair = (PartId(part as u8), to);
                     match self.said.iter_mut().find(|(between, _)| *between == pair) {
@@ -268,6 +269,10 @@ impl<E: Ranked + Default> Bench<E> {
     /// Ends one operation; with `failed_after`, with an error after so many bytes.
     pub fn complete(&mut self, which: usize, failed_after: Option<u64>) {
         let UnderWay { part, op, order, since } = self.under_way.swap_remove(which);
+        if let (Order::Zero { fast: true, .. }, false) = (&order, self.zeroes_fast) {
+            let result = Err(Fault::Unsupported);
+            return self.in_part(part, |cache, orders| cache.completed(op, result, orders));
+        }
         let (device, offset, len) = target(&order);
         if let Order::Read { to: span, .. } | Order::Write { from: span, .. } = order {
             let aligned = [offset, span.offset, span.len].iter().all(|n| n % SECTOR == 0);

@@ -1,0 +1,41 @@
+//! Which sectors have data that the backing device does not: what a client that asks what is allocated must be told
+//! besides.
+//!
+//! Sectors whose only copy was lost count: they are not holes. No lock is needed. A write's sectors are dirty, or on the
+//! backing device, before it is answered; and what is being cleaned is dirty until the backing device has it.
+
+use floe_policy::Ranked;
+
+use super::Shard;
+use super::task::Work;
+use crate::geometry::{Place, Sectors};
+use crate::locks::TaskId;
+use crate::order::{BufferId, Order, Span};
+use crate::piece::Piece;
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Marks a piece's dirty sectors in its request's buffer, a byte each, and ends it.
+    pub(super) fn mark_dirty(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let Work::Piece(Piece { request, volume, buffer_offset, sectors, .. }) =
+            self.tasks[id as usize].work.clone()
+        else {
+            unreachable!("only pieces are mapped")
+        };
+        let mark = |run: Sectors| {
+            let offset = buffer_offset + (run.start - sectors.start);
+            Order::Mark {
+                span: Span { buffer: BufferId::Request(request), offset, len: run.end - run.start },
+            }
+        };
+        if self.directory.dirty_sectors() > 0 {
+            let survey = self.survey(id);
+            for (block, run) in &survey.blocks {
+                orders.extend(self.directory.dirty_runs_in(*block, run).map(mark));
+            }
+            self.spare_survey = survey;
+        }
+        let places = Place::new(volume, sectors.start)..Place::new(volume, sectors.end);
+        orders.extend(self.lost.range(places).map(|lost| mark(lost.sector()..lost.sector() + 1)));
+        self.finish(id, orders);
+    }
+}
