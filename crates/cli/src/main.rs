@@ -4,6 +4,7 @@ mod admin;
 mod demo;
 mod error;
 mod output;
+mod replay;
 mod serve;
 mod settings;
 mod simulate;
@@ -12,7 +13,7 @@ mod trace;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use error::CliError;
 
@@ -32,6 +33,7 @@ Examples:
   floe status --json
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
+  floe replay disk.vscsi --config floe.toml --in-flight 16
   floe trace info *.vscsi";
 
 #[derive(Debug, Subcommand)]
@@ -46,6 +48,8 @@ enum Command {
     Stop(admin::Arguments),
     /// Say what replacement policies or block sizes are worth on a trace
     Simulate(simulate::Arguments),
+    /// Replay a trace through a cache, on its devices or in virtual time
+    Replay(Box<replay::Arguments>),
     /// Look at traces
     #[command(subcommand)]
     Trace(trace::Command),
@@ -53,8 +57,14 @@ enum Command {
     Demo(demo::Arguments),
 }
 
+/// The command line: what it is derived from, less what a command shares with another and has no use for.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommand("replay", replay::without_clients)
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(refusal) => return error::explain(&refusal),
     };
@@ -64,6 +74,7 @@ fn main() -> ExitCode {
         Command::Flush(arguments) => admin::flush(&arguments),
         Command::Stop(arguments) => admin::stop(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Replay(arguments) => replay::run(*arguments),
         Command::Trace(command) => trace::run(&command),
         Command::Demo(arguments) => demo::run(&arguments),
     };

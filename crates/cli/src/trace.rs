@@ -46,6 +46,16 @@ impl TraceArguments {
         let options = OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks, columns };
         Trace::open_source(path, &options).or_usage()
     }
+
+    /// Opens a trace of disk I/O, which is what `whose` needs.
+    pub(crate) fn open_disk(&self, path: &str, whose: &str) -> Result<Trace, CliError> {
+        let trace = self.open(path, true)?;
+        if trace.kind() != Kind::Block {
+            let problem = format!("{} traces have no disk addresses, which {whose} needs", trace.format());
+            return Err(CliError::usage(format!("{path}: {problem}")));
+        }
+        Ok(trace)
+    }
 }
 
 const EXAMPLES: &str = "\
@@ -257,7 +267,7 @@ fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-fn tell_skipped(file: &str, trace: &Trace) {
+pub(crate) fn tell_skipped(file: &str, trace: &Trace) {
     if trace.skipped() > 0 {
         eprintln!("floe: {file}: {} bad record(s) passed over", trace.skipped());
     }

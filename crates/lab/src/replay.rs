@@ -24,5 +24,5 @@ pub use outcome::{Latencies, Outcome, Step};
 pub use pace::Pace;
 pub use simulated::SimulatedDevice;
 pub use source::{Feed, Survey};
-pub use stage::{Plan, Stage, StageError};
+pub use stage::{Plan, Stage, StageError, Volume};
 pub use verify::{Content, Mismatch};

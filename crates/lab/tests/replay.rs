@@ -6,7 +6,7 @@ use floe_block::{Config, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
     Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, VirtualClock,
-    run,
+    Volume, run,
 };
 use floe_lab::simulate::blocks::{self, Ordering};
 use floe_trace::{OpenOptions, Request, Trace};
@@ -44,7 +44,11 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
             shards: Some(1),
         },
         cache,
-        volumes: vec![("floe".into(), volume.parse().expect("a device"))],
+        volumes: vec![Volume {
+            name: "floe".into(),
+            spec: volume.parse().expect("a device"),
+            read_only: false,
+        }],
     }
 }
 

@@ -1,11 +1,11 @@
 //! `floe simulate --blocks`: the block cache at several sizes and block sizes.
 
 use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
-use floe_trace::{Kind, Request};
+use floe_trace::Request;
 
 use super::{Arguments, on_all_cores};
 use crate::error::CliError;
-use crate::trace::PROGRESS_EVERY;
+use crate::trace::{PROGRESS_EVERY, tell_skipped};
 use crate::{OrFail, output};
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -46,14 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 
 /// Reads the trace as disk I/O, and how many bytes it touches.
 fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
-    let mut trace = arguments.open.open(&arguments.trace, true)?;
-    if trace.kind() != Kind::Block {
-        return Err(CliError::usage(format!(
-            "{}: {} traces have no disk addresses, which --blocks needs",
-            arguments.trace,
-            trace.format()
-        )));
-    }
+    let mut trace = arguments.open.open_disk(&arguments.trace, "--blocks")?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
     let progress = trace.progress();
     let mut stats = floe_trace::Stats::new(trace.kind());
@@ -67,9 +60,7 @@ fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
         }
     }
     bar.finish_and_clear();
-    if trace.skipped() > 0 {
-        eprintln!("floe: {}: {} bad record(s) passed over", arguments.trace, trace.skipped());
-    }
+    tell_skipped(&arguments.trace, &trace);
     let footprint_bytes = stats.info(&arguments.trace, trace.format().name()).footprint_bytes;
     Ok((requests, footprint_bytes))
 }

@@ -27,8 +27,19 @@ pub struct Plan {
     pub config: Config,
     /// The cache device.
     pub cache: Spec,
-    /// The volumes, with their names.
-    pub volumes: Vec<(String, Spec)>,
+    /// The volumes.
+    pub volumes: Vec<Volume>,
+}
+
+/// A volume, before it is opened.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    /// Its name, for messages.
+    pub name: String,
+    /// Its device.
+    pub spec: Spec,
+    /// Nothing will be written to it.
+    pub read_only: bool,
 }
 
 impl Plan {
@@ -38,12 +49,12 @@ impl Plan {
     /// When a file's size cannot be told.
     pub fn volume_sizes(&self) -> Result<Vec<u64>, StageError> {
         let size = |spec: &Spec| spec.size_found().ok_or_else(|| StageError::Size(spec.to_string()));
-        self.volumes.iter().map(|(_, spec)| size(spec)).collect()
+        self.volumes.iter().map(|volume| size(&volume.spec)).collect()
     }
 
     /// The existing file or block device that a volume is on, if one is: writing to it destroys what it holds.
     pub fn existing(&self) -> Option<&Path> {
-        let paths = self.volumes.iter().flat_map(|(_, spec)| spec.paths());
+        let paths = self.volumes.iter().flat_map(|volume| volume.spec.paths());
         paths.map(PathBuf::as_path).find(|path| path.exists())
     }
 }
@@ -82,7 +93,7 @@ pub enum StageError {
 
 /// A volume of a stage.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Volume {
+pub(super) struct Opened {
     pub(super) id: VolumeId,
     pub(super) content: Content,
 }
@@ -90,7 +101,7 @@ pub(super) struct Volume {
 /// A cache with devices, ready to be asked.
 pub struct Stage {
     pub(super) driver: Driver,
-    pub(super) volumes: Vec<Volume>,
+    pub(super) volumes: Vec<Opened>,
     pub(super) clock: Clock,
     pub(super) meter: Meter,
     /// Whether what is written arrives anywhere.
@@ -117,7 +128,7 @@ impl Stage {
     /// Adds a volume on a device, which holds `content`.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>, content: Content) {
         let id = self.driver.add_volume(name, Box::new(Metered::new(backing, &self.meter)));
-        self.volumes.push(Volume { id, content });
+        self.volumes.push(Opened { id, content });
     }
 
     /// Opens the devices of a plan and makes the cache on them.
@@ -130,10 +141,10 @@ impl Stage {
         let pool = Pool::new(ARENA_BYTES);
         let _ = ring.register_pool(&pool); // without, I/O costs a little more
         let mut volumes = Vec::new();
-        for (name, spec) in &plan.volumes {
+        for Volume { name, spec, read_only } in &plan.volumes {
             let there = spec.paths().iter().any(|path| path.exists());
             let content = if there { Content::Unknown } else { Content::Zero };
-            let device = spec.open(&ring, &pool, Role::Backing { read_only: false })?;
+            let device = spec.open(&ring, &pool, Role::Backing { read_only: *read_only && there })?;
             volumes.push((name, device, content));
         }
         let cache = plan.cache.open(&ring, &pool, Role::Cache { size: plan.config.cache_bytes })?;
@@ -156,7 +167,7 @@ impl Stage {
         let clock_of_stage = Clock::Virtual(clock.clone());
         let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.config.clone(), cache)?;
         stage.holds_data = holds_data;
-        for ((name, spec), size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
+        for (Volume { name, spec, .. }, size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
             stage.add_volume(name, device(spec, size)?, Content::Zero);
         }
         Ok(stage)

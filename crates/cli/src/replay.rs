@@ -1,0 +1,303 @@
+//! `floe replay`: a trace through the cache that a configuration describes, on its devices or on simulated ones.
+
+mod print;
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use floe_block::Config;
+use floe_lab::replay::{
+    Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Volume, run as replay,
+};
+use floe_lab::report::{html, latencies};
+
+use crate::error::CliError;
+use crate::settings::Source;
+use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
+use crate::{OrFail, output};
+
+/// Most requests in flight at recorded times, unless told otherwise: as many as a server takes from one client.
+const IN_FLIGHT_RECORDED: u32 = 256;
+
+const EXAMPLES: &str = "\
+Examples:
+  floe replay disk.vscsi --config floe.toml --in-flight 16
+  floe replay disk.vscsi --backing memory:64GiB,medium=cloud --cache memory:1GiB,medium=nvme --time virtual --verify
+  floe replay src1_0.csv.gz --backing file:disk.img,size=64GiB --cache file:cache.img,size=1GiB --at recorded --speed 10
+  floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB --warmup 20% --json
+
+One request at a time is what a program does that waits for its disk, and fio's default. In virtual time devices take
+as long as their medium= says, without one no time, and no file is touched; the same replay gives the same figures
+again. Written bytes are made from address and version, and what is read is checked against them: with real devices
+unless --no-verify, in virtual time with --verify. A replay runs on one thread, whatever `threads` says.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// A trace of disk I/O, compressed or not, or a generator such as zipf:keys=1000,block=4KiB
+    trace: String,
+    #[command(flatten)]
+    source: Source,
+    /// Requests in flight: as many all the time, or with --at recorded at most [default: 1, with --at recorded 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
+    in_flight: Option<u32>,
+    /// When a request begins: once another is `answered`, or when `recorded`
+    #[arg(long, value_name = "WHEN", default_value = "answered", hide_possible_values = true)]
+    at: At,
+    /// How many times as fast as recorded
+    #[arg(long, value_name = "X", default_value = "1")]
+    speed: Speed,
+    /// `real` time on the devices, or `virtual` time on simulated ones
+    #[arg(long, value_name = "CLOCK", default_value = "real", hide_possible_values = true)]
+    time: Time,
+    /// Check what is read, also in virtual time: takes memory for all that is written and cached
+    #[arg(long)]
+    verify: bool,
+    /// Check nothing
+    #[arg(long, conflicts_with = "verify")]
+    no_verify: bool,
+    /// Fold addresses beyond a volume into it
+    #[arg(long)]
+    wrap: bool,
+    /// Lay the trace's volumes end to end on the first volume
+    #[arg(long)]
+    concatenate: bool,
+    /// Let a trace with writes destroy what an existing volume holds
+    #[arg(long)]
+    overwrite: bool,
+    /// Requests at the start that do not count: a number, or a share of the trace such as 20%
+    #[arg(long, value_name = "N|SHARE", default_value = "0")]
+    warmup: Warmup,
+    /// Replay only so many requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    #[command(flatten)]
+    open: TraceArguments,
+    /// Also how many requests took how long
+    #[arg(long)]
+    histogram: bool,
+    /// Write a page with a chart of the latencies that needs no network
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// One JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum At {
+    /// When another has been answered.
+    Answered,
+    /// When the trace says.
+    Recorded,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Time {
+    /// The machine's, on real devices.
+    Real,
+    /// As long as simulated devices take.
+    Virtual,
+}
+
+/// A factor above zero.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Speed(f64);
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<f64>() {
+            Ok(speed) if (1e-6..=1e9).contains(&speed) => Ok(Self(speed)),
+            _ => Err(format!("`{text}` is not a speed; write 1, 0.5 or 100")),
+        }
+    }
+}
+
+/// How much of a trace does not count.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Warmup {
+    Requests(u64),
+    Share(f64),
+}
+
+impl FromStr for Warmup {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share = text.strip_suffix('%').map(str::parse::<f64>);
+        match (share, text.parse()) {
+            (Some(Ok(percent)), _) if (0.0..100.0).contains(&percent) => Ok(Self::Share(percent / 100.0)),
+            (None, Ok(requests)) => Ok(Self::Requests(requests)),
+            _ => Err(format!("`{text}` is neither a number of requests nor a share; write 1000 or 20%")),
+        }
+    }
+}
+
+impl Warmup {
+    fn of(self, requests: u64) -> u64 {
+        match self {
+            Self::Requests(warmup) => warmup,
+            Self::Share(share) => (requests as f64 * share) as u64,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
+    if arguments.at != At::Recorded && arguments.speed != Speed(1.0) {
+        return Err(CliError::usage("--speed is for --at recorded"));
+    }
+    let trace = &arguments.trace;
+    let in_trace = |problem: String| CliError::usage(format!("{trace}: {problem}"));
+    let settings = arguments.source.plan()?;
+    let survey = survey(trace, &arguments.open, arguments.limit)?;
+    let pace = pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
+    let warmup = arguments.warmup.of(survey.requests);
+    if warmup >= survey.requests {
+        let problem = format!("it has {} requests, and the first {warmup} do not count", survey.requests);
+        return Err(in_trace(problem));
+    }
+    let setup = Setup {
+        config: Config {
+            sizes: settings.sizes,
+            cache_bytes: settings.cache_bytes,
+            mode: settings.mode,
+            shards: settings.shards,
+        },
+        pace,
+        warmup,
+        verify: !arguments.no_verify && (arguments.verify || arguments.time == Time::Real),
+        flush_interval: settings.flush_interval,
+    };
+    if let Some(volume) = settings.volumes.iter().find(|volume| volume.read_only && survey.changes > 0) {
+        return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name)));
+    }
+    let read_only = survey.changes == 0;
+    let volumes = settings.volumes.into_iter();
+    let volumes =
+        volumes.map(|volume| Volume { name: volume.name, spec: volume.backing, read_only }).collect();
+    let plan = Plan { config: setup.config.clone(), cache: settings.cache, volumes };
+    let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
+    let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
+        .map_err(|error| in_trace(error.to_string()))?;
+    let stage = match arguments.time {
+        Time::Virtual => Stage::simulated(&plan, setup.verify),
+        Time::Real => {
+            let existing = plan.existing().filter(|_| survey.changes > 0 && !arguments.overwrite);
+            if let Some(path) = existing {
+                let problem = format!(
+                    "its writes would destroy what {} holds; say --overwrite if they may",
+                    path.display()
+                );
+                return Err(in_trace(problem));
+            }
+            Stage::real(&plan)
+        }
+    }
+    .or_usage()?;
+    let limit = arguments.limit.unwrap_or(u64::MAX);
+    let feed = Feed::start(arguments.open.open(trace, true)?, limit);
+    let bar = output::progress(survey.requests, "replaying");
+    let outcome = replay(trace, feed, &layout, &setup, stage, |ended| bar.set_position(ended));
+    bar.finish_and_clear();
+    let mut outcome = outcome.map_err(|error| match error {
+        ReplayError::Trace(_) => CliError::usage(error.to_string()),
+        _ => CliError::failure(error.to_string()),
+    })?;
+    if arguments.histogram {
+        outcome.show_histograms();
+    }
+    if let Some(file) = &arguments.report {
+        write_report(file, &outcome)?;
+    }
+    if arguments.json {
+        return output::json_line(&outcome).or_failure();
+    }
+    print::print(&outcome);
+    Ok(())
+}
+
+/// The command without the settings of `floe serve` that say how clients reach it.
+pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
+    let of_server = [
+        "volume",
+        "read_only",
+        "threads",
+        "listen",
+        "max_connections",
+        "tls",
+        "tls_certificates",
+        "tls_verify_peer",
+        "admin",
+        "insecure",
+    ];
+    of_server.into_iter().fold(command, |command, setting| {
+        // There is always a trace.
+        command.mut_arg(setting, |setting| setting.hide(true).conflicts_with("trace"))
+    })
+}
+
+/// Reads the trace once, to know what it asks for.
+fn survey(trace: &str, open: &TraceArguments, limit: Option<u64>) -> Result<Survey, CliError> {
+    if std::fs::metadata(trace).is_ok_and(|file| !file.is_file() && !file.is_dir()) {
+        let problem = "a trace is read twice, which takes a file";
+        return Err(CliError::usage(format!("{trace}: {problem}")));
+    }
+    let mut requests = open.open_disk(trace, "a replay")?;
+    let bar = output::progress(requests.total_bytes().unwrap_or(0), "reading");
+    let progress = requests.progress();
+    let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    let watched = requests.by_ref().take(limit).enumerate().map(|(count, request)| {
+        if (count as u64).is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+        request
+    });
+    let survey = Survey::of(watched).or_usage();
+    bar.finish_and_clear();
+    tell_skipped(trace, &requests);
+    match survey? {
+        survey if survey.requests == 0 => Err(CliError::usage(format!("{trace}: it has no requests"))),
+        survey => Ok(survey),
+    }
+}
+
+fn pace(at: At, speed: Speed, in_flight: Option<u32>, survey: &Survey) -> Result<Pace, String> {
+    let in_flight = |otherwise| in_flight.unwrap_or(otherwise) as usize;
+    match at {
+        At::Answered => Ok(Pace::Closed { in_flight: in_flight(1) }),
+        At::Recorded if !survey.has_times => Err("it has no times, which --at recorded needs".into()),
+        At::Recorded => Ok(Pace::Recorded { speed: speed.0, in_flight: in_flight(IN_FLIGHT_RECORDED) }),
+    }
+}
+
+fn write_report(file: &Path, outcome: &Outcome) -> Result<(), CliError> {
+    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
+    std::fs::write(file, html(&latencies::report(&command, outcome)))
+        .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_up_is_a_number_or_a_share() {
+        assert_eq!("20%".parse(), Ok(Warmup::Share(0.2)));
+        assert_eq!("20".parse(), Ok(Warmup::Requests(20)));
+        assert_eq!(Warmup::Share(0.25).of(1001), 250);
+        for wrong in ["", "%", "100%", "-1", "1.5", "nan%", "-5%"] {
+            assert!(wrong.parse::<Warmup>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn speeds_are_above_zero() {
+        assert_eq!("0.5".parse(), Ok(Speed(0.5)));
+        for wrong in ["0", "-1", "inf", "nan", "fast", ""] {
+            assert!(wrong.parse::<Speed>().is_err(), "{wrong}");
+        }
+    }
+}

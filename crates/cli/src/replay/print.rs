@@ -1,0 +1,106 @@
+//! A replay as tables.
+
+use floe_lab::replay::{Outcome, Step};
+
+use crate::output;
+
+/// Width of a histogram's longest bar.
+const BAR_MOST: f64 = 40.0;
+
+pub(super) fn print(outcome: &Outcome) {
+    requests(outcome);
+    println!();
+    devices(outcome);
+    println!();
+    rest(outcome);
+    for (what, steps) in [("reads", &outcome.read_histogram), ("writes", &outcome.write_histogram)] {
+        if let Some(steps) = steps.as_ref().filter(|steps| !steps.is_empty()) {
+            println!();
+            histogram(what, steps);
+        }
+    }
+}
+
+fn requests(outcome: &Outcome) {
+    let columns = ["", "requests", "bytes", "hits", "mean", "median", "p99", "p99.9", "longest"];
+    let mut table = output::table(&columns, 1);
+    let us = |us: Option<f64>| us.map_or("–".into(), output::microseconds);
+    let o = outcome;
+    let latencies = [
+        [o.read_us_mean, o.read_us_p50, o.read_us_p99, o.read_us_p999, o.read_us_max],
+        [o.write_us_mean, o.write_us_p50, o.write_us_p99, o.write_us_p999, o.write_us_max],
+    ];
+    for (what, requests, bytes, hits, latencies) in [
+        ("reads", o.reads, o.read_bytes, o.read_hit_ratio, latencies[0]),
+        ("writes", o.writes, o.write_bytes, o.write_hit_ratio, latencies[1]),
+    ] {
+        if requests > 0 {
+            let mut row =
+                vec![what.to_owned(), requests.to_string(), output::bytes(bytes), output::percent(hits)];
+            row.extend(latencies.map(us));
+            table.add_row(row);
+        }
+    }
+    if o.trims > 0 {
+        table.add_row(vec!["trims".to_owned(), o.trims.to_string()]);
+    }
+    output::print_table(&table);
+}
+
+fn devices(outcome: &Outcome) {
+    let mut table = output::table(&["", "read", "written"], 1);
+    for (device, read, written) in [
+        ("cache device", outcome.cache_read_bytes, outcome.cache_write_bytes),
+        ("backing devices", outcome.backing_read_bytes, outcome.backing_write_bytes),
+    ] {
+        table.add_row(vec![device.to_owned(), output::bytes(read), output::bytes(written)]);
+    }
+    output::print_table(&table);
+}
+
+fn rest(outcome: &Outcome) {
+    let mut table = output::table(&["", ""], 2);
+    let mut add = |name: &str, value: String| {
+        table.add_row(vec![name.to_owned(), value]);
+    };
+    let time = format!("{:.3} s of {} time", outcome.seconds, outcome.time);
+    add("throughput", format!("{:.0} requests/s in {time}", outcome.requests_per_second));
+    add("", format!("{}/s", output::bytes(outcome.bytes_per_second as u64)));
+    if outcome.late_us_max > 0.0 {
+        add("latest beginning", output::microseconds(outcome.late_us_max));
+    }
+    add("processing of a request", output::microseconds(outcome.processing_us));
+    add("metadata", output::bytes(outcome.metadata_bytes));
+    add("mean block", output::bytes(outcome.mean_block_bytes as u64));
+    add("mean missed request", output::bytes(outcome.mean_missed_bytes as u64));
+    if outcome.warmup_requests > 0 {
+        add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));
+    }
+    let verified = match outcome.verified_bytes {
+        0 => "nothing".to_owned(),
+        bytes => output::bytes(bytes),
+    };
+    add("verified", verified);
+    output::print_table(&table);
+}
+
+fn histogram(what: &str, steps: &[Step]) {
+    let all: u64 = steps.iter().map(|step| step.count).sum();
+    let most = steps.iter().map(|step| step.count).max().unwrap_or(0).max(1);
+    let mut table = output::table(&[what, "up to", "share", "together", ""], 0);
+    if let Some(column) = table.column_mut(4) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Left);
+    }
+    let mut together = 0;
+    for step in steps {
+        together += step.count;
+        table.add_row(vec![
+            step.count.to_string(),
+            output::microseconds(step.up_to_us),
+            output::percent(step.count as f64 / all as f64),
+            output::percent(together as f64 / all as f64),
+            "▇".repeat((step.count as f64 / most as f64 * BAR_MOST).ceil() as usize),
+        ]);
+    }
+    output::print_table(&table);
+}

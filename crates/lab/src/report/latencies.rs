@@ -1,0 +1,103 @@
+//! A replay as a report: how many requests took how long, and the figures.
+
+use super::table::{Group, Row, Table};
+use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
+use crate::replay::{Latencies, Outcome};
+
+/// The shares at which the lines have points: close where they bend.
+const SHARES: [f64; 20] = [
+    0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999,
+    0.9999, 1.0,
+];
+
+/// A report with one section.
+pub fn report(command: &str, outcome: &Outcome) -> Report {
+    let lead = format!(
+        "{} requests in {:.3} s of {} time · blocks of {} · {} of cache · write {}",
+        Unit::Count.value(outcome.requests as f64),
+        outcome.seconds,
+        outcome.time,
+        outcome.blocks,
+        Unit::Bytes.value(outcome.cache_bytes as f64),
+        outcome.write,
+    );
+    Report {
+        title: format!("{} replayed", outcome.trace),
+        command: command.to_owned(),
+        sections: vec![Section {
+            heading: outcome.trace.clone(),
+            lead,
+            summary: Some(latencies(outcome)),
+            charts: vec![chart(outcome)],
+            figures: Some(figures(outcome)),
+        }],
+    }
+}
+
+fn kinds(outcome: &Outcome) -> [(&'static str, &Latencies, u64, f64); 2] {
+    [
+        ("reads", &outcome.read_latencies, outcome.reads, outcome.read_hit_ratio),
+        ("writes", &outcome.write_latencies, outcome.writes, outcome.write_hit_ratio),
+    ]
+}
+
+fn chart(outcome: &Outcome) -> Chart {
+    let series = |(look, (name, latencies, ..)): (usize, (&str, &Latencies, u64, f64))| {
+        let point = |share: &f64| {
+            let x = latencies.quantile_us(*share)?;
+            Some(Point { x, y: *share, error: None })
+        };
+        Series { name: name.to_owned(), look: Some(look), points: SHARES.iter().filter_map(point).collect() }
+    };
+    let series: Vec<Series> = kinds(outcome).into_iter().enumerate().map(series).collect();
+    let scale = Scale::of(series.iter().flat_map(|series| series.points.iter().map(|point| point.x)));
+    Chart {
+        name: "latency".into(),
+        title: "Latency".into(),
+        note: "The share of requests answered within a time.".into(),
+        x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
+        y: Axis::new("share of requests", Unit::Ratio),
+        series,
+    }
+}
+
+fn latencies(outcome: &Outcome) -> Table {
+    let columns = ["", "requests", "hits", "median", "p99", "p99.9", "longest"];
+    let row = |(name, latencies, requests, hits): (&str, &Latencies, u64, f64)| {
+        let mut cells = vec![name.to_owned(), Unit::Count.value(requests as f64), Unit::Ratio.value(hits)];
+        let at = |share| latencies.quantile_us(share).map_or("–".into(), |us| Unit::Microseconds.value(us));
+        cells.extend([0.5, 0.99, 0.999, 1.0].map(at));
+        Row { cells, ..Row::default() }
+    };
+    let rows = kinds(outcome).into_iter().filter(|(_, _, requests, _)| *requests > 0).map(row).collect();
+    table("Latencies", &columns, rows)
+}
+
+fn figures(outcome: &Outcome) -> Table {
+    let bytes = |bytes: f64| Unit::Bytes.value(bytes);
+    let us = |us: Option<f64>| us.map_or("–".into(), |us| Unit::Microseconds.value(us));
+    let rows = [
+        ("mean read", us(outcome.read_us_mean)),
+        ("mean write", us(outcome.write_us_mean)),
+        ("throughput", Unit::PerSecond.value(outcome.requests_per_second)),
+        ("read from backing devices", bytes(outcome.backing_read_bytes as f64)),
+        ("written to backing devices", bytes(outcome.backing_write_bytes as f64)),
+        ("read from the cache device", bytes(outcome.cache_read_bytes as f64)),
+        ("written to the cache device", bytes(outcome.cache_write_bytes as f64)),
+        ("metadata", bytes(outcome.metadata_bytes as f64)),
+        ("mean block", bytes(outcome.mean_block_bytes)),
+        ("mean missed request", bytes(outcome.mean_missed_bytes)),
+        ("processing of a request", us(Some(outcome.processing_us))),
+    ];
+    let row = |(name, value): (&str, String)| Row { cells: vec![name.to_owned(), value], ..Row::default() };
+    table("Figures", &["", "value"], rows.map(row).into())
+}
+
+fn table(caption: &str, columns: &[&str], rows: Vec<Row>) -> Table {
+    Table {
+        caption: caption.to_owned(),
+        columns: columns.iter().map(|&column| column.to_owned()).collect(),
+        text_columns: 1,
+        groups: vec![Group { heading: String::new(), rows }],
+    }
+}
