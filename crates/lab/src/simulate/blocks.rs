@@ -225,6 +225,7 @@ fn op_of(order: &Order) -> Option<OpId> {
         | Order::Clear { .. }
         | Order::Answer { .. }
         | Order::Release { .. }
-        | Order::Send { .. } => None,
+        | Order::Send { .. }
+        | Order::Mark { .. } => None,
     }
 }
