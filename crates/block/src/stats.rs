@@ -79,7 +79,22 @@ pub struct Requests {
     pub errors: u64,
 }
 
-/// Everything there is to know about a cache at a moment.
+impl AddAssign<&Requests> for Requests {
+    fn add_assign(&mut self, other: &Requests) {
+        self.reads += other.reads;
+        self.read_hits += other.read_hits;
+        self.read_bytes += other.read_bytes;
+        self.writes += other.writes;
+        self.write_hits += other.write_hits;
+        self.write_bytes += other.write_bytes;
+        self.missed_bytes += other.missed_bytes;
+        self.flushes += other.flushes;
+        self.trims += other.trims;
+        self.errors += other.errors;
+    }
+}
+
+/// Everything there is to know about a cache at a moment; the sum of what its parts know.
 #[derive(Debug, Clone, Default)]
 pub struct Stats {
     /// Requests by kind.
@@ -99,6 +114,27 @@ pub struct Stats {
     pub sector_metadata_bytes: u64,
     /// Shards that have given the cache device up.
     pub degraded_shards: u64,
+}
+
+/// Parts of one cache have the same block sizes.
+impl AddAssign<&Stats> for Stats {
+    fn add_assign(&mut self, other: &Stats) {
+        self.requests += &other.requests;
+        self.counters += &other.counters;
+        if self.blocks.is_empty() {
+            self.blocks.clone_from(&other.blocks);
+        } else {
+            for (sum, part) in self.blocks.iter_mut().zip(&other.blocks) {
+                debug_assert_eq!(sum.0, part.0);
+                sum.1 += part.1;
+            }
+        }
+        self.valid_bytes += other.valid_bytes;
+        self.dirty_bytes += other.dirty_bytes;
+        self.block_metadata_bytes += other.block_metadata_bytes;
+        self.sector_metadata_bytes += other.sector_metadata_bytes;
+        self.degraded_shards += other.degraded_shards;
+    }
 }
 
 impl Stats {

@@ -63,8 +63,8 @@ pub(crate) fn stop(arguments: &Arguments) -> Result<(), CliError> {
 fn print(status: &Status) {
     println!(
         "volume {} of {}, write {}, {} client(s), up {}",
-        status.volume,
-        output::bytes(status.volume_bytes),
+        status.volumes[0].name,
+        output::bytes(status.volumes[0].bytes),
         status.write_mode,
         status.connections,
         humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds as u64)),

@@ -293,8 +293,8 @@ fn the_status_adds_up() {
         client.flush().expect("a flush");
         client.read(8 << 20, &mut data).expect_err("beyond the volume");
         let status = server.status();
-        assert_eq!(status.volume, "floe");
-        assert_eq!(status.volume_bytes, 8 << 20);
+        let volume = &status.volumes[0];
+        assert_eq!((volume.name.as_str(), volume.bytes, volume.read_only), ("floe", 8 << 20, false));
         assert_eq!(status.write_mode, mode);
         assert_eq!(status.cache_size_bytes, 4 << 20);
         assert_eq!(status.connections, 1);

@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod limits;
 mod listener;
+mod metrics;
 pub mod nbd;
 pub mod server;
 mod session;

@@ -16,7 +16,7 @@ mod token;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use floe_block::{Answer, Driver, Fault, Kind, Request, VolumeId};
 use floe_device::{Ring, Slice, SocketCompletion, SocketOutcome, Sockets};
@@ -28,7 +28,7 @@ use crate::nbd::error::{ErrorCode, NbdError};
 use crate::nbd::export::Exports;
 use crate::nbd::transmission::{Command, Request as NbdRequest};
 use crate::session::{Common, Session, SessionError, Want};
-use crate::status::{Latencies, ServerFacts, Status};
+use crate::status::{Facts, Operation, Report, Snapshot, Tally, VolumeFacts};
 use crate::uri::Uri;
 use admin_side::AdminSession;
 pub use bound::Bound;
@@ -94,12 +94,10 @@ pub struct Server {
     crowded: bool,
     /// When to look for clients that are late, if any can be.
     watch_at: Option<Instant>,
-    /// Requests that never came to the cache.
-    refused: u64,
     clean_at: Instant,
     begun: Instant,
-    reads: Latencies,
-    writes: Latencies,
+    started: SystemTime,
+    tally: Tally,
     last_flush: Result<(), Fault>,
 }
 
@@ -165,6 +163,7 @@ impl Server {
                 let received = self.sessions[index].received(bytes, Instant::now());
                 if let Err(error) = received {
                     tracing::warn!(client = index, %error, "client hung up");
+                    self.tally.clients_hung_up_on += 1;
                 }
                 self.touched.push(index);
             }
@@ -224,6 +223,7 @@ impl Server {
                     "no more connections are taken until some end"
                 );
             }
+            self.tally.connections_refused += 1;
             return; // closes it
         }
         self.crowded = false;
@@ -236,6 +236,7 @@ impl Server {
         let (exports, common) = (&self.exports, &self.common);
         let index = self.sessions.insert_with(|key| Session::new(key, socket, exports, common, now));
         self.watch_at.get_or_insert(now + WATCH_INTERVAL);
+        self.tally.connections_taken += 1;
         tracing::debug!(client = index, "connected");
         self.touched.push(index);
     }
@@ -277,16 +278,18 @@ impl Server {
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
                     tracing::warn!(client = index, %error, "client cannot be trusted");
+                    self.tally.clients_hung_up_on += 1;
                     break; // it is told so
                 }
                 Err(error) => {
                     tracing::warn!(client = index, %error, "client broke the protocol");
+                    self.tally.clients_hung_up_on += 1;
                     self.break_off(index);
                     break;
                 }
             }
         }
-        self.refused += self.sessions[index].take_refused();
+        self.tally.requests_refused += self.sessions[index].take_refused();
         if self.common.budget.is_waited_for() {
             self.watch_at.get_or_insert(now + WATCH_INTERVAL);
         }
@@ -322,11 +325,18 @@ impl Server {
             Command::WriteZeroes if request.only_if_fast() => {
                 // Nobody knows what the backing device does with zeroes.
                 let slow = NbdError::new(ErrorCode::NotSupported, "zeroing may be as slow as writing");
+                self.note(index, &request, Duration::ZERO, false);
                 self.sessions[index].reply(&request, Err(slow));
             }
             // A hint, and a question, that the cache does not take yet: nothing is fetched, and all counts as data.
-            Command::Cache => self.sessions[index].reply(&request, Ok(None)),
-            Command::BlockStatus => self.sessions[index].reply_extents(&request, &[]),
+            Command::Cache => {
+                self.note(index, &request, Duration::ZERO, true);
+                self.sessions[index].reply(&request, Ok(None));
+            }
+            Command::BlockStatus => {
+                self.note(index, &request, Duration::ZERO, true);
+                self.sessions[index].reply_extents(&request, &[]);
+            }
             Command::Flush => self.submit(index, request, Kind::Flush, None, None),
             Command::Trim => self.submit(index, request, Kind::Trim, None, None),
             Command::WriteZeroes => {
@@ -378,11 +388,7 @@ impl Server {
         let origin = self.origins[answer.request.0 as usize].take();
         match origin.expect("an answer belongs to a request under way") {
             Origin::Session { index, request, payload, begun } => {
-                match request.command {
-                    Command::Read => self.reads.record(begun.elapsed()),
-                    Command::Write => self.writes.record(begun.elapsed()),
-                    _ => {}
-                }
+                self.note(index, &request, begun.elapsed(), answer.result.is_ok());
                 let result = answer.result.map(|()| payload).map_err(nbd_error);
                 self.sessions[index].reply(&request, result);
                 self.touched.push(index);
@@ -393,6 +399,14 @@ impl Server {
                 self.phase = Phase::Telling;
                 self.tell_stopped();
             }
+        }
+    }
+
+    /// Counts an answer to a client.
+    fn note(&mut self, index: u32, request: &NbdRequest, latency: Duration, well: bool) {
+        let volume = self.sessions[index].export().map(|export| VolumeId(export.volume));
+        if let (Some(volume), Some(operation)) = (volume, Operation::of(request.command)) {
+            self.tally.answered(volume, operation, u64::from(request.length), latency, well);
         }
     }
 
@@ -461,6 +475,7 @@ impl Server {
             again |= self.sessions[index].is_in_handshake();
             if let Some(overdue) = self.sessions[index].overdue(now) {
                 tracing::warn!(client = index, reason = %overdue, "client is too slow");
+                self.tally.clients_hung_up_on += 1;
                 self.break_off(index);
             }
         }
@@ -483,21 +498,38 @@ impl Server {
         self.phase == Phase::Telling && self.admin_sessions.is_empty()
     }
 
-    fn status(&self) -> Status {
-        let facts = ServerFacts {
-            volume: &self.config.volume,
-            volume_bytes: self.exports.iter().next().map_or(0, |export| export.size_bytes),
+    /// All there is to know at this moment.
+    fn report(&self) -> Report {
+        let volumes = self.exports.iter().map(|export| VolumeFacts {
+            id: VolumeId(export.volume),
+            name: export.name.clone(),
+            bytes: export.size_bytes,
+            read_only: export.read_only,
+        });
+        let facts = Facts {
+            volumes: volumes.collect(),
             mode: self.driver.cache().mode(),
+            started: self.started,
             uptime: self.begun.elapsed(),
-            connections: self.sessions.len() as u64,
             cache_size_bytes: self.config.cache_bytes,
-            device_errors: self.driver.device_errors(),
-            refused: self.refused,
-            spun: self.driver.spun(),
-            reads: &self.reads,
-            writes: &self.writes,
         };
-        Status::new(&self.driver.stats(), &facts)
+        Report::new(facts, vec![self.snapshot()])
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let (cache_errors, backing_errors) = self.driver.device_errors();
+        let mut snapshot = Snapshot {
+            tally: self.tally.clone(),
+            stats: self.driver.stats(),
+            cache_errors,
+            backing_errors,
+            spun: self.driver.spun(),
+            ..Snapshot::default()
+        };
+        for index in self.sessions.indices() {
+            snapshot.connected(self.sessions[index].export().map(|export| VolumeId(export.volume)));
+        }
+        snapshot
     }
 }
 

@@ -1,32 +1,13 @@
-//! What a server tells about itself.
+//! What a server tells about itself: to people and programs as JSON, to Prometheus as `metrics`.
 
-use std::time::Duration;
+mod tally;
 
-use floe_block::{Stats, WriteMode};
-use hdrhistogram::Histogram;
+use std::time::{Duration, SystemTime};
+
+use floe_block::{VolumeId, WriteMode};
 use serde::{Deserialize, Serialize};
 
-/// Longest latency kept apart, in nanoseconds: a minute.
-const LONGEST_NS: u64 = 60_000_000_000;
-
-/// Latencies of requests, from the arrival of the whole request to its reply being queued.
-#[derive(Debug)]
-pub(crate) struct Latencies(Histogram<u64>);
-
-impl Latencies {
-    pub(crate) fn new() -> Self {
-        Self(Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("the bounds are in order"))
-    }
-
-    pub(crate) fn record(&mut self, latency: Duration) {
-        self.0.saturating_record(latency.as_nanos() as u64);
-    }
-
-    fn summary(&self) -> Latency {
-        let us = |quantile| self.0.value_at_quantile(quantile) as f64 / 1000.0;
-        Latency { mean_us: self.0.mean() / 1000.0, p50_us: us(0.5), p99_us: us(0.99), p999_us: us(0.999) }
-    }
-}
+pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
 
 /// Latencies in microseconds, 0 when there was no request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -50,13 +31,45 @@ pub struct BlockCount {
     pub blocks: u64,
 }
 
+/// One volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Clients may not write to it.
+    pub read_only: bool,
+    /// Clients connected to it now.
+    pub connections: u64,
+    /// Requests answered.
+    pub requests: u64,
+}
+
+/// One thread that serves.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadStatus {
+    /// Clients connected to it now.
+    pub connections: u64,
+    /// Requests it has answered.
+    pub requests: u64,
+    /// Bytes of valid data in its part of the cache.
+    pub valid_bytes: u64,
+    /// Bytes in its part of the cache that the backing devices do not have yet.
+    pub dirty_bytes: u64,
+}
+
 /// Everything `floe status` prints.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Name of the volume.
-    pub volume: String,
-    /// Size of the volume.
-    pub volume_bytes: u64,
+    /// The volumes, the default one first.
+    pub volumes: Vec<VolumeStatus>,
+    /// The threads that serve.
+    pub threads: Vec<ThreadStatus>,
+    /// The cache device, or a part of it, has failed and been given up: what was cached there is passed through.
+    pub degraded: bool,
+    /// Bytes of reads and writes that went past the cache for that reason.
+    pub bypassed_bytes: u64,
     /// `through`, `around`, `back` or `pass`.
     pub write_mode: String,
     /// Time since the start.
@@ -121,32 +134,72 @@ pub struct Status {
     pub write_latency: Latency,
 }
 
-/// What the server adds to the cache's own counters.
-pub(crate) struct ServerFacts<'a> {
-    pub(crate) volume: &'a str,
-    pub(crate) volume_bytes: u64,
-    pub(crate) mode: WriteMode,
-    pub(crate) uptime: Duration,
-    pub(crate) connections: u64,
-    pub(crate) cache_size_bytes: u64,
-    pub(crate) device_errors: (u64, u64),
-    /// Requests that never came to the cache.
-    pub(crate) refused: u64,
-    pub(crate) spun: Duration,
-    pub(crate) reads: &'a Latencies,
-    pub(crate) writes: &'a Latencies,
+/// A volume as all threads know it.
+#[derive(Debug, Clone)]
+pub(crate) struct VolumeFacts {
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) read_only: bool,
 }
 
-impl Status {
-    pub(crate) fn new(stats: &Stats, facts: &ServerFacts<'_>) -> Self {
+/// What all threads know alike.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    /// The default one first.
+    pub(crate) volumes: Vec<VolumeFacts>,
+    pub(crate) mode: WriteMode,
+    pub(crate) started: SystemTime,
+    pub(crate) uptime: Duration,
+    pub(crate) cache_size_bytes: u64,
+}
+
+/// Everything known about a server at a moment: what [`Status`] and metrics are made from.
+pub(crate) struct Report {
+    pub(crate) facts: Facts,
+    /// What each thread handed in.
+    pub(crate) threads: Vec<Snapshot>,
+    /// All of it together.
+    pub(crate) sum: Snapshot,
+}
+
+impl Report {
+    pub(crate) fn new(facts: Facts, threads: Vec<Snapshot>) -> Self {
+        let mut sum = Snapshot::default();
+        threads.iter().for_each(|thread| sum += thread);
+        Self { facts, threads, sum }
+    }
+
+    /// Clients connected to a volume.
+    pub(crate) fn connections(&self, volume: VolumeId) -> u64 {
+        self.sum.connections.get(usize::from(volume.0)).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn status(&self) -> Status {
         let ratio = |hits: u64, all: u64| if all == 0 { 0.0 } else { hits as f64 / all as f64 };
+        let Snapshot { tally, stats, .. } = &self.sum;
         let (requests, counters) = (&stats.requests, &stats.counters);
-        Self {
-            volume: facts.volume.to_owned(),
-            volume_bytes: facts.volume_bytes,
-            write_mode: facts.mode.to_string(),
-            uptime_seconds: facts.uptime.as_secs_f64(),
-            connections: facts.connections,
+        let volume = |facts: &VolumeFacts| VolumeStatus {
+            name: facts.name.clone(),
+            bytes: facts.bytes,
+            read_only: facts.read_only,
+            connections: self.connections(facts.id),
+            requests: tally.volume(facts.id).answered.iter().map(|answered| answered.requests).sum(),
+        };
+        let thread = |snapshot: &Snapshot| ThreadStatus {
+            connections: snapshot.clients(),
+            requests: snapshot.tally.requests(),
+            valid_bytes: snapshot.stats.valid_bytes,
+            dirty_bytes: snapshot.stats.dirty_bytes,
+        };
+        Status {
+            volumes: self.facts.volumes.iter().map(volume).collect(),
+            threads: self.threads.iter().map(thread).collect(),
+            degraded: stats.degraded_shards > 0,
+            bypassed_bytes: counters.bypassed_bytes,
+            write_mode: self.facts.mode.to_string(),
+            uptime_seconds: self.facts.uptime.as_secs_f64(),
+            connections: self.sum.clients(),
             read_requests: requests.reads,
             read_hits: requests.read_hits,
             read_hit_ratio: ratio(requests.read_hits, requests.reads),
@@ -157,7 +210,7 @@ impl Status {
             write_bytes: requests.write_bytes,
             flush_requests: requests.flushes,
             trim_requests: requests.trims,
-            errors: requests.errors + facts.refused,
+            errors: requests.errors + tally.requests_refused,
             blocks_replaced: counters.blocks_replaced,
             groups_emptied: counters.groups_emptied,
             joined_reads: counters.joined_reads,
@@ -165,9 +218,9 @@ impl Status {
             backing_write_bytes: counters.backing_write_bytes,
             cache_read_bytes: counters.cache_read_bytes,
             cache_write_bytes: counters.cache_write_bytes,
-            cache_errors: facts.device_errors.0,
-            backing_errors: facts.device_errors.1,
-            cache_size_bytes: facts.cache_size_bytes,
+            cache_errors: self.sum.cache_errors,
+            backing_errors: self.sum.backing_errors,
+            cache_size_bytes: self.facts.cache_size_bytes,
             valid_bytes: stats.valid_bytes,
             dirty_bytes: stats.dirty_bytes,
             metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
@@ -176,9 +229,9 @@ impl Status {
                 .iter()
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
-            spun_seconds: facts.spun.as_secs_f64(),
-            read_latency: facts.reads.summary(),
-            write_latency: facts.writes.summary(),
+            spun_seconds: self.sum.spun.as_secs_f64(),
+            read_latency: tally.latencies(Operation::Read).summary(),
+            write_latency: tally.latencies(Operation::Write).summary(),
         }
     }
 }

@@ -195,7 +195,7 @@ fn tcp_address(authority: &str) -> Result<Address, Problem> {
 }
 
 /// Undoes percent-encoding.
-fn decode(text: &str) -> Result<Vec<u8>, Problem> {
+pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Problem> {
     let bad = || Problem::Encoding(text.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -213,7 +213,7 @@ fn decode(text: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// Percent-encodes all but what is plain text in every part of a URI, and slashes.
-fn encode(bytes: &[u8]) -> String {
+pub(crate) fn encode(bytes: &[u8]) -> String {
     use fmt::Write as _;
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {

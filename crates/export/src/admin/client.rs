@@ -1,9 +1,13 @@
-//! Asks a running server, blocking: what `floe status`, `floe flush` and `floe stop` do.
+//! Asks a running server, blocking: what `floe status`, `floe volume` and their like do.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 
-use crate::status::Status;
+use serde::Deserialize;
+
+use super::{NewVolume, Resize};
+use crate::status::{Status, VolumeStatus};
+use crate::uri;
 
 /// Why a server could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +26,17 @@ pub enum AdminError {
         /// The address.
         address: String,
     },
+    /// What was asked for makes no sense, or does not fit what is there.
+    #[error("the server on {address} refuses: {problem}")]
+    Refused {
+        /// The address.
+        address: String,
+        /// What it said.
+        problem: String,
+    },
     /// The server could not do it.
     #[error("the server on {address} answers: {problem}")]
-    Refused {
+    Failed {
         /// The address.
         address: String,
         /// What it said.
@@ -37,16 +49,31 @@ pub enum AdminError {
 /// # Errors
 /// When no server answers, or not as expected.
 pub fn status(address: &str) -> Result<Status, AdminError> {
-    let body = ask(address, "GET", "/status")?;
-    serde_json::from_str(&body).map_err(|_| AdminError::Strange { address: address.to_owned() })
+    understood(address, &ask(address, "GET", "/status", "")?)
 }
 
-/// Waits until everything written so far is on the backing device.
+/// The server's metrics, in Prometheus' text format.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn metrics(address: &str) -> Result<String, AdminError> {
+    ask(address, "GET", "/metrics", "")
+}
+
+/// `ok`, or `degraded` when clients are served past a cache device that failed.
+///
+/// # Errors
+/// When no server answers, or it is about to end.
+pub fn health(address: &str) -> Result<String, AdminError> {
+    ask(address, "GET", "/healthz", "").map(|word| word.trim().to_owned())
+}
+
+/// Waits until everything written so far is on the backing devices.
 ///
 /// # Errors
 /// When no server answers, or it could not.
 pub fn flush(address: &str) -> Result<(), AdminError> {
-    ask(address, "POST", "/flush").map(drop)
+    ask(address, "POST", "/flush", "").map(drop)
 }
 
 /// Tells the server to flush and end, and waits until it has flushed.
@@ -54,22 +81,78 @@ pub fn flush(address: &str) -> Result<(), AdminError> {
 /// # Errors
 /// When no server answers, or it leaves dirty data behind.
 pub fn stop(address: &str) -> Result<(), AdminError> {
-    ask(address, "POST", "/stop").map(drop)
+    ask(address, "POST", "/stop", "").map(drop)
 }
 
-fn ask(address: &str, method: &str, path: &str) -> Result<String, AdminError> {
+/// Tells the server to use a cache device again that it has given up.
+///
+/// # Errors
+/// When no server answers, or the device still fails.
+pub fn restore(address: &str) -> Result<(), AdminError> {
+    ask(address, "POST", "/cache/restore", "").map(drop)
+}
+
+/// The volumes served, the default one first.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn volumes(address: &str) -> Result<Vec<VolumeStatus>, AdminError> {
+    understood(address, &ask(address, "GET", "/volumes", "")?)
+}
+
+/// Adds a volume; gives it as it is served.
+///
+/// # Errors
+/// When no server answers, or the volume cannot be added.
+pub fn add_volume(address: &str, volume: &NewVolume) -> Result<VolumeStatus, AdminError> {
+    let body = serde_json::to_string(volume).expect("a volume is plain data");
+    understood(address, &ask(address, "POST", "/volumes", &body)?)
+}
+
+/// Takes a volume away; what was written to it is on its backing device then.
+///
+/// # Errors
+/// When no server answers, or the volume cannot be removed.
+pub fn remove_volume(address: &str, name: &str) -> Result<(), AdminError> {
+    ask(address, "DELETE", &path_of(name), "").map(drop)
+}
+
+/// Gives a volume another size, or with an empty [`Resize`] the one its backing device has by now; tells the volume as it
+/// is served.
+///
+/// # Errors
+/// When no server answers, or the volume cannot have that size.
+pub fn resize_volume(address: &str, name: &str, resize: &Resize) -> Result<VolumeStatus, AdminError> {
+    let body = serde_json::to_string(resize).expect("a size is plain data");
+    understood(address, &ask(address, "POST", &format!("{}/resize", path_of(name)), &body)?)
+}
+
+fn path_of(name: &str) -> String {
+    format!("/volumes/{}", uri::encode(name.as_bytes()).replace('/', "%2F"))
+}
+
+fn understood<T: for<'a> Deserialize<'a>>(address: &str, body: &str) -> Result<T, AdminError> {
+    serde_json::from_str(body).map_err(|_| AdminError::Strange { address: address.to_owned() })
+}
+
+fn ask(address: &str, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
     let unreachable = |source| AdminError::Unreachable { address: address.to_owned(), source };
     let strange = || AdminError::Strange { address: address.to_owned() };
     let mut stream = TcpStream::connect(address).map_err(unreachable)?;
-    let request = format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
+    let length = body.len();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
     let mut answer = Vec::new();
     let talked = stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_end(&mut answer));
     talked.map_err(unreachable)?;
     let answer = String::from_utf8(answer).map_err(|_| strange())?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;
-    match head.split(' ').nth(1) {
-        Some("200") => Ok(body.to_owned()),
-        Some(_) => Err(AdminError::Refused { address: address.to_owned(), problem: body.trim().to_owned() }),
+    let problem = || body.trim().to_owned();
+    let address = address.to_owned();
+    match head.split(' ').nth(1).and_then(|code| code.bytes().next()) {
+        Some(b'2') => Ok(body.to_owned()),
+        Some(b'4') => Err(AdminError::Refused { address, problem: problem() }),
+        Some(_) => Err(AdminError::Failed { address, problem: problem() }),
         None => Err(strange()),
     }
 }

@@ -8,7 +8,8 @@ use floe_device::{Buffer, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
 use super::{Origin, Phase, Server, Token};
-use crate::admin::{Command, Conversation, Heard, answer};
+use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
+use crate::metrics;
 
 /// What is received at once.
 const RECEIVE_BYTES: usize = 4096;
@@ -59,46 +60,65 @@ impl Server {
         match heard {
             Heard::More => self.listen_to_admin(index),
             Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
-            Heard::Command(Command::Health) => self.tell_admin(index, &answer(Command::Health, Ok("ok\n"))),
-            Heard::Command(Command::Status) => {
-                let body = serde_json::to_string(&self.status()).expect("a status is plain data");
-                self.tell_admin(index, &answer(Command::Status, Ok(&body)));
-            }
-            Heard::Command(Command::Flush) => self.flush_for(Origin::AdminFlush { index }),
-            Heard::Command(Command::Stop) => {
-                self.admin_sessions[index].stopping = true;
-                match self.phase {
-                    Phase::Serving => self.begin_end(),
-                    Phase::Telling => self.tell_stopped(),
-                    Phase::Finishing { .. } | Phase::Flushing => {}
-                }
-            }
+            Heard::Command(command) => self.obey(index, command),
         }
     }
 
+    fn obey(&mut self, index: u32, command: Command) {
+        let reply = match command {
+            Command::Health if self.phase != Phase::Serving => Reply::trouble(Trouble::Ending, "ending"),
+            Command::Health if self.driver.stats().degraded_shards > 0 => Reply::Done("degraded"),
+            Command::Health => Reply::Done("ok"),
+            Command::Status => Reply::json(&self.report().status()),
+            Command::Metrics => Reply::Metrics(metrics::render(&self.report())),
+            Command::ListVolumes => Reply::json(&self.report().status().volumes),
+            Command::Flush => return self.flush_for(Origin::AdminFlush { index }),
+            Command::Stop => {
+                self.admin_sessions[index].stopping = true;
+                return match self.phase {
+                    Phase::Serving => self.begin_end(),
+                    Phase::Telling => self.tell_stopped(),
+                    Phase::Finishing { .. } | Phase::Flushing => {}
+                };
+            }
+            Command::RestoreCache
+            | Command::AddVolume { .. }
+            | Command::RemoveVolume { .. }
+            | Command::ResizeVolume { .. } => {
+                Reply::trouble(Trouble::NotYet, "this server cannot do that yet")
+            }
+        };
+        self.tell_admin(index, &reply);
+    }
+
     pub(super) fn tell_flushed(&mut self, index: u32, result: Result<(), Fault>) {
-        let problem = result.map_err(|fault| fault.to_string());
-        let told = answer(Command::Flush, problem.as_ref().map(|()| "flushed\n").map_err(String::as_str));
-        self.tell_admin(index, &told);
+        let reply = match result {
+            Ok(()) => Reply::Done("flushed"),
+            Err(fault) => Reply::trouble(Trouble::Failed, fault.to_string()),
+        };
+        self.tell_admin(index, &reply);
     }
 
     /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for nothing yet.
     pub(super) fn tell_stopped(&mut self) {
-        let problem = self.last_flush.map_err(|fault| format!("the last flush failed: {fault}"));
-        let told = answer(Command::Stop, problem.as_ref().map(|()| "stopped\n").map_err(String::as_str));
+        let reply = match self.last_flush {
+            Ok(()) => Reply::Done("stopped"),
+            Err(fault) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {fault}")),
+        };
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];
             if std::mem::take(&mut session.stopping) {
-                self.tell_admin(index, &told);
+                self.tell_admin(index, &reply);
             } else if session.listening {
                 let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
             }
         }
     }
 
-    fn tell_admin(&mut self, index: u32, answer: &[u8]) {
+    fn tell_admin(&mut self, index: u32, reply: &Reply) {
+        let answer = reply.encode();
         let buffer = self.common.pool.allocate(answer.len()).slice(0..answer.len());
-        buffer.copy_from(answer);
+        buffer.copy_from(&answer);
         let socket = Rc::clone(&self.admin_sessions[index].socket);
         self.sockets.send(Token::SendAdmin(index).encode(), &socket, vec![buffer]);
     }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use floe_block::Driver;
 use floe_device::{Pool, Ring, Sockets};
@@ -12,7 +12,7 @@ use super::{Phase, ServeError, Server, ServerConfig, Slots};
 use crate::listener::Listener;
 use crate::nbd::export::{Export, Exports};
 use crate::session::{Budget, Common};
-use crate::status::Latencies;
+use crate::status::Tally;
 
 /// Addresses that are bound, before there are devices to serve: a server that cannot listen shall not create files.
 pub struct Bound {
@@ -80,11 +80,10 @@ impl Bound {
             refusing: false,
             crowded: false,
             watch_at: None,
-            refused: 0,
             clean_at: now + config.flush_interval,
             begun: now,
-            reads: Latencies::new(),
-            writes: Latencies::new(),
+            started: SystemTime::now(),
+            tally: Tally::default(),
             last_flush: Ok(()),
             config,
         })

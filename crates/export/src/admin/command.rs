@@ -1,0 +1,113 @@
+//! What an admin client can ask for: a method, a path, and for some a body.
+
+use floe_device::Spec;
+use serde::{Deserialize, Serialize};
+
+use super::reply::{Reply, Trouble};
+use crate::uri;
+
+/// What an admin client asks for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Command {
+    Status,
+    Metrics,
+    Health,
+    Flush,
+    Stop,
+    /// Use a cache device again that was given up.
+    RestoreCache,
+    ListVolumes,
+    AddVolume {
+        volume: NewVolume,
+        /// What its `backing` says.
+        backing: Spec,
+    },
+    RemoveVolume {
+        name: String,
+    },
+    ResizeVolume {
+        name: String,
+        /// `None`: the size the backing device has by now.
+        size_bytes: Option<u64>,
+    },
+}
+
+/// A volume to be added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// The name clients ask for.
+    pub name: String,
+    /// The backing device, as on the command line.
+    pub backing: String,
+    /// Refuse clients' writes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// For people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+/// A volume's new size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resize {
+    /// In bytes; without it, the size the backing device has by now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+}
+
+impl Command {
+    /// Understands a request whose body has arrived.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    pub(super) fn understand(method: &str, target: &str, body: &[u8]) -> Result<Self, Reply> {
+        let path = target.split('?').next().unwrap_or_default();
+        let names: Vec<&str> = path.split('/').skip(1).collect();
+        let (wanted, command) = match names.as_slice() {
+            ["status"] => ("GET", Ok(Self::Status)),
+            ["metrics"] => ("GET", Ok(Self::Metrics)),
+            ["healthz"] => ("GET", Ok(Self::Health)),
+            ["flush"] => ("POST", Ok(Self::Flush)),
+            ["stop"] => ("POST", Ok(Self::Stop)),
+            ["cache", "restore"] => ("POST", Ok(Self::RestoreCache)),
+            ["volumes"] if method == "POST" => ("POST", Self::add(body)),
+            ["volumes"] => ("GET", Ok(Self::ListVolumes)),
+            ["volumes", name] => ("DELETE", named(name).map(|name| Self::RemoveVolume { name })),
+            ["volumes", name, "resize"] => ("POST", named(name).and_then(|name| Self::resize(name, body))),
+            _ => return Err(Reply::trouble(Trouble::NotFound, format!("there is no {path} here"))),
+        };
+        if method != wanted {
+            return Err(Reply::WrongMethod(wanted));
+        }
+        command
+    }
+
+    fn add(body: &[u8]) -> Result<Self, Reply> {
+        let volume: NewVolume = json(body)?;
+        if volume.name.is_empty() {
+            return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
+        }
+        let backing = volume.backing.parse();
+        let backing = backing.map_err(|error| Reply::trouble(Trouble::Input, format!("backing: {error}")))?;
+        Ok(Self::AddVolume { volume, backing })
+    }
+
+    fn resize(name: String, body: &[u8]) -> Result<Self, Reply> {
+        let Resize { size_bytes } = if body.is_empty() { Resize::default() } else { json(body)? };
+        Ok(Self::ResizeVolume { name, size_bytes })
+    }
+}
+
+fn json<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Reply> {
+    serde_json::from_slice(body)
+        .map_err(|error| Reply::trouble(Trouble::Input, format!("the body is not as expected: {error}")))
+}
+
+/// A volume's name as it stands in a path.
+fn named(text: &str) -> Result<String, Reply> {
+    let bytes = uri::decode(text).ok();
+    let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
+    name.ok_or_else(|| Reply::trouble(Trouble::Input, format!("{text:?} is no volume's name")))
+}

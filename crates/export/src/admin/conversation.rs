@@ -1,0 +1,188 @@
+//! The server's side of one admin connection: bytes in until they are one request, of bounded length.
+
+use httparse::Status as Parsed;
+
+use super::command::Command;
+use super::reply::{Reply, Trouble};
+
+/// Longest request head that is read; ours are a few dozen bytes.
+const HEAD_MAX_BYTES: usize = 8 << 10;
+
+/// Most header lines of a request.
+const HEADERS_MAX: usize = 64;
+
+/// Longest body; a name and the paths of a few devices are the most there is to say.
+const BODY_MAX_BYTES: usize = 64 << 10;
+
+/// What to do with a connection after it has sent something.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Heard {
+    /// The request is not complete.
+    More,
+    /// Carry it out and answer.
+    Command(Command),
+    /// Answer this and hang up.
+    Refusal(Reply),
+}
+
+/// One admin connection.
+#[derive(Debug, Default)]
+pub(crate) struct Conversation {
+    received: Vec<u8>,
+}
+
+impl Conversation {
+    /// Takes in what was received.
+    pub(crate) fn hear(&mut self, bytes: &[u8]) -> Heard {
+        self.received.extend_from_slice(bytes);
+        match self.understand() {
+            Ok(Some(command)) => Heard::Command(command),
+            Ok(None) => Heard::More,
+            Err(refusal) => Heard::Refusal(refusal),
+        }
+    }
+
+    fn understand(&self) -> Result<Option<Command>, Reply> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let head_bytes = match request.parse(&self.received) {
+            Ok(Parsed::Complete(bytes)) if bytes <= HEAD_MAX_BYTES => bytes,
+            Ok(Parsed::Partial) if self.received.len() < HEAD_MAX_BYTES => return Ok(None),
+            Ok(_) => return Err(Reply::trouble(Trouble::HeadTooLong, "the request's head is too long")),
+            Err(httparse::Error::TooManyHeaders) => {
+                return Err(Reply::trouble(Trouble::HeadTooLong, "the request has too many headers"));
+            }
+            Err(error) => return Err(Reply::trouble(Trouble::Input, format!("this is no HTTP: {error}"))),
+        };
+        let body_bytes = body_bytes(request.headers)?;
+        let Some(body) = self.received.get(head_bytes..head_bytes + body_bytes) else { return Ok(None) };
+        Command::understand(request.method.unwrap_or(""), request.path.unwrap_or(""), body).map(Some)
+    }
+}
+
+/// How long the body is.
+fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
+    let all = |name: &'static str| {
+        headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+    };
+    if all("Transfer-Encoding").next().is_some() {
+        return Err(Reply::trouble(Trouble::NoLength, "a body must come with its Content-Length"));
+    }
+    let mut lengths = all("Content-Length");
+    let Some(length) = lengths.next() else { return Ok(0) };
+    let digits =
+        std::str::from_utf8(length).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    match digits.and_then(|text| text.parse::<u64>().ok()) {
+        Some(bytes) if bytes > BODY_MAX_BYTES as u64 => {
+            Err(Reply::trouble(Trouble::TooLong, format!("a body has at most {BODY_MAX_BYTES} bytes")))
+        }
+        Some(bytes) if lengths.next().is_none() => Ok(bytes as usize),
+        _ => Err(Reply::trouble(Trouble::Input, "the Content-Length is no number, or given twice")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::NewVolume;
+
+    fn hear(request: &[u8]) -> Heard {
+        Conversation::default().hear(request)
+    }
+
+    /// The status code of a refusal.
+    fn code(request: &[u8]) -> String {
+        match hear(request) {
+            Heard::Refusal(reply) => String::from_utf8(reply.encode()).unwrap()[9..12].to_owned(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn with_body(method: &str, path: &str, body: &str) -> Vec<u8> {
+        format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    }
+
+    #[test]
+    fn a_request_may_arrive_in_pieces() {
+        let mut conversation = Conversation::default();
+        assert_eq!(conversation.hear(b"GET /sta"), Heard::More);
+        assert_eq!(conversation.hear(b"tus HTTP/1.1\r\nHost: a\r\n"), Heard::More);
+        assert_eq!(conversation.hear(b"\r\n"), Heard::Command(Command::Status));
+        let request = with_body("POST", "/volumes/a/resize", r#"{"size_bytes": 4096}"#);
+        let mut conversation = Conversation::default();
+        let (last, first) = request.split_last().unwrap();
+        first.iter().for_each(|byte| assert_eq!(conversation.hear(&[*byte]), Heard::More));
+        let resize = Command::ResizeVolume { name: "a".into(), size_bytes: Some(4096) };
+        assert_eq!(conversation.hear(&[*last]), Heard::Command(resize));
+    }
+
+    #[test]
+    fn commands_are_understood_with_their_bodies() {
+        let command = |request: &[u8]| match hear(request) {
+            Heard::Command(command) => command,
+            other => panic!("{other:?}"),
+        };
+        let plain = |line: &str| command(format!("{line} HTTP/1.1\r\n\r\n").as_bytes());
+        assert_eq!(plain("GET /metrics"), Command::Metrics);
+        assert_eq!(plain("GET /healthz?verbose"), Command::Health);
+        assert_eq!(plain("POST /cache/restore"), Command::RestoreCache);
+        assert_eq!(plain("GET /volumes"), Command::ListVolumes);
+        let name = "a/b c".to_owned();
+        assert_eq!(plain("DELETE /volumes/a%2Fb%20c"), Command::RemoveVolume { name: name.clone() });
+        assert_eq!(plain("POST /volumes/a%2fb%20c/resize"), Command::ResizeVolume { name, size_bytes: None });
+        let add = command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
+        let volume = NewVolume {
+            name: "a".into(),
+            backing: "memory:4MiB".into(),
+            read_only: false,
+            description: String::new(),
+        };
+        assert_eq!(add, Command::AddVolume { volume, backing: "memory:4MiB".parse().unwrap() });
+    }
+
+    #[test]
+    fn what_is_not_offered_is_refused_with_the_reason() {
+        assert_eq!(code(b"GET /secrets HTTP/1.1\r\n\r\n"), "404");
+        assert_eq!(code(b"GET / HTTP/1.1\r\n\r\n"), "404");
+        assert_eq!(code(b"GET /volumes/a/b/c HTTP/1.1\r\n\r\n"), "404");
+        assert_eq!(code(b"GET /flush HTTP/1.1\r\n\r\n"), "405");
+        assert_eq!(code(b"PUT /volumes HTTP/1.1\r\n\r\n"), "405");
+        assert_eq!(code(b"POST /volumes/a HTTP/1.1\r\n\r\n"), "405");
+        assert_eq!(code(b"DELETE /volumes/ HTTP/1.1\r\n\r\n"), "400");
+        assert_eq!(code(b"DELETE /volumes/%ff HTTP/1.1\r\n\r\n"), "400");
+        assert_eq!(code(b"DELETE /volumes/%4 HTTP/1.1\r\n\r\n"), "400");
+        assert_eq!(code(b"\0\0\0\0\r\n\r\n"), "400");
+    }
+
+    #[test]
+    fn bodies_that_are_not_as_expected_are_refused() {
+        for body in [
+            "",
+            "[]",
+            r#"{"name": "a"}"#,
+            r#"{"name": "", "backing": "memory:4MiB"}"#,
+            r#"{"name": "a", "backing": "disk:5"}"#,
+            r#"{"name": "a", "backing": "memory:4MiB", "colour": "red"}"#,
+            r#"{"name": "a", "backing": "memory:4MiB"} more"#,
+        ] {
+            assert_eq!(code(&with_body("POST", "/volumes", body)), "400", "{body}");
+        }
+        for body in [r#"{"size_bytes": -1}"#, r#"{"size": 1}"#, "4096"] {
+            assert_eq!(code(&with_body("POST", "/volumes/a/resize", body)), "400", "{body}");
+        }
+    }
+
+    #[test]
+    fn nothing_endless_is_read() {
+        assert_eq!(code(&[b"GET / HTTP/1.1\r\nA: ".as_slice(), &[b'a'; HEAD_MAX_BYTES]].concat()), "431");
+        assert_eq!(code(format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65)).as_bytes()), "431");
+        let length = |value: &str| {
+            code(format!("POST /volumes HTTP/1.1\r\nContent-Length: {value}\r\n\r\n").as_bytes())
+        };
+        assert_eq!(length("65537"), "413");
+        assert_eq!(length("99999999999999999999"), "400");
+        assert_eq!(length("+5"), "400");
+        assert_eq!(length("5\r\nContent-Length: 5"), "400");
+        assert_eq!(code(b"POST /volumes HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"), "411");
+    }
+}

@@ -1,0 +1,204 @@
+//! What a server tells Prometheus: the text format, version 0.0.4, rendered from a [`Report`].
+//!
+//! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on what only grows, labels instead of names that
+//! differ in a word. Source: <https://prometheus.io/docs/instrumenting/exposition_formats/> and
+//! <https://prometheus.io/docs/practices/naming/>. Client libraries keep counters of their own, shared by all threads;
+//! here each thread counts for itself, and what is written is their sum.
+
+mod page;
+mod process;
+
+use std::time::Duration;
+
+use crate::status::{Answered, Latencies, Operation, Report, Snapshot, VolumeFacts};
+use page::{Kind, Page};
+
+/// The content type of [`render`]'s text.
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Upper bounds of the latency buckets in microseconds: from a hit in memory to a disk that hangs.
+const BUCKETS_US: [u64; 19] = [
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000, 10_000_000,
+];
+
+/// All metrics of a server.
+pub(crate) fn render(report: &Report) -> String {
+    let mut page = Page::default();
+    page.family("floe_build_info", Kind::Gauge, "The version of floe; always 1.");
+    page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    page.family("floe_write_mode_info", Kind::Gauge, "When writes reach which device; always 1.");
+    page.sample("floe_write_mode_info", &[("mode", &report.facts.mode.to_string())], 1);
+    volumes(&mut page, report);
+    clients(&mut page, report);
+    latencies(&mut page, report);
+    cache(&mut page, report);
+    devices(&mut page, report);
+    threads(&mut page, report);
+    process::write(&mut page, report.facts.started);
+    page.text()
+}
+
+fn volumes(page: &mut Page, report: &Report) {
+    let mut each = |name, kind, help, value: &dyn Fn(&VolumeFacts) -> u64| {
+        page.family(name, kind, help);
+        for volume in &report.facts.volumes {
+            page.sample(name, &[("volume", &volume.name)], value(volume));
+        }
+    };
+    each("floe_volume_size_bytes", Kind::Gauge, "Size of a volume.", &|volume| volume.bytes);
+    each("floe_volume_read_only", Kind::Gauge, "1 for a volume clients cannot write to.", &|volume| {
+        u64::from(volume.read_only)
+    });
+    each("floe_volume_connections", Kind::Gauge, "Clients connected to a volume.", &|volume| {
+        report.connections(volume.id)
+    });
+    let mut requests = |name, help, which: &dyn Fn(&Answered) -> u64| {
+        page.family(name, Kind::Counter, help);
+        for volume in &report.facts.volumes {
+            let answered = report.sum.tally.volume(volume.id).answered;
+            for (operation, answered) in Operation::ALL.into_iter().zip(&answered) {
+                let labels = [("volume", volume.name.as_str()), ("operation", operation.name())];
+                page.sample(name, &labels, which(answered));
+            }
+        }
+    };
+    requests("floe_requests_total", "Requests answered, with errors or without.", &|it| it.requests);
+    requests("floe_request_errors_total", "Requests answered with an error.", &|it| it.errors);
+    requests("floe_request_bytes_total", "Bytes of requests answered without an error.", &|it| it.bytes);
+}
+
+fn clients(page: &mut Page, report: &Report) {
+    let (sum, tally) = (&report.sum, &report.sum.tally);
+    page.gauge("floe_connections", "Clients connected.", sum.clients());
+    page.counter("floe_connections_total", "Connections taken.", tally.connections_taken);
+    page.counter(
+        "floe_connections_refused_total",
+        "Connections sent away because there were too many.",
+        tally.connections_refused,
+    );
+    page.counter(
+        "floe_clients_hung_up_on_total",
+        "Clients hung up on for what they sent, or for being too slow.",
+        tally.clients_hung_up_on,
+    );
+    page.counter(
+        "floe_requests_refused_total",
+        "Requests that were refused before they came to the cache.",
+        tally.requests_refused,
+    );
+}
+
+fn latencies(page: &mut Page, report: &Report) {
+    let name = "floe_request_duration_seconds";
+    page.family(name, Kind::Histogram, "From the arrival of a whole request to its reply being queued.");
+    for operation in Operation::ALL {
+        histogram(page, name, operation.name(), report.sum.tally.latencies(operation));
+    }
+}
+
+fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies) {
+    let bucket = format!("{name}_bucket");
+    for us in BUCKETS_US {
+        let bound = Duration::from_micros(us);
+        let labels = [("operation", operation), ("le", &bound.as_secs_f64().to_string())];
+        page.sample(&bucket, &labels, latencies.within(bound));
+    }
+    page.sample(&bucket, &[("operation", operation), ("le", "+Inf")], latencies.count());
+    let labels = [("operation", operation)];
+    page.sample(&format!("{name}_sum"), &labels, latencies.sum().as_secs_f64());
+    page.sample(&format!("{name}_count"), &labels, latencies.count());
+}
+
+fn cache(page: &mut Page, report: &Report) {
+    let stats = &report.sum.stats;
+    let (requests, counters) = (&stats.requests, &stats.counters);
+    let name = "floe_cache_requests_total";
+    page.family(name, Kind::Counter, "Reads and writes by whether all of their blocks were cached.");
+    for (operation, hits, all) in
+        [("read", requests.read_hits, requests.reads), ("write", requests.write_hits, requests.writes)]
+    {
+        page.sample(name, &[("operation", operation), ("result", "hit")], hits);
+        page.sample(name, &[("operation", operation), ("result", "miss")], all - hits);
+    }
+    page.gauge("floe_cache_size_bytes", "Bytes the cache may hold.", report.facts.cache_size_bytes);
+    page.gauge("floe_cache_valid_bytes", "Bytes of valid data in the cache.", stats.valid_bytes);
+    page.gauge("floe_cache_dirty_bytes", "Bytes the backing devices do not have yet.", stats.dirty_bytes);
+    page.gauge(
+        "floe_cache_metadata_bytes",
+        "Memory for blocks, groups and bits.",
+        stats.block_metadata_bytes + stats.sector_metadata_bytes,
+    );
+    let name = "floe_cache_blocks";
+    page.family(name, Kind::Gauge, "Blocks in the cache, by their size in bytes.");
+    for (block_bytes, blocks) in &stats.blocks {
+        page.sample(name, &[("block_bytes", &block_bytes.to_string())], *blocks);
+    }
+    let name = "floe_cache_blocks_allocated_total";
+    page.family(name, Kind::Counter, "Blocks made, by their size in bytes.");
+    for ((block_bytes, _), blocks) in stats.blocks.iter().zip(counters.blocks_allocated) {
+        page.sample(name, &[("block_bytes", &block_bytes.to_string())], blocks);
+    }
+    page.counter(
+        "floe_cache_blocks_replaced_total",
+        "Blocks whose place was given to another block of the same size.",
+        counters.blocks_replaced,
+    );
+    page.counter("floe_cache_groups_emptied_total", "Groups emptied to make room.", counters.groups_emptied);
+    page.counter(
+        "floe_cache_joined_reads_total",
+        "Reads served from another client's fetch or write.",
+        counters.joined_reads,
+    );
+    page.gauge(
+        "floe_degraded",
+        "1 when the cache device, or a part of it, has failed and been given up.",
+        u64::from(stats.degraded_shards > 0),
+    );
+    page.counter(
+        "floe_cache_bypassed_bytes_total",
+        "Bytes of reads and writes that went past the cache because its device had been given up.",
+        counters.bypassed_bytes,
+    );
+}
+
+fn devices(page: &mut Page, report: &Report) {
+    let counters = &report.sum.stats.counters;
+    let name = "floe_device_bytes_total";
+    page.family(name, Kind::Counter, "Bytes read from and written to devices.");
+    for (device, direction, bytes) in [
+        ("backing", "read", counters.backing_read_bytes),
+        ("backing", "write", counters.backing_write_bytes),
+        ("cache", "read", counters.cache_read_bytes),
+        ("cache", "write", counters.cache_write_bytes),
+    ] {
+        page.sample(name, &[("device", device), ("direction", direction)], bytes);
+    }
+    let name = "floe_device_errors_total";
+    page.family(name, Kind::Counter, "Failed operations of devices.");
+    page.sample(name, &[("device", "backing")], report.sum.backing_errors);
+    page.sample(name, &[("device", "cache")], report.sum.cache_errors);
+}
+
+fn threads(page: &mut Page, report: &Report) {
+    page.gauge("floe_threads", "Threads that serve.", report.threads.len() as u64);
+    for (name, kind, help, value) in [
+        (
+            "floe_thread_connections",
+            Kind::Gauge,
+            "Clients connected to a thread.",
+            (|thread| thread.clients()) as fn(&Snapshot) -> u64,
+        ),
+        ("floe_thread_requests_total", Kind::Counter, "Requests answered by a thread.", |thread| {
+            thread.tally.requests()
+        }),
+    ] {
+        page.family(name, kind, help);
+        for (number, thread) in report.threads.iter().enumerate() {
+            page.sample(name, &[("thread", &number.to_string())], value(thread));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::SystemTime;
+
+use floe_block::{Requests, Stats, VolumeId, WriteMode};
+
+use super::*;
+use crate::status::{Facts, Snapshot};
+
+/// A page read as strictly as Prometheus does: families with help and type first, each name once, no sample twice.
+struct Read {
+    types: HashMap<String, String>,
+    /// By name and labels as written.
+    samples: BTreeMap<(String, String), f64>,
+}
+
+impl Read {
+    fn page(text: &str) -> Self {
+        let (mut types, mut samples, mut helped) = (HashMap::new(), BTreeMap::new(), HashSet::new());
+        let mut family = String::new();
+        assert!(text.ends_with('\n'));
+        for line in text.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, help) = help.split_once(' ').unwrap();
+                assert!(helped.insert(name.to_owned()), "{name} has help twice");
+                assert!(!help.is_empty());
+                continue;
+            }
+            if let Some(kind) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = kind.split_once(' ').unwrap();
+                assert!(helped.contains(name) && !types.contains_key(name), "{line}");
+                assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+                family = name.to_owned();
+                types.insert(name.to_owned(), kind.to_owned());
+                continue;
+            }
+            let (name_and_labels, value) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = name_and_labels.split_once('{').unwrap_or((name_and_labels, "}"));
+            check_labels(labels);
+            let parts: &[&str] = match types[&family].as_str() {
+                "histogram" => &["_bucket", "_sum", "_count"],
+                _ => &[""],
+            };
+            assert!(parts.iter().any(|part| name == format!("{family}{part}")), "{line} in {family}");
+            let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
+            let key = (name.to_owned(), labels.trim_end_matches('}').to_owned());
+            assert!(samples.insert(key, value).is_none(), "{line} is there twice");
+        }
+        Self { types, samples }
+    }
+
+    #[track_caller]
+    fn value(&self, name: &str, labels: &str) -> f64 {
+        self.samples[&(name.to_owned(), labels.to_owned())]
+    }
+}
+
+/// `name="value",…}` with escapes in the values.
+fn check_labels(mut rest: &str) {
+    while rest != "}" {
+        let (name, value) = rest.split_once("=\"").unwrap_or_else(|| panic!("{rest}"));
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        let mut characters = value.char_indices();
+        let end = loop {
+            match characters.next().unwrap_or_else(|| panic!("{rest}")) {
+                (_, '\\') => assert!(matches!(characters.next(), Some((_, '\\' | '"' | 'n')))),
+                (end, '"') => break end,
+                _ => {}
+            }
+        };
+        rest = value[end + 1..].trim_start_matches(',');
+    }
+}
+
+fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
+    let volume = |(number, name): (usize, &&str)| VolumeFacts {
+        id: VolumeId(number as u16),
+        name: (*name).to_owned(),
+        bytes: 1 << 20,
+        read_only: number == 1,
+    };
+    let facts = Facts {
+        volumes: volumes.iter().enumerate().map(volume).collect(),
+        mode: WriteMode::Back,
+        started: SystemTime::now(),
+        uptime: Duration::from_secs(1),
+        cache_size_bytes: 1 << 30,
+    };
+    Report::new(facts, threads)
+}
+
+#[test]
+fn what_was_counted_is_found_under_its_labels() {
+    let mut thread = Snapshot {
+        stats: Stats {
+            requests: Requests { reads: 3, read_hits: 2, ..Requests::default() },
+            blocks: vec![(4096, 7)],
+            dirty_bytes: 8192,
+            degraded_shards: 1,
+            ..Stats::default()
+        },
+        ..Snapshot::default()
+    };
+    let us = Duration::from_micros;
+    thread.tally.answered(VolumeId(0), Operation::Read, 4096, us(20), true);
+    thread.tally.answered(VolumeId(1), Operation::Read, 4096, us(3000), false);
+    thread.connected(Some(VolumeId(1)));
+    let read = Read::page(&render(&report(&["floe", "odd \"name\" \\ \n"], vec![thread.clone(), thread])));
+    let odd = r#"volume="odd \"name\" \\ \n""#;
+    assert_eq!(read.value("floe_requests_total", r#"volume="floe",operation="read""#), 2.0);
+    assert_eq!(read.value("floe_request_errors_total", &format!(r#"{odd},operation="read""#)), 2.0);
+    assert_eq!(read.value("floe_request_bytes_total", r#"volume="floe",operation="read""#), 8192.0);
+    assert_eq!(read.value("floe_volume_connections", odd), 2.0);
+    assert_eq!(read.value("floe_volume_read_only", odd), 1.0);
+    assert_eq!(read.value("floe_cache_requests_total", r#"operation="read",result="miss""#), 2.0);
+    assert_eq!(read.value("floe_cache_blocks", r#"block_bytes="4096""#), 14.0);
+    assert_eq!(read.value("floe_cache_dirty_bytes", ""), 16384.0);
+    assert_eq!(read.value("floe_degraded", ""), 1.0);
+    assert_eq!(read.value("floe_write_mode_info", r#"mode="back""#), 1.0);
+    assert_eq!(read.value("floe_thread_requests_total", r#"thread="1""#), 2.0);
+}
+
+#[test]
+fn a_histogram_counts_up_to_each_bound() {
+    let mut thread = Snapshot::default();
+    for us in [5, 20, 20, 30_000, 20_000_000] {
+        thread.tally.answered(VolumeId(0), Operation::Write, 1, Duration::from_micros(us), true);
+    }
+    let read = Read::page(&render(&report(&["floe"], vec![thread])));
+    let name = "floe_request_duration_seconds";
+    assert_eq!(read.types[name], "histogram");
+    let up_to =
+        |bound: &str| read.value(&format!("{name}_bucket"), &format!(r#"operation="write",le="{bound}""#));
+    let counts = ["0.00001", "0.000025", "0.025", "0.05", "10", "+Inf"].map(up_to);
+    assert_eq!(counts, [1.0, 3.0, 3.0, 4.0, 4.0, 5.0]);
+    assert_eq!(read.value(&format!("{name}_count"), r#"operation="write""#), 5.0);
+    assert_eq!(read.value(&format!("{name}_sum"), r#"operation="write""#), 20.030045);
+}
+
+#[test]
+fn a_server_that_has_done_nothing_has_all_its_metrics_at_zero() {
+    let read = Read::page(&render(&report(&["floe"], vec![Snapshot::default()])));
+    for ((name, _), value) in &read.samples {
+        if name.ends_with("_total") && name != "process_cpu_seconds_total" {
+            assert_eq!(*value, 0.0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_process_tells_about_itself() {
+    let read = Read::page(&render(&report(&[], vec![])));
+    assert!(read.value("process_resident_memory_bytes", "") > f64::from(1 << 20));
+    assert!(read.value("process_open_fds", "") >= 3.0);
+    assert!(read.value("process_max_fds", "") >= read.value("process_open_fds", ""));
+    assert!(read.value("process_start_time_seconds", "") > 1.7e9);
+    assert!(read.value("process_cpu_seconds_total", "") >= 0.0);
+}
