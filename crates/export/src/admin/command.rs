@@ -17,11 +17,7 @@ pub(crate) enum Command {
     /// Use a cache device again that was given up.
     RestoreCache,
     ListVolumes,
-    AddVolume {
-        volume: NewVolume,
-        /// What its `backing` says.
-        backing: Spec,
-    },
+    AddVolume(Box<Addition>),
     RemoveVolume {
         name: String,
     },
@@ -30,6 +26,16 @@ pub(crate) enum Command {
         /// `None`: the size the backing device has by now.
         size_bytes: Option<u64>,
     },
+}
+
+/// A [`NewVolume`] whose device has been understood.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Addition {
+    /// Not empty.
+    pub(crate) name: String,
+    pub(crate) backing: Spec,
+    pub(crate) read_only: bool,
+    pub(crate) description: String,
 }
 
 /// A volume to be added.
@@ -85,13 +91,13 @@ impl Command {
     }
 
     fn add(body: &[u8]) -> Result<Self, Reply> {
-        let volume: NewVolume = json(body)?;
-        if volume.name.is_empty() {
+        let NewVolume { name, backing, read_only, description } = json(body)?;
+        if name.is_empty() {
             return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
         }
-        let backing = volume.backing.parse();
+        let backing = backing.parse();
         let backing = backing.map_err(|error| Reply::trouble(Trouble::Input, format!("backing: {error}")))?;
-        Ok(Self::AddVolume { volume, backing })
+        Ok(Self::AddVolume(Box::new(Addition { name, backing, read_only, description })))
     }
 
     fn resize(name: String, body: &[u8]) -> Result<Self, Reply> {

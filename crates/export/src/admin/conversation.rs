@@ -84,7 +84,7 @@ fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::NewVolume;
+    use crate::admin::command::Addition;
 
     fn hear(request: &[u8]) -> Heard {
         Conversation::default().hear(request)
@@ -131,13 +131,13 @@ mod tests {
         assert_eq!(plain("DELETE /volumes/a%2Fb%20c"), Command::RemoveVolume { name: name.clone() });
         assert_eq!(plain("POST /volumes/a%2fb%20c/resize"), Command::ResizeVolume { name, size_bytes: None });
         let add = command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
-        let volume = NewVolume {
+        let addition = Addition {
             name: "a".into(),
-            backing: "memory:4MiB".into(),
+            backing: "memory:4MiB".parse().unwrap(),
             read_only: false,
             description: String::new(),
         };
-        assert_eq!(add, Command::AddVolume { volume, backing: "memory:4MiB".parse().unwrap() });
+        assert_eq!(add, Command::AddVolume(Box::new(addition)));
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) enum Trouble {
     /// There is no such thing.
     NotFound,
     /// It does not fit what is there.
+    #[allow(dead_code)] // for volumes that come and go
     Conflict,
     /// The body is too long.
     TooLong,

@@ -82,7 +82,7 @@ impl Server {
                 };
             }
             Command::RestoreCache
-            | Command::AddVolume { .. }
+            | Command::AddVolume(_)
             | Command::RemoveVolume { .. }
             | Command::ResizeVolume { .. } => {
                 Reply::trouble(Trouble::NotYet, "this server cannot do that yet")
