@@ -26,6 +26,11 @@ lint: ## formatting, clippy, documentation, layers, licences
 	scripts/check-layers
 	scripts/check-licences
 
+.PHONY: fuzz
+fuzz: ## what NBD clients can send, at random, for a minute
+	@scripts/require build fuzz
+	scripts/fuzz 60
+
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor
 	@scripts/require build bench

@@ -4,6 +4,8 @@
 //! sockets, sessions and the block cache, [`admin`] the HTTP side.
 
 pub mod admin;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod limits;
 mod listener;
 mod metrics;

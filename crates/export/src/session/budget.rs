@@ -64,7 +64,7 @@ impl Budget {
         used == 0 || used + bytes <= self.limit
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn used(&self) -> usize {
         self.used.get()
     }
