@@ -88,7 +88,7 @@ impl Member {
     fn submit_one(&mut self) {
         let kind = match self.rng.random_range(0..40) {
             0 => Kind::Flush,
-            1 => Kind::Zero { durable: false, may_unmap: true },
+            1 => Kind::Zero { durable: false, may_unmap: true, fast: false },
             2 => Kind::Write { durable: true },
             3..20 => Kind::Write { durable: false },
             _ => Kind::Read,
