@@ -147,6 +147,10 @@ impl FileDevice {
     fn finished(&mut self, slot: usize, result: i32) -> Option<io::Result<()>> {
         let flight = self.flights[slot].as_mut().expect("a completion belongs to a flight");
         match flight.advance(result, &self.pool) {
+            Progress::Done(Err(error)) if self.source.is_block_device() => {
+                let flight = self.flights[slot].as_ref().expect("a completion belongs to a flight");
+                Some(Err(flight.unless_past(error, self.source.size_now())))
+            }
             Progress::Done(result) => Some(result),
             Progress::More => match self.launch(slot) {
                 Ok(()) => None,

@@ -51,6 +51,11 @@ pub(super) fn not_fast() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, "zeros would have to be written")
 }
 
+fn ended(at: u64) -> io::Error {
+    let message = format!("the file ends at {at}, inside the device");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
+}
+
 pub(super) enum Progress {
     Done(io::Result<()>),
     More,
@@ -81,6 +86,17 @@ impl Flight {
         }
     }
 
+    /// A block device that has `now` bytes: where one writes past the end of what is left of it, it says that there is no
+    /// space, which sounds as if giving some back would help.
+    pub(super) fn unless_past(&self, error: io::Error, now: io::Result<u64>) -> io::Error {
+        match now {
+            Ok(now) if error.kind() == io::ErrorKind::StorageFull && now < self.offset + self.left => {
+                ended(now)
+            }
+            _ => error,
+        }
+    }
+
     /// Takes in one result of the kernel's.
     pub(super) fn advance(&mut self, result: i32, pool: &Pool) -> Progress {
         match (-result, &self.work) {
@@ -99,10 +115,7 @@ impl Flight {
         let moved = result as u64;
         match &mut self.work {
             Work::Zero { .. } | Work::Discard | Work::Flush => return Progress::Done(Ok(())),
-            _ if moved == 0 => {
-                let message = format!("the file ends at {}, inside the device", self.offset);
-                return Progress::Done(Err(io::Error::new(io::ErrorKind::UnexpectedEof, message)));
-            }
+            _ if moved == 0 => return Progress::Done(Err(ended(self.offset))),
             Work::Read { into, target } => {
                 let moved = moved as usize;
                 if let Some(target) = target {
@@ -178,5 +191,22 @@ mod tests {
         assert!(matches!(discard(libc::EOPNOTSUPP), Progress::Done(Ok(()))));
         let Progress::Done(Err(error)) = discard(libc::EIO) else { panic!("an error") };
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn a_block_device_that_shrank_is_not_full() {
+        let pool = Pool::new(0);
+        let write = || {
+            let from = pool.allocate(4096).whole();
+            flight(4096, Work::Write { from, durable: false })
+        };
+        let kind = |errno: i32, now| {
+            let Progress::Done(Err(error)) = write().advance(-errno, &pool) else { panic!("an error") };
+            write().unless_past(error, now).kind()
+        };
+        assert_eq!(kind(libc::ENOSPC, Ok(8192)), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(libc::ENOSPC, Ok(8192 + 4096)), io::ErrorKind::StorageFull);
+        assert_eq!(kind(libc::ENOSPC, Err(io::ErrorKind::Other.into())), io::ErrorKind::StorageFull);
+        assert_eq!(kind(libc::ENOMEM, Ok(0)), io::ErrorKind::OutOfMemory);
     }
 }

@@ -151,7 +151,7 @@ impl FileSource {
     /// # Errors
     /// When the size cannot be found out or is not a positive multiple of 512; the old one is kept.
     pub fn refresh(&self) -> io::Result<u64> {
-        let mut size = seek(&self.0.file, SeekFrom::End(0))?;
+        let mut size = self.size_now()?;
         if size == 0 || !size.is_multiple_of(512) {
             let message = format!("{size} bytes are not a positive multiple of 512");
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
@@ -169,6 +169,11 @@ impl FileSource {
 
     pub(super) fn file(&self) -> &File {
         &self.0.file
+    }
+
+    /// Its size at this moment.
+    pub(super) fn size_now(&self) -> io::Result<u64> {
+        Ok(seek(&self.0.file, SeekFrom::End(0))?)
     }
 
     pub(super) fn is_direct(&self) -> bool {
