@@ -1,38 +1,68 @@
-//! `floe status`, `floe flush` and `floe stop`: asking a running server.
+//! `floe status`, `flush`, `restore` and `stop`: asking a running server.
 
 use clap::Args;
 use floe_export::admin::{DEFAULT_ADDRESS, client};
 use floe_export::status::{Latency, Status};
 
 use crate::error::CliError;
-use crate::{OrFail, output};
-
-const EXAMPLES: &str = "\
-Examples:
-  floe flush
-  floe stop --admin 127.0.0.1:10811";
+use crate::{OrFail, output, volume};
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
   floe status
   floe status --json --admin 127.0.0.1:10811 | jq .read_hit_ratio";
 
+const FLUSH_EXAMPLES: &str = "\
+Examples:
+  floe flush
+  floe flush --admin 127.0.0.1:10811";
+
+const RESTORE_EXAMPLES: &str = "\
+Examples:
+  floe restore";
+
+const STOP_EXAMPLES: &str = "\
+Examples:
+  floe stop
+  floe stop --admin 127.0.0.1:10811";
+
+/// Which server.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Server {
     /// The server's admin address
     #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, value_parser = address)]
-    admin: String,
+    pub(crate) admin: String,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_EXAMPLES)]
 pub(crate) struct StatusArguments {
     #[command(flatten)]
-    server: Arguments,
-    /// One JSON object instead of a table
+    server: Server,
+    /// One JSON object instead of tables
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = FLUSH_EXAMPLES)]
+pub(crate) struct FlushArguments {
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RESTORE_EXAMPLES)]
+pub(crate) struct RestoreArguments {
+    #[command(flatten)]
+    server: Server,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = STOP_EXAMPLES)]
+pub(crate) struct StopArguments {
+    #[command(flatten)]
+    server: Server,
 }
 
 /// A host and a port as text, which is what sockets want.
@@ -44,7 +74,7 @@ pub(crate) fn address(text: &str) -> Result<String, String> {
 }
 
 pub(crate) fn status(arguments: &StatusArguments) -> Result<(), CliError> {
-    let status = client::status(&arguments.server.admin).or_failure()?;
+    let status = client::status(&arguments.server.admin)?;
     if arguments.json {
         return output::json_line(&status).or_failure();
     }
@@ -52,23 +82,36 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-pub(crate) fn flush(arguments: &Arguments) -> Result<(), CliError> {
-    client::flush(&arguments.admin).or_failure()
+pub(crate) fn flush(arguments: &FlushArguments) -> Result<(), CliError> {
+    Ok(client::flush(&arguments.server.admin)?)
 }
 
-pub(crate) fn stop(arguments: &Arguments) -> Result<(), CliError> {
-    client::stop(&arguments.admin).or_failure()
+pub(crate) fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
+    Ok(client::restore(&arguments.server.admin)?)
+}
+
+pub(crate) fn stop(arguments: &StopArguments) -> Result<(), CliError> {
+    Ok(client::stop(&arguments.server.admin)?)
 }
 
 fn print(status: &Status) {
+    let up = std::time::Duration::from_secs(status.uptime_seconds as u64);
     println!(
-        "volume {} of {}, write {}, {} client(s), up {}",
-        status.volumes[0].name,
-        output::bytes(status.volumes[0].bytes),
+        "up {}, write {}, {} client(s), {} thread(s)",
+        humantime::format_duration(up),
         status.write_mode,
         status.connections,
-        humantime::format_duration(std::time::Duration::from_secs(status.uptime_seconds as u64)),
+        status.threads.len(),
     );
+    if status.degraded {
+        println!(
+            "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe restore",
+            output::bytes(status.bypassed_bytes)
+        );
+    }
+    println!();
+    volume::print(&status.volumes);
+    println!();
     let mut requests = output::table(&["", "requests", "hits", "bytes", "mean", "p50", "p99", "p99.9"], 1);
     let mut row = |name: &str, count: u64, hit_ratio: f64, bytes: u64, latency: &Latency| {
         let times = [latency.mean_us, latency.p50_us, latency.p99_us, latency.p999_us];
@@ -81,9 +124,10 @@ fn print(status: &Status) {
     row("writes", status.write_requests, status.write_hit_ratio, status.write_bytes, &status.write_latency);
     output::print_table(&requests);
     println!(
-        "flushes {}, trims {}, errors {}, reads joined to another client's fetch {}",
+        " flushes {}, trims {}, errors {}, reads joined to another client's fetch {}",
         status.flush_requests, status.trim_requests, status.errors, status.joined_reads
     );
+    println!();
     let mut devices = output::table(&["device", "read", "written", "errors"], 1);
     let device = |name: &str, read: u64, written: u64, errors: u64| {
         vec![name.to_owned(), output::bytes(read), output::bytes(written), errors.to_string()]
@@ -96,21 +140,39 @@ fn print(status: &Status) {
         status.backing_errors,
     ));
     output::print_table(&devices);
+    println!();
     let mut blocks = output::table(&["block size", "blocks", "bytes"], 1);
     for count in &status.blocks {
         let total = output::bytes(count.block_bytes * count.blocks);
         blocks.add_row(vec![output::bytes(count.block_bytes), count.blocks.to_string(), total]);
     }
     output::print_table(&blocks);
-    println!("replaced {} blocks in place, emptied {} groups", status.blocks_replaced, status.groups_emptied);
     println!(
-        "valid {} of {}, dirty {}, metadata {}",
+        " replaced {} blocks in place, emptied {} groups",
+        status.blocks_replaced, status.groups_emptied
+    );
+    println!(
+        " valid {} of {}, dirty {}, metadata {}",
         output::bytes(status.valid_bytes),
         output::bytes(status.cache_size_bytes),
         output::bytes(status.dirty_bytes),
         output::bytes(status.metadata_bytes)
     );
+    if status.threads.len() > 1 {
+        println!();
+        let mut threads = output::table(&["thread", "clients", "requests", "valid", "dirty"], 1);
+        for (number, thread) in status.threads.iter().enumerate() {
+            threads.add_row(vec![
+                number.to_string(),
+                thread.connections.to_string(),
+                thread.requests.to_string(),
+                output::bytes(thread.valid_bytes),
+                output::bytes(thread.dirty_bytes),
+            ]);
+        }
+        output::print_table(&threads);
+    }
     if status.spun_seconds > 0.0 {
-        println!("processor time burnt in imitating fast media: {:.1} s", status.spun_seconds);
+        println!(" processor time burnt in imitating fast media: {:.1} s", status.spun_seconds);
     }
 }

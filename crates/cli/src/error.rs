@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use floe_export::admin::client::AdminError;
+
 /// Bad arguments or bad input.
 const USAGE: u8 = 2;
 /// A failure while running.
@@ -26,6 +28,17 @@ impl CliError {
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("floe: {}", self.line.replace('\n', " "));
         ExitCode::from(self.code)
+    }
+}
+
+/// What the server refuses is bad input as well.
+impl From<AdminError> for CliError {
+    fn from(error: AdminError) -> Self {
+        let line = error.to_string();
+        match error {
+            AdminError::Refused { .. } => Self::usage(line),
+            _ => Self::failure(line),
+        }
     }
 }
 

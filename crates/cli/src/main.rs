@@ -10,6 +10,7 @@ mod settings;
 mod simulate;
 mod size;
 mod trace;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -31,6 +32,7 @@ Examples:
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
   floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe status --json
+  floe volume add pictures file:/dev/vdc
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe replay disk.vscsi --config floe.toml --in-flight 16
@@ -43,9 +45,14 @@ enum Command {
     /// Show the counters of a running server
     Status(admin::StatusArguments),
     /// Bring everything a running server has cached of writes to the backing device
-    Flush(admin::Arguments),
+    Flush(admin::FlushArguments),
+    /// Use a cache device again that failed and was given up
+    Restore(admin::RestoreArguments),
+    /// Look at and change the volumes of a running server
+    #[command(subcommand)]
+    Volume(volume::Command),
     /// End a running server, once everything is on the backing device
-    Stop(admin::Arguments),
+    Stop(admin::StopArguments),
     /// Say what replacement policies or block sizes are worth on a trace
     Simulate(simulate::Arguments),
     /// Replay a trace through a cache, on its devices or in virtual time
@@ -72,6 +79,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(*arguments),
         Command::Status(arguments) => admin::status(&arguments),
         Command::Flush(arguments) => admin::flush(&arguments),
+        Command::Restore(arguments) => admin::restore(&arguments),
+        Command::Volume(command) => volume::run(&command),
         Command::Stop(arguments) => admin::stop(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(*arguments),

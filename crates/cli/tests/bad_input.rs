@@ -94,6 +94,15 @@ fn wrong_command_lines_are_refused() {
         flush --admin 127.0.0.1:99999             → --admin | 127.0.0.1:99999
         flush now                                 → 'now'
         stop --force                              → '--force'
+        restore now                               → 'now'
+        volume nonsense                           → 'nonsense'
+        volume list --admin nowhere               → --admin | nowhere | HOST:PORT
+        volume add                                → <NAME> <SPEC>
+        volume add a disk:5                       → <SPEC> | disk:5 | file:PATH
+        volume add a memory:4MiB,colour=red       → <SPEC> | colour
+        volume remove                             → <NAME>
+        volume remove a b                         → 'b'
+        volume resize a lots                      → [SIZE] | lots | 10GiB
         trace nonsense                            → 'nonsense'
         trace info                                → <FILE>
         simulate                                  → <TRACE>
@@ -246,13 +255,29 @@ fn wrong_simulations_are_refused() {
 
 #[test]
 fn help_is_there_for_every_command_with_examples() {
-    for command in ["", "serve", "status", "flush", "stop", "simulate", "trace", "trace info", "demo"] {
+    for command in [
+        "",
+        "serve",
+        "status",
+        "flush",
+        "restore",
+        "volume",
+        "volume list",
+        "volume add",
+        "volume remove",
+        "volume resize",
+        "stop",
+        "simulate",
+        "trace",
+        "trace info",
+        "demo",
+    ] {
         let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
         let output = floe(&words);
         let text = String::from_utf8(output.stdout).expect("help is UTF-8");
         assert!(output.status.success() && output.stderr.is_empty(), "floe {words:?}");
         assert!(text.contains("Usage: floe"), "floe {words:?}: {text}");
         let has_examples = text.contains("Examples:\n  floe ");
-        assert!(has_examples || command == "trace", "floe {words:?}: {text}");
+        assert!(has_examples || ["trace", "volume"].contains(&command), "floe {words:?}: {text}");
     }
 }

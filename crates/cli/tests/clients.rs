@@ -318,8 +318,59 @@ fn the_status_adds_up() {
             assert!(rising.is_sorted() && latency.p50_us > 0.0 && latency.mean_us > 0.0, "{latency:?}");
         }
         let table = floe_ok(&["status", "--admin", &server.admin]);
-        assert!(table.contains("volume floe of 8MiB") && table.contains(&format!("write {mode}")), "{table}");
+        assert!(table.contains(&format!("write {mode}, 1 client(s)")), "{table}");
     }
+}
+
+/// What the admin interface answers to a program that speaks HTTP.
+fn http(server: &Server, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(&server.admin).expect("the server listens");
+    stream.write_all(request.as_bytes()).expect("it takes a request");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn a_monitor_finds_health_and_metrics() {
+    let volume = Volume::new(&noise(41, MIB), "back").with(&NEVER).with(&["--volume", "a b"]);
+    let server = volume.serve();
+    let mut client = connect(&server.unix);
+    client.write(0, &noise(42, 8192), false).expect("it can be written");
+    client.read(0, &mut [0; 4096]).expect("it can be read");
+    let (head, body) = http(&server, "GET /healthz HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(body, "ok\n");
+    let (head, body) = http(&server, "GET /metrics HTTP/1.1\r\nAccept: text/plain\r\n\r\n");
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{head}");
+    for line in [
+        r#"floe_requests_total{volume="a b",operation="write"} 1"#,
+        r#"floe_request_bytes_total{volume="a b",operation="read"} 4096"#,
+        r#"floe_request_duration_seconds_count{operation="read"} 1"#,
+        r#"floe_volume_connections{volume="a b"} 1"#,
+        "floe_cache_dirty_bytes 8192",
+        "floe_degraded 0",
+    ] {
+        assert!(body.lines().any(|there| there == line), "{line} is not in:\n{body}");
+    }
+    server.end();
+}
+
+#[test]
+fn the_volumes_can_be_listed() {
+    let volume = Volume::new(&noise(43, MIB), "through").with(&["--volume", "pictures"]);
+    let server = volume.serve();
+    let _client = connect(&server.unix);
+    let list = floe_ok(&["volume", "list", "--json", "--admin", &server.admin]);
+    let listed: serde_json::Value = serde_json::from_str(&list).expect("one volume on a line");
+    assert_eq!((&listed["name"], &listed["bytes"]), (&"pictures".into(), &MIB.into()));
+    assert_eq!((&listed["read_only"], &listed["connections"]), (&false.into(), &1.into()));
+    let table = floe_ok(&["volume", "list", "--admin", &server.admin]);
+    assert!(table.contains(" pictures   read-write   1MiB         1 "), "{table}");
+    let table = floe_ok(&["status", "--admin", &server.admin]);
+    assert!(table.contains("write through, 1 client(s)") && table.contains("pictures"), "{table}");
+    server.end();
 }
 
 #[test]

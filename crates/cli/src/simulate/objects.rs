@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 
 /// What hits and misses take, where the arguments say.
 fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
-    let of_medium = |name: &String| {
+    let of_medium = |name: &String| -> Result<f64, CliError> {
         let medium = Medium::named(name).ok_or_else(|| {
             CliError::usage(format!("there is no medium `{name}`; there are {}", Medium::names()))
         })?;

@@ -1,0 +1,151 @@
+//! `floe volume`: the volumes of a running server.
+
+use clap::{Args, Subcommand};
+use floe_device::Spec;
+use floe_export::admin::{NewVolume, Resize, client};
+use floe_export::status::VolumeStatus;
+
+use crate::admin::Server;
+use crate::error::CliError;
+use crate::size::Bytes;
+use crate::{OrFail, output};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show the volumes
+    List(List),
+    /// Serve one more volume
+    Add(Add),
+    /// Take a volume away, once what was written to it is on its backing device
+    Remove(Remove),
+    /// Give a volume another size
+    Resize(ResizeArguments),
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  floe volume list
+  floe volume list --json | jq -r .name";
+
+#[derive(Debug, Args)]
+#[command(after_help = LIST_EXAMPLES)]
+pub(crate) struct List {
+    #[command(flatten)]
+    server: Server,
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  floe volume add pictures file:/dev/vdc
+  floe volume add archive file:/srv/archive.img --read-only --description 'until 2024'";
+
+#[derive(Debug, Args)]
+#[command(after_help = ADD_EXAMPLES)]
+pub(crate) struct Add {
+    /// Name of the volume for clients
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The slow volume, as floe serve takes it; paths are the server's
+    #[arg(value_name = "SPEC")]
+    backing: Spec,
+    /// Refuse clients' writes to the volume
+    #[arg(long)]
+    read_only: bool,
+    /// For people, told to clients that list the volumes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    description: String,
+    #[command(flatten)]
+    server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
+}
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  floe volume remove pictures";
+
+#[derive(Debug, Args)]
+#[command(after_help = REMOVE_EXAMPLES)]
+pub(crate) struct Remove {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    server: Server,
+}
+
+const RESIZE_EXAMPLES: &str = "\
+Examples:
+  floe volume resize pictures          # to what its backing device has by now
+  floe volume resize pictures 20GiB";
+
+#[derive(Debug, Args)]
+#[command(after_help = RESIZE_EXAMPLES)]
+pub(crate) struct ResizeArguments {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The new size, for volumes in files and memory; by default what the backing device has by now
+    #[arg(value_name = "SIZE")]
+    size: Option<Bytes>,
+    #[command(flatten)]
+    server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(command: &Command) -> Result<(), CliError> {
+    match command {
+        Command::List(List { server, json }) => {
+            let volumes = client::volumes(&server.admin)?;
+            if *json {
+                return volumes.iter().try_for_each(output::json_line).or_failure();
+            }
+            print(&volumes);
+            Ok(())
+        }
+        Command::Add(add) => {
+            let volume = NewVolume {
+                name: add.name.clone(),
+                backing: add.backing.to_string(),
+                read_only: add.read_only,
+                description: add.description.clone(),
+            };
+            tell("added", &client::add_volume(&add.server.admin, &volume)?, add.json)
+        }
+        Command::Remove(Remove { name, server }) => Ok(client::remove_volume(&server.admin, name)?),
+        Command::Resize(ResizeArguments { name, size, server, json }) => {
+            let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
+            tell("resized", &client::resize_volume(&server.admin, name, &resize)?, *json)
+        }
+    }
+}
+
+/// Says what became of a volume.
+fn tell(what: &str, volume: &VolumeStatus, json: bool) -> Result<(), CliError> {
+    if json {
+        return output::json_line(volume).or_failure();
+    }
+    println!("{what} {} of {}", volume.name, output::bytes(volume.bytes));
+    Ok(())
+}
+
+/// Volumes as a table.
+pub(crate) fn print(volumes: &[VolumeStatus]) {
+    let mut table = output::table(&["volume", "access", "size", "clients", "requests"], 2);
+    for volume in volumes {
+        table.add_row(vec![
+            volume.name.clone(),
+            if volume.read_only { "read-only" } else { "read-write" }.to_owned(),
+            output::bytes(volume.bytes),
+            volume.connections.to_string(),
+            volume.requests.to_string(),
+        ]);
+    }
+    output::print_table(&table);
+}
