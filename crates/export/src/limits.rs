@@ -43,6 +43,10 @@ pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// does not matter.
 pub(crate) const MOST_REQUESTS: usize = 256;
 
+/// Bytes of answers to a client that haggles and does not read: beyond that it is not listened to. A list of exports may
+/// be longer by itself.
+pub(crate) const MOST_ANSWER_BYTES: usize = 64 << 10;
+
 /// Bytes of one client's requests at once; one request alone may be larger. Enough to keep a fast network busy.
 pub(crate) const MOST_BYTES: usize = 32 << 20;
 

@@ -1,6 +1,7 @@
 //! Sessions without sockets: bytes in, wants and sends out.
 
 use super::*;
+use crate::limits::{PIECE_BYTES, SEND_TLS_BYTES};
 
 fn now() -> Instant {
     Instant::now()
@@ -208,4 +209,175 @@ fn a_long_reply_leaves_in_pieces_and_counts_until_its_end() {
     }
     assert_eq!(sizes, [PIECE_BYTES + 16, PIECE_BYTES, PIECE_BYTES / 2]);
     assert_eq!((budget.used(), session.bytes), (0, 0));
+}
+
+#[test]
+fn who_haggles_and_does_not_read_is_not_listened_to() {
+    let many: Vec<_> = (0..50).map(|n| Export::new(format!("{n:0>1000}"), 1)).collect();
+    let pool = Pool::new(1 << 20);
+    let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+    let common = Common { pool, budget: Rc::new(Budget::new(0)), tls: None, limits: Limits::default() };
+    let mut session = Session::new(0, socket.into(), &list(&many), &common, now());
+    let input = [&b"\0\0\0\x03"[..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(200)].concat();
+    let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+    into.slice(0..input.len()).copy_from(&input);
+    session.received(input.len(), now()).unwrap();
+    let (mut said, mut pauses) = (0, 0);
+    while let Ok(Some(Want::Pause)) = session.next(now()) {
+        pauses += 1;
+        assert!(session.outbox.answers.len() < 64 << 11);
+        said += session.next_send(now()).unwrap().iter().map(Slice::len).sum::<usize>();
+        session.sent(now());
+    }
+    said += session.next_send(now()).into_iter().flatten().map(|slice| slice.len()).sum::<usize>();
+    assert_eq!((said, pauses), (18 + 200 * (50 * (20 + 4 + 1000) + 20), 100));
+}
+
+#[test]
+fn who_sends_a_write_byte_by_byte_is_late_all_the_same() {
+    let budget = Rc::new(Budget::new(100_000));
+    let write = [request(command::WRITE, 0, 80_000), vec![1; 100]].concat();
+    let mut first = session_with(&write, &[disk(1 << 20)], &budget, 1);
+    let Ok(Some(Want::Serve(served))) = first.next(now()) else { panic!("{first:?}") };
+    let buffer = Pool::new(0).allocate(80_000);
+    let into = buffer.whole();
+    first.begin_payload(served, buffer, into);
+    let begun = now();
+    assert!(matches!(first.next(begun), Ok(Some(Want::Receive { whole: true, .. }))));
+    assert!(!budget.take(2, 80_000));
+    let later = begun + Limits::default().stall_time;
+    first.received(1, later).unwrap();
+    assert!(first.next(later).is_ok());
+    assert_eq!(first.overdue(later), Some(Overdue::Stalled));
+}
+
+/// A session and a client with TLS between them, and what the client has to say.
+struct Encrypted {
+    session: Session,
+    client: rustls::ClientConnection,
+    /// What the client has decrypted.
+    heard: Vec<u8>,
+}
+
+impl Encrypted {
+    fn new(export: Export) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+        let tls = Some(TlsConfig::load(folder.path(), false, true).unwrap());
+        let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+        let budget = Rc::new(Budget::new(1 << 30));
+        let common = Common { pool: Pool::new(0), budget, tls, limits: Limits::default() };
+        let mut session = Session::new(0, socket.into(), &list(&[export]), &common, now());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "localhost".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        client.set_buffer_limit(None);
+        let start = b"\0\0\0\x03IHAVEOPT\0\0\0\x05\0\0\0\0";
+        assert_eq!(give(&mut session, start).len(), 18 + 20);
+        let mut encrypted = Self { session, client, heard: Vec::new() };
+        encrypted.say(b"");
+        assert!(!encrypted.client.is_handshaking());
+        encrypted
+    }
+
+    /// Sends what the client has to say and `plain`, until nobody has anything left to say.
+    fn say(&mut self, plain: &[u8]) {
+        std::io::Write::write_all(&mut self.client.writer(), plain).unwrap();
+        while self.client.wants_write() {
+            let mut bytes = Vec::new();
+            while self.client.wants_write() {
+                self.client.write_tls(&mut bytes).unwrap();
+            }
+            let answer = give(&mut self.session, &bytes);
+            let mut rest = &answer[..];
+            while !rest.is_empty() {
+                self.client.read_tls(&mut rest).unwrap();
+                let ready = self.client.process_new_packets().unwrap().plaintext_bytes_to_read();
+                let begun = self.heard.len();
+                self.heard.resize(begun + ready, 0);
+                std::io::Read::read_exact(&mut self.client.reader(), &mut self.heard[begun..]).unwrap();
+            }
+        }
+    }
+}
+
+/// Feeds a session as a server does that carries out everything at once; what it sends.
+fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
+    let mut sent = Vec::new();
+    loop {
+        let want = session.next(now()).unwrap();
+        while let Some(slices) = session.next_send(now()) {
+            let size: usize = slices.iter().map(Slice::len).sum();
+            assert!(size <= SEND_TLS_BYTES + SEND_TLS_BYTES / 8, "{size} bytes at once");
+            slices.iter().for_each(|slice| sent.extend(slice.to_vec()));
+            session.sent(now());
+        }
+        match want {
+            Some(Want::Serve(request)) if request.command == Command::Write => {
+                let buffer = session.common.pool.allocate(request.length as usize);
+                let into = buffer.whole();
+                session.begin_payload(request, buffer, into);
+            }
+            Some(Want::ServeWrite(request, buffer)) => {
+                let written = buffer.whole().to_vec();
+                assert!(written.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+                session.reply(&request, Ok(None));
+            }
+            Some(Want::Serve(request)) => {
+                let data = session.common.pool.allocate(request.length as usize);
+                data.whole().fill_zero();
+                session.reply(&request, Ok((request.length > 0).then(|| data.whole())));
+            }
+            Some(Want::Receive { into, .. }) => {
+                let here = bytes.len().min(into.len());
+                into.slice(0..here).copy_from(&bytes[..here]);
+                bytes = &bytes[here..];
+                if here == 0 {
+                    session.receiving = false; // asked again next time
+                    return sent;
+                }
+                session.received(here, now()).unwrap();
+                assert!(session.input.len() <= 32 << 10, "{} bytes decrypted at once", session.input.len());
+            }
+            Some(Want::Pause | Want::End) => {
+                if session.is_quiet() {
+                    return sent;
+                }
+            }
+            None => unreachable!("a receive ends here at once"),
+        }
+    }
+}
+
+#[test]
+fn long_requests_pass_through_tls_in_bounded_pieces() {
+    let mut encrypted = Encrypted::new(disk(1 << 30));
+    encrypted.say(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk");
+    let begun = encrypted.heard.len();
+    let length = 3 << 20;
+    let payload: Vec<u8> = (0..length).map(|at| at as u8).collect();
+    encrypted.say(&[request(command::WRITE, 0, length), payload].concat());
+    encrypted.say(&request(command::READ, 0, length));
+    assert_eq!(encrypted.heard.len() - begun, 16 + 16 + length as usize);
+    encrypted.say(&request(command::DISC, 0, 0));
+    assert!(encrypted.session.is_over());
+    assert!(encrypted.client.process_new_packets().unwrap().peer_has_closed(), "it says goodbye");
+    assert_eq!(encrypted.session.common.budget.used(), 0);
+}
+
+#[test]
+fn a_client_that_ends_tls_ends_the_session() {
+    let mut encrypted = Encrypted::new(disk(4096));
+    encrypted.client.send_close_notify();
+    encrypted.say(b"");
+    assert!(encrypted.session.is_over());
 }

@@ -1,0 +1,68 @@
+//! The end of a session: by the client, by the server, or because the client is late.
+
+use std::time::Instant;
+
+use super::{Overdue, Session, Turn, bytes_of};
+
+impl Session {
+    /// Takes no further requests; those complete are answered.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        if let Some(incoming) = self.incoming.take_if(|incoming| incoming.received < incoming.into.len()) {
+            self.serving -= 1;
+            self.give_back(bytes_of(&incoming.request));
+        }
+        match self.turn.take() {
+            Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
+            Some(Turn::Come(request)) => self.common.budget.give_back(bytes_of(&request)),
+            None => {}
+        }
+    }
+
+    /// The client is not to be spoken to any more.
+    pub(crate) fn break_off(&mut self) {
+        self.drop_replies();
+        self.silent = true;
+        self.clear.clear();
+    }
+
+    pub(super) fn drop_replies(&mut self) {
+        self.end();
+        self.broken = true;
+        let bytes = self.outbox.clear();
+        self.give_back(bytes);
+    }
+
+    /// What the client is late with, if anything. Once that, [`Session::break_off`].
+    pub(crate) fn overdue(&self, now: Instant) -> Option<Overdue> {
+        if self.is_in_handshake() {
+            return (now >= self.begun + self.common.limits.handshake_time).then_some(Overdue::Handshake);
+        }
+        let giving = self.incoming.as_ref().and_then(|incoming| incoming.since);
+        let taking = self.sending.then_some(self.sending_since);
+        let since = [giving, taking].into_iter().flatten().min();
+        let late = self.bytes > 0 && since.is_some_and(|since| now >= since + self.common.limits.stall_time);
+        (late && self.common.budget.is_waited_for()).then_some(Overdue::Stalled)
+    }
+
+    /// Whether no export is chosen yet.
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        self.connection.negotiated().is_none() && !self.silent
+    }
+
+    /// Whether the client is owed nothing.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let to_say = self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.silent);
+        !self.sending && self.serving == 0 && self.outbox.is_empty() && self.clear.is_empty() && !to_say
+    }
+
+    /// Whether nothing keeps the session but a receive that nobody waits for: shut the socket down.
+    pub(crate) fn is_done_listening(&self) -> bool {
+        self.ended && self.receiving && self.is_quiet()
+    }
+
+    /// Whether all has been said and nothing is under way.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended && !self.receiving && self.is_quiet()
+    }
+}

@@ -1,0 +1,56 @@
+//! What a client is sent: straight from where it lies, or encrypted, a piece at a time.
+
+use std::time::Instant;
+
+use floe_device::Slice;
+
+use super::Session;
+use super::outbox::slice_of;
+use crate::limits::{PIECE_BYTES, SEND_TLS_BYTES};
+
+impl Session {
+    /// What to send now, if something is to be sent and nothing is being sent.
+    pub(crate) fn next_send(&mut self, now: Instant) -> Option<Vec<Slice>> {
+        if self.sending || self.silent {
+            return None;
+        }
+        let slices = if !self.clear.is_empty() {
+            vec![slice_of(&std::mem::take(&mut self.clear), &self.common.pool)]
+        } else if self.channel.is_some() {
+            self.encrypt()?
+        } else if self.outbox.is_empty() {
+            return None;
+        } else {
+            self.outbox.gather(&self.common.pool, PIECE_BYTES)
+        };
+        self.sending = true;
+        self.sending_since = now;
+        Some(slices)
+    }
+
+    /// The next send, encrypted.
+    fn encrypt(&mut self) -> Option<Vec<Slice>> {
+        let channel = self.channel.as_mut()?;
+        if !self.outbox.is_empty() {
+            for slice in self.outbox.gather(&self.common.pool, SEND_TLS_BYTES) {
+                channel.write(&slice.to_vec());
+            }
+        } else if self.ended && self.serving == 0 && !std::mem::replace(&mut self.closed, true) {
+            channel.close();
+        }
+        if !channel.wants_send() {
+            return None;
+        }
+        let mut encrypted = Vec::new();
+        channel.take(&mut encrypted);
+        Some(vec![slice_of(&encrypted, &self.common.pool)])
+    }
+
+    /// The send under way has ended.
+    pub(crate) fn sent(&mut self, now: Instant) {
+        self.sending = false;
+        self.sending_since = now; // the next send may begin at once
+        let bytes = self.outbox.left();
+        self.give_back(bytes);
+    }
+}
