@@ -167,7 +167,10 @@ fn meaning(sent: &[u8], tls: Tls, cut: &mut Cut, direct: bool) -> Meaning {
                 Ok((used, event)) => {
                     piece = &piece[used..];
                     match event {
-                        Event::NeedMore => break,
+                        Event::NeedMore => {
+                            assert!(piece.is_empty(), "it wants more and leaves some");
+                            break;
+                        }
                         Event::Payload { here, .. } => {
                             take_payload(&mut connection, &mut piece, here, &mut found.payload);
                         }

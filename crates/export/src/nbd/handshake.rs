@@ -9,12 +9,14 @@
 //! being kept; options are counted; one call answers at most one option, so `out` grows by one answer; before TLS, where it is required, nothing is
 //! told of any export.
 
+mod answers;
+
 use std::sync::Arc;
 
 use super::error::{ProtocolError, Violation};
 use super::export::{Export, Exports};
-use super::meta_context;
-use super::wire::{self, client_flag, handshake_flag, info, option, option_reply, u16_at, u32_at, u64_at};
+use super::wire::{self, client_flag, handshake_flag, option, option_reply, u32_at, u64_at};
+use answers::{list_entry, reply};
 
 /// Longest option data looked at: a longest export name and more information requests than exist.
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
@@ -315,65 +317,6 @@ impl Handshake {
         Ok(self.transmission(export))
     }
 
-    fn info_or_go(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
-        self.expect = Expect::OptionHeader;
-        let Some((name, requests)) = split_info(data) else {
-            reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
-            return Progress::Answered;
-        };
-        let Some(export) = self.exports.find(name).cloned() else {
-            reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
-            return Progress::Answered;
-        };
-        let wanted = |kind: u16| requests.chunks_exact(2).any(|request| u16_at(request, 0) == kind);
-        let mut tell = |kind: u16, parts: [&[u8]; 3]| {
-            let [a, b, c] = parts;
-            reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), a, b, c]);
-        };
-        let flags = export.transmission_flags(self.structured_replies);
-        tell(info::EXPORT, [&export.size_bytes.to_be_bytes(), &flags.to_be_bytes(), &[]]);
-        if wanted(info::NAME) {
-            tell(info::NAME, [export.name.as_bytes(), &[], &[]]);
-        }
-        if wanted(info::DESCRIPTION) && !export.description.is_empty() {
-            tell(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
-        }
-        if wanted(info::BLOCK_SIZE) {
-            let sizes =
-                [export.minimum_block_bytes, export.preferred_block_bytes, export.maximum_block_bytes]
-                    .map(u32::to_be_bytes);
-            tell(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
-        }
-        reply(out, option, option_reply::ACK, &[]);
-        if option == option::GO { self.transmission(export) } else { Progress::Answered }
-    }
-
-    fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
-        self.expect = Expect::OptionHeader;
-        let list = option == option::LIST_META_CONTEXT;
-        if !list {
-            self.base_allocation_of = None; // selected anew, or not at all
-        }
-        let Some((name, selects)) = meta_context::selects(data, list) else {
-            reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
-            return Progress::Answered;
-        };
-        let Some(export) = self.exports.find(name) else {
-            reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
-            return Progress::Answered;
-        };
-        if selects {
-            let id = if list { 0 } else { meta_context::BASE_ALLOCATION_ID };
-            if !list {
-                self.base_allocation_of = Some(Arc::clone(export));
-            }
-            let name = meta_context::BASE_ALLOCATION.as_bytes();
-            reply(out, option, option_reply::META_CONTEXT, &[&id.to_be_bytes(), name]);
-        }
-        reply(out, option, option_reply::ACK, &[]);
-        Progress::Answered
-    }
-
     fn transmission(&mut self, export: Arc<Export>) -> Progress {
         self.expect = Expect::Over;
         // A context selected for one export says nothing of another.
@@ -383,32 +326,5 @@ impl Handshake {
             structured_replies: self.structured_replies,
             base_allocation,
         })
-    }
-}
-
-/// The name and the raw list of information requests in the data of `INFO` and `GO`.
-fn split_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = data.split_at_checked(4)?;
-    let (name, rest) = rest.split_at_checked(u32_at(length, 0) as usize)?;
-    let (count, requests) = rest.split_at_checked(2)?;
-    let complete = requests.len() == 2 * usize::from(u16_at(count, 0));
-    (complete && name.len() <= wire::STRING_MAX_BYTES).then_some((name, requests))
-}
-
-fn list_entry(out: &mut Vec<u8>, export: &Export) {
-    let name = export.name.as_bytes();
-    let length = (name.len() as u32).to_be_bytes();
-    reply(out, option::LIST, option_reply::SERVER, &[&length, name, export.description.as_bytes()]);
-}
-
-/// Appends one reply whose data is the parts in a row.
-fn reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
-    let length: usize = parts.iter().map(|part| part.len()).sum();
-    out.extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
-    for number in [option, kind, length as u32] {
-        out.extend_from_slice(&number.to_be_bytes());
-    }
-    for part in parts {
-        out.extend_from_slice(part);
     }
 }

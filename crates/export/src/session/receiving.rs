@@ -44,7 +44,7 @@ impl Session {
         }
         if self.receive_bytes == RECEIVE_IDLE_BYTES && self.used == self.input.len() {
             self.input.clear();
-            self.input.shrink_to(RECEIVE_IDLE_BYTES / 4);
+            self.input.shrink_to(RECEIVE_IDLE_BYTES);
             self.used = 0;
             self.outbox.shrink();
         }

@@ -65,8 +65,8 @@ impl Channel {
             let end = self.encrypted.len().min(self.fed + FEED_BYTES);
             let mut more = &self.encrypted[self.fed..end];
             if more.is_empty() {
-                self.encrypted.truncate(0);
-                self.encrypted.shrink_to(0);
+                self.encrypted.clear();
+                self.encrypted.shrink_to(FEED_BYTES); // an idle client holds no more
                 self.fed = 0;
                 return Ok(());
             }
