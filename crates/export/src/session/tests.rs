@@ -381,3 +381,31 @@ fn a_client_that_ends_tls_ends_the_session() {
     encrypted.say(b"");
     assert!(encrypted.session.is_over());
 }
+
+#[test]
+fn a_damaged_record_ends_the_session_with_an_alert() {
+    for at in [0, 1, 3, 5, 20, 60] {
+        let mut encrypted = Encrypted::new(disk(1 << 20));
+        encrypted.say(b"IHAVEOPT\0\0\0\x01\0\0\0\x04disk");
+        let requests = [request(command::FLUSH, 0, 0), request(command::WRITE, 0, 512)].concat();
+        std::io::Write::write_all(&mut encrypted.client.writer(), &requests).unwrap();
+        let mut bytes = Vec::new();
+        encrypted.client.write_tls(&mut bytes).unwrap();
+        bytes[at] ^= 0x40;
+        let session = &mut encrypted.session;
+        let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+        into.slice(0..bytes.len()).copy_from(&bytes);
+        session.received(bytes.len(), now()).unwrap();
+        match session.next(now()) {
+            Err(SessionError::Tls(_)) => {
+                let alert = session.next_send(now()).expect("the client learns why");
+                assert!(alert.iter().map(Slice::len).sum::<usize>() < 100);
+                session.sent(now());
+                assert!(session.is_over() && session.common.budget.used() == 0);
+            }
+            // A record that claims to be longer is waited for.
+            Ok(Some(Want::Receive { .. })) => assert_eq!(at, 3),
+            other => panic!("{other:?}"),
+        }
+    }
+}
