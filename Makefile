@@ -36,6 +36,12 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	@scripts/require build bench
 	$(CARGO) bench --workspace --locked --bench '*'
 
+.PHONY: man
+man: ## manual pages, in target/man
+	@scripts/require build
+	mkdir -p target/man
+	$(CARGO) run --release --locked --bin floe -- man target/man
+
 .PHONY: doc
 doc: ## the documentation of all crates, in target/doc
 	@scripts/require build

@@ -3,6 +3,8 @@
 mod admin;
 mod demo;
 mod error;
+mod log;
+mod man;
 mod output;
 mod replay;
 mod serve;
@@ -62,6 +64,12 @@ enum Command {
     Trace(trace::Command),
     /// See a slow volume made faster: a self-contained run of server and client
     Demo(demo::Arguments),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(man::Arguments),
+    /// Print what a shell needs to complete commands
+    #[command(hide = true)]
+    Completions(man::CompletionsArguments),
 }
 
 /// The command line: what it is derived from, less what a command shares with another and has no use for.
@@ -86,6 +94,8 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::run(*arguments),
         Command::Trace(command) => trace::run(&command),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments, command()),
+        Command::Completions(arguments) => man::completions(&arguments, command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,17 +1,19 @@
 //! `floe serve`: addresses bound, devices opened, the server run.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::os::fd::OwnedFd;
 
 use clap::Args;
 use floe_block::{BlockCache, Config, Driver};
 use floe_device::{Device, Pool, Ring, Role};
 use floe_export::limits::Limits;
+use floe_export::notify;
 use floe_export::server::{Bound, Server, ServerConfig};
 use floe_export::tls::TlsConfig;
 
 use crate::OrFail;
 use crate::error::CliError;
+use crate::log::{self, Format};
 use crate::settings::{Plan, Source};
 
 /// Submissions the ring takes at a time.
@@ -34,26 +36,33 @@ floe.toml has the same settings without the dashes, and a table for each volume:
 
   [[volume]]
   name = \"pictures\"
-  backing = \"file:/dev/vdb\"";
+  backing = \"file:/dev/vdb\"
+
+FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; debug tells of every client.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: Source,
+    /// How events are logged on standard error
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    log_format: Format,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let plan = arguments.source.plan()?;
-    log_to_stderr();
+    log::begin(arguments.log_format)?;
     let (stop, signals) = signal_pipe()?;
-    let server = prepare(plan, signals)?;
+    let server = prepare(plan.clone(), signals)?;
+    plan.log();
     let mut out = std::io::stdout();
     for uri in server.uris() {
         writeln!(out, "{uri}").or_failure()?;
     }
     out.flush().or_failure()?;
     tracing::info!(admin = %server.admin_address(), "serving");
+    notify::ready();
     let ended = server.run().or_failure();
     drop(stop); // the signal handlers write to it
     ended
@@ -104,13 +113,6 @@ fn signal_pipe() -> Result<(std::os::unix::net::UnixStream, OwnedFd), CliError> 
         signal_hook::low_level::pipe::register(signal, write.try_clone().or_failure()?).or_failure()?;
     }
     Ok((write, read.into()))
-}
-
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("FLOE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
 }
 
 #[cfg(test)]

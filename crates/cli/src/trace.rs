@@ -88,7 +88,13 @@ pub(crate) struct InfoArguments {
     json: bool,
 }
 
+const CONVERT_EXAMPLES: &str = "\
+Examples:
+  floe trace convert src1_0.csv.gz src1_0.floe
+  floe trace convert --zstd --next-accesses zipf:keys=1000000,requests=10000000 zipf.floe";
+
 #[derive(Debug, Args)]
+#[command(after_help = CONVERT_EXAMPLES)]
 pub(crate) struct ConvertArguments {
     /// Trace file, compressed or not, or a generator
     from: String,
@@ -111,7 +117,12 @@ pub(crate) struct ConvertArguments {
     json: bool,
 }
 
+const FORMATS_EXAMPLES: &str = "\
+Examples:
+  floe trace formats";
+
 #[derive(Debug, Args)]
+#[command(after_help = FORMATS_EXAMPLES)]
 pub(crate) struct FormatsArguments {
     /// One JSON object per format and generator instead of tables
     #[arg(long)]

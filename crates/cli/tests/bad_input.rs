@@ -103,6 +103,9 @@ fn wrong_command_lines_are_refused() {
         volume remove                             → <NAME>
         volume remove a b                         → 'b'
         volume resize a lots                      → [SIZE] | lots | 10GiB
+        man                                       → <DIR>
+        completions                               → <SHELL>
+        completions tcsh                          → <SHELL> | 'tcsh' | zsh
         trace nonsense                            → 'nonsense'
         trace info                                → <FILE>
         simulate                                  → <TRACE>
@@ -171,6 +174,7 @@ fn wrong_settings_are_refused() {
         --tls-verify-peer                                     → tls-verify-peer | tls is off
         --tls on                                              → tls-certificates is missing
         --tls require --tls-certificates folder               → folder/server-cert.pem | TLS
+        --log-format xml                                      → --log-format | 'xml' | json
         --max-connections 0                                   → max-connections | 0
         --max-connections many                                → --max-connections | 'many'
         --listen http://127.0.0.1                             → listen | http://127.0.0.1 | nbd://
@@ -189,6 +193,19 @@ fn wrong_settings_are_refused() {
     let long = "n".repeat(5000);
     let line = [&serve[..], &["--listen", "nbd://127.0.0.1:0", "--volume", &long]].concat();
     refused(Path::new("."), &line, &["cannot offer export", "4096"]);
+}
+
+#[test]
+fn a_filter_for_the_log_that_makes_no_sense_is_refused() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB", "--block-sizes", "4KiB"])
+        .args(["--listen", "nbd://127.0.0.1:0", "--admin", "127.0.0.1:0"])
+        .env("FLOE_LOG", "floe=loud")
+        .output()
+        .expect("floe runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.starts_with("floe: FLOE_LOG: `floe=loud`: ") && said.lines().count() == 1, "{said}");
 }
 
 #[test]

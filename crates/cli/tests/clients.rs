@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -320,6 +320,41 @@ fn the_status_adds_up() {
         let table = floe_ok(&["status", "--admin", &server.admin]);
         assert!(table.contains(&format!("write {mode}, 1 client(s)")), "{table}");
     }
+}
+
+#[test]
+fn the_log_tells_what_happens_as_json_a_line() {
+    let volume = Volume::new(&noise(44, MIB), "back").with(&NEVER).with(&["--log-format", "json"]);
+    let command = volume.command_line();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(command)
+        .env("FLOE_LOG", "debug")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("floe runs");
+    let uri = BufReader::new(child.stdout.take().expect("it is piped")).lines().next();
+    let mut client = connect(&uri.expect("a line").expect("a URI"));
+    client.write(0, &noise(45, 4096), false).expect("it can be written");
+    drop(client);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let log = String::from_utf8(output.stderr).expect("text");
+    let events: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    let event = |message: &str| {
+        events.iter().find(|event| event["message"] == message).unwrap_or_else(|| panic!("{message}: {log}"))
+    };
+    assert_eq!(event("started")["write"], "back");
+    assert_eq!(event("volume")["read_only"], false);
+    assert_eq!(event("serving")["level"], "INFO");
+    assert_eq!(event("connected")["level"], "DEBUG");
+    assert_eq!(event("disconnected")["client"], 0);
+    assert_eq!(event("ending")["dirty_bytes"], 4096);
+    assert_eq!(event("ended")["dirty_bytes"], 0);
 }
 
 /// What the admin interface answers to a program that speaks HTTP.

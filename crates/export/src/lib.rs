@@ -10,6 +10,7 @@ pub mod limits;
 mod listener;
 mod metrics;
 pub mod nbd;
+pub mod notify;
 pub mod server;
 mod session;
 pub mod status;

@@ -27,6 +27,7 @@ use crate::listener::Listener;
 use crate::nbd::error::{ErrorCode, NbdError};
 use crate::nbd::export::Exports;
 use crate::nbd::transmission::{Command, Request as NbdRequest};
+use crate::notify;
 use crate::session::{Common, Session, SessionError, Want};
 use crate::status::{Facts, Operation, Report, Snapshot, Tally, VolumeFacts};
 use crate::uri::Uri;
@@ -142,6 +143,7 @@ impl Server {
             }
         }
         let dirty_bytes = self.driver.stats().dirty_bytes;
+        tracing::info!(dirty_bytes, "ended");
         self.last_flush.map_err(|fault| ServeError::LastFlush { fault, dirty_bytes })
     }
 
@@ -426,6 +428,7 @@ impl Server {
     /// Takes no new requests from now on.
     fn begin_end(&mut self) {
         tracing::info!(dirty_bytes = self.driver.stats().dirty_bytes, "ending");
+        notify::stopping();
         self.phase = Phase::Finishing { until: Instant::now() + GRACE };
         for index in self.sessions.indices() {
             self.sessions[index].end();

@@ -33,7 +33,7 @@ const SERVED_BY: Option<u64> = Some(1);
 const CONNECTIONS_MAX: u64 = 65536;
 
 /// The settings understood.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[allow(dead_code)] // what `Settings::not_yet` refuses is not read yet
 pub(crate) struct Plan {
     /// At least one; the first is the default one of clients. Names are unique.
@@ -54,7 +54,7 @@ pub(crate) struct Plan {
 }
 
 /// A volume to serve.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[allow(dead_code)] // as above
 pub(crate) struct VolumePlan {
     pub(crate) name: String,
@@ -65,7 +65,7 @@ pub(crate) struct VolumePlan {
 }
 
 /// How connections are encrypted.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TlsPlan {
     /// The folder with the certificates.
     pub(crate) certificates: PathBuf,
@@ -165,6 +165,25 @@ impl Settings {
             volumes.push(volume);
         }
         Ok(volumes)
+    }
+}
+
+impl Plan {
+    /// Says in the log what is served.
+    pub(crate) fn log(&self) {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            cache = %self.cache,
+            cache_bytes = self.cache_bytes,
+            write = %self.mode,
+            threads = self.threads,
+            max_connections = self.max_connections,
+            tls = self.tls.is_some(),
+            "started"
+        );
+        for VolumePlan { name, backing, read_only, .. } in &self.volumes {
+            tracing::info!(volume = name, %backing, read_only, "volume");
+        }
     }
 }
 

@@ -1,0 +1,120 @@
+//! What a package holds beside the program: manual pages, completions, a service.
+
+mod common;
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{floe, floe_ok, installed, text};
+
+const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/floe.service");
+
+#[test]
+fn every_command_has_a_page_that_man_shows_without_a_warning() {
+    if !installed(&["man"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    floe_ok(&["man", text(folder.path())]);
+    let mut names = Vec::new();
+    for page in std::fs::read_dir(&folder).expect("the pages") {
+        let path = page.expect("a page").path();
+        let shown = Command::new("man")
+            .args(["--warnings", "--local-file", text(&path)])
+            .envs([("LC_ALL", "C.UTF-8"), ("MANWIDTH", "80"), ("MAN_KEEP_FORMATTING", "")])
+            .stdin(Stdio::null())
+            .output()
+            .expect("man runs");
+        let (page, warnings) =
+            (String::from_utf8_lossy(&shown.stdout), String::from_utf8_lossy(&shown.stderr));
+        assert!(shown.status.success() && warnings.is_empty(), "{}: {warnings}", path.display());
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS"] {
+            assert!(page.lines().any(|line| line == section), "{name}: {page}");
+        }
+        let has_examples = page.contains("EXAMPLES\n         floe ");
+        assert!(has_examples || ["floe-trace", "floe-volume"].contains(&name.as_str()), "{name}: {page}");
+        names.push(name);
+    }
+    for name in ["floe", "floe-serve", "floe-status", "floe-volume-add", "floe-simulate", "floe-replay"] {
+        assert!(names.iter().any(|there| there == name), "{name} is not among {names:?}");
+    }
+    assert!(!names.iter().any(|name| name == "floe-man"), "for packagers only");
+}
+
+#[test]
+fn pages_that_cannot_be_written_are_a_failure() {
+    let output = floe(&["man", "/no/such/folder"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("floe: /no/such/folder: "));
+}
+
+#[test]
+fn bash_takes_the_completions() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("floe.bash");
+    std::fs::write(&script, floe_ok(&["completions", "bash"])).expect("a script");
+    let ask =
+        "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \"${COMPREPLY[@]}\"";
+    let said = common::run("bash", &["-c", ask, "bash", text(&script)]);
+    assert_eq!(said.trim(), "volume");
+    for shell in ["zsh", "fish"] {
+        assert!(floe_ok(&["completions", shell]).contains("max-connections"), "{shell}");
+    }
+}
+
+#[test]
+fn systemd_finds_nothing_wrong_with_the_service() {
+    if !installed(&["systemd-analyze"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let unit = std::fs::read_to_string(UNIT).expect("the unit");
+    assert!(unit.contains("ExecStart=/usr/bin/floe "));
+    let here = folder.path().join("floe.service");
+    std::fs::write(&here, unit.replace("/usr/bin/floe", env!("CARGO_BIN_EXE_floe"))).expect("a unit");
+    let output = Command::new("systemd-analyze")
+        .args(["verify", "--man=no", "--recursive-errors=one", text(&here)])
+        .output()
+        .expect("systemd-analyze runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+fn heard(socket: &UnixDatagram) -> String {
+    let mut bytes = [0; 64];
+    let received = socket.recv(&mut bytes).expect("a state in time");
+    String::from_utf8_lossy(&bytes[..received]).into_owned()
+}
+
+#[test]
+fn the_service_manager_is_told_when_clients_are_served_and_when_the_end_begins() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    let nbd = format!("nbd+unix:///?socket={}", folder.path().join("nbd").display());
+    let mut child = serve(&path, &nbd);
+    assert_eq!(heard(&socket), "READY=1");
+    let client = floe_export::nbd::client::Client::connect(&nbd.parse().expect("a URI"));
+    assert!(client.is_ok(), "ready means that clients are served");
+    drop(client);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    assert_eq!(heard(&socket), "STOPPING=1");
+    assert!(common::wait_for(&mut child).success());
+}
+
+fn serve(notify: &Path, nbd: &str) -> std::process::Child {
+    Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(["serve", "--backing", "memory:4MiB", "--cache", "memory:4MiB"])
+        .args(["--listen", nbd, "--admin", "127.0.0.1:0"])
+        .env("NOTIFY_SOCKET", notify)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("floe runs")
+}
