@@ -251,6 +251,9 @@ fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) -> (Vec<u8>, 
         if host.budget.next_in_turn().is_some() {
             host.session.turn_has_come();
         }
+        if let Some(delays) = &mut delays {
+            host.interfere(delays);
+        }
         let moved = host.answer(delays.as_mut(), now);
         host.check_bounds();
         let idle = delays.as_mut().is_none_or(|delays| delays.next().is_multiple_of(3));
@@ -278,6 +281,20 @@ impl Host {
         } else {
             self.open.push((request, None));
         }
+    }
+
+    /// Now and then the server's list changes, or the server has enough.
+    fn interfere(&mut self, random: &mut Random) {
+        let sizes = |bytes| Export { maximum_block_bytes: LONGEST_BYTES, ..Export::new("disk", bytes) };
+        let changed = match random.next() % 256 {
+            0 => vec![sizes(1 << 30)],
+            1 => vec![sizes(4096)],
+            2 => vec![],
+            3 => return self.session.break_off(),
+            4 => return self.session.end(),
+            _ => return,
+        };
+        self.session.exports_changed(&Arc::new(Exports::new(changed).expect("good exports")));
     }
 
     /// Answers and sends what its time has come for; says whether there was anything to wait for.
