@@ -334,8 +334,8 @@ fn the_log_tells_what_happens_as_json_a_line() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("floe runs");
-    let uri = BufReader::new(child.stdout.take().expect("it is piped")).lines().next();
-    let mut client = connect(&uri.expect("a line").expect("a URI"));
+    let mut uris = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let mut client = connect(&uris.next().expect("a line").expect("a URI"));
     client.write(0, &noise(45, 4096), false).expect("it can be written");
     drop(client);
     let pid = rustix::process::Pid::from_child(&child);
