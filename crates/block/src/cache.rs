@@ -8,17 +8,20 @@
 //! Like the shards this is a state machine without I/O: [`BlockCache::submit`], [`BlockCache::completed`] and
 //! [`BlockCache::received`] in, [`Order`]s out.
 
+mod volumes;
+
 use floe_policy::{Lru, Ranked};
 
-use crate::geometry::{BlockSizes, MOST_VOLUME_BYTES, Place, SECTOR_BYTES, VolumeId, format_size};
+use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Join, Settled};
 use crate::mode::WriteMode;
 use crate::order::{BufferId, DeviceId, OpId, Order};
 use crate::part::{Drain, ForeignPiece, Message, PartId};
 use crate::piece::Piece;
 use crate::request::{Fault, Kind, Request, RequestId};
-use crate::shard::{Event, Shard, ShardConfig, VolumeSize};
+use crate::shard::{Event, Shard, ShardConfig};
 use crate::stats::{Requests, Stats};
+use crate::volumes::Volumes;
 
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
@@ -99,7 +102,7 @@ pub struct BlockCache<E = Lru> {
     all_shards: u64,
     sizes: BlockSizes,
     mode: WriteMode,
-    volume_bytes: Vec<u64>,
+    volumes: Volumes,
     joins: Vec<Option<Join>>,
     /// Drains that this part's shards are working on.
     drains: Vec<Drain>,
@@ -150,7 +153,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             shards: (part as u64..shards).step_by(parts).map(shard).collect(),
             all_shards: shards,
             mode: config.mode,
-            volume_bytes: Vec::new(),
+            volumes: Volumes::default(),
             joins: Vec::new(),
             drains: Vec::new(),
             requests: Requests::default(),
@@ -160,20 +163,6 @@ impl<E: Ranked + Default> BlockCache<E> {
             sizes: config.sizes.clone(),
         };
         Ok((0..parts).map(part).collect())
-    }
-
-    /// Adds a volume of this many bytes; to be done in all parts alike.
-    ///
-    /// # Panics
-    /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
-    pub fn add_volume(&mut self, bytes: u64) -> VolumeId {
-        let id = VolumeId(u16::try_from(self.volume_bytes.len()).expect("at most 65,536 volumes"));
-        assert!(bytes <= MOST_VOLUME_BYTES, "a volume has at most half an exbibyte, not {bytes} bytes");
-        self.volume_bytes.push(bytes);
-        for shard in &mut self.shards {
-            shard.add_volume(VolumeSize { sectors: bytes.div_ceil(SECTOR_BYTES) });
-        }
-        id
     }
 
     /// Which part it is.
@@ -202,7 +191,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             self.joins.resize(id.number() + 1, None);
         }
         assert!(self.joins[id.number()].is_none(), "request {} is under way already", id.number());
-        let mut join = Join::new(request, self.volume_bytes.get(request.volume.0 as usize).copied());
+        let mut join = Join::new(request, self.volumes.bytes(request.volume));
         let needless = match self.mode {
             WriteMode::Back => false,
             WriteMode::Pass => matches!(request.kind, Kind::Prefetch | Kind::DirtyMap),

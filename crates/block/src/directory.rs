@@ -366,7 +366,7 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     /// Takes every block out of a group and makes it free.
-    fn empty(&mut self, group: u32) {
+    pub(crate) fn empty(&mut self, group: u32) {
         let first = self.first_slots[group as usize];
         let class = self.class(Slot(first));
         for block in self.blocks_of(group) {
@@ -378,8 +378,32 @@ impl<E: Ranked + Default> Directory<E> {
             open.take_if(|open| open.group == group);
         }
         self.first_slots[group as usize] = NONE;
-        self.group_order.remove(Slot(group));
+        if self.grouped() {
+            self.group_order.remove(Slot(group));
+        }
         self.free_groups.push(group);
+    }
+
+    /// Drops all data of a volume, dirty or not, and answers the groups it was in that now hold no data at all. Its
+    /// blocks in other groups stay, empty, until they are the coldest, as after a trim. They do no harm to a volume
+    /// that gets the same id: they spare it an allocation.
+    pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
+        let mut emptied = Vec::new();
+        for group in 0..self.first_slots.len() as u32 {
+            let (mut was_in, mut holds_data) = (false, false);
+            for block in self.blocks_of(group) {
+                let sectors = self.sectors(block);
+                if self.volume(block) == volume {
+                    self.set_invalid(block, &sectors);
+                    was_in = true;
+                }
+                holds_data |= self.valid.any(self.cache_sectors(block, &sectors));
+            }
+            if was_in && !holds_data {
+                emptied.push(group);
+            }
+        }
+        emptied
     }
 
     /// Makes the arrays cover every slot in use.

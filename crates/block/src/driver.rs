@@ -19,6 +19,7 @@ use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
 use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
+use crate::volumes::VolumeError;
 
 /// Messages taken in before devices are looked after again.
 const HEARD_AT_ONCE: usize = 64;
@@ -55,7 +56,8 @@ pub struct Driver<E = Lru> {
     /// The buffers of other parts' requests, by part and number.
     guests: Vec<Vec<Option<Guest>>>,
     cache_device: Watched,
-    backings: Vec<Watched>,
+    /// By volume.
+    backings: Vec<Option<Watched>>,
     pool: Pool,
     /// The buffer of each request under way.
     requests: Vec<Option<Buffer>>,
@@ -101,8 +103,28 @@ impl<E: Ranked + Default> Driver<E> {
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let id = self.cache.add_volume(backing.size_bytes());
         let name = format!("backing device of volume {name}");
-        self.backings.push(Watched { device: backing, name, failing: false, errors: 0 });
+        let slot = id.0 as usize;
+        self.backings.resize_with(self.backings.len().max(slot + 1), || None);
+        self.backings[slot] = Some(Watched { device: backing, name, failing: false, errors: 0 });
         id
+    }
+
+    /// Removes a volume, with its backing device, in this part: see [`BlockCache::remove_volume`].
+    ///
+    /// # Errors
+    /// As there; the volume then stays.
+    pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
+        self.cache.remove_volume(id, discard)?;
+        self.backings[id.0 as usize] = None;
+        Ok(())
+    }
+
+    /// Lets a volume grow, whose backing device has grown, in this part: see [`BlockCache::resize_volume`].
+    ///
+    /// # Errors
+    /// As there; the volume then keeps its size.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
+        self.cache.resize_volume(id, bytes)
     }
 
     /// The cache.
@@ -117,12 +139,12 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// Failed operations of the cache device and of all backing devices.
     pub fn device_errors(&self) -> (u64, u64) {
-        (self.cache_device.errors, self.backings.iter().map(|backing| backing.errors).sum())
+        (self.cache_device.errors, self.backings.iter().flatten().map(|backing| backing.errors).sum())
     }
 
     /// Processor time burnt in waiting by devices that imitate a fast medium.
     pub fn spun(&self) -> Duration {
-        let devices = self.backings.iter().chain([&self.cache_device]);
+        let devices = self.backings.iter().flatten().chain([&self.cache_device]);
         devices.map(|watched| watched.device.spun()).sum()
     }
 
@@ -178,7 +200,8 @@ impl<E: Ranked + Default> Driver<E> {
             self.cache_device.device.poll(&mut self.done);
             self.hand_in(DeviceId::Cache);
             for volume in 0..self.backings.len() {
-                self.backings[volume].device.poll(&mut self.done);
+                let Some(backing) = &mut self.backings[volume] else { continue };
+                backing.device.poll(&mut self.done);
                 self.hand_in(DeviceId::Backing(VolumeId(volume as u16)));
             }
             if self.orders.is_empty() {
@@ -197,7 +220,7 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// When to call [`Driver::advance`] at the latest, whatever the ring says.
     pub fn next_due(&self) -> Option<Instant> {
-        let devices = self.backings.iter().chain([&self.cache_device]);
+        let devices = self.backings.iter().flatten().chain([&self.cache_device]);
         let late = self.exchange.as_ref().and_then(Exchange::next_due);
         devices.filter_map(|watched| watched.device.next_due()).chain(late).min()
     }
@@ -262,7 +285,7 @@ impl<E: Ranked + Default> Driver<E> {
         for Completion { token, result } in self.done.drain(..) {
             let watched = match id {
                 DeviceId::Cache => &mut self.cache_device,
-                DeviceId::Backing(volume) => &mut self.backings[volume.0 as usize],
+                DeviceId::Backing(volume) => backing_of(&mut self.backings, volume),
             };
             watched.note(&result);
             let result = result.map_err(|error| match error.kind() {
@@ -318,7 +341,7 @@ impl<E: Ranked + Default> Driver<E> {
     fn start(&mut self, device: DeviceId, op: OpId, offset: u64, action: Action) {
         let device = match device {
             DeviceId::Cache => &mut self.cache_device.device,
-            DeviceId::Backing(volume) => &mut self.backings[volume.0 as usize].device,
+            DeviceId::Backing(volume) => &mut backing_of(&mut self.backings, volume).device,
         };
         device.submit(Operation { token: op.0, offset, action });
     }
@@ -337,6 +360,10 @@ impl<E: Ranked + Default> Driver<E> {
         let buffer = buffer.expect("orders speak of buffers that are there");
         buffer.slice(span.offset as usize..(span.offset + span.len) as usize)
     }
+}
+
+fn backing_of(backings: &mut [Option<Watched>], volume: VolumeId) -> &mut Watched {
+    backings[volume.0 as usize].as_mut().expect("a volume with something under way is there")
 }
 
 impl Watched {

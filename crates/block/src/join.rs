@@ -4,7 +4,7 @@
 //! are cut bit by bit: only so many pieces are under way at once. The request has its answer when all pieces have
 //! theirs and, where it is to be durable, the backing device has been flushed; it is over when no piece uses its buffer.
 
-use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::piece::{Piece, PieceKind};
 use crate::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 
@@ -117,6 +117,11 @@ impl Join {
         self.next = self.end;
     }
 
+    /// Whether the request is for a volume, and reaches beyond this byte.
+    pub(crate) fn reaches(&self, volume: VolumeId, byte: u64) -> bool {
+        self.request.volume == volume && self.request.offset.saturating_add(self.request.len) > byte
+    }
+
     /// Whether the request was refused at once.
     pub(crate) fn is_refused(&self) -> bool {
         self.fault.is_some()
@@ -224,7 +229,6 @@ impl Join {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::VolumeId;
 
     fn join(kind: Kind, offset: u64, len: u64) -> Join {
         Join::new(Request { volume: VolumeId(0), kind, offset, len }, Some(1 << 30))

@@ -28,6 +28,7 @@ mod shard;
 mod sleep;
 mod stats;
 mod sync;
+mod volumes;
 
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver};
@@ -41,3 +42,4 @@ pub use order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
 pub use part::{ForeignPiece, MOST_PARTS, Message, PartId};
 pub use request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 pub use stats::{Counters, Requests, Stats};
+pub use volumes::VolumeError;

@@ -17,6 +17,7 @@ mod operations;
 mod read;
 mod store;
 mod task;
+mod volumes;
 mod write;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -97,10 +98,6 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             events: Vec::new(),
             counters: Counters::default(),
         }
-    }
-
-    pub(crate) fn add_volume(&mut self, size: VolumeSize) {
-        self.volumes.push(size);
     }
 
     /// Which shard an operation belongs to.

@@ -14,7 +14,8 @@ use std::ops::Range;
 
 use common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    BlockCache, BlockSizes, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeId, WriteMode,
+    BlockCache, BlockSizes, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeError, VolumeId,
+    WriteMode,
 };
 use floe_policy::Lru;
 use proptest::prelude::*;
@@ -55,6 +56,17 @@ enum Step {
     Degrade,
     Restore {
         forget: bool,
+    },
+    /// A volume is removed as soon as it is idle, and another of so many units gets its id.
+    Replace {
+        volume: usize,
+        discard: bool,
+        units: u64,
+    },
+    /// A volume grows by so many units, as soon as all parts let it.
+    Grow {
+        volume: usize,
+        units: u64,
     },
 }
 
@@ -103,6 +115,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let submit = submit.prop_map(|(volume, kind, at, len)| Step::Submit { volume, kind, at, len });
     let complete = (any::<usize>(), any::<u8>(), 0..40u64);
     let complete = complete.prop_map(|(which, fails, tear)| Step::Complete { which, fails, tear });
+    let replace = (0..VOLUMES.len(), any::<bool>(), 1..1000u64);
+    let replace = replace.prop_map(|(volume, discard, units)| Step::Replace { volume, discard, units });
+    let grow = (0..VOLUMES.len(), 0..30u64).prop_map(|(volume, units)| Step::Grow { volume, units });
     let deliver = any::<usize>().prop_map(|which| Step::Deliver { which });
     prop::collection::vec(
         prop_oneof![
@@ -114,6 +129,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             4 => Just(Step::CacheDead(false)),
             1 => Just(Step::Degrade),
             4 => any::<bool>().prop_map(|forget| Step::Restore { forget }),
+            2 => replace,
+            4 => grow,
         ],
         1..2 * STEPS_PER_CASE,
     )
@@ -162,6 +179,12 @@ struct World {
     setup: Setup,
     cache_dead: bool,
     cache_has_died: bool,
+    /// In bytes, as clients know it.
+    sizes: [u64; VOLUMES.len()],
+    /// What some parts may know already: the size a volume grows to.
+    growing: [Option<u64>; VOLUMES.len()],
+    /// Whether dirty data is to be discarded, and the size of the volume that comes instead.
+    leaving: [Option<(bool, u64)>; VOLUMES.len()],
 }
 
 fn units_of(request: &Request) -> Range<usize> {
@@ -187,12 +210,18 @@ impl World {
             setup,
             cache_dead: false,
             cache_has_died: false,
+            sizes: VOLUMES,
+            growing: [None; VOLUMES.len()],
+            leaving: [None; VOLUMES.len()],
         }
     }
 
     fn submit(&mut self, volume: usize, kind: u8, at: u64, len: u64) {
-        let size = VOLUMES[volume];
+        let size = self.sizes[volume];
         let beyond_the_end = kind == 19;
+        if self.leaving[volume].is_some() || beyond_the_end && self.growing[volume].is_some() {
+            return;
+        }
         let kind = match kind {
             8..=12 => Kind::Write { durable: false },
             13 => Kind::Write { durable: true },
@@ -254,6 +283,34 @@ impl World {
                 let replaced = change.answered.is_some_and(|answered| answered < submitted);
                 if ok && request.kind != Kind::Trim && replaced && change.gone.is_none() {
                     change.gone = Some(now);
+                }
+            }
+        }
+    }
+
+    /// Goes on with volumes that are to grow or leave.
+    fn change_volumes(&mut self) {
+        for volume in 0..VOLUMES.len() {
+            let id = VolumeId(volume as u16);
+            if let Some(bytes) = self.growing[volume]
+                && self.bench.ask_parts(|part| part.resize_volume(id, bytes)) == Ok(())
+            {
+                self.growing[volume] = None;
+                self.sizes[volume] = bytes;
+                self.units[volume].resize(bytes.div_ceil(UNIT) as usize, vec![settled(ZERO)]);
+            }
+            let in_use = self.requests.values().any(|pending| pending.request.volume == id);
+            let Some((discard, bytes)) = self.leaving[volume].filter(|_| !in_use) else { continue };
+            let gone = |result| if result == Err(VolumeError::Unknown) { Ok(()) } else { result };
+            match self.bench.ask_parts(|part| gone(part.remove_volume(id, discard))) {
+                Err(VolumeError::Dirty(_)) => self.leaving[volume] = Some((true, bytes)),
+                Err(error) => assert_eq!(error, VolumeError::Busy),
+                Ok(()) => {
+                    self.leaving[volume] = None;
+                    self.growing[volume] = None;
+                    self.sizes[volume] = bytes;
+                    assert_eq!(self.bench.add_volume(bytes, ZERO), id);
+                    self.units[volume] = vec![vec![settled(ZERO)]; bytes.div_ceil(UNIT) as usize];
                 }
             }
         }
@@ -389,6 +446,8 @@ impl World {
             self.complete(0, u8::MAX, 0);
             self.deliver(0);
         }
+        (0..2).for_each(|_| self.change_volumes()); // what is dirty is discarded the second time
+        assert!(self.leaving.iter().all(Option::is_none) && self.growing.iter().all(Option::is_none));
         assert!(self.requests.is_empty(), "requests without an answer");
         self.bench.check_idle();
     }
@@ -397,7 +456,7 @@ impl World {
     fn end(mut self) {
         self.cache_dead = false;
         self.complete_all();
-        for (volume, bytes) in VOLUMES.into_iter().enumerate() {
+        for (volume, bytes) in self.sizes.into_iter().enumerate() {
             for at in (0..bytes).step_by(64 << 10) {
                 self.submit(volume, 0, at, 64 << 10);
                 self.complete_all();
@@ -421,6 +480,16 @@ proptest! {
                     world.cache_dead = dead;
                     world.cache_has_died |= dead;
                 }
+                Step::Replace { volume, discard, units } => {
+                    world.leaving[volume].get_or_insert((discard, units * UNIT));
+                }
+                Step::Grow { volume, units } => {
+                    let bytes = world.sizes[volume] + units * UNIT;
+                    if world.growing[volume].is_none() && world.leaving[volume].is_none() {
+                        world.growing[volume] = Some(bytes);
+                        world.bench.grow_device(VolumeId(volume as u16), bytes);
+                    }
+                }
                 Step::Degrade => world.bench.each_part(BlockCache::degrade),
                 Step::Restore { forget } => {
                     if forget {
@@ -433,6 +502,7 @@ proptest! {
                     world.take_answers();
                 }
             }
+            world.change_volumes();
         }
         world.end();
     }

@@ -155,13 +155,13 @@ impl<E: Ranked + Default> Shard<E> {
             let scratch = self.new_scratch(id, hull.end - hull.start, orders);
             Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 }
         });
+        self.tasks[id as usize].data = data;
         for run in fetches {
             let run = self.within_volume(volume, run);
             self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
+            // It ends where the volume ends now, also if the volume has grown when it is stored.
+            self.tasks[id as usize].stores.push(run);
         }
-        let task = &mut self.tasks[id as usize];
-        task.data = data;
-        task.stores.extend_from_slice(fetches);
     }
 
     /// Where a client wants what a piece reads; a prefetch has nobody who does.

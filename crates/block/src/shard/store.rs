@@ -98,11 +98,7 @@ impl<E: Ranked + Default> Shard<E> {
         interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
         let class = largest_fitting(&self.config.sizes, &interval);
 
-        let in_use = |block: Block| {
-            let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
-            self.locks.in_use(self.region(volume, sectors.start), &sectors)
-        };
-        let Some(room) = self.directory.room(class, in_use) else {
+        let Some(room) = self.directory.room(class, |block| self.is_in_use(block)) else {
             self.counters.stores_without_room += 1;
             return Placed::Nowhere;
         };
@@ -125,6 +121,12 @@ impl<E: Ranked + Default> Shard<E> {
             );
         }
         Placed::Later
+    }
+
+    /// Whether some task holds or waits for a lock on a block.
+    pub(super) fn is_in_use(&self, block: Block) -> bool {
+        let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
+        self.locks.in_use(self.region(volume, sectors.start), &sectors)
     }
 
     /// A block that `id` wants the place of is clean, or cannot be cleaned: then the rest is not cached.

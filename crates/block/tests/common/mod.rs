@@ -195,6 +195,29 @@ impl<E: Ranked + Default> Bench<E> {
         self.others.iter_mut().chain([&mut self.cache]).for_each(tell);
     }
 
+    /// Asks every part, also after one has refused; answers the first refusal.
+    pub fn ask_parts<T>(&mut self, ask: impl Fn(&mut BlockCache<E>) -> Result<(), T>) -> Result<(), T> {
+        let all = self.others.iter_mut().chain([&mut self.cache]);
+        all.map(ask).fold(Ok(()), Result::and)
+    }
+
+    /// Adds a volume whose bytes are all the same.
+    pub fn add_volume(&mut self, bytes: u64, fill: u8) -> VolumeId {
+        let id = self.cache.add_volume(bytes);
+        for part in &mut self.others {
+            assert_eq!(part.add_volume(bytes), id);
+        }
+        self.devices.insert(DeviceId::Backing(id), Medium::new(bytes, fill));
+        id
+    }
+
+    /// Lets a volume's backing device grow.
+    pub fn grow_device(&mut self, id: VolumeId, bytes: u64) {
+        let medium = self.devices.get_mut(&DeviceId::Backing(id)).expect("the volume is there");
+        medium.bytes.resize(bytes as usize, 0);
+        medium.stable.resize(bytes as usize, 0);
+    }
+
     /// Lets one part do something, and carries out what it orders.
     fn in_part(&mut self, part: usize, act: impl FnOnce(&mut BlockCache<E>, &mut Vec<Order>)) {
         let cache = if part == 0 { &mut self.cache } else { &mut self.others[part - 1] };

@@ -1,0 +1,70 @@
+//! Volumes that come, go and grow while a cache runs.
+//!
+//! Each change is made in every part; a part that refuses has changed nothing, and can be asked again.
+
+use floe_policy::Ranked;
+
+use super::BlockCache;
+use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::shard::VolumeSize;
+use crate::volumes::VolumeError;
+
+impl<E: Ranked + Default> BlockCache<E> {
+    /// Adds a volume of this many bytes; to be done in all parts alike. Its id may be that of one that was removed.
+    ///
+    /// # Panics
+    /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
+    pub fn add_volume(&mut self, bytes: u64) -> VolumeId {
+        let id = self.volumes.add(bytes);
+        self.set_volume(id, bytes);
+        id
+    }
+
+    fn set_volume(&mut self, id: VolumeId, bytes: u64) {
+        for shard in &mut self.shards {
+            shard.set_volume(id, VolumeSize { sectors: bytes.div_ceil(SECTOR_BYTES) });
+        }
+    }
+
+    /// Removes a volume with all that is cached of it, and makes its id free; to be done in all parts alike, once it is
+    /// idle in all of them. Goes over all groups of the cache. With `discard`, data that only the cache has is lost;
+    /// without, a flush is to come before.
+    ///
+    /// # Errors
+    /// When there is no such volume, something is under way for it in this part, or it has dirty data here that is not
+    /// to be discarded.
+    pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
+        self.volumes.bytes(id).ok_or(VolumeError::Unknown)?;
+        let asked_for = self.joins.iter().flatten().any(|join| join.request.volume == id);
+        if asked_for || self.shards.iter().any(|shard| shard.is_using(id)) {
+            return Err(VolumeError::Busy);
+        }
+        let dirty = self.shards.iter().map(|shard| shard.dirty_bytes(id)).sum();
+        if dirty > 0 && !discard {
+            return Err(VolumeError::Dirty(dirty));
+        }
+        self.shards.iter_mut().for_each(|shard| shard.remove_volume(id));
+        self.volumes.remove(id);
+        Ok(())
+    }
+
+    /// Lets a volume grow to this many bytes; to be done in all parts alike, after its backing device has grown.
+    /// Requests may be under way, but where the old size ends within a sector, that sector has to be idle in all parts.
+    /// What was written to it before the volume grew ends in zeros, so its new bytes may read as such whatever the
+    /// backing device had there.
+    ///
+    /// # Errors
+    /// When there is no such volume, it would shrink or be too large, or the sector that its old end cuts is in use here.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
+        if let Some(cut) = self.volumes.may_grow(id, bytes)? {
+            let asked_for = self.joins.iter().flatten().any(|join| join.reaches(id, cut * SECTOR_BYTES));
+            if asked_for || self.shards.iter().any(|shard| shard.is_using_sector(id, cut)) {
+                return Err(VolumeError::Busy);
+            }
+            self.shards.iter_mut().for_each(|shard| shard.forget_sector(id, cut));
+        }
+        self.volumes.resize(id, bytes);
+        self.set_volume(id, bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,52 @@
+//! Volumes that come, go and grow, as one shard sees them.
+
+use floe_policy::Ranked;
+
+use super::task::Step;
+use super::{Shard, VolumeSize};
+use crate::geometry::{Place, SECTOR_BYTES, VolumeId};
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Adds a volume, or changes the size of one.
+    pub(crate) fn set_volume(&mut self, id: VolumeId, size: VolumeSize) {
+        let at = id.0 as usize;
+        self.volumes.resize(self.volumes.len().max(at + 1), VolumeSize { sectors: 0 });
+        self.volumes[at] = size;
+    }
+
+    /// Whether anything is under way for a volume.
+    pub(crate) fn is_using(&self, id: VolumeId) -> bool {
+        self.tasks.iter().any(|task| task.volume == id && task.step != Step::Done)
+    }
+
+    /// Whether anything is under way on a sector.
+    pub(crate) fn is_using_sector(&self, id: VolumeId, sector: u64) -> bool {
+        self.locks.in_use(self.region(id, sector), &(sector..sector + 1))
+    }
+
+    /// Bytes of a volume that the backing device does not have.
+    pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
+        let blocks = self.directory.dirty_blocks(id);
+        let runs = blocks.flat_map(|block| self.directory.dirty_runs(block));
+        runs.map(|run| run.end - run.start).sum::<u64>() * SECTOR_BYTES
+    }
+
+    /// Forgets a volume that nothing is under way for, with all its data.
+    pub(crate) fn remove_volume(&mut self, id: VolumeId) {
+        debug_assert!(!self.is_using(id));
+        for group in self.directory.drop_volume(id) {
+            if !self.directory.blocks_of(group).any(|block| self.is_in_use(block)) {
+                self.directory.empty(group);
+            }
+        }
+        let places = Place::all_of(id);
+        self.lost.retain(|place| !places.contains(place));
+    }
+
+    /// Drops the copy of a clean sector.
+    pub(crate) fn forget_sector(&mut self, id: VolumeId, sector: u64) {
+        if let Some(block) = self.directory.find(id, sector) {
+            self.directory.set_clean_invalid(block, &(sector..sector + 1));
+        }
+    }
+}

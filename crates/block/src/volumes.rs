@@ -1,0 +1,103 @@
+//! Which volumes a cache has, and how large they are.
+//!
+//! A volume's id is a place in a table; a removed volume leaves a gap, which the next one to come fills. Every part of a
+//! cache keeps such a table, and volumes come and go in all of them alike, so ids agree.
+
+use crate::geometry::{MOST_VOLUME_BYTES, SECTOR_BYTES, VolumeId};
+
+/// Why a volume cannot be removed or resized. Nothing has changed then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeError {
+    /// There is no such volume.
+    #[error("there is no such volume")]
+    Unknown,
+    /// Something is under way for it. It may be tried again.
+    #[error("the volume is in use")]
+    Busy,
+    /// The cache holds data of it that the backing device does not have.
+    #[error("the cache holds {0} bytes of the volume that its backing device does not have")]
+    Dirty(u64),
+    /// Data beyond the new end may be anywhere; a volume can only grow.
+    #[error("a volume of {from} bytes cannot shrink to {to}")]
+    Shrinks {
+        /// Its size.
+        from: u64,
+        /// What was asked for.
+        to: u64,
+    },
+    /// More than a volume can have.
+    #[error("a volume has at most {MOST_VOLUME_BYTES} bytes, not {0}")]
+    TooLarge(u64),
+}
+
+/// The volumes, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Volumes(Vec<Option<u64>>);
+
+impl Volumes {
+    /// Puts a volume of this many bytes where a gap is, or at the end.
+    ///
+    /// # Panics
+    /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
+    pub(crate) fn add(&mut self, bytes: u64) -> VolumeId {
+        assert!(bytes <= MOST_VOLUME_BYTES, "a volume has at most half an exbibyte, not {bytes} bytes");
+        let gap = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        let id = VolumeId(u16::try_from(gap).expect("at most 65,536 volumes"));
+        self.0.resize(self.0.len().max(gap + 1), None);
+        self.0[gap] = Some(bytes);
+        id
+    }
+
+    /// The size of a volume in bytes.
+    pub(crate) fn bytes(&self, id: VolumeId) -> Option<u64> {
+        self.0.get(id.0 as usize).copied().flatten()
+    }
+
+    pub(crate) fn remove(&mut self, id: VolumeId) {
+        self.0[id.0 as usize] = None;
+    }
+
+    pub(crate) fn resize(&mut self, id: VolumeId, bytes: u64) {
+        self.0[id.0 as usize] = Some(bytes);
+    }
+
+    /// Whether a volume can have this many bytes; answers the sector that its old end cuts in two, if it does.
+    pub(crate) fn may_grow(&self, id: VolumeId, bytes: u64) -> Result<Option<u64>, VolumeError> {
+        match self.bytes(id) {
+            None => Err(VolumeError::Unknown),
+            Some(from) if bytes < from => Err(VolumeError::Shrinks { from, to: bytes }),
+            Some(_) if bytes > MOST_VOLUME_BYTES => Err(VolumeError::TooLarge(bytes)),
+            Some(from) => {
+                let is_cut = bytes > from && !from.is_multiple_of(SECTOR_BYTES);
+                Ok(is_cut.then_some(from / SECTOR_BYTES))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_filled_before_the_table_grows() {
+        let mut volumes = Volumes::default();
+        assert_eq!([volumes.add(1), volumes.add(2), volumes.add(3)].map(|id| id.0), [0, 1, 2]);
+        volumes.remove(VolumeId(1));
+        assert_eq!(volumes.bytes(VolumeId(1)), None);
+        assert_eq!([volumes.add(4), volumes.add(5)].map(|id| id.0), [1, 3]);
+        assert_eq!(volumes.bytes(VolumeId(1)), Some(4));
+    }
+
+    #[test]
+    fn a_volume_grows_and_never_shrinks() {
+        let mut volumes = Volumes::default();
+        let id = volumes.add(5 * 4096 + 1);
+        assert_eq!(volumes.may_grow(id, 5 * 4096 + 1), Ok(None));
+        assert_eq!(volumes.may_grow(id, 5 * 4096 + 2), Ok(Some(5)));
+        let shrinks = VolumeError::Shrinks { from: 5 * 4096 + 1, to: 5 * 4096 };
+        assert_eq!(volumes.may_grow(id, 5 * 4096), Err(shrinks));
+        assert_eq!(volumes.may_grow(id, u64::MAX), Err(VolumeError::TooLarge(u64::MAX)));
+        assert_eq!(volumes.may_grow(VolumeId(9), 1), Err(VolumeError::Unknown));
+    }
+}
