@@ -19,7 +19,7 @@ pub struct Limits {
     pub budget_bytes: usize,
     /// For the handshake, TLS included.
     pub handshake_time: Duration,
-    /// For a client to take or give the next [`PIECE_BYTES`] while other clients wait for the memory it holds.
+    /// For a client to take or give the next MiB while other clients wait for the memory it holds.
     pub stall_time: Duration,
 }
 
