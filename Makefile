@@ -33,8 +33,10 @@ fuzz: ## what NBD clients can send, at random, for a minute
 
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor
-	@scripts/require build bench
+	@scripts/require build clients bench
 	$(CARGO) bench --workspace --locked --bench '*'
+	$(CARGO) build --release --locked --bin floe
+	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
 
 .PHONY: man
 man: ## manual pages, in target/man
