@@ -24,8 +24,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// [`MOST_CONNECTIONS`]. 256 MiB: eight clients at their own bound share it, more take turns. 10 s for a handshake, for which honest clients on bad
-    /// lines need a second or two. 30 s for a stall: slower than 35 KiB/s is no disk.
+    /// [`MOST_CONNECTIONS`]. 256 MiB: eight clients at their own bound share it, more take turns. 10 s for a handshake, for
+    /// which honest clients on bad lines need a second or two. 30 s for a stall: slower than 35 KiB/s is no disk.
     fn default() -> Self {
         Self {
             connections: MOST_CONNECTIONS,
