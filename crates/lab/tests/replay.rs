@@ -228,6 +228,16 @@ fn recorded_times_take_as_long_as_they_say() {
 }
 
 #[test]
+fn a_last_flush_that_takes_longer_than_the_flush_interval_ends() {
+    let requests = requests("uniform:keys=200,read=0,block=4KiB,requests=500");
+    let plan = plan(WriteMode::Back, "memory:1MiB,medium=nvme", "memory:1MiB,medium=hdd");
+    let flush_interval = Duration::from_millis(50);
+    let outcome = simulated(&plan, &Setup { flush_interval, ..setup(&plan, 4, false) }, &requests);
+    assert!(outcome.flush_seconds > 0.1, "{outcome:?}");
+    assert!(outcome.backing_write_bytes >= 200 * 4096 / 2, "{outcome:?}");
+}
+
+#[test]
 fn warm_up_is_not_counted() {
     let requests = requests("loop:keys=64,requests=640,block=4KiB");
     let plan = plan(WriteMode::Through, "memory:1MiB", "memory:1MiB");

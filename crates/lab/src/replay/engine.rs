@@ -312,6 +312,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
 
     /// Brings everything to the backing devices.
     fn flush(&mut self) -> Result<(), ReplayError> {
+        self.clean_due = None; // everything is being cleaned
         let volumes: Vec<_> = self.stage.volumes.iter().map(|volume| volume.id).collect();
         for volume in &volumes {
             let request = Request { volume: *volume, kind: Kind::Flush, offset: 0, len: 0 };
