@@ -6,8 +6,8 @@
 //! "Option types", "Option reply types".
 //!
 //! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive; longer data is skipped without
-//! being kept; options are counted; one call answers at most one option, so `out` grows by one answer; before TLS, where it is required, nothing is
-//! told of any export.
+//! being kept; options are counted; one call answers at most one option, so `out` grows by one answer; before TLS,
+//! where it is required, nothing is told of any export.
 
 mod answers;
 

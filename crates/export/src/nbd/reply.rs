@@ -2,8 +2,9 @@
 //!
 //! A read's data is never copied here: the header says how much payload must follow it. Without structured replies
 //! every reply is simple. With them, reads are answered by a single `OFFSET_DATA` chunk that is also the last (which
-//! honours `DF`), block status by one `BLOCK_STATUS` chunk, errors by an `ERROR` chunk with a message, and the success of all else by a simple reply, which the
-//! protocol allows and which is shorter. Source: proto.md, "Simple reply message", "Structured reply chunk message".
+//! honours `DF`), block status by one `BLOCK_STATUS` chunk, errors by an `ERROR` chunk with a message, and the success
+//! of all else by a simple reply, which the protocol allows and which is shorter. Source: proto.md, "Simple reply
+//! message", "Structured reply chunk message".
 //!
 //! Invariant: a read's header is made only when its data is complete, so no error can follow it.
 

@@ -4,9 +4,10 @@
 //! All else is a matter for [`check`], which answers a bad request with the error code proto.md asks for ("Error
 //! values", "Request types", "Block size constraints") and leaves the connection up.
 //!
-//! Decisions where the document leaves room: a request of no bytes succeeds and does nothing; `TRIM`,
-//! `WRITE_ZEROES`, `CACHE` and `BLOCK_STATUS`, which carry no payload, may be longer than the maximum block, since the Linux client does not know
-//! that limit; a refused write's payload is drained up to [`DRAIN_MAX_BYTES`], beyond which the connection is dropped.
+//! Decisions where the document leaves room: a request of no bytes succeeds and does nothing; `TRIM`, `WRITE_ZEROES`,
+//! `CACHE` and `BLOCK_STATUS`, which carry no payload, may be longer than the maximum block, since the Linux client
+//! does not know that limit; a refused write's payload is drained up to [`DRAIN_MAX_BYTES`], beyond which the
+//! connection is dropped.
 
 use super::error::{ErrorCode, NbdError, Violation};
 use super::handshake::Negotiated;
