@@ -2,6 +2,7 @@
 
 mod admin;
 mod demo;
+mod descriptors;
 mod error;
 mod log;
 mod man;

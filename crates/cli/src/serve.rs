@@ -12,6 +12,7 @@ use floe_export::server::{Bound, Server, ServerConfig};
 use floe_export::tls::TlsConfig;
 
 use crate::OrFail;
+use crate::descriptors;
 use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::{Plan, Source};
@@ -51,8 +52,13 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
-    let plan = arguments.source.plan()?;
+    let mut plan = arguments.source.plan()?;
     log::begin(arguments.log_format)?;
+    let room = descriptors::make_room(plan.max_connections, plan.threads, 1 + plan.volumes.len())?;
+    if room < plan.max_connections {
+        let asked = std::mem::replace(&mut plan.max_connections, room);
+        tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
+    }
     let (stop, signals) = signal_pipe()?;
     let server = prepare(plan.clone(), signals)?;
     plan.log();

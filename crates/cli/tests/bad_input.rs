@@ -36,14 +36,7 @@ fn files(folder: &Path) {
     toml("twice", "", "name = \"b\"\n");
     toml("value", "\n\nwrite = \"sideways\"\n", "");
     toml("unknown-in-volume", "", "colour = \"red\"\n");
-    toml("value-in-volume", "", "[[volume]]\nname = \"b\"\nbacking = \"disk:5\"\n");
     toml("single", "backing = \"memory:4MiB\"\n", "");
-    toml("same-name", "", "[[volume]]\nbacking = \"memory:4MiB\"\nname = \"a\"\n");
-    let file = "[[volume]]\nname = \"b\"\nbacking = \"file:volume.img\"\n";
-    toml("same-file", "", &format!("{file}{}", file.replace("\"b\"", "\"c\"")));
-    toml("nameless", "", "\n[[volume]]\nbacking = \"memory:4MiB\"\n");
-    toml("deviceless", "", "\n[[volume]]\nname = \"b\"\n");
-    toml("shards", "shards = 2\nthreads = 3\n", "");
     toml("interval", "flush-interval = \"1s\"\n", "");
     write("binary.toml", b"\xff\xfe\0\x01");
     write("cacheless.toml", b"[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n");
@@ -193,6 +186,18 @@ fn wrong_settings_are_refused() {
     let long = "n".repeat(5000);
     let line = [&serve[..], &["--listen", "nbd://127.0.0.1:0", "--volume", &long]].concat();
     refused(Path::new("."), &line, &["cannot offer export", "4096"]);
+}
+
+#[test]
+fn too_few_descriptors_for_any_client_are_refused() {
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 100 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")])
+        .args(["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB", "--admin", "127.0.0.1:0"])
+        .output()
+        .expect("floe runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.starts_with("floe: 100 open files are too few: ") && said.lines().count() == 1, "{said}");
 }
 
 #[test]

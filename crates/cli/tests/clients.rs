@@ -301,9 +301,10 @@ fn the_status_adds_up() {
         assert_eq!((status.read_requests, status.read_bytes), (32, 2 << 20));
         assert_eq!((status.write_requests, status.write_bytes), (8, 512 << 10));
         assert_eq!((status.flush_requests, status.trim_requests), (1, 2));
-        // A read that comes before its block has reached the cache device joins the fetch.
+        // A read that comes before its block has reached the cache device joins the fetch, and may count as a hit too.
         let spared_reads = if mode == "pass" { 0 } else { 16 };
-        assert_eq!(status.read_hits + status.joined_reads, spared_reads, "{mode}");
+        assert!(status.read_hits <= spared_reads, "{mode}: {status:?}");
+        assert!(status.read_hits + status.joined_reads >= spared_reads, "{mode}: {status:?}");
         assert!(status.write_hits <= status.write_requests);
         assert!((status.read_hit_ratio - status.read_hits as f64 / 32.0).abs() < 1e-9);
         let fetched = if mode == "pass" { 2 << 20 } else { 1 << 20 };
@@ -355,6 +356,37 @@ fn the_log_tells_what_happens_as_json_a_line() {
     assert_eq!(event("disconnected")["client"], 0);
     assert_eq!(event("ending")["dirty_bytes"], 4096);
     assert_eq!(event("ended")["dirty_bytes"], 0);
+}
+
+#[test]
+fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers() {
+    let volume = Volume::new(&noise(46, MIB), "through");
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -n 160 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")])
+        .args(volume.command_line())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("floe runs");
+    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map(Result::unwrap);
+    let warning = log.find(|line| line.contains("room=")).expect("a warning");
+    let number = |line: &str, name: &str| {
+        let (_, after) = line.split_once(name).expect("it is there");
+        after.split_whitespace().next().expect("a number").parse::<usize>().expect("a number")
+    };
+    let room = number(&warning, "room=");
+    assert!(warning.contains(" WARN ") && room < 64 && warning.contains("asked=1024"), "{warning}");
+    let serving = log.find(|line| line.contains("admin=")).expect("it serves");
+    let (_, admin) = serving.split_once("admin=").expect("just seen");
+    let socket = volume.path("nbd.sock");
+    let crowd: Vec<_> = (0..200).map(|_| UnixStream::connect(&socket).expect("a connection")).collect();
+    let status =
+        || serde_json::from_str::<serde_json::Value>(&floe_ok(&["status", "--json", "--admin", admin]));
+    wait_until("as many clients as there is room for", || status().expect("JSON")["connections"] == room);
+    drop(crowd);
+    floe_ok(&["stop", "--admin", admin]);
+    assert!(common::wait_for(&mut child).success());
 }
 
 /// What the admin interface answers to a program that speaks HTTP.

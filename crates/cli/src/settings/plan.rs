@@ -314,6 +314,43 @@ mod tests {
         }
     }
 
+    fn volumes(toml: &str) -> Result<Vec<VolumePlan>, (Option<usize>, String)> {
+        let settings: Settings = toml::from_str(toml).unwrap();
+        settings.volumes().map_err(|wrong| (wrong.place.line(toml), wrong.problem))
+    }
+
+    #[test]
+    fn the_guides_example_is_understood() {
+        let guide = include_str!("../../../../docs/service.md");
+        let (_, rest) = guide.split_once("```toml\n").unwrap();
+        let (example, _) = rest.split_once("```").unwrap();
+        let plans = volumes(example).unwrap();
+        let names: Vec<_> = plans.iter().map(|plan| (plan.name.as_str(), plan.read_only)).collect();
+        assert_eq!(names, [("pictures", false), ("archive", true)]);
+        assert_eq!(plans[1].description, "until 2024");
+    }
+
+    #[test]
+    fn volumes_must_differ() {
+        let a = "[[volume]]\nname = 'a'\nbacking = 'file:one'\n";
+        let after = |text: &str| volumes(&format!("{a}{text}")).unwrap_err();
+        let (line, problem) = after("[[volume]]\nbacking = 'memory:4MiB'\nname = 'a'\n");
+        assert_eq!((line, problem.as_str()), (Some(6), "two volumes are named \"a\""));
+        let (line, problem) = after("[[volume]]\nname = 'b'\nbacking = 'file:one'\n");
+        assert_eq!((line, problem.as_str()), (Some(6), "volumes \"a\" and \"b\" are the same file"));
+        assert!(volumes("[[volume]]\nname = 'a'\nbacking = 'memory:4MiB'\n                         [[volume]]\nname = 'b'\nbacking = 'memory:4MiB'\n").is_ok());
+    }
+
+    #[test]
+    fn a_volume_that_lacks_something_is_named_by_its_line() {
+        let (line, problem) = volumes("\n[[volume]]\nbacking = 'memory:4MiB'\n").unwrap_err();
+        assert!(line == Some(2) && problem.starts_with("name is missing"), "{problem}");
+        let (line, problem) = volumes("[[volume]]\nname = 'a'\n").unwrap_err();
+        assert!(line == Some(1) && problem.starts_with("backing is missing"), "{problem}");
+        let (line, problem) = volumes("[[volume]]\nname = 'a'\n\nbacking = 'disk:5'\n").unwrap_err();
+        assert!(line == Some(4) && problem.starts_with("backing: unknown kind"), "{problem}");
+    }
+
     #[test]
     fn a_small_cache_is_not_split_among_all_cores_unless_asked() {
         assert_eq!(fit(None, None, 64 << 10), Ok(1));
