@@ -481,7 +481,10 @@ proptest! {
                     world.cache_has_died |= dead;
                 }
                 Step::Replace { volume, discard, units } => {
-                    world.leaving[volume].get_or_insert((discard, units * UNIT));
+                    // One after the other, or ids would differ between parts.
+                    if world.leaving.iter().all(Option::is_none) {
+                        world.leaving[volume] = Some((discard, units * UNIT));
+                    }
                 }
                 Step::Grow { volume, units } => {
                     let bytes = world.sizes[volume] + units * UNIT;

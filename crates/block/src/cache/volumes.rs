@@ -10,7 +10,8 @@ use crate::shard::VolumeSize;
 use crate::volumes::VolumeError;
 
 impl<E: Ranked + Default> BlockCache<E> {
-    /// Adds a volume of this many bytes; to be done in all parts alike. Its id may be that of one that was removed.
+    /// Adds a volume of this many bytes; to be done in all parts alike, and only when every removal has been done in all of
+    /// them: the id is the lowest that is free.
     ///
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
