@@ -223,7 +223,6 @@ fn op_of(order: &Order) -> Option<OpId> {
         Order::Allocate { .. }
         | Order::Copy { .. }
         | Order::Clear { .. }
-        | Order::Mark { .. }
         | Order::Answer { .. }
         | Order::Release { .. }
         | Order::Send { .. }
