@@ -77,7 +77,7 @@ pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
     }
 }
 
-/// Whether other people's programs are there. Where they must be (in CI, under `make test`), a missing one is a failure;
+/// Whether other people's programs (or files, by their paths) are there. Where they must be (in CI, under `make test`), a missing one is a failure;
 /// elsewhere the test is skipped, visibly.
 pub(crate) fn installed(programs: &[&str]) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();

@@ -1,0 +1,93 @@
+//! Clients that encrypt and show certificates: libnbd from Python, fio's jobs side by side.
+
+mod common;
+
+#[path = "../../export/tests/server/certificates.rs"]
+mod certificates;
+
+use std::path::Path;
+
+use certificates::certificates;
+use common::{Server, Volume, assert_same, installed, noise, run, text, wait_until};
+
+const MIB: usize = 1 << 20;
+
+/// What Python imports as `nbd`.
+const LIBNBD: &str = "/usr/lib/python3/dist-packages/nbd.py";
+
+/// Serves a volume to clients that encrypt only.
+fn serve(content: &[u8], mode: &str, folder: &Path, settings: &[&str]) -> (Volume, Server) {
+    let tls = ["--tls", "require", "--tls-certificates", text(folder)];
+    let volume = Volume::new(content, mode).with(&tls).with(settings);
+    let server = volume.serve();
+    (volume, server)
+}
+
+/// URIs of the volume with TLS, on TCP and on the Unix socket, with something about certificates.
+fn uris(server: &Server, certificates: &str) -> (String, String) {
+    let tcp = server.tcp.replace("127.0.0.1", "localhost"); // which the server's certificate is for
+    (format!("{tcp}?{certificates}"), format!("{}&{certificates}&tls-hostname=localhost", server.unix))
+}
+
+#[test]
+fn libnbd_from_python_finds_every_promise_kept_over_tls() {
+    if !installed(&[LIBNBD]) {
+        return;
+    }
+    let folder = certificates();
+    let content = noise(41, 24 * MIB);
+    let (volume, server) =
+        serve(&content, "back", folder.path(), &["--tls-verify-peer", "--flush-interval", "1h"]);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libnbd.py");
+    let (source, wanted) = (volume.path("source"), volume.path("wanted"));
+    std::fs::write(&source, &content).expect("a source");
+    let (tcp, unix) = uris(&server, &format!("tls-certificates={}", folder.path().display()));
+    run("/usr/bin/python3", &[text(&script), &tcp, &unix, text(&source), text(&wanted)]);
+    // Its last flush has promised it all.
+    drop(server);
+    assert_same("the backing device", &volume.backing(), &std::fs::read(&wanted).expect("a result"));
+}
+
+#[test]
+fn fios_jobs_verify_what_they_wrote_over_tls() {
+    if !installed(&["fio"]) {
+        return;
+    }
+    let folder = certificates();
+    for mode in ["through", "back"] {
+        let (_volume, server) = serve(&noise(42, 16 * MIB), mode, folder.path(), &[]);
+        // fio does not let libnbd read the files that a URI names.
+        let (tcp, unix) = uris(&server, "tls-verify-peer=0");
+        let job = |name: &str, uri: &str, offset: &str| {
+            let words = ["--name", "--uri", "--offset"].iter().zip([name, uri, offset]);
+            words.map(|(word, value)| format!("{word}={value}")).collect::<Vec<_>>()
+        };
+        let mut line: Vec<String> = [
+            "--ioengine=nbd",
+            "--rw=randrw",
+            "--bssplit=512/20:4k/30:20k/30:132k/20",
+            "--iodepth=16",
+            "--size=4m",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--verify_state_save=0",
+            "--fsync=32",
+        ]
+        .map(str::to_owned)
+        .into();
+        for (name, uri, offset) in
+            [("a", &tcp, "0"), ("b", &unix, "4m"), ("c", &tcp, "8m"), ("d", &unix, "12m")]
+        {
+            line.extend(job(name, uri, offset));
+        }
+        run("fio", &line.iter().map(String::as_str).collect::<Vec<_>>());
+        wait_until("the end of all connections", || server.status().connections == 0);
+        let status = server.status();
+        assert_eq!(
+            (status.errors, status.cache_errors, status.backing_errors),
+            (0, 0, 0),
+            "after write {mode}"
+        );
+        server.end();
+    }
+}
