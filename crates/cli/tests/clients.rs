@@ -324,6 +324,46 @@ fn the_status_adds_up() {
 }
 
 #[test]
+fn a_second_signal_says_what_is_still_dirty() {
+    let volume = Volume::new(&noise(47, 8 * MIB), "back").with(&NEVER);
+    let slow: Vec<String> = volume
+        .command_line()
+        .into_iter()
+        .map(|word| if word.ends_with("backing.img") { word + ",medium=hdd" } else { word })
+        .collect();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
+        .args(slow)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("floe runs");
+    let mut uris = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let mut client = connect(&uris.next().expect("a line").expect("a URI"));
+    for at in 0..256 {
+        client.write(at * (32 << 10), &noise(at, 4096), false).expect("it can be written");
+    }
+    drop(client);
+    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map(Result::unwrap);
+    let serving = log.find(|line| line.contains("admin=")).expect("it serves");
+    let (_, admin) = serving.split_once("admin=").expect("just seen");
+    let pid = rustix::process::Pid::from_child(&child);
+    let signal = || rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    signal();
+    let health = || http(admin, "GET /healthz HTTP/1.1\r\n\r\n").0;
+    wait_until("the end to begin", || health().starts_with("HTTP/1.1 503 "));
+    signal();
+    let warning = log.find(|line| line.contains(" WARN ")).expect("a second signal is answered");
+    assert!(warning.contains("dirty_bytes=") && !warning.contains("dirty_bytes=0"), "{warning}");
+    assert!(log.any(|line| line.contains("ended dirty_bytes=0")), "all is on the backing device in the end");
+    assert!(common::wait_for(&mut child).success());
+    let bytes = volume.backing();
+    for at in 0..256 {
+        assert_same("a block", &bytes[at * (32 << 10)..][..4096], &noise(at as u64, 4096));
+    }
+}
+
+#[test]
 fn the_log_tells_what_happens_as_json_a_line() {
     let volume = Volume::new(&noise(44, MIB), "back").with(&NEVER).with(&["--log-format", "json"]);
     let command = volume.command_line();
@@ -390,8 +430,8 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
 }
 
 /// What the admin interface answers to a program that speaks HTTP.
-fn http(server: &Server, request: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(&server.admin).expect("the server listens");
+fn http(admin: &str, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(admin).expect("the server listens");
     stream.write_all(request.as_bytes()).expect("it takes a request");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
@@ -406,10 +446,10 @@ fn a_monitor_finds_health_and_metrics() {
     let mut client = connect(&server.unix);
     client.write(0, &noise(42, 8192), false).expect("it can be written");
     client.read(0, &mut [0; 4096]).expect("it can be read");
-    let (head, body) = http(&server, "GET /healthz HTTP/1.1\r\n\r\n");
+    let (head, body) = http(&server.admin, "GET /healthz HTTP/1.1\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert_eq!(body, "ok\n");
-    let (head, body) = http(&server, "GET /metrics HTTP/1.1\r\nAccept: text/plain\r\n\r\n");
+    let (head, body) = http(&server.admin, "GET /metrics HTTP/1.1\r\nAccept: text/plain\r\n\r\n");
     assert!(head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{head}");
     for line in [
         r#"floe_requests_total{volume="a b",operation="write"} 1"#,
