@@ -36,9 +36,9 @@ pub(crate) struct Join {
     end: u64,
     /// The bytes of the last sector that lie behind the request and keep their content.
     tail: u64,
-    /// Sectors that a fast zeroing covers in part: written when the whole ones are done, so that a device which cannot
-    /// do those is found before anything has changed.
-    edges: [Option<(PieceKind, u64)>; 2],
+    /// Whether the first and the last sector, covered in part by a fast zeroing, are still to be written: after the
+    /// whole ones, so that a device which cannot do those is found before anything has changed.
+    edges: [bool; 2],
     /// Answers awaited: of pieces, of drains, of the backing device's flush.
     unanswered: u32,
     /// Pieces that may still use the buffer.
@@ -78,7 +78,7 @@ impl Join {
             next: sectors.start,
             end: sectors.end.max(sectors.start),
             tail,
-            edges: [None; 2],
+            edges: [false; 2],
             unanswered: 0,
             unfinished: 0,
             fault,
@@ -87,29 +87,36 @@ impl Join {
             flushing: false,
             answered: false,
         };
-        join.set_edges_apart();
+        if let Kind::Zero { fast: true, .. } = request.kind {
+            join.set_edges_apart();
+        }
         join
     }
 
     /// What a fast zeroing covers in part is done last, and what has only that not at all.
     fn set_edges_apart(&mut self) {
-        let Request { kind: Kind::Zero { durable, fast: true, .. }, offset, len, .. } = self.request else {
-            return;
-        };
-        if self.fault.is_some() || len == 0 {
+        if self.fault.is_some() || self.request.len == 0 {
             return;
         }
         if self.next >= self.end {
             self.fault = Some(Fault::Unsupported);
             return;
         }
-        let head = offset % SECTOR_BYTES;
-        let part = |head, tail| PieceKind::ZeroPart { durable, head, tail };
-        self.edges = [
-            (head > 0).then(|| (part(head, 0), self.next - 1)),
-            (self.tail > 0).then(|| (part(0, self.tail), self.end)),
-        ];
-        self.tail = 0;
+        self.edges = [!self.request.offset.is_multiple_of(SECTOR_BYTES), self.tail > 0];
+    }
+
+    /// The next sector that a fast zeroing covers in part.
+    fn next_edge(&mut self) -> Option<(PieceKind, Sectors)> {
+        let Kind::Zero { durable, .. } = self.request.kind else { return None };
+        let offset = self.request.offset;
+        let (head, tail, sector) = if std::mem::take(&mut self.edges[0]) {
+            (offset % SECTOR_BYTES, 0, offset / SECTOR_BYTES)
+        } else if std::mem::take(&mut self.edges[1]) {
+            (0, self.tail, self.end)
+        } else {
+            return None;
+        };
+        Some((PieceKind::ZeroPart { durable, head, tail }, sector..sector + 1))
     }
 
     /// Nothing more is to be given out.
@@ -137,8 +144,7 @@ impl Join {
             self.next = cut.1.end;
             cut
         } else if self.unanswered == 0 && self.fault.is_none() {
-            let (kind, sector) = self.edges.iter_mut().find_map(Option::take)?;
-            (kind, sector..sector + 1)
+            self.next_edge()?
         } else {
             return None;
         };
@@ -168,12 +174,12 @@ impl Join {
             Kind::Read => PieceKind::Read,
             Kind::Write { durable } => PieceKind::Write { durable, head, tail: tail(end) },
             Kind::Trim => PieceKind::Trim,
-            Kind::Zero { durable, .. } if head > 0 || tail(start + 1) > 0 => {
+            Kind::Zero { durable, fast: false, .. } if head > 0 || tail(start + 1) > 0 => {
                 end = start + 1;
                 PieceKind::ZeroPart { durable, head, tail: tail(end) }
             }
             Kind::Zero { may_unmap, fast, .. } => {
-                end -= u64::from(tail(end) > 0);
+                end -= u64::from(!fast && tail(end) > 0);
                 PieceKind::Zero { may_unmap, fast }
             }
             Kind::Prefetch => PieceKind::Prefetch,
@@ -206,7 +212,7 @@ impl Join {
 
     /// What is to be done now that something has changed.
     pub(crate) fn settle(&mut self) -> Settled {
-        let has_edges = self.fault.is_none() && self.edges.iter().any(Option::is_some);
+        let has_edges = self.fault.is_none() && self.edges != [false; 2];
         if self.unanswered > 0 || self.next < self.end || has_edges {
             return Settled::Not;
         }
