@@ -3,12 +3,13 @@
 //! One thread owns a driver with its devices and its part of the cache. [`Driver::submit`] takes requests,
 //! [`Driver::advance`] moves everything that can move without waiting, [`Driver::take_answers`] tells what is done.
 //! Between calls the thread waits on the ring its devices share, no longer than until [`Driver::next_due`], and where
-//! there are other parts only if [`Exchange::fall_asleep`] lets it.
+//! there are other parts only if its [`Bell`](crate::Bell) lets it.
 
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
+use floe_device::{Action, Buffer, Completion, Device, Extent, Operation, Pool, Slice};
 use floe_policy::{Lru, Ranked};
 use hashbrown::HashMap;
 
@@ -122,9 +123,30 @@ impl<E: Ranked + Default> Driver<E> {
     /// Lets a volume grow, whose backing device has grown, in this part: see [`BlockCache::resize_volume`].
     ///
     /// # Errors
-    /// As there; the volume then keeps its size.
-    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
-        self.cache.resize_volume(id, bytes)
+    /// As there, or that the device does not take its new size; the volume then keeps its size.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
+        if let Some(Some(backing)) = self.backings.get_mut(id.0 as usize) {
+            backing.device.set_size(bytes)?;
+        }
+        self.cache.resize_volume(id, bytes).map_err(io::Error::other)
+    }
+
+    /// Gives the cache device up; see [`BlockCache::degrade`].
+    pub fn degrade(&mut self) {
+        self.cache.degrade();
+    }
+
+    /// Uses the cache device again; see [`BlockCache::restore`].
+    pub fn restore(&mut self) {
+        self.cache.restore();
+    }
+
+    /// What the backing device of a volume knows of a range: extents in a row from its start, perhaps not to its end. Of
+    /// a volume that is not there, nothing.
+    pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
+        if let Some(Some(backing)) = self.backings.get_mut(volume.0 as usize) {
+            backing.device.allocation(range, out);
+        }
     }
 
     /// The cache.

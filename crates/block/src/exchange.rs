@@ -40,7 +40,11 @@ pub struct Bell {
 }
 
 impl Bell {
-    fn new() -> io::Result<Self> {
+    /// A bell of a thread that is awake.
+    ///
+    /// # Errors
+    /// When the system is out of descriptors.
+    pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { sleep: Sleep::new(), event })
     }
@@ -51,6 +55,31 @@ impl Bell {
             // It fails only when the counter is full, and then the thread is being woken already.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
+    }
+
+    /// A descriptor that becomes readable when the bell is rung; [`Bell::heard`] makes it unreadable again.
+    ///
+    /// # Errors
+    /// When the system is out of descriptors.
+    pub fn descriptor(&self) -> io::Result<Rc<OwnedFd>> {
+        self.event.try_clone().map(Rc::new)
+    }
+
+    /// Whether the thread may wait for its ring: there is nothing where it looks. If so, it calls [`Bell::woke`]
+    /// afterwards.
+    pub fn fall_asleep(&self, there_is_nothing: impl FnOnce() -> bool) -> bool {
+        self.sleep.fall_asleep(there_is_nothing)
+    }
+
+    /// The thread has waited.
+    pub fn woke(&self) {
+        self.sleep.wake();
+    }
+
+    /// Takes the ringing in, after the descriptor became readable.
+    pub fn heard(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.event, &mut count); // nothing to read is no harm
     }
 }
 
@@ -110,29 +139,9 @@ impl Exchange {
         &self.bell
     }
 
-    /// A descriptor that becomes readable when the bell is rung; [`Exchange::woke`] makes it unreadable again.
-    ///
-    /// # Errors
-    /// When the system is out of descriptors.
-    pub fn descriptor(&self) -> io::Result<Rc<OwnedFd>> {
-        self.bell.event.try_clone().map(Rc::new)
-    }
-
-    /// Whether the thread may wait for its ring: nothing has been sent to it, and `idle` holds too. If so, it calls
-    /// [`Exchange::woke`] afterwards.
-    pub fn fall_asleep(&self, idle: impl FnOnce() -> bool) -> bool {
-        self.bell.sleep.fall_asleep(|| self.inlets.iter().all(Consumer::is_empty) && idle())
-    }
-
-    /// The thread has waited.
-    pub fn woke(&self) {
-        self.bell.sleep.wake();
-    }
-
-    /// Takes the ringing of the bell in, after its descriptor became readable.
-    pub fn heard(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.bell.event, &mut count); // nothing to read is no harm
+    /// Whether nothing has been sent to this thread that it has not received.
+    pub fn is_empty(&self) -> bool {
+        self.inlets.iter().all(Consumer::is_empty)
     }
 
     /// When to call [`Exchange::flush`] again at the latest; `None` when all is on its way.

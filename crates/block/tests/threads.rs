@@ -66,9 +66,9 @@ impl Member {
             }
         }
         let exchange = self.driver.exchange().expect("it is one of several parts");
-        if may_sleep && quiet && exchange.fall_asleep(|| true) {
+        if may_sleep && quiet && exchange.bell().fall_asleep(|| exchange.is_empty()) {
             self.ring.wait(Some(Duration::from_secs(20))).unwrap();
-            exchange.woke();
+            exchange.bell().woke();
             self.slept += 1;
         } else {
             self.ring.wait(Some(Duration::ZERO)).unwrap();
@@ -76,7 +76,7 @@ impl Member {
         let mut rung = Vec::new();
         self.sockets.poll(&mut rung);
         if !rung.is_empty() {
-            self.driver.exchange().expect("as above").heard();
+            self.driver.exchange().expect("as above").bell().heard();
             self.sockets.readable(0, &self.bell);
         }
     }
@@ -149,7 +149,7 @@ fn run(mode: WriteMode, seed: u64) -> Option<usize> {
             std::thread::spawn(move || {
                 let Ok(ring) = Ring::new(256) else { return None };
                 let pool = pool.pool();
-                let bell = exchange.descriptor().unwrap();
+                let bell = exchange.bell().descriptor().unwrap();
                 let cache_device = sources.0.open(&ring, &pool).unwrap();
                 let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange));
                 driver.add_volume("test", sources.1.open(&ring, &pool).unwrap());

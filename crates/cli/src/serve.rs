@@ -2,26 +2,21 @@
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use clap::Args;
-use floe_block::{BlockCache, Config, Driver};
-use floe_device::{Device, Pool, Ring, Role};
+use floe_block::{BlockCache, Config};
+use floe_device::{OpenError, Role};
 use floe_export::limits::Limits;
 use floe_export::notify;
-use floe_export::server::{Bound, Server, ServerConfig};
+use floe_export::server::{Bound, Server, ServerConfig, Volume};
 use floe_export::tls::TlsConfig;
 
 use crate::OrFail;
 use crate::descriptors;
 use crate::error::CliError;
 use crate::log::{self, Format};
-use crate::settings::{Plan, Source};
-
-/// Submissions the ring takes at a time.
-const RING_ENTRIES: u32 = 512;
-
-/// Memory for requests under way, registered with the kernel; more is taken as needed.
-const ARENA_BYTES: usize = 64 << 20;
+use crate::settings::{Plan, Source, VolumePlan};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,18 +73,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 ///
 /// What can fail without a trace comes first: opening devices may create files.
 pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> {
-    let cache = BlockCache::new(Config {
-        sizes: plan.sizes,
-        cache_bytes: plan.cache_bytes,
-        mode: plan.mode,
-        shards: plan.shards,
-    })
-    .or_usage()?;
-    // One volume and one thread so far: `Settings::not_yet` refuses what goes beyond.
-    let volume = plan.volumes.first().expect("a plan has a volume");
+    let config =
+        Config { sizes: plan.sizes, cache_bytes: plan.cache_bytes, mode: plan.mode, shards: plan.shards };
+    let caches = BlockCache::parts(config, plan.threads).or_usage()?;
     let tls = plan.tls.as_ref().map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
     let bound = Bound::bind(ServerConfig {
-        volume: volume.name.clone(),
         listen: plan.listen,
         admin: plan.admin,
         insecure: plan.insecure,
@@ -99,17 +87,13 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         cache_bytes: plan.cache_bytes,
     })
     .or_usage()?;
-    let ring = Ring::new(RING_ENTRIES).or_failure()?;
-    let pool = Pool::new(ARENA_BYTES);
-    if let Err(error) = ring.register_pool(&pool) {
-        tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
-    }
-    let backing = volume.backing.open(&ring, &pool, Role::Backing { read_only: false }).or_usage()?;
-    let cache_device = plan.cache.open(&ring, &pool, Role::Cache { size: plan.cache_bytes }).or_usage()?;
-    let volume_bytes = backing.size_bytes();
-    let mut driver = Driver::new(cache, cache_device, pool.clone());
-    driver.add_volume(&volume.name, backing);
-    bound.serve(ring, pool, driver, volume_bytes, signals).or_usage()
+    let volume = |VolumePlan { name, description, backing, read_only }| {
+        let backing = Arc::new(backing.prepare(Role::Backing { read_only })?);
+        Ok(Volume { name, description, backing, read_only })
+    };
+    let volumes = plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
+    let cache = plan.cache.prepare(Role::Cache { size: plan.cache_bytes }).or_usage()?;
+    bound.serve(caches, Arc::new(cache), volumes, signals).or_usage()
 }
 
 /// A pipe that SIGTERM and SIGINT write to: the end to keep, and the end to read.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::error::CliError;
 use place::Place;
-pub(crate) use plan::Plan;
+pub(crate) use plan::{Plan, VolumePlan};
 
 /// Settings given directly or in a file.
 #[derive(Debug, Args)]

@@ -24,7 +24,7 @@ mod command;
 mod conversation;
 mod reply;
 
-pub(crate) use command::Command;
+pub(crate) use command::{Addition, Command};
 pub use command::{NewVolume, Resize};
 pub(crate) use conversation::{Conversation, Heard};
 pub(crate) use reply::{Reply, Trouble};

@@ -277,7 +277,6 @@ impl Session {
 
     /// The server's list of exports has changed. A session whose export is gone ends; one whose export has another size
     /// serves up to that.
-    #[cfg_attr(not(test), allow(dead_code, reason = "volumes do not come and go yet"))]
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
         if !self.connection.exports_changed(exports) {
             self.end();

@@ -26,15 +26,11 @@ const THREADS_MAX: u64 = 64;
 /// A thread is started by itself only if its shards can hold so many groups; smaller shards choose badly whom to evict.
 const GROUPS_A_THREAD: u64 = 16;
 
-/// The server's one thread, until it can have one a core.
-const SERVED_BY: Option<u64> = Some(1);
-
 /// Clients that can be served at a time at most, whatever is asked for.
 const CONNECTIONS_MAX: u64 = 65536;
 
 /// The settings understood.
 #[derive(Debug, Clone)]
-#[allow(dead_code)] // what `Settings::not_yet` refuses is not read yet
 pub(crate) struct Plan {
     /// At least one; the first is the default one of clients. Names are unique.
     pub(crate) volumes: Vec<VolumePlan>,
@@ -55,7 +51,6 @@ pub(crate) struct Plan {
 
 /// A volume to serve.
 #[derive(Debug, Clone)]
-#[allow(dead_code)] // as above
 pub(crate) struct VolumePlan {
     pub(crate) name: String,
     /// For people; may be empty.
@@ -96,7 +91,6 @@ fn missing(volume: Option<usize>, setting: &'static str) -> Wrong {
 impl Settings {
     /// Understands the settings.
     pub(crate) fn plan(self) -> Result<Plan, Wrong> {
-        self.not_yet()?;
         let volumes = self.volumes()?;
         let cache: Spec = parsed("cache", self.cache.as_deref())?.ok_or_else(|| missing(None, "cache"))?;
         if volumes.iter().any(|volume| same_file(&volume.backing, &cache)) {
@@ -128,19 +122,6 @@ impl Settings {
             flush_interval: flush_interval(self.flush_interval.as_deref(), mode)?,
             insecure: self.insecure,
         })
-    }
-
-    /// What the settings can say and the server cannot do yet.
-    fn not_yet(&self) -> Result<(), Wrong> {
-        let not = |setting, problem: &str| Err(wrong(None, setting, format!("{setting}: {problem}")));
-        match self {
-            settings if settings.volume.len() > 1 => not("volume", "only one volume can be served so far"),
-            settings if settings.volume.iter().any(|volume| volume.read_only) => {
-                not("read-only", "volumes are writable so far")
-            }
-            Self { threads: Some(2..), .. } => not("threads", "one thread serves so far"),
-            _ => Ok(()),
-        }
     }
 
     fn volumes(&self) -> Result<Vec<VolumePlan>, Wrong> {
@@ -225,7 +206,7 @@ fn threads(
         None => {
             let groups = cache_bytes / (sizes.largest() * SECTOR_BYTES);
             let useful = shards.unwrap_or(groups / GROUPS_A_THREAD);
-            Ok(SERVED_BY.unwrap_or_else(cores).min(useful).clamp(1, THREADS_MAX) as usize)
+            Ok(cores().min(useful).clamp(1, THREADS_MAX) as usize)
         }
     }
 }

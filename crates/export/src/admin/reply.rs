@@ -27,7 +27,6 @@ pub(crate) enum Trouble {
     /// There is no such thing.
     NotFound,
     /// It does not fit what is there.
-    #[allow(dead_code)] // for volumes that come and go
     Conflict,
     /// The body is too long.
     TooLong,
@@ -37,8 +36,6 @@ pub(crate) enum Trouble {
     NoLength,
     /// A device failed.
     Failed,
-    /// The server cannot do it yet.
-    NotYet,
     /// The server ends.
     Ending,
 }
@@ -53,7 +50,6 @@ impl Trouble {
             Self::TooLong => "413 Content Too Large",
             Self::HeadTooLong => "431 Request Header Fields Too Large",
             Self::Failed => "500 Internal Server Error",
-            Self::NotYet => "501 Not Implemented",
             Self::Ending => "503 Service Unavailable",
         }
     }

@@ -1,15 +1,18 @@
-//! The server's part of the admin interface: its connections, and what commands do.
+//! The front desk's part of the admin interface: its connections, and what commands do.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use floe_block::Fault;
 use floe_device::{Buffer, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
-use super::{Origin, Phase, Server, Token};
+use super::errand::Then;
+use super::front::{Front, Phase};
+use super::letter::{Deed, Problem};
+use super::token::FrontToken;
 use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
 use crate::metrics;
+use crate::status::Snapshot;
 
 /// What is received at once.
 const RECEIVE_BYTES: usize = 4096;
@@ -26,11 +29,11 @@ pub(super) struct AdminSession {
     stopping: bool,
 }
 
-impl Server {
+impl Front {
     pub(super) fn greet_admin(&mut self, socket: OwnedFd) {
         let session = AdminSession {
             socket: Rc::new(socket),
-            buffer: self.common.pool.allocate(RECEIVE_BYTES),
+            buffer: self.pool.allocate(RECEIVE_BYTES),
             conversation: Conversation::default(),
             listening: false,
             stopping: false,
@@ -43,7 +46,7 @@ impl Server {
         let session = &mut self.admin_sessions[index];
         session.listening = true;
         let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
-        self.sockets.receive(Token::ReceiveAdmin(index).encode(), &socket, into, false);
+        self.sockets.receive(FrontToken::ReceiveAdmin(index).encode(), &socket, into, false);
     }
 
     pub(super) fn heard_admin(&mut self, index: u32, result: std::io::Result<SocketOutcome>) {
@@ -65,45 +68,89 @@ impl Server {
     }
 
     fn obey(&mut self, index: u32, command: Command) {
-        let reply = match command {
-            Command::Health if self.phase != Phase::Serving => Reply::trouble(Trouble::Ending, "ending"),
-            Command::Health if self.driver.stats().degraded_shards > 0 => Reply::Done("degraded"),
-            Command::Health => Reply::Done("ok"),
-            Command::Status => Reply::json(&self.report().status()),
-            Command::Metrics => Reply::Metrics(metrics::render(&self.report())),
-            Command::ListVolumes => Reply::json(&self.report().status().volumes),
-            Command::Flush => return self.flush_for(Origin::AdminFlush { index }),
+        let changes = matches!(
+            command,
+            Command::RestoreCache
+                | Command::AddVolume(_)
+                | Command::RemoveVolume { .. }
+                | Command::ResizeVolume { .. }
+        );
+        if changes && self.phase != Phase::Serving {
+            return self.tell_admin(index, &Reply::trouble(Trouble::Ending, "the server is ending"));
+        }
+        let begun = match command {
+            Command::Health if self.phase != Phase::Serving => Err(Reply::trouble(Trouble::Ending, "ending")),
+            Command::Health if self.degraded => Err(Reply::Done("degraded")),
+            Command::Health => Err(Reply::Done("ok")),
+            Command::Status => self.ask_status(Then::Status { admin: index }),
+            Command::Metrics => self.ask_status(Then::Metrics { admin: index }),
+            Command::ListVolumes => self.ask_status(Then::Volumes { admin: index }),
+            Command::Flush => {
+                self.flush(self.offer.ids(), Then::Flushed { admin: index });
+                Ok(())
+            }
             Command::Stop => {
                 self.admin_sessions[index].stopping = true;
-                return match self.phase {
+                match self.phase {
                     Phase::Serving => self.begin_end(),
                     Phase::Telling => self.tell_stopped(),
-                    Phase::Finishing { .. } | Phase::Flushing => {}
-                };
+                    Phase::Ending => {}
+                }
+                Ok(())
             }
-            Command::RestoreCache
-            | Command::AddVolume(_)
-            | Command::RemoveVolume { .. }
-            | Command::ResizeVolume { .. } => {
-                Reply::trouble(Trouble::NotYet, "this server cannot do that yet")
+            Command::RestoreCache => {
+                self.ask_all(Deed::Restore, Then::Restored { admin: index });
+                Ok(())
             }
+            Command::AddVolume(addition) => self.add_volume(index, *addition),
+            Command::RemoveVolume { name } => self.remove_volume(index, &name),
+            Command::ResizeVolume { name, size_bytes } => self.resize_volume(index, &name, size_bytes),
+        };
+        if let Err(reply) = begun {
+            self.tell_admin(index, &reply);
+        }
+    }
+
+    /// What tells about everything needs a look at all workers first.
+    fn ask_status(&mut self, then: Then) -> Result<(), Reply> {
+        self.ask_all(Deed::Snapshot, then);
+        Ok(())
+    }
+
+    pub(super) fn tell_status(&mut self, index: u32, snapshots: Vec<Snapshot>) {
+        let reply = Reply::json(&self.report(snapshots).status());
+        self.tell_admin(index, &reply);
+    }
+
+    pub(super) fn tell_metrics(&mut self, index: u32, snapshots: Vec<Snapshot>) {
+        let reply = Reply::Metrics(metrics::render(&self.report(snapshots)));
+        self.tell_admin(index, &reply);
+    }
+
+    pub(super) fn tell_volumes(&mut self, index: u32, snapshots: Vec<Snapshot>) {
+        let reply = Reply::json(&self.report(snapshots).status().volumes);
+        self.tell_admin(index, &reply);
+    }
+
+    pub(super) fn tell_flushed(&mut self, index: u32, problem: Option<Problem>) {
+        let reply = match problem {
+            None => Reply::Done("flushed"),
+            Some(problem) => Reply::trouble(Trouble::Failed, problem.to_string()),
         };
         self.tell_admin(index, &reply);
     }
 
-    pub(super) fn tell_flushed(&mut self, index: u32, result: Result<(), Fault>) {
-        let reply = match result {
-            Ok(()) => Reply::Done("flushed"),
-            Err(fault) => Reply::trouble(Trouble::Failed, fault.to_string()),
-        };
-        self.tell_admin(index, &reply);
+    pub(super) fn cache_restored(&mut self, index: u32) {
+        self.degraded = false;
+        tracing::info!("the cache device is used again");
+        self.tell_admin(index, &Reply::Done("restored"));
     }
 
     /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for nothing yet.
     pub(super) fn tell_stopped(&mut self) {
-        let reply = match self.last_flush {
+        let reply = match &self.last_flush {
             Ok(()) => Reply::Done("stopped"),
-            Err(fault) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {fault}")),
+            Err(problem) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {problem}")),
         };
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];
@@ -115,11 +162,11 @@ impl Server {
         }
     }
 
-    fn tell_admin(&mut self, index: u32, reply: &Reply) {
+    pub(super) fn tell_admin(&mut self, index: u32, reply: &Reply) {
         let answer = reply.encode();
-        let buffer = self.common.pool.allocate(answer.len()).slice(0..answer.len());
+        let buffer = self.pool.allocate(answer.len()).slice(0..answer.len());
         buffer.copy_from(&answer);
         let socket = Rc::clone(&self.admin_sessions[index].socket);
-        self.sockets.send(Token::SendAdmin(index).encode(), &socket, vec![buffer]);
+        self.sockets.send(FrontToken::SendAdmin(index).encode(), &socket, vec![buffer]);
     }
 }

@@ -1,18 +1,30 @@
-//! The beginning of a server: first addresses, then devices, then the server.
+//! The beginning of a server: first addresses, then devices, then threads.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Instant, SystemTime};
 
-use floe_block::Driver;
+use floe_block::{Bell, BlockCache, Exchange};
 use floe_device::{Pool, Ring, Sockets};
 
-use super::{Phase, ServeError, Server, ServerConfig, Slots};
+use super::Server;
+use super::config::{ServeError, ServerConfig};
+use super::front::{Colleague, Front, Phase};
+use super::mailbox::Mailbox;
+use super::offer::Offer;
+use super::slots::Slots;
+use super::team::Team;
+use super::volume::{DeviceSource, Volume};
+use super::worker::{Beginning, RING_ENTRIES};
 use crate::listener::Listener;
-use crate::nbd::export::{Export, Exports};
-use crate::session::{Budget, Common};
 use crate::status::Tally;
+
+/// Memory for requests under way, registered with the kernel, of all threads together and of each at least. More is taken
+/// as needed.
+const ARENA_BYTES: usize = 64 << 20;
+const ARENA_BYTES_LEAST: usize = 16 << 20;
 
 /// Addresses that are bound, before there are devices to serve: a server that cannot listen shall not create files.
 pub struct Bound {
@@ -41,51 +53,78 @@ impl Bound {
         Ok(Self { listeners, admin_listener, admin_address: admin_address.to_string(), config })
     }
 
-    /// A server of the driver's only volume. `signal` becomes readable when the server is to end.
+    /// A server of these volumes, the first of which is the default one, with a thread for each part of the cache.
+    /// `signal` becomes readable when the server is to end.
     ///
     /// # Errors
-    /// When the volume's name is unusable.
+    /// When a volume's name is unusable, a device cannot be opened, or the system is out of something.
+    ///
+    /// # Panics
+    /// Without a part of a cache.
     pub fn serve(
         self,
-        ring: Ring,
-        pool: Pool,
-        driver: Driver,
-        volume_bytes: u64,
+        caches: Vec<BlockCache>,
+        cache_source: Arc<dyn DeviceSource>,
+        volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
         let Self { config, listeners, admin_listener, admin_address } = self;
-        let exports = Arc::new(Exports::new(vec![Export::new(config.volume.clone(), volume_bytes)])?);
-        let now = Instant::now();
-        Ok(Server {
+        let threads = caches.len();
+        let mode = caches.first().expect("a cache has a part").mode();
+        let config = Arc::new(config);
+        let offer = Offer::new(&volumes)?;
+        let ring = Ring::new(RING_ENTRIES)?;
+        let bell = Arc::new(Bell::new().map_err(ServeError::Wake)?);
+        let news = Arc::new(Mailbox::new(Arc::clone(&bell)));
+        let exchanges = Exchange::family(threads).map_err(ServeError::Wake)?;
+        let colleague = |exchange: &Exchange| Colleague {
+            instructions: Arc::new(Mailbox::new(Arc::clone(exchange.bell()))),
+            connections: Arc::new(AtomicUsize::new(0)),
+        };
+        let workers: Vec<Colleague> = exchanges.iter().map(colleague).collect();
+        let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
+        let parts = caches.into_iter().zip(exchanges).zip(seeds).zip(&workers).enumerate();
+        let beginnings = parts.map(|(number, (((cache, exchange), seed), worker))| Beginning {
+            number,
+            config: Arc::clone(&config),
+            cache,
+            exchange,
+            seed,
+            cache_source: Arc::clone(&cache_source),
+            volumes: volumes.clone(),
+            exports: Arc::clone(offer.exports()),
+            instructions: Arc::clone(&worker.instructions),
+            news: Arc::clone(&news),
+            connections: Arc::clone(&worker.connections),
+        });
+        let team = Team::begin(beginnings.collect(), &workers)?;
+        let front = Front {
             sockets: Sockets::new(&ring),
             ring,
-            common: Common {
-                pool,
-                budget: Rc::new(Budget::new(config.limits.budget_bytes)),
-                tls: config.tls.clone(),
-                limits: config.limits,
-            },
-            driver,
-            exports,
+            pool: Pool::new(0),
             listeners,
             admin_listener,
-            admin_address,
-            signal: Rc::new(signal),
-            sessions: Slots::default(),
             admin_sessions: Slots::default(),
-            origins: Vec::new(),
-            touched: Vec::new(),
+            signal: Rc::new(signal),
+            bell: bell.descriptor().map_err(ServeError::Wake)?,
+            news,
+            workers,
+            errands: Slots::default(),
+            offer,
+            mode,
             phase: Phase::Serving,
+            degraded: false,
+            tally: Tally::default(),
             accept_again: None,
             refusing: false,
             crowded: false,
-            watch_at: None,
-            clean_at: now + config.flush_interval,
-            begun: now,
+            begun: Instant::now(),
             started: SystemTime::now(),
-            tally: Tally::default(),
             last_flush: Ok(()),
+            left_dirty: 0,
+            died: None,
             config,
-        })
+        };
+        Ok(Server { front, team, admin_address })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use floe_block::Fault;
+use floe_device::{OpenError, RingError};
 
 use crate::limits::Limits;
 use crate::listener::ListenError;
@@ -13,8 +13,6 @@ use crate::uri::Uri;
 /// What a server is told.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Name of the volume, under which clients ask for it.
-    pub volume: String,
     /// Where to listen.
     pub listen: Vec<Uri>,
     /// Where the admin interface listens, as `host:port`.
@@ -57,14 +55,29 @@ pub enum ServeError {
     /// The volume cannot be offered.
     #[error(transparent)]
     Export(#[from] ExportsError),
-    /// The ring failed.
+    /// A device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no ring for a thread.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// Threads could not wake each other.
+    #[error("cannot set up how threads wake each other: {0}")]
+    Wake(std::io::Error),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// Waiting for I/O failed.
     #[error("waiting for I/O failed: {0}")]
-    Ring(std::io::Error),
+    Wait(std::io::Error),
+    /// A thread that serves ended in a panic, which has been reported.
+    #[error("thread {0} has panicked; what it served is lost to clients until the server is started again")]
+    Panicked(usize),
     /// Dirty data is left at the end.
-    #[error("the last flush failed ({fault}); {}", left_behind(*dirty_bytes))]
+    #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes))]
     LastFlush {
         /// Why.
-        fault: Fault,
+        problem: String,
         /// What is left.
         dirty_bytes: u64,
     },
@@ -85,7 +98,9 @@ mod tests {
 
     #[test]
     fn a_failed_last_flush_says_what_is_at_stake() {
-        let line = |dirty_bytes| ServeError::LastFlush { fault: Fault::Io, dirty_bytes }.to_string();
+        let line = |dirty_bytes| {
+            ServeError::LastFlush { problem: "input/output error".into(), dirty_bytes }.to_string()
+        };
         assert!(line(4096).ends_with("4096 bytes are on the cache device only"), "{}", line(4096));
         assert!(line(0).contains("the backing device has everything"), "{}", line(0));
     }

@@ -1,27 +1,53 @@
 //! Names of socket operations: whose it is and what it does, in one number.
 
-/// Whose operation a completion of `Sockets` is.
+/// What one of a worker's socket operations does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Token {
-    Accept(u32),
+pub(super) enum ClientToken {
     Receive(u32),
     Send(u32),
+    Bell,
+}
+
+impl ClientToken {
+    pub(super) fn encode(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Receive(index) => (0u64, index),
+            Self::Send(index) => (1, index),
+            Self::Bell => (2, 0),
+        };
+        kind << 32 | u64::from(index)
+    }
+
+    pub(super) fn decode(token: u64) -> Self {
+        let index = token as u32;
+        match token >> 32 {
+            0 => Self::Receive(index),
+            1 => Self::Send(index),
+            _ => Self::Bell,
+        }
+    }
+}
+
+/// What one of the front desk's socket operations does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FrontToken {
+    Accept(u32),
     AcceptAdmin,
     ReceiveAdmin(u32),
     SendAdmin(u32),
     Signal,
+    Bell,
 }
 
-impl Token {
+impl FrontToken {
     pub(super) fn encode(self) -> u64 {
         let (kind, index) = match self {
             Self::Accept(index) => (0u64, index),
-            Self::Receive(index) => (1, index),
-            Self::Send(index) => (2, index),
-            Self::AcceptAdmin => (3, 0),
-            Self::ReceiveAdmin(index) => (4, index),
-            Self::SendAdmin(index) => (5, index),
-            Self::Signal => (6, 0),
+            Self::AcceptAdmin => (1, 0),
+            Self::ReceiveAdmin(index) => (2, index),
+            Self::SendAdmin(index) => (3, index),
+            Self::Signal => (4, 0),
+            Self::Bell => (5, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -30,12 +56,11 @@ impl Token {
         let index = token as u32;
         match token >> 32 {
             0 => Self::Accept(index),
-            1 => Self::Receive(index),
-            2 => Self::Send(index),
-            3 => Self::AcceptAdmin,
-            4 => Self::ReceiveAdmin(index),
-            5 => Self::SendAdmin(index),
-            _ => Self::Signal,
+            1 => Self::AcceptAdmin,
+            2 => Self::ReceiveAdmin(index),
+            3 => Self::SendAdmin(index),
+            4 => Self::Signal,
+            _ => Self::Bell,
         }
     }
 }
@@ -46,17 +71,19 @@ mod tests {
 
     #[test]
     fn a_token_survives_being_a_number() {
+        for token in [ClientToken::Receive(u32::MAX), ClientToken::Send(0), ClientToken::Bell] {
+            assert_eq!(ClientToken::decode(token.encode()), token);
+        }
         let all = [
-            Token::Accept(3),
-            Token::Receive(u32::MAX),
-            Token::Send(0),
-            Token::AcceptAdmin,
-            Token::ReceiveAdmin(7),
-            Token::SendAdmin(1),
-            Token::Signal,
+            FrontToken::Accept(3),
+            FrontToken::AcceptAdmin,
+            FrontToken::ReceiveAdmin(7),
+            FrontToken::SendAdmin(1),
+            FrontToken::Signal,
+            FrontToken::Bell,
         ];
         for token in all {
-            assert_eq!(Token::decode(token.encode()), token);
+            assert_eq!(FrontToken::decode(token.encode()), token);
         }
     }
 }

@@ -159,7 +159,6 @@ impl Tally {
     }
 
     /// Begins anew for a volume whose number was another's before.
-    #[allow(dead_code)] // for volumes that come and go
     pub(crate) fn forget(&mut self, volume: VolumeId) {
         if let Some(tally) = self.volumes.get_mut(usize::from(volume.0)) {
             *tally = VolumeTally::default();

@@ -8,17 +8,20 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use floe_block::{BlockCache, Config, Driver, WriteMode};
-use floe_device::{Completion, Device, MemoryDevice, Operation, Pool, Ring};
+use floe_block::{BlockCache, Config, WriteMode};
+use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_export::admin::client as admin;
 use floe_export::nbd::client::{Client, Options};
-use floe_export::server::{Bound, ServeError, ServerConfig};
+use floe_export::server::{Bound, DeviceSource, ServeError, ServerConfig, Volume};
 use floe_export::status::Status;
 use floe_export::uri::{Address, Uri};
 
 /// Size of the volume.
 pub(crate) const VOLUME: usize = 64 << 20;
 const CACHE: u64 = 4 << 20;
+
+/// Threads that serve.
+const THREADS: usize = 2;
 
 /// Long enough for any machine; only keeps a broken server from hanging the tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,10 +42,10 @@ impl Rig {
         Self::on(mode, |memory| Box::new(memory))
     }
 
-    /// `wrap` makes the backing device out of the memory that [`Rig::join`] gives back.
+    /// `wrap` makes the backing device out of the memory that [`Rig::join`] gives back, once for each thread.
     pub(crate) fn on(
         mode: WriteMode,
-        wrap: impl FnOnce(MemoryDevice) -> Box<dyn Device> + Send + 'static,
+        wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
     ) -> Self {
         Self::tuned(mode, wrap, |_| {})
     }
@@ -50,12 +53,11 @@ impl Rig {
     /// As [`Rig::on`], with settings of the test's own.
     pub(crate) fn tuned(
         mode: WriteMode,
-        wrap: impl FnOnce(MemoryDevice) -> Box<dyn Device> + Send + 'static,
+        wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
         tune: impl FnOnce(&mut ServerConfig),
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut config = ServerConfig {
-            volume: "floe".into(),
             listen: vec![
                 format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
                 "nbd://127.0.0.1:0".parse().unwrap(),
@@ -71,14 +73,19 @@ impl Rig {
         let (signal, signals) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let (ring, pool) = (Ring::new(64).unwrap(), Pool::new(4 << 20));
             let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
-            let cache = BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2) }).unwrap();
-            let mut driver = Driver::new(cache, Box::new(MemoryDevice::new(CACHE)), pool.clone());
+            let config_of_cache = Config { sizes, cache_bytes: CACHE, mode, shards: Some(4) };
+            let caches = BlockCache::parts(config_of_cache, THREADS).unwrap();
+            let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
             let memory = MemoryDevice::new(VOLUME as u64);
-            driver.add_volume("floe", wrap(memory.clone()));
+            let volume = Volume {
+                name: "floe".into(),
+                description: String::new(),
+                backing: Wrapped::source(memory.clone(), wrap),
+                read_only: false,
+            };
             let bound = Bound::bind(config).unwrap();
-            let server = bound.serve(ring, pool, driver, VOLUME as u64, signals.into()).unwrap();
+            let server = bound.serve(caches, cache, vec![volume], signals.into()).unwrap();
             tell.send((server.uris().collect(), server.admin_address().to_owned())).unwrap();
             let result = server.run();
             let mut bytes = vec![0; VOLUME];
@@ -145,6 +152,38 @@ impl Rig {
         let (result, bytes) = self.join();
         result.unwrap();
         bytes
+    }
+}
+
+/// A memory device with something in front of it.
+struct Wrapped<W> {
+    memory: MemoryDevice,
+    wrap: W,
+}
+
+impl<W: Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static> Wrapped<W> {
+    fn source(memory: MemoryDevice, wrap: W) -> Arc<dyn DeviceSource> {
+        Arc::new(Self { memory, wrap })
+    }
+}
+
+impl<W> std::fmt::Debug for Wrapped<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wrapped")
+    }
+}
+
+impl<W: Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync> DeviceSource for Wrapped<W> {
+    fn size_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+
+    fn refresh(&self) -> std::io::Result<u64> {
+        Ok(self.memory.size_bytes())
+    }
+
+    fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        Ok((self.wrap)(self.memory.clone()))
     }
 }
 
@@ -253,13 +292,13 @@ impl<D: Device> Device for Gated<D> {
 
     fn submit(&mut self, operation: Operation) {
         self.held.push(operation);
-        self.gate.waiting.store(self.held.len(), SeqCst);
+        self.gate.waiting.fetch_add(1, SeqCst);
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if !self.gate.shut.load(SeqCst) {
+            self.gate.waiting.fetch_sub(self.held.len(), SeqCst);
             self.held.drain(..).for_each(|operation| self.device.submit(operation));
-            self.gate.waiting.store(0, SeqCst);
         }
         self.device.poll(done);
     }

@@ -1,0 +1,92 @@
+//! What the front desk has asked its workers to do, and what it does when all have reported.
+
+use floe_block::VolumeId;
+
+use super::letter::{Outcome, Problem};
+use super::volume::Volume;
+use crate::status::Snapshot;
+
+/// Who is told how an errand went.
+pub(super) type Admin = u32;
+
+/// What follows when all workers asked have reported.
+#[derive(Debug, Clone)]
+pub(super) enum Then {
+    /// Tell how things are.
+    Status { admin: Admin },
+    /// The same as metrics.
+    Metrics { admin: Admin },
+    /// Tell of the volumes only.
+    Volumes { admin: Admin },
+    /// Say in the log what is still dirty.
+    SayDirty,
+    /// Tell that all is flushed.
+    Flushed { admin: Admin },
+    /// The devices of a volume to come are open: add it, or close them again.
+    Opened { admin: Admin, volume: Volume },
+    /// They have been closed again: tell why.
+    Closed { admin: Admin, problem: String },
+    /// Offer the new volume.
+    Added { admin: Admin, volume: Volume },
+    /// No client uses the volume any more: flush it.
+    Retired { admin: Admin, id: VolumeId },
+    /// It is flushed: forget it. Or it could not be: offer it again.
+    Drained { admin: Admin, id: VolumeId },
+    /// It is forgotten.
+    Removed { admin: Admin, id: VolumeId },
+    /// A volume has grown: offer it so.
+    Resized { admin: Admin, id: VolumeId, bytes: u64 },
+    /// The cache device is used again.
+    Restored { admin: Admin },
+    /// What is dirty when the end begins is known: clients are told to end.
+    FirstLook,
+    /// All clients have their answers: the last flush is next.
+    Quiet,
+    /// That has ended.
+    LastFlush,
+    /// What was left dirty is known: the end.
+    LastLook,
+}
+
+/// Something asked of one worker or more.
+#[derive(Debug)]
+pub(super) struct Errand {
+    /// Reports that have not come.
+    pub(super) left: usize,
+    /// The first problem reported.
+    pub(super) problem: Option<Problem>,
+    /// By worker, where it was asked for.
+    pub(super) snapshots: Vec<(usize, Snapshot)>,
+    pub(super) added: Option<VolumeId>,
+    pub(super) then: Then,
+}
+
+impl Errand {
+    pub(super) fn new(left: usize, then: Then) -> Self {
+        Self { left, problem: None, snapshots: Vec::new(), added: None, then }
+    }
+
+    /// Takes a report in; says whether it was the last one.
+    pub(super) fn reported(&mut self, worker: usize, result: Result<Outcome, Problem>) -> bool {
+        match result {
+            Ok(Outcome::Nothing) => {}
+            Ok(Outcome::Snapshot(snapshot)) => self.snapshots.push((worker, *snapshot)),
+            Ok(Outcome::Added(volume)) => {
+                let before = self.added.replace(volume);
+                debug_assert!(before.is_none_or(|before| before == volume), "workers number volumes alike");
+            }
+            Err(problem) => {
+                self.problem.get_or_insert(problem);
+            }
+        }
+        self.left -= 1;
+        self.left == 0
+    }
+
+    /// What the workers handed in, in their order.
+    pub(super) fn into_snapshots(self) -> Vec<Snapshot> {
+        let mut snapshots = self.snapshots;
+        snapshots.sort_by_key(|(worker, _)| *worker);
+        snapshots.into_iter().map(|(_, snapshot)| snapshot).collect()
+    }
+}

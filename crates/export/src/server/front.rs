@@ -1,0 +1,352 @@
+//! The front desk: a thread of its own, mostly asleep, to which clients come first.
+//!
+//! It accepts connections and gives each to the worker with the fewest, speaks with admin clients, and takes care of what
+//! concerns all workers: volumes that come and go, the state of the whole, and the end. Such an *errand* is asked of
+//! the workers by letter; when all have reported, [`Front::follow_up`] does what comes next. No request of a client
+//! passes here.
+//!
+//! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, brings dirty data to the backing
+//! devices, and closes the connections.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use floe_block::{VolumeId, WriteMode};
+use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
+
+use super::admin_side::AdminSession;
+use super::config::{ServeError, ServerConfig};
+use super::errand::{Errand, Then};
+use super::letter::{Deed, Instruction, News, Problem};
+use super::mailbox::Mailbox;
+use super::offer::Offer;
+use super::slots::Slots;
+use super::token::FrontToken;
+use crate::listener::Listener;
+use crate::notify;
+use crate::status::{Facts, Report, Snapshot, Tally};
+use crate::uri::Uri;
+
+/// How long to wait before accepting again after the system refused (out of descriptors, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A worker as the front desk knows it.
+#[derive(Debug, Clone)]
+pub(super) struct Colleague {
+    pub(super) instructions: Arc<Mailbox<Instruction>>,
+    /// Clients it has, those on their way to it included.
+    pub(super) connections: Arc<AtomicUsize>,
+}
+
+/// How far the end has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Serving,
+    /// Requests under way are finishing, then comes the last flush.
+    Ending,
+    /// Whoever asked for the end is being told.
+    Telling,
+}
+
+/// The thread to which clients come first.
+pub(super) struct Front {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) ring: Ring,
+    pub(super) pool: Pool,
+    pub(super) sockets: Sockets,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) admin_listener: Rc<OwnedFd>,
+    pub(super) admin_sessions: Slots<AdminSession>,
+    pub(super) signal: Rc<OwnedFd>,
+    pub(super) bell: Rc<OwnedFd>,
+    pub(super) news: Arc<Mailbox<News>>,
+    pub(super) workers: Vec<Colleague>,
+    pub(super) errands: Slots<Errand>,
+    pub(super) offer: Offer,
+    pub(super) mode: WriteMode,
+    pub(super) phase: Phase,
+    /// The cache device has been given up.
+    pub(super) degraded: bool,
+    /// What is counted here rather than by workers.
+    pub(super) tally: Tally,
+    pub(super) accept_again: Option<(Instant, Vec<FrontToken>)>,
+    /// The last attempt to accept a client failed; the first of a row is worth a line in the log.
+    pub(super) refusing: bool,
+    /// The last client was sent away for want of room; the first of a row is worth a line in the log.
+    pub(super) crowded: bool,
+    pub(super) begun: Instant,
+    pub(super) started: SystemTime,
+    /// How the last flush ended, and what it left dirty.
+    pub(super) last_flush: Result<(), Problem>,
+    pub(super) left_dirty: u64,
+    pub(super) died: Option<ServeError>,
+}
+
+impl Front {
+    /// What clients connect to, one for each volume and address.
+    pub(super) fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
+        self.offer.exports().iter().flat_map(|export| {
+            let uri = |listener: &Listener| Uri { export: export.name.clone(), ..listener.uri.clone() };
+            self.listeners.iter().map(uri)
+        })
+    }
+
+    /// Serves until it is told to end and everything has come to its end.
+    ///
+    /// # Errors
+    /// When a ring or a worker fails, or the last flush leaves dirty data behind.
+    pub(super) fn run(mut self) -> Result<(), ServeError> {
+        for index in 0..self.listeners.len() as u32 {
+            self.accept(FrontToken::Accept(index));
+        }
+        self.accept(FrontToken::AcceptAdmin);
+        self.sockets.readable(FrontToken::Signal.encode(), &Rc::clone(&self.signal));
+        self.sockets.readable(FrontToken::Bell.encode(), &Rc::clone(&self.bell));
+        let mut arrived = Vec::new();
+        while !(self.phase == Phase::Telling && self.admin_sessions.is_empty()) {
+            self.sockets.poll(&mut arrived);
+            let news = self.news.take();
+            let busy = !arrived.is_empty() || !news.is_empty();
+            arrived.drain(..).for_each(|completion| self.take_in(completion));
+            self.take_news(news);
+            if let Some(died) = self.died.take() {
+                return Err(died);
+            }
+            self.accept_what_was_refused();
+            if !busy {
+                self.wait()?;
+            }
+        }
+        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Stop));
+        let dirty_bytes = self.left_dirty;
+        self.last_flush.map_err(|problem| ServeError::LastFlush { problem: problem.to_string(), dirty_bytes })
+    }
+
+    fn wait(&mut self) -> Result<(), ServeError> {
+        let due =
+            self.accept_again.as_ref().map(|(due, _)| *due).into_iter().chain(self.sockets.next_due()).min();
+        let bell = self.news.bell();
+        if bell.fall_asleep(|| self.news.is_empty()) {
+            let waited = self.ring.wait_until(due);
+            bell.woke();
+            waited
+        } else {
+            self.ring.wait(Some(Duration::ZERO))
+        }
+        .map(drop)
+        .map_err(ServeError::Wait)
+    }
+
+    fn take_in(&mut self, completion: SocketCompletion) {
+        let token = FrontToken::decode(completion.token);
+        match (token, completion.result) {
+            (FrontToken::Signal, result) => self.signalled(&result),
+            (FrontToken::Bell, _) => {
+                self.news.bell().heard();
+                self.sockets.readable(FrontToken::Bell.encode(), &Rc::clone(&self.bell));
+            }
+            (FrontToken::Accept(_) | FrontToken::AcceptAdmin, result) => self.accepted(token, result),
+            (FrontToken::ReceiveAdmin(index), result) => self.heard_admin(index, result),
+            (FrontToken::SendAdmin(index), _) => {
+                self.admin_sessions.remove(index);
+            }
+        }
+    }
+
+    fn take_news(&mut self, news: VecDeque<News>) {
+        for news in news {
+            match news {
+                News::Done { worker, errand, result } => {
+                    if self.errands[errand].reported(worker, result) {
+                        let errand = self.errands.remove(errand).expect("it has just been there");
+                        self.follow_up(errand);
+                    }
+                }
+                News::Degraded => self.degrade(),
+                News::Died(error) => self.died = Some(error),
+            }
+        }
+    }
+
+    fn accept(&mut self, token: FrontToken) {
+        let listener = match token {
+            FrontToken::Accept(index) => &self.listeners[index as usize].socket,
+            _ => &self.admin_listener,
+        };
+        self.sockets.accept(token.encode(), &Rc::clone(listener));
+    }
+
+    fn accept_what_was_refused(&mut self) {
+        if let Some((_, tokens)) = self.accept_again.take_if(|(due, _)| *due <= Instant::now()) {
+            tokens.into_iter().for_each(|token| self.accept(token));
+        }
+    }
+
+    fn accepted(&mut self, token: FrontToken, result: std::io::Result<SocketOutcome>) {
+        // While the server ends it can still be asked how far it is.
+        let welcome = match self.phase {
+            Phase::Serving => true,
+            Phase::Ending => token == FrontToken::AcceptAdmin,
+            Phase::Telling => false,
+        };
+        if !welcome {
+            return;
+        }
+        match result {
+            Ok(SocketOutcome::Accepted(socket)) if token == FrontToken::AcceptAdmin => {
+                self.greet_admin(socket)
+            }
+            Ok(SocketOutcome::Accepted(socket)) => {
+                self.refusing = false;
+                self.welcome(socket);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                if !std::mem::replace(&mut self.refusing, true) {
+                    tracing::warn!(%error, "cannot accept connections");
+                }
+                let due = Instant::now() + ACCEPT_PAUSE;
+                self.accept_again.get_or_insert((due, Vec::new())).1.push(token);
+                return;
+            }
+        }
+        self.accept(token);
+    }
+
+    /// Gives a client to the worker that has the fewest.
+    fn welcome(&mut self, socket: OwnedFd) {
+        let count = |worker: &Colleague| worker.connections.load(Ordering::Relaxed); // roughly is good enough
+        let connections: usize = self.workers.iter().map(count).sum();
+        if connections >= self.config.limits.connections {
+            if !std::mem::replace(&mut self.crowded, true) {
+                tracing::warn!(connections, "no more connections are taken until some end");
+            }
+            self.tally.connections_refused += 1;
+            return; // closes it
+        }
+        self.crowded = false;
+        let idlest = self.workers.iter().min_by_key(|worker| count(worker)).expect("there are workers");
+        idlest.connections.fetch_add(1, Ordering::Relaxed);
+        idlest.instructions.post(Instruction::Welcome(socket));
+    }
+
+    fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {
+        if self.phase == Phase::Serving {
+            self.begin_end();
+        } else {
+            self.ask_all(Deed::Snapshot, Then::SayDirty);
+        }
+        let mut bytes = [0; 16]; // understood already
+        if result.is_ok() && rustix::io::read(&self.signal, &mut bytes).is_ok_and(|bytes| bytes > 0) {
+            self.sockets.readable(FrontToken::Signal.encode(), &Rc::clone(&self.signal));
+        } // else nobody is left to signal, and that would be readable for ever
+    }
+
+    /// Asks all workers for the same.
+    pub(super) fn ask_all(&mut self, deed: Deed, then: Then) {
+        let errand = self.errands.insert(Errand::new(self.workers.len(), then));
+        for worker in &self.workers {
+            worker.instructions.post(Instruction::Do { errand, deed: deed.clone() });
+        }
+    }
+
+    /// Asks for a flush of each of these volumes. Any worker can do it; the first is as good as others.
+    pub(super) fn flush(&mut self, volumes: Vec<VolumeId>, then: Then) {
+        let errand = Errand::new(volumes.len(), then);
+        if volumes.is_empty() {
+            return self.follow_up(errand);
+        }
+        let errand = self.errands.insert(errand);
+        for (at, volume) in volumes.into_iter().enumerate() {
+            let worker = &self.workers[at % self.workers.len()];
+            worker.instructions.post(Instruction::Do { errand, deed: Deed::Flush(volume) });
+        }
+    }
+
+    /// Lets all workers know what is offered now.
+    pub(super) fn announce(&self) {
+        for worker in &self.workers {
+            worker.instructions.post(Instruction::Offer(Arc::clone(self.offer.exports())));
+        }
+    }
+
+    /// A worker has found the cache device failing: none uses it from now on.
+    fn degrade(&mut self) {
+        if !std::mem::replace(&mut self.degraded, true) {
+            tracing::error!(
+                "the cache device is failing and is not used any more; `floe restore` tries it again"
+            );
+        }
+        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade));
+    }
+
+    /// Takes no new requests from now on.
+    pub(super) fn begin_end(&mut self) {
+        notify::stopping();
+        self.phase = Phase::Ending;
+        self.ask_all(Deed::Snapshot, Then::FirstLook);
+    }
+
+    /// All workers have reported: what comes next.
+    fn follow_up(&mut self, errand: Errand) {
+        let problem = errand.problem.clone();
+        match errand.then.clone() {
+            Then::Status { admin } => self.tell_status(admin, errand.into_snapshots()),
+            Then::Metrics { admin } => self.tell_metrics(admin, errand.into_snapshots()),
+            Then::Volumes { admin } => self.tell_volumes(admin, errand.into_snapshots()),
+            Then::SayDirty => {
+                let dirty_bytes = dirty_bytes(&errand.into_snapshots());
+                tracing::warn!(dirty_bytes, "still flushing; kill -9 would lose what is dirty");
+            }
+            Then::Flushed { admin } => self.tell_flushed(admin, problem),
+            Then::Opened { admin, volume } => self.volume_opened(admin, volume, problem),
+            Then::Closed { admin, problem } => self.volume_refused(admin, problem),
+            Then::Added { admin, volume } => {
+                let id = errand.added.expect("workers tell the number of a volume they have added");
+                self.volume_added(admin, id, volume);
+            }
+            Then::Retired { admin, id } => self.flush(vec![id], Then::Drained { admin, id }),
+            Then::Drained { admin, id } => self.volume_drained(admin, id, problem),
+            Then::Removed { admin, id } => self.volume_removed(admin, id, problem),
+            Then::Resized { admin, id, bytes } => self.volume_resized(admin, id, bytes, problem),
+            Then::Restored { admin } => self.cache_restored(admin),
+            Then::FirstLook => {
+                tracing::info!(dirty_bytes = dirty_bytes(&errand.into_snapshots()), "ending");
+                self.ask_all(Deed::End, Then::Quiet);
+            }
+            Then::Quiet => self.flush(self.offer.ids(), Then::LastFlush),
+            Then::LastFlush => {
+                self.last_flush = problem.map_or(Ok(()), Err);
+                self.ask_all(Deed::Snapshot, Then::LastLook);
+            }
+            Then::LastLook => {
+                self.left_dirty = dirty_bytes(&errand.into_snapshots());
+                tracing::info!(dirty_bytes = self.left_dirty, "ended");
+                self.phase = Phase::Telling;
+                self.tell_stopped();
+            }
+        }
+    }
+
+    /// All there is to know, from what the workers handed in.
+    pub(super) fn report(&self, snapshots: Vec<Snapshot>) -> Report {
+        let facts = Facts {
+            volumes: self.offer.facts(),
+            mode: self.mode,
+            started: self.started,
+            uptime: self.begun.elapsed(),
+            cache_size_bytes: self.config.cache_bytes,
+        };
+        let mut report = Report::new(facts, snapshots);
+        report.sum.tally += &self.tally;
+        report
+    }
+}
+
+fn dirty_bytes(snapshots: &[Snapshot]) -> u64 {
+    snapshots.iter().map(|snapshot| snapshot.stats.dirty_bytes).sum()
+}

@@ -1,0 +1,51 @@
+//! What a server offers: volumes on backing devices that each of its threads opens for itself.
+
+use std::fmt;
+use std::sync::Arc;
+
+use floe_device::{Device, OpenError, Pool, Ring, Source};
+
+/// A device that every thread of a server opens for itself; all handles are the same device.
+pub trait DeviceSource: fmt::Debug + Send + Sync {
+    /// Its size in bytes when it was last looked at.
+    fn size_bytes(&self) -> u64;
+
+    /// Looks at its size again, and tells it.
+    ///
+    /// # Errors
+    /// When it cannot be found out, or never changes.
+    fn refresh(&self) -> std::io::Result<u64>;
+
+    /// A handle for the thread with this ring and pool.
+    ///
+    /// # Errors
+    /// What could not be opened, and why.
+    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError>;
+}
+
+impl DeviceSource for Source {
+    fn size_bytes(&self) -> u64 {
+        Source::size_bytes(self)
+    }
+
+    fn refresh(&self) -> std::io::Result<u64> {
+        Source::refresh(self)
+    }
+
+    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        Source::open(self, ring, pool)
+    }
+}
+
+/// A volume to offer.
+#[derive(Debug, Clone)]
+pub struct Volume {
+    /// What clients ask for.
+    pub name: String,
+    /// For people; may be empty.
+    pub description: String,
+    /// The backing device.
+    pub backing: Arc<dyn DeviceSource>,
+    /// Refuse clients' writes.
+    pub read_only: bool,
+}

@@ -1,0 +1,186 @@
+//! Volumes that come, go and grow while the server runs: step by step, each asked of all workers.
+//!
+//! A volume comes when every worker has opened its device, and is offered once all have added it. It goes when its clients
+//! have been sent away and it has been flushed; if that fails it stays. It grows in the workers first, then for clients.
+
+use std::sync::Arc;
+
+use floe_block::VolumeId;
+use floe_device::Role;
+
+use super::errand::{Admin, Then};
+use super::front::Front;
+use super::letter::{Deed, Problem};
+use super::offer::Offered;
+use super::volume::Volume;
+use crate::admin::{Addition, Reply, Trouble};
+
+impl Front {
+    /// The first step of a volume's coming: its device is made ready and opened by all.
+    pub(super) fn add_volume(&mut self, admin: Admin, addition: Addition) -> Result<(), Reply> {
+        let Addition { name, backing, read_only, description } = addition;
+        if self.offer.named(&name).is_some() {
+            return Err(Reply::trouble(Trouble::Conflict, format!("there is a volume {name:?} already")));
+        }
+        self.one_at_a_time()?;
+        let source = backing.prepare(Role::Backing { read_only });
+        let source = source.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
+        let volume = Volume { name, description, backing: Arc::new(source), read_only };
+        self.offer.check(&volume).map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
+        let open = Deed::Open { name: volume.name.clone(), source: Arc::clone(&volume.backing) };
+        self.ask_all(open, Then::Opened { admin, volume });
+        Ok(())
+    }
+
+    /// Volumes come and go one after the other: workers number them alike only if they do so in one order.
+    fn one_at_a_time(&self) -> Result<(), Reply> {
+        let comes_or_goes = |then: &Then| {
+            matches!(
+                then,
+                Then::Opened { .. }
+                    | Then::Closed { .. }
+                    | Then::Added { .. }
+                    | Then::Retired { .. }
+                    | Then::Drained { .. }
+                    | Then::Removed { .. }
+            )
+        };
+        if self.errands.indices().into_iter().any(|errand| comes_or_goes(&self.errands[errand].then)) {
+            let problem = "another volume is being added or removed; try again when that is done";
+            return Err(Reply::trouble(Trouble::Conflict, problem));
+        }
+        Ok(())
+    }
+
+    pub(super) fn volume_opened(&mut self, admin: Admin, volume: Volume, problem: Option<Problem>) {
+        match problem {
+            None => self.ask_all(Deed::Add { name: volume.name.clone() }, Then::Added { admin, volume }),
+            Some(problem) => {
+                let then = Then::Closed { admin, problem: problem.to_string() };
+                self.ask_all(Deed::Close { name: volume.name }, then);
+            }
+        }
+    }
+
+    pub(super) fn volume_refused(&mut self, admin: Admin, problem: String) {
+        self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
+    }
+
+    pub(super) fn volume_added(&mut self, admin: Admin, id: VolumeId, volume: Volume) {
+        let (name, bytes) = (volume.name.clone(), volume.backing.size_bytes());
+        let offered = Offered { id, volume, bytes, leaving: false };
+        let reply = match self.offer.change(|volumes| volumes.push(offered)) {
+            Ok(()) => {
+                tracing::info!(volume = %name, bytes, "volume added");
+                self.announce();
+                Reply::Done("added")
+            }
+            Err(error) => Reply::trouble(Trouble::Failed, error.to_string()),
+        };
+        self.tell_admin(admin, &reply);
+    }
+
+    /// The first step of a volume's going: it is not offered any more, and its clients are sent away.
+    pub(super) fn remove_volume(&mut self, admin: Admin, name: &str) -> Result<(), Reply> {
+        let id = self.present(name)?.id;
+        self.one_at_a_time()?;
+        self.set_leaving(id, true);
+        self.ask_all(Deed::Retire(id), Then::Retired { admin, id });
+        Ok(())
+    }
+
+    /// The volume of this name, if it is there and stays.
+    fn present(&self, name: &str) -> Result<&Offered, Reply> {
+        match self.offer.named(name) {
+            None => Err(Reply::trouble(Trouble::NotFound, format!("there is no volume {name:?}"))),
+            Some(offered) if offered.leaving => {
+                Err(Reply::trouble(Trouble::Conflict, format!("volume {name:?} is being removed")))
+            }
+            Some(offered) => Ok(offered),
+        }
+    }
+
+    fn set_leaving(&mut self, id: VolumeId, leaving: bool) {
+        let change = |volumes: &mut Vec<Offered>| {
+            volumes
+                .iter_mut()
+                .filter(|offered| offered.id == id)
+                .for_each(|offered| offered.leaving = leaving);
+        };
+        self.offer.change(change).expect("a part of what can be offered can be");
+        self.announce();
+    }
+
+    pub(super) fn volume_drained(&mut self, admin: Admin, id: VolumeId, problem: Option<Problem>) {
+        match problem {
+            None => self.ask_all(Deed::Remove(id), Then::Removed { admin, id }),
+            Some(problem) => self.keep_volume(admin, id, &problem),
+        }
+    }
+
+    fn keep_volume(&mut self, admin: Admin, id: VolumeId, problem: &Problem) {
+        self.set_leaving(id, false);
+        let problem = format!("the volume stays, since its last flush failed: {problem}");
+        self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
+    }
+
+    pub(super) fn volume_removed(&mut self, admin: Admin, id: VolumeId, problem: Option<Problem>) {
+        if let Some(problem) = problem {
+            return self.keep_volume(admin, id, &problem);
+        }
+        let name = self.offer.get(id).map_or(String::new(), |offered| offered.volume.name.clone());
+        let change = |volumes: &mut Vec<Offered>| volumes.retain(|offered| offered.id != id);
+        self.offer.change(change).expect("a part of what can be offered can be");
+        tracing::info!(volume = %name, "volume removed");
+        self.tell_admin(admin, &Reply::Done("removed"));
+    }
+
+    /// Lets a volume have the size its device has by now, or less of it.
+    pub(super) fn resize_volume(
+        &mut self,
+        admin: Admin,
+        name: &str,
+        wanted: Option<u64>,
+    ) -> Result<(), Reply> {
+        let offered = self.present(name)?;
+        let (id, before) = (offered.id, offered.bytes);
+        let there = offered.volume.backing.refresh();
+        let there = there.map_err(|error| Reply::trouble(Trouble::Conflict, error.to_string()))?;
+        let bytes = wanted.unwrap_or(there);
+        let refuse = |problem| Err(Reply::trouble(Trouble::Conflict, problem));
+        if bytes > there {
+            return refuse(format!("the backing device has {there} bytes, not {bytes}: enlarge it first"));
+        }
+        if bytes < before {
+            return refuse(format!(
+                "volume {name:?} has {before} bytes: it can grow, but not shrink to {bytes}"
+            ));
+        }
+        self.ask_all(Deed::Resize(id, bytes), Then::Resized { admin, id, bytes });
+        Ok(())
+    }
+
+    pub(super) fn volume_resized(
+        &mut self,
+        admin: Admin,
+        id: VolumeId,
+        bytes: u64,
+        problem: Option<Problem>,
+    ) {
+        if let Some(problem) = problem {
+            return self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem.to_string()));
+        }
+        let change = |volumes: &mut Vec<Offered>| {
+            volumes.iter_mut().filter(|offered| offered.id == id).for_each(|offered| offered.bytes = bytes);
+        };
+        let reply = match self.offer.change(change) {
+            Ok(()) => {
+                tracing::info!(volume = id.0, bytes, "volume resized");
+                self.announce();
+                Reply::Done("resized")
+            }
+            Err(error) => Reply::trouble(Trouble::Failed, error.to_string()),
+        };
+        self.tell_admin(admin, &reply);
+    }
+}

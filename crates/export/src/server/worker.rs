@@ -1,0 +1,376 @@
+//! One of the threads that serve: its clients, its part of the cache, its devices, and the ring they all share.
+//!
+//! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts, letters from the front
+//! desk), lets the cache advance, hands answers to sessions, and sends what they have to say. Then the thread waits in its
+//! one ring, from where the bell wakes it. The state machines decide (`Session`, [`Driver`]); this file and `clients`
+//! move their results.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use floe_block::{BlockCache, Driver, Exchange, Kind, Request, VolumeError, VolumeId};
+use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
+
+use super::clients::Origin;
+use super::config::{ServeError, ServerConfig};
+use super::letter::{Deed, Instruction, News, Outcome, Problem};
+use super::mailbox::Mailbox;
+use super::slots::Slots;
+use super::token::ClientToken;
+use super::volume::{DeviceSource, Volume};
+use crate::nbd::export::Exports;
+use crate::session::{Budget, Common, Session};
+use crate::status::{Snapshot, Tally};
+
+/// How long clients have to take their last replies when the server, or their volume, ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Submissions a ring takes at a time.
+pub(super) const RING_ENTRIES: u32 = 512;
+
+/// What a worker is made from, before it has a thread.
+pub(super) struct Beginning {
+    pub(super) number: usize,
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) cache: BlockCache,
+    pub(super) exchange: Exchange,
+    pub(super) seed: Seed,
+    pub(super) cache_source: Arc<dyn DeviceSource>,
+    pub(super) volumes: Vec<Volume>,
+    pub(super) exports: Arc<Exports>,
+    pub(super) instructions: Arc<Mailbox<Instruction>>,
+    pub(super) news: Arc<Mailbox<News>>,
+    pub(super) connections: Arc<AtomicUsize>,
+}
+
+/// A deed that takes its time.
+#[derive(Debug, Clone, Copy)]
+enum Awaited {
+    /// All clients have their answers. Who does not take them until then is broken off with.
+    Quiet { until: Instant },
+    /// No client uses the volume; as above.
+    Unused { volume: VolumeId, until: Instant },
+    /// Nothing is under way for the volume: it can be removed.
+    Idle { volume: VolumeId },
+}
+
+/// A thread that serves.
+pub(super) struct Worker {
+    pub(super) number: usize,
+    ring: Ring,
+    pub(super) common: Common,
+    pub(super) sockets: Sockets,
+    pub(super) driver: Driver,
+    pub(super) exports: Arc<Exports>,
+    pub(super) sessions: Slots<Session>,
+    /// Who asked for each request under way, by its number.
+    pub(super) origins: Vec<Option<Origin>>,
+    /// Sessions that may have something to do.
+    pub(super) touched: Vec<u32>,
+    /// When to look for clients that are late, if any can be.
+    pub(super) watch_at: Option<Instant>,
+    pub(super) tally: Tally,
+    /// Clients of this worker, for the front desk, which counts them in.
+    pub(super) connections: Arc<AtomicUsize>,
+    /// The server ends: new clients are not served.
+    pub(super) ending: bool,
+    config: Arc<ServerConfig>,
+    instructions: Arc<Mailbox<Instruction>>,
+    news: Arc<Mailbox<News>>,
+    bell: Rc<OwnedFd>,
+    /// Devices of volumes to come.
+    opened: HashMap<String, Box<dyn Device>>,
+    awaited: Vec<(u32, Awaited)>,
+    degraded: bool,
+    clean_at: Instant,
+    stopped: bool,
+}
+
+impl Worker {
+    /// Opens all devices on this thread's ring.
+    ///
+    /// # Errors
+    /// What could not be opened.
+    pub(super) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
+        let Beginning { number, config, cache, exchange, seed, cache_source, volumes, exports, .. } =
+            beginning;
+        let Beginning { instructions, news, connections, .. } = beginning;
+        let ring = Ring::new(RING_ENTRIES)?;
+        let pool = seed.pool();
+        if let Err(error) = ring.register_pool(&pool) {
+            tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
+        }
+        let bell = exchange.bell().descriptor().map_err(ServeError::Wake)?;
+        let cache_device = cache_source.open(&ring, &pool)?;
+        let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange));
+        for volume in &volumes {
+            driver.add_volume(&volume.name, volume.backing.open(&ring, &pool)?);
+        }
+        let budget = Rc::new(Budget::new(config.limits.budget_bytes));
+        let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
+        Ok(Self {
+            number,
+            sockets: Sockets::new(&ring),
+            ring,
+            common,
+            driver,
+            exports,
+            sessions: Slots::default(),
+            origins: Vec::new(),
+            touched: Vec::new(),
+            watch_at: None,
+            tally: Tally::default(),
+            connections,
+            ending: false,
+            clean_at: Instant::now() + config.flush_interval,
+            config,
+            instructions,
+            news,
+            bell,
+            opened: HashMap::new(),
+            awaited: Vec::new(),
+            degraded: false,
+            stopped: false,
+        })
+    }
+
+    /// Serves until the front desk says that all is over.
+    ///
+    /// # Errors
+    /// When the ring fails.
+    pub(super) fn run(mut self) -> Result<(), ServeError> {
+        self.sockets.readable(ClientToken::Bell.encode(), &Rc::clone(&self.bell));
+        let (mut arrived, mut answers) = (Vec::new(), Vec::new());
+        while !self.stopped {
+            self.sockets.poll(&mut arrived);
+            let letters = self.instructions.take();
+            let mut busy = !arrived.is_empty() || !letters.is_empty();
+            letters.into_iter().for_each(|letter| self.obey(letter));
+            arrived.drain(..).for_each(|completion| self.take_in(completion));
+            self.pump_touched();
+            self.driver.advance();
+            self.driver.take_answers(&mut answers);
+            busy |= !answers.is_empty();
+            answers.drain(..).for_each(|answer| self.hand_out(answer));
+            self.pump_touched();
+            busy |= self.watch_the_clock();
+            if !busy {
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something arrives or is due.
+    fn wait(&mut self) -> Result<(), ServeError> {
+        let due = self.next_due();
+        let exchange = self.driver.exchange().expect("a worker has an end of the queues");
+        let bell = exchange.bell();
+        if bell.fall_asleep(|| exchange.is_empty() && self.instructions.is_empty()) {
+            let waited = self.ring.wait_until(due);
+            bell.woke();
+            waited
+        } else {
+            self.ring.wait(Some(Duration::ZERO))
+        }
+        .map(drop)
+        .map_err(ServeError::Wait)
+    }
+
+    /// Acts on the end of a socket operation.
+    fn take_in(&mut self, completion: SocketCompletion) {
+        match ClientToken::decode(completion.token) {
+            ClientToken::Receive(index) => self.received(index, completion.result),
+            ClientToken::Send(index) => self.sent(index, &completion.result),
+            ClientToken::Bell => {
+                let exchange = self.driver.exchange().expect("a worker has an end of the queues");
+                exchange.bell().heard();
+                self.sockets.readable(ClientToken::Bell.encode(), &Rc::clone(&self.bell));
+            }
+        }
+    }
+
+    fn obey(&mut self, instruction: Instruction) {
+        match instruction {
+            Instruction::Welcome(socket) => self.welcome(socket),
+            Instruction::Offer(exports) => self.offer(exports),
+            Instruction::Do { errand, deed } => self.do_deed(errand, deed),
+            Instruction::Degrade => {
+                self.degraded = true; // the front desk knows
+                self.driver.degrade();
+            }
+            Instruction::Stop => self.stopped = true,
+        }
+    }
+
+    fn offer(&mut self, exports: Arc<Exports>) {
+        for index in self.sessions.indices() {
+            self.sessions[index].exports_changed(&exports);
+            self.touched.push(index);
+        }
+        self.exports = exports;
+    }
+
+    fn do_deed(&mut self, errand: u32, deed: Deed) {
+        let until = Instant::now() + GRACE;
+        let result = match deed {
+            Deed::Snapshot => Ok(Outcome::Snapshot(Box::new(self.snapshot()))),
+            Deed::Flush(volume) => {
+                let flush = Request { volume, kind: Kind::Flush, offset: 0, len: 0 };
+                return self.submit_for(Origin::FrontDesk { errand }, flush, None);
+            }
+            Deed::Open { name, source } => match source.open(&self.ring, &self.common.pool) {
+                Ok(device) => {
+                    self.opened.insert(name, device);
+                    Ok(Outcome::Nothing)
+                }
+                Err(error) => Err(Problem::Other(error.to_string())),
+            },
+            Deed::Add { name } => {
+                let device = self.opened.remove(&name).expect("a volume is added after its device is open");
+                let volume = self.driver.add_volume(&name, device);
+                self.tally.forget(volume);
+                Ok(Outcome::Added(volume))
+            }
+            Deed::Close { name } => {
+                self.opened.remove(&name); // where it could not be opened there is none
+                Ok(Outcome::Nothing)
+            }
+            Deed::Resize(volume, bytes) => {
+                let resized = self.driver.resize_volume(volume, bytes);
+                resized.map(|()| Outcome::Nothing).map_err(|error| Problem::Other(error.to_string()))
+            }
+            Deed::Restore => {
+                self.degraded = false;
+                self.driver.restore();
+                Ok(Outcome::Nothing)
+            }
+            Deed::Retire(volume) => {
+                return self.awaited.push((errand, Awaited::Unused { volume, until }));
+            }
+            Deed::Remove(volume) => return self.awaited.push((errand, Awaited::Idle { volume })),
+            Deed::End => {
+                self.ending = true;
+                for index in self.sessions.indices() {
+                    self.sessions[index].end();
+                    self.touched.push(index);
+                }
+                return self.awaited.push((errand, Awaited::Quiet { until }));
+            }
+        };
+        self.report(errand, result);
+    }
+
+    pub(super) fn report(&self, errand: u32, result: Result<Outcome, Problem>) {
+        self.news.post(News::Done { worker: self.number, errand, result });
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let (cache_errors, backing_errors) = self.driver.device_errors();
+        let mut snapshot = Snapshot {
+            tally: self.tally.clone(),
+            stats: self.driver.stats(),
+            cache_errors,
+            backing_errors,
+            spun: self.driver.spun(),
+            ..Snapshot::default()
+        };
+        for index in self.sessions.indices() {
+            snapshot.connected(self.sessions[index].export().map(|export| VolumeId(export.volume)));
+        }
+        snapshot
+    }
+
+    /// Does what is due by time, or because something has ended; says whether the cache was given something to do.
+    fn watch_the_clock(&mut self) -> bool {
+        let mut gave = false;
+        if self.driver.cache().is_degraded() && !std::mem::replace(&mut self.degraded, true) {
+            self.news.post(News::Degraded);
+        }
+        if !self.awaited.is_empty() {
+            gave |= self.look_after_deeds();
+        }
+        let now = Instant::now();
+        if now >= self.clean_at {
+            self.clean_at = now + self.config.flush_interval;
+            self.driver.clean();
+            gave = true;
+        }
+        if self.watch_at.is_some_and(|due| due <= now) {
+            self.look_for_late_clients(now);
+        }
+        gave
+    }
+
+    /// Reports deeds that have come to their end, and breaks off with clients that keep them from it.
+    fn look_after_deeds(&mut self) -> bool {
+        let now = Instant::now();
+        let mut done = false;
+        for (errand, awaited) in std::mem::take(&mut self.awaited) {
+            let result = match awaited {
+                Awaited::Quiet { until } => self
+                    .clients_are_gone(now, until, |session| session.is_quiet())
+                    .map(|()| Ok(Outcome::Nothing)),
+                Awaited::Unused { volume, until } => {
+                    let unused = |session: &Session| session.export().is_none_or(|e| e.volume != volume.0);
+                    self.clients_are_gone(now, until, unused).map(|()| Ok(Outcome::Nothing))
+                }
+                Awaited::Idle { volume } => match self.driver.remove_volume(volume, false) {
+                    Ok(()) => Some(Ok(Outcome::Nothing)),
+                    Err(VolumeError::Busy) => None,
+                    Err(error) => Some(Err(Problem::Other(error.to_string()))),
+                },
+            };
+            match result {
+                Some(result) => {
+                    self.report(errand, result);
+                    done = true;
+                }
+                None => self.awaited.push((errand, awaited)),
+            }
+        }
+        done
+    }
+
+    /// `Some` when `is_gone` holds for all sessions. Those that take too long are broken off with.
+    fn clients_are_gone(
+        &mut self,
+        now: Instant,
+        until: Instant,
+        is_gone: impl Fn(&Session) -> bool,
+    ) -> Option<()> {
+        let indices = self.sessions.indices();
+        let left: Vec<u32> = indices.into_iter().filter(|&index| !is_gone(&self.sessions[index])).collect();
+        if left.is_empty() {
+            return Some(());
+        }
+        if now >= until {
+            left.into_iter().for_each(|index| self.break_off(index));
+            self.pump_touched();
+        }
+        None
+    }
+
+    /// When to look at the clock again; `None` when only I/O can bring news.
+    fn next_due(&self) -> Option<Instant> {
+        let clean = self.driver.has_dirty_data().then_some(self.clean_at);
+        let awaited = self.awaited.iter().filter_map(|(_, awaited)| match awaited {
+            Awaited::Quiet { until } | Awaited::Unused { until, .. } => Some(*until),
+            Awaited::Idle { .. } => None,
+        });
+        // Past its time nothing is awaited by the clock: what was broken off ends by itself.
+        let awaited = awaited.filter(|until| *until > Instant::now());
+        let dues = [clean, self.watch_at, self.driver.next_due(), self.sockets.next_due()];
+        dues.into_iter().flatten().chain(awaited).min()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.connections.fetch_sub(self.sessions.len(), Ordering::Relaxed); // a count for choosing workers only
+    }
+}
