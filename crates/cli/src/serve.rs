@@ -24,6 +24,7 @@ Examples:
   floe serve --backing file:disk.img --cache memory:256MiB --write back --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
   floe serve --config floe.toml
+  floe serve --backing file:disk.img --cache memory:256MiB --print-config > floe.toml
 
 floe.toml has the same settings without the dashes, and a table for each volume:
   cache = \"file:/var/cache/floe.img\"
@@ -41,6 +42,9 @@ FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; d
 pub(crate) struct Arguments {
     #[command(flatten)]
     source: Source,
+    /// Print the settings as a file for --config, with defaults, and serve nothing
+    #[arg(long)]
+    print_config: bool,
     /// How events are logged on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     log_format: Format,
@@ -48,6 +52,10 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let mut plan = arguments.source.plan()?;
+    if arguments.print_config {
+        let text = toml::to_string(&plan.settings()).or_failure()?;
+        return std::io::stdout().write_all(text.as_bytes()).or_failure();
+    }
     log::begin(arguments.log_format)?;
     let room = descriptors::make_room(plan.max_connections, plan.threads, 1 + plan.volumes.len())?;
     if room < plan.max_connections {

@@ -10,7 +10,7 @@ mod plan;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;
 use place::Place;
@@ -30,12 +30,9 @@ pub(crate) struct Source {
 
 /// The settings as they are written. (clap makes a group of the fields, which `--config` excludes; it does so only for a
 /// flat structure.)
-#[derive(Debug, Default, Args, Deserialize)]
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct Settings {
-    /// One at least.
-    #[arg(skip)]
-    pub(crate) volume: Vec<VolumeTable>,
     /// The fast device, given as the volume is; a missing file is created
     #[arg(long, value_name = "SPEC")]
     pub(crate) cache: Option<String>,
@@ -78,6 +75,9 @@ pub(crate) struct Settings {
     /// Allow listening on addresses that other machines can reach
     #[arg(long)]
     pub(crate) insecure: bool,
+    /// One at least. Last, as tables are in TOML.
+    #[arg(skip)]
+    pub(crate) volume: Vec<VolumeTable>,
 }
 
 /// The volume of the command line.
@@ -98,7 +98,7 @@ struct OneVolume {
 }
 
 /// A `[[volume]]` of a file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct VolumeTable {
     pub(crate) name: Option<String>,

@@ -324,6 +324,19 @@ fn the_status_adds_up() {
 }
 
 #[test]
+fn settings_of_the_command_line_become_a_file() {
+    let volume = Volume::new(&noise(48, MIB), "back").with(&NEVER).with(&["--print-config"]);
+    let line = volume.command_line();
+    let words: Vec<&str> = line.iter().map(String::as_str).collect();
+    let printed = floe_ok(&words);
+    let file = volume.path("floe.toml");
+    std::fs::write(&file, &printed).expect("a file");
+    assert_eq!(floe_ok(&["serve", "--config", text(&file), "--print-config"]), printed);
+    assert!(printed.contains("flush-interval = \"1h\"\n"), "{printed}");
+    assert!(!volume.path("cache.img").exists(), "nothing is served");
+}
+
+#[test]
 fn a_second_signal_says_what_is_still_dirty() {
     let volume = Volume::new(&noise(47, 8 * MIB), "back").with(&NEVER);
     let slow: Vec<String> = volume

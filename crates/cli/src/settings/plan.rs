@@ -150,6 +150,34 @@ impl Settings {
 }
 
 impl Plan {
+    /// The same as settings, with what was left to defaults.
+    pub(crate) fn settings(&self) -> Settings {
+        let volume = |plan: &VolumePlan| VolumeTable {
+            name: Some(plan.name.clone()),
+            backing: Some(plan.backing.to_string()),
+            description: Some(plan.description.clone()).filter(|text| !text.is_empty()),
+            read_only: plan.read_only,
+        };
+        let interval = humantime::format_duration(self.flush_interval).to_string().replace(' ', "");
+        Settings {
+            cache: Some(self.cache.to_string()),
+            cache_size: Some(format_size(self.cache_bytes)),
+            write: Some(self.mode.to_string()),
+            block_sizes: Some(self.sizes.to_string()),
+            threads: Some(self.threads as u64),
+            shards: self.shards,
+            listen: self.listen.iter().map(Uri::to_string).collect(),
+            max_connections: Some(self.max_connections as u64),
+            tls: self.tls.as_ref().map(|tls| if tls.required { "require" } else { "on" }.to_owned()),
+            tls_certificates: self.tls.as_ref().map(|tls| tls.certificates.clone()),
+            tls_verify_peer: self.tls.as_ref().is_some_and(|tls| tls.verify_peer),
+            admin: Some(self.admin.clone()),
+            flush_interval: (self.mode == WriteMode::Back).then_some(interval),
+            insecure: self.insecure,
+            volume: self.volumes.iter().map(volume).collect(),
+        }
+    }
+
     /// Says in the log what is served.
     pub(crate) fn log(&self) {
         tracing::info!(
@@ -330,6 +358,26 @@ mod tests {
         assert!(line == Some(1) && problem.starts_with("backing is missing"), "{problem}");
         let (line, problem) = volumes("[[volume]]\nname = 'a'\n\nbacking = 'disk:5'\n").unwrap_err();
         assert!(line == Some(4) && problem.starts_with("backing: unknown kind"), "{problem}");
+    }
+
+    #[test]
+    fn a_plan_written_as_settings_is_the_same_plan() {
+        for (settings, volume) in [
+            ("", ""),
+            (
+                "write = 'back'\nflush-interval = '1min 30s'\nshards = 3\nblock-sizes = '4KiB,16KiB'\ninsecure = true\n\
+                 tls = 'require'\ntls-certificates = 'a \"folder\"'\ntls-verify-peer = true\nmax-connections = 7\n\
+                 listen = ['nbds://[::1]:1', 'nbd+unix:///?socket=/a%20b']\n",
+                "description = 'a\\\\b'\n",
+            ),
+        ] {
+            let text = format!(
+                "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = 'file:a=b,size=1GiB'\n{volume}"
+            );
+            let plan = |text: &str| toml::from_str::<Settings>(text).unwrap().plan().unwrap();
+            let (first, text) = (plan(&text), toml::to_string(&plan(&text).settings()).unwrap());
+            assert_eq!(format!("{first:?}"), format!("{:?}", plan(&text)), "{text}");
+        }
     }
 
     #[test]
