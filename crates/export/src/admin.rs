@@ -16,7 +16,7 @@
 //! What cannot be done is answered with a line that says why: 400 for what is wrong by itself, 404 and 409 for what does
 //! not fit the volumes there are, 500 for what failed, 503 for what has no time left.
 //!
-//! [`Conversation`] is the server's side of one connection, without I/O: bytes in, one [`Command`], one [`Reply`], and the
+//! `Conversation` is the server's side of one connection, without I/O: bytes in, one `Command`, one `Reply`, and the
 //! connection closes. [`client`] is the other side, for `floe status` and its like.
 
 pub mod client;

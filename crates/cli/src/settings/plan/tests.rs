@@ -1,0 +1,79 @@
+use super::*;
+
+fn fit(asked: Option<u64>, shards: Option<u64>, cache_bytes: u64) -> Result<usize, String> {
+    let sizes = "4KiB,64KiB".parse().unwrap();
+    threads(asked, shards, cache_bytes, &sizes).map_err(|wrong| wrong.to_string())
+}
+
+#[test]
+fn every_thread_has_a_shard() {
+    assert_eq!(fit(Some(3), Some(8), 64 << 20), Ok(3));
+    assert_eq!(fit(Some(64), None, 64 << 30), Ok(64));
+    assert!(fit(Some(4), Some(2), 64 << 20).unwrap_err().contains("more than there are shards"));
+    for wrong in [0, 65] {
+        assert!(fit(Some(wrong), None, 1 << 40).unwrap_err().contains("between 1 and 64"));
+    }
+}
+
+fn volumes(toml: &str) -> Result<Vec<VolumePlan>, (Option<usize>, String)> {
+    let settings: Settings = toml::from_str(toml).unwrap();
+    settings.volumes().map_err(|wrong| (wrong.place.line(toml), wrong.problem))
+}
+
+#[test]
+fn the_guides_example_is_understood() {
+    let guide = include_str!("../../../../../docs/service.md");
+    let (_, rest) = guide.split_once("```toml\n").unwrap();
+    let (example, _) = rest.split_once("```").unwrap();
+    let plans = volumes(example).unwrap();
+    let names: Vec<_> = plans.iter().map(|plan| (plan.name.as_str(), plan.read_only)).collect();
+    assert_eq!(names, [("pictures", false), ("archive", true)]);
+    assert_eq!(plans[1].description, "until 2024");
+}
+
+#[test]
+fn volumes_must_differ() {
+    let a = "[[volume]]\nname = 'a'\nbacking = 'file:one'\n";
+    let after = |text: &str| volumes(&format!("{a}{text}")).unwrap_err();
+    let (line, problem) = after("[[volume]]\nbacking = 'memory:4MiB'\nname = 'a'\n");
+    assert_eq!((line, problem.as_str()), (Some(6), "two volumes are named \"a\""));
+    let (line, problem) = after("[[volume]]\nname = 'b'\nbacking = 'file:one'\n");
+    assert_eq!((line, problem.as_str()), (Some(6), "volumes \"a\" and \"b\" are the same file"));
+    assert!(volumes("[[volume]]\nname = 'a'\nbacking = 'memory:4MiB'\n                         [[volume]]\nname = 'b'\nbacking = 'memory:4MiB'\n").is_ok());
+}
+
+#[test]
+fn a_volume_that_lacks_something_is_named_by_its_line() {
+    let (line, problem) = volumes("\n[[volume]]\nbacking = 'memory:4MiB'\n").unwrap_err();
+    assert!(line == Some(2) && problem.starts_with("name is missing"), "{problem}");
+    let (line, problem) = volumes("[[volume]]\nname = 'a'\n").unwrap_err();
+    assert!(line == Some(1) && problem.starts_with("backing is missing"), "{problem}");
+    let (line, problem) = volumes("[[volume]]\nname = 'a'\n\nbacking = 'disk:5'\n").unwrap_err();
+    assert!(line == Some(4) && problem.starts_with("backing: unknown kind"), "{problem}");
+}
+
+#[test]
+fn a_plan_written_as_settings_is_the_same_plan() {
+    for (settings, volume) in [
+        ("", ""),
+        (
+            "write = 'back'\nflush-interval = '1min 30s'\nshards = 3\nblock-sizes = '4KiB,16KiB'\ninsecure = true\n\
+             tls = 'require'\ntls-certificates = 'a \"folder\"'\ntls-verify-peer = true\nmax-connections = 7\n\
+             listen = ['nbds://[::1]:1', 'nbd+unix:///?socket=/a%20b']\n",
+            "description = 'a\\\\b'\n",
+        ),
+    ] {
+        let text = format!(
+            "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = 'file:a=b,size=1GiB'\n{volume}"
+        );
+        let plan = |text: &str| toml::from_str::<Settings>(text).unwrap().plan().unwrap();
+        let (first, text) = (plan(&text), toml::to_string(&plan(&text).settings()).unwrap());
+        assert_eq!(format!("{first:?}"), format!("{:?}", plan(&text)), "{text}");
+    }
+}
+
+#[test]
+fn a_small_cache_is_not_split_among_all_cores_unless_asked() {
+    assert_eq!(fit(None, None, 64 << 10), Ok(1));
+    assert_eq!(fit(None, Some(1), 64 << 30), Ok(1));
+}
