@@ -6,10 +6,14 @@
 
 mod common;
 
+#[path = "../../export/tests/server/certificates.rs"]
+mod certificates;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use certificates::certificates;
 use common::{Server, Volume, installed, run, text};
 use tempfile::TempDir;
 
@@ -34,15 +38,21 @@ fn guests_run() -> bool {
         ])
 }
 
-/// The file tree that is unpacked in the guest.
+/// The file tree that is unpacked in the guest, in a folder that also holds certificates for TLS.
 struct Tree {
     folder: TempDir,
 }
 
+/// What nbd-client is told to make four connections.
+const FOUR: &str = "-C 4";
+
+/// What nbd-client is told to encrypt.
+const ENCRYPTED: &str = "-x -A /files/ca-cert.pem -H localhost";
+
 impl Tree {
     /// Packs the compiler as the system has it, with the sums of its files.
     fn pack() -> Self {
-        let tree = Self { folder: tempfile::tempdir().expect("a folder") };
+        let tree = Self { folder: certificates() };
         let listed = run("dpkg", &[&["-L"], &COMPILER[..]].concat());
         let there = |path: &&str| {
             std::fs::symlink_metadata(path).is_ok_and(|file| !file.is_dir())
@@ -86,20 +96,16 @@ fn scripts() -> PathBuf {
 }
 
 /// Begins to run one of the scripts in a guest, against a server.
-fn begin(script: &str, server: &Server, connections: u32, tree: &Tree) -> Child {
+fn begin(script: &str, server: &Server, how: &str, tree: &Tree) -> Child {
     let port = server.tcp.trim_end_matches("/floe").rsplit(':').next().expect("a port");
     let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
     let whole = tree.path(&format!("{script}-{port}"));
-    let lines = [format!("PORT={port} CONNECTIONS={connections}"), read("begin.sh"), read(script)];
+    let lines = [format!("PORT={port} HOW='{how}'"), read("begin.sh"), read(script)];
     std::fs::write(&whole, lines.join("\n")).expect("a script");
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest"))
         .arg(&whole)
-        .args([
-            tree.path("tree.tar"),
-            tree.path("tree.sums"),
-            scripts().join("exercise.c"),
-            "/usr/bin/tcc".into(),
-        ])
+        .args(["tree.tar", "tree.sums", "ca-cert.pem"].map(|name| tree.path(name)))
+        .args([scripts().join("exercise.c"), "/usr/bin/tcc".into()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -109,8 +115,8 @@ fn begin(script: &str, server: &Server, connections: u32, tree: &Tree) -> Child 
 
 /// Runs one of the scripts, which must succeed.
 #[track_caller]
-fn guest(script: &str, server: &Server, connections: u32, tree: &Tree) {
-    let output = begin(script, server, connections, tree).wait_with_output().expect("it can be waited for");
+fn guest(script: &str, server: &Server, how: &str, tree: &Tree) {
+    let output = begin(script, server, how, tree).wait_with_output().expect("it can be waited for");
     let said =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "{script} in the guest: {}\n{said}\n{}", output.status, server.log());
@@ -124,9 +130,9 @@ fn is_clean(image: &Path) {
 
 /// Runs one of the scripts in a guest as the client of a server that is ended then; the backing device must hold it all.
 #[track_caller]
-fn session(script: &str, volume: &Volume, connections: u32, tree: &Tree, seeds: &[u32]) {
+fn session(script: &str, volume: &Volume, how: &str, tree: &Tree, seeds: &[u32]) {
     let server = volume.serve();
-    guest(script, &server, connections, tree);
+    guest(script, &server, how, tree);
     let status = server.status();
     assert_eq!((status.errors, status.connections), (0, 0), "{status:?}");
     assert!(status.flush_requests > 0, "{status:?}");
@@ -136,13 +142,15 @@ fn session(script: &str, volume: &Volume, connections: u32, tree: &Tree, seeds: 
 }
 
 #[test]
-fn linux_keeps_a_file_system_on_the_volume() {
+fn linux_keeps_a_file_system_on_the_volume_over_tls() {
     if !guests_run() {
         return;
     }
     let tree = Tree::pack();
+    let certificates = tree.path("");
     let volume = Volume::new(&vec![0; VOLUME_BYTES], "through");
-    session("build.sh", &volume, 1, &tree, &[1, 2]);
+    let volume = volume.with(&["--tls", "require", "--tls-certificates", text(&certificates)]);
+    session("encrypted.sh", &volume, ENCRYPTED, &tree, &[]);
 }
 
 #[test]
@@ -152,8 +160,8 @@ fn linux_finds_what_it_wrote_when_the_server_is_back() {
     }
     let tree = Tree::pack();
     let volume = Volume::new(&vec![0; VOLUME_BYTES], "back");
-    session("build.sh", &volume, 4, &tree, &[1, 2]);
-    session("check.sh", &volume, 2, &tree, &[1, 2, 3]);
+    session("build.sh", &volume, FOUR, &tree, &[1, 2]);
+    session("check.sh", &volume, FOUR, &tree, &[1, 2, 3]);
 }
 
 #[test]
@@ -164,7 +172,7 @@ fn what_linux_has_synced_outlives_the_server() {
     let tree = Tree::pack();
     let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").with(&["--flush-interval", "1h"]);
     let server = volume.serve();
-    let mut guest = begin("crash.sh", &server, 4, &tree);
+    let mut guest = begin("crash.sh", &server, FOUR, &tree);
     let mut said = BufReader::new(guest.stdout.take().expect("it is piped")).lines();
     let first = said.next().expect("a line").expect("text");
     assert_eq!(first.trim(), "synced", "{}", server.log());

@@ -1,9 +1,10 @@
-# What every script in the guest begins with. PORT is where the server listens on the host, CONNECTIONS how many to make.
+# What every script in the guest begins with. PORT is where the server listens on the host, HOW what nbd-client is told.
 set -eu
 
 attach() {
-    /programs/nbd-client 10.0.2.2 "$PORT" /dev/nbd0 -N floe -C "$CONNECTIONS" >/dev/null
-    [ "$(ls /sys/block | grep -c nbd0)" = 1 ] && [ "$(blockdev --getsize64 /dev/nbd0)" = $((96 << 20)) ]
+    # shellcheck disable=SC2086 # words
+    /programs/nbd-client 10.0.2.2 "$PORT" /dev/nbd0 -N floe $HOW >/dev/null
+    [ "$(blockdev --getsize64 /dev/nbd0)" = $((96 << 20)) ]
 }
 
 detach() {
