@@ -37,6 +37,9 @@ fn files(folder: &Path) {
     toml("value", "\n\nwrite = \"sideways\"\n", "");
     toml("unknown-in-volume", "", "colour = \"red\"\n");
     toml("single", "backing = \"memory:4MiB\"\n", "");
+    toml("same-name", "", "[[volume]]\nbacking = \"memory:4MiB\"\nname = \"a\"\n");
+    toml("value-in-volume", "", "[[volume]]\nname = \"b\"\nbacking = \"disk:5\"\n");
+    toml("shards", "shards = 2\nthreads = 3\n", "");
     toml("interval", "flush-interval = \"1s\"\n", "");
     write("binary.toml", b"\xff\xfe\0\x01");
     write("cacheless.toml", b"[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n");
@@ -231,6 +234,9 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         value.toml                       → value.toml | line 3 | write | sideways
         unknown-in-volume.toml           → unknown-in-volume.toml | line 7 | `colour` | `read-only`
         binary.toml                      → binary.toml | UTF-8
+        same-name.toml                   → same-name.toml | line 9 | two volumes
+        value-in-volume.toml             → value-in-volume.toml | line 9 | backing | disk:5
+        shards.toml                      → shards.toml | line 2 | threads = 3 | shards
         interval.toml                    → interval.toml | line 1 | flush-interval | through
         good.toml --write back           → --config | --write
         good.toml --listen nbd://[::1]:0 → --config | --listen

@@ -324,6 +324,50 @@ fn the_status_adds_up() {
 }
 
 #[test]
+fn volumes_come_grow_and_go_while_the_server_runs() {
+    let volume = Volume::new(&noise(49, MIB), "back").with(&NEVER);
+    let server = volume.serve();
+    let backing = volume.path("second.img");
+    std::fs::write(&backing, vec![0; MIB]).expect("a second volume");
+    let spec = format!("file:{}", text(&backing));
+    let floe_volume = |words: &[&str]| floe(&[&["volume"], words, &["--admin", &server.admin]].concat());
+    let ok = |words: &[&str]| {
+        let output = floe_volume(words);
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("output is UTF-8")
+    };
+    assert_eq!(ok(&["add", "a/b", &spec]), "added a/b of 1MiB\n");
+    let uri = server.unix.replace("/floe?", "/a/b?");
+    let bytes = noise(50, 64 << 10);
+    let mut client = connect(&uri);
+    client.write(0, &bytes, false).expect("it can be written");
+    drop(client);
+    std::fs::File::options()
+        .write(true)
+        .open(&backing)
+        .and_then(|file| file.set_len(2 << 20))
+        .expect("it grows");
+    assert_eq!(ok(&["resize", "a/b"]), "resized a/b of 2MiB\n");
+    let list = ok(&["list", "--json"]);
+    assert!(list.lines().count() == 2 && list.contains(r#""name":"a/b","bytes":2097152"#), "{list}");
+    ok(&["remove", "a/b"]);
+    let found = std::fs::read(&backing).expect("it can be read");
+    assert_same("what was written before", &found[..bytes.len()], &bytes);
+    for (words, said) in [
+        (&["remove", "a/b"][..], "a/b"),
+        (&["resize", "nowhere"], "nowhere"),
+        (&["add", "floe", "memory:4MiB"], "floe"),
+        (&["add", "c", "file:/no/such/file"], "/no/such/file"),
+    ] {
+        let output = floe_volume(words);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {complaint}");
+        assert!(complaint.contains(said) && complaint.lines().count() == 1, "{words:?}: {complaint}");
+    }
+    server.end();
+}
+
+#[test]
 fn settings_of_the_command_line_become_a_file() {
     let volume = Volume::new(&noise(48, MIB), "back").with(&NEVER).with(&["--print-config"]);
     let line = volume.command_line();

@@ -9,9 +9,9 @@
 //! | `POST /stop` | when requests under way and the last flush have ended, just before the server does |
 //! | `POST /cache/restore` | after a cache device that was given up is used again |
 //! | `GET /volumes` | a list of [`VolumeStatus`](crate::status::VolumeStatus) as JSON |
-//! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes; tells it as `GET` does |
+//! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes |
 //! | `DELETE /volumes/NAME` | takes a volume away, once what was written to it is on its backing device |
-//! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says; tells it as `GET` does |
+//! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
 //!
 //! What cannot be done is answered with a line that says why: 400 for what is wrong by itself, 404 and 409 for what does
 //! not fit the volumes there are, 500 for what failed, 503 for what has no time left.

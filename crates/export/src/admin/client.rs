@@ -106,7 +106,8 @@ pub fn volumes(address: &str) -> Result<Vec<VolumeStatus>, AdminError> {
 /// When no server answers, or the volume cannot be added.
 pub fn add_volume(address: &str, volume: &NewVolume) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(volume).expect("a volume is plain data");
-    understood(address, &ask(address, "POST", "/volumes", &body)?)
+    ask(address, "POST", "/volumes", &body)?;
+    served(address, &volume.name)
 }
 
 /// Takes a volume away; what was written to it is on its backing device then.
@@ -124,7 +125,14 @@ pub fn remove_volume(address: &str, name: &str) -> Result<(), AdminError> {
 /// When no server answers, or the volume cannot have that size.
 pub fn resize_volume(address: &str, name: &str, resize: &Resize) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(resize).expect("a size is plain data");
-    understood(address, &ask(address, "POST", &format!("{}/resize", path_of(name)), &body)?)
+    ask(address, "POST", &format!("{}/resize", path_of(name)), &body)?;
+    served(address, name)
+}
+
+/// A volume as it is served.
+fn served(address: &str, name: &str) -> Result<VolumeStatus, AdminError> {
+    let volume = volumes(address)?.into_iter().find(|volume| volume.name == name);
+    volume.ok_or_else(|| AdminError::Strange { address: address.to_owned() })
 }
 
 fn path_of(name: &str) -> String {
