@@ -21,6 +21,8 @@ pub struct Limits {
     pub handshake_time: Duration,
     /// For a client to take or give the next MiB while other clients wait for the memory it holds.
     pub stall_time: Duration,
+    /// For an admin client to ask, and again to take its answer.
+    pub admin_time: Duration,
 }
 
 impl Default for Limits {
@@ -32,6 +34,7 @@ impl Default for Limits {
             budget_bytes: 256 << 20,
             handshake_time: Duration::from_secs(10),
             stall_time: Duration::from_secs(30),
+            admin_time: Duration::from_secs(10),
         }
     }
 }

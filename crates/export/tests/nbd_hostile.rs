@@ -11,7 +11,7 @@ use std::time::Duration;
 use floe_block::WriteMode;
 use floe_export::limits::Limits;
 use floe_export::nbd::client::Client;
-use rig::{Random, Rig, drained, header, pattern, simple_reply};
+use rig::{PATIENCE, Random, Rig, drained, header, pattern, simple_reply};
 
 fn serve(limits: Limits) -> Rig {
     Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.limits = limits)
@@ -172,4 +172,20 @@ fn an_abandoned_client_with_requests_in_flight_leaves_nothing_behind() {
     }
     rig.wait_for(|status| status.connections == 0);
     is_served(&mut rig.client(), 2);
+}
+
+#[test]
+fn admin_clients_that_say_nothing_are_hung_up_on_and_others_get_through() {
+    let rig = serve(Limits { admin_time: Duration::from_millis(200), ..Limits::default() });
+    let mut idle: Vec<_> = (0..100).map(|_| TcpStream::connect(&rig.admin).unwrap()).collect();
+    for stream in &mut idle {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut nothing = Vec::new();
+        let gone = stream.read_to_end(&mut nothing);
+        let late = gone.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock); // others are resets
+        assert!(!late, "nobody hung up");
+        assert!(nothing.is_empty());
+    }
+    rig.status();
+    rig.end();
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Instant;
 
 use floe_device::{Buffer, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
@@ -17,6 +18,9 @@ use crate::status::Snapshot;
 /// What is received at once.
 const RECEIVE_BYTES: usize = 4096;
 
+/// More are hung up on; each has [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+const MOST_ADMIN_CONNECTIONS: usize = 32;
+
 /// A connection of the admin interface.
 #[derive(Debug)]
 pub(super) struct AdminSession {
@@ -27,19 +31,42 @@ pub(super) struct AdminSession {
     listening: bool,
     /// To be told when the server has ended.
     stopping: bool,
+    /// When it must have asked, or taken its answer; `None` while the server works on that.
+    until: Option<Instant>,
 }
 
 impl Front {
     pub(super) fn greet_admin(&mut self, socket: OwnedFd) {
+        if self.admin_sessions.len() >= MOST_ADMIN_CONNECTIONS {
+            return; // closes it; the others have little time
+        }
         let session = AdminSession {
             socket: Rc::new(socket),
             buffer: self.pool.allocate(RECEIVE_BYTES),
             conversation: Conversation::default(),
             listening: false,
             stopping: false,
+            until: Some(Instant::now() + self.config.limits.admin_time),
         };
         let index = self.admin_sessions.insert(session);
         self.listen_to_admin(index);
+    }
+
+    /// When the next admin client is late.
+    pub(super) fn admin_due(&self) -> Option<Instant> {
+        let indices = self.admin_sessions.indices().into_iter();
+        indices.filter_map(|index| self.admin_sessions[index].until).min()
+    }
+
+    /// Hangs up on admin clients that are late: what is under way on their sockets ends.
+    pub(super) fn hang_up_on_late_admins(&mut self) {
+        let now = Instant::now();
+        for index in self.admin_sessions.indices() {
+            let session = &mut self.admin_sessions[index];
+            if session.until.take_if(|until| *until <= now).is_some() {
+                let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+            }
+        }
     }
 
     fn listen_to_admin(&mut self, index: u32) {
@@ -63,7 +90,10 @@ impl Front {
         match heard {
             Heard::More => self.listen_to_admin(index),
             Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
-            Heard::Command(command) => self.obey(index, command),
+            Heard::Command(command) => {
+                session.until = None;
+                self.obey(index, command);
+            }
         }
     }
 
@@ -166,7 +196,9 @@ impl Front {
         let answer = reply.encode();
         let buffer = self.pool.allocate(answer.len()).slice(0..answer.len());
         buffer.copy_from(&answer);
-        let socket = Rc::clone(&self.admin_sessions[index].socket);
+        let session = &mut self.admin_sessions[index];
+        session.until = Some(Instant::now() + self.config.limits.admin_time);
+        let socket = Rc::clone(&session.socket);
         self.sockets.send(FrontToken::SendAdmin(index).encode(), &socket, vec![buffer]);
     }
 }

@@ -117,6 +117,7 @@ impl Front {
                 return Err(died);
             }
             self.accept_what_was_refused();
+            self.hang_up_on_late_admins();
             if !busy {
                 self.wait()?;
             }
@@ -127,8 +128,14 @@ impl Front {
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
-        let due =
-            self.accept_again.as_ref().map(|(due, _)| *due).into_iter().chain(self.sockets.next_due()).min();
+        let due = self
+            .accept_again
+            .as_ref()
+            .map(|(due, _)| *due)
+            .into_iter()
+            .chain(self.sockets.next_due())
+            .chain(self.admin_due())
+            .min();
         let bell = self.news.bell();
         if bell.fall_asleep(|| self.news.is_empty()) {
             let waited = self.ring.wait_until(due);
