@@ -10,12 +10,12 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use common::{Server, Volume, assert_same, floe, floe_ok, installed, noise, run, text, wait_for, wait_until};
+use common::{
+    SETUPS, Server, Volume, assert_same, floe, floe_ok, installed, noise, run, text, wait_for, wait_until,
+};
 use floe_export::nbd::client::Client;
 
 const MIB: usize = 1 << 20;
-
-const MODES: [&str; 4] = ["through", "around", "back", "pass"];
 
 /// Long enough for nothing to be written back by itself within a test.
 const NEVER: [&str; 2] = ["--flush-interval", "1h"];
@@ -76,9 +76,9 @@ fn nbdcopy_both_ways_keeps_every_byte_in_every_mode() {
     if !installed(&["nbdcopy"]) {
         return;
     }
-    for mode in MODES {
+    for (mode, threads) in SETUPS {
         let (before, after) = (noise(3, 12 * MIB), noise(4, 12 * MIB));
-        let volume = Volume::new(&before, mode);
+        let volume = Volume::new(&before, mode).on(threads);
         let (source, target) = (volume.path("source"), volume.path("target"));
         std::fs::write(&source, &after).expect("a source");
         let server = volume.serve();
@@ -88,7 +88,11 @@ fn nbdcopy_both_ways_keeps_every_byte_in_every_mode() {
         run("nbdcopy", &[&server.unix, text(&target)]);
         assert_same("the copy of the new volume", &std::fs::read(&target).expect("a copy"), &after);
         server.end();
-        assert_same(&format!("the backing device after write {mode}"), &volume.backing(), &after);
+        assert_same(
+            &format!("the backing device after write {mode} on {threads}"),
+            &volume.backing(),
+            &after,
+        );
     }
 }
 
@@ -97,8 +101,8 @@ fn qemu_io_reads_back_what_it_wrote_zeroed_and_discarded() {
     if !installed(&["qemu-io"]) {
         return;
     }
-    for mode in MODES {
-        let volume = Volume::new(&vec![0x11; 8 * MIB], mode);
+    for (mode, threads) in SETUPS {
+        let volume = Volume::new(&vec![0x11; 8 * MIB], mode).on(threads);
         let server = volume.serve();
         let writes = [
             "write -P 0xaa 0 64k",
@@ -153,8 +157,8 @@ fn qemu_img_converts_to_and_from_the_volume() {
     if !installed(&["qemu-img"]) {
         return;
     }
-    for mode in MODES {
-        let volume = Volume::new(&noise(5, 6 * MIB), mode);
+    for (mode, threads) in SETUPS {
+        let volume = Volume::new(&noise(5, 6 * MIB), mode).on(threads);
         let (source, target) = (volume.path("source.qcow2"), volume.path("target.qcow2"));
         let mut image = noise(6, 6 * MIB);
         image[MIB..3 * MIB].fill(0);
@@ -166,7 +170,11 @@ fn qemu_img_converts_to_and_from_the_volume() {
         run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &server.tcp, text(&target)]);
         run("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", text(&source), text(&target)]);
         server.end();
-        assert_same(&format!("the backing device after write {mode}"), &volume.backing(), &image);
+        assert_same(
+            &format!("the backing device after write {mode} on {threads}"),
+            &volume.backing(),
+            &image,
+        );
     }
 }
 
@@ -175,8 +183,8 @@ fn fio_verifies_what_two_connections_wrote_at_random() {
     if !installed(&["fio"]) {
         return;
     }
-    for mode in MODES {
-        let volume = Volume::new(&noise(7, 16 * MIB), mode);
+    for (mode, threads) in SETUPS {
+        let volume = Volume::new(&noise(7, 16 * MIB), mode).on(threads);
         let server = volume.serve();
         for (name, sizes, uri) in [
             ("sectors", "--bs=4k", &server.unix),
@@ -203,7 +211,7 @@ fn fio_verifies_what_two_connections_wrote_at_random() {
             );
         }
         let status = server.status();
-        assert_eq!((status.errors, status.connections), (0, 0), "after write {mode}");
+        assert_eq!((status.errors, status.connections), (0, 0), "after write {mode} on {threads}");
         assert!(status.write_bytes.min(status.read_bytes) > 16 << 20, "{status:?}"); // it did come here
         server.end();
     }
@@ -273,8 +281,8 @@ fn stop_flushes_and_ends_the_server() {
 
 #[test]
 fn the_status_adds_up() {
-    for mode in MODES {
-        let volume = Volume::new(&noise(16, 8 * MIB), mode);
+    for (mode, threads) in SETUPS {
+        let volume = Volume::new(&noise(16, 8 * MIB), mode).on(threads);
         let server = volume.serve();
         let idle = server.status();
         assert_eq!((idle.read_requests, idle.write_requests, idle.connections), (0, 0, 0));

@@ -36,8 +36,12 @@ fn libnbd_from_python_finds_every_promise_kept_over_tls() {
     }
     let folder = certificates();
     let content = noise(41, 24 * MIB);
-    let (volume, server) =
-        serve(&content, "back", folder.path(), &["--tls-verify-peer", "--flush-interval", "1h"]);
+    let (volume, server) = serve(
+        &content,
+        "back",
+        folder.path(),
+        &["--threads", "2", "--tls-verify-peer", "--flush-interval", "1h"],
+    );
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/libnbd.py");
     let (source, wanted) = (volume.path("source"), volume.path("wanted"));
     std::fs::write(&source, &content).expect("a source");
@@ -54,8 +58,8 @@ fn fios_jobs_verify_what_they_wrote_over_tls() {
         return;
     }
     let folder = certificates();
-    for mode in ["through", "back"] {
-        let (_volume, server) = serve(&noise(42, 16 * MIB), mode, folder.path(), &[]);
+    for (mode, threads) in [("through", "1"), ("through", "2"), ("back", "1"), ("back", "2")] {
+        let (_volume, server) = serve(&noise(42, 16 * MIB), mode, folder.path(), &["--threads", threads]);
         // fio does not let libnbd read the files that a URI names.
         let (tcp, unix) = uris(&server, "tls-verify-peer=0");
         let job = |name: &str, uri: &str, offset: &str| {
@@ -86,7 +90,7 @@ fn fios_jobs_verify_what_they_wrote_over_tls() {
         assert_eq!(
             (status.errors, status.cache_errors, status.backing_errors),
             (0, 0, 0),
-            "after write {mode}"
+            "after write {mode} on {threads}"
         );
         server.end();
     }

@@ -148,7 +148,7 @@ fn linux_keeps_a_file_system_on_the_volume_over_tls() {
     }
     let tree = Tree::pack();
     let certificates = tree.path("");
-    let volume = Volume::new(&vec![0; VOLUME_BYTES], "through");
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "through").on("1");
     let volume = volume.with(&["--tls", "require", "--tls-certificates", text(&certificates)]);
     session("encrypted.sh", &volume, ENCRYPTED, &tree, &[]);
 }
@@ -159,7 +159,7 @@ fn linux_finds_what_it_wrote_when_the_server_is_back() {
         return;
     }
     let tree = Tree::pack();
-    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back");
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").on("2");
     session("build.sh", &volume, FOUR, &tree, &[1, 2]);
     session("check.sh", &volume, FOUR, &tree, &[1, 2, 3]);
 }
@@ -170,7 +170,7 @@ fn what_linux_has_synced_outlives_the_server() {
         return;
     }
     let tree = Tree::pack();
-    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").with(&["--flush-interval", "1h"]);
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").on("2").with(&["--flush-interval", "1h"]);
     let server = volume.serve();
     let mut guest = begin("crash.sh", &server, FOUR, &tree);
     let mut said = BufReader::new(guest.stdout.take().expect("it is piped")).lines();

@@ -11,6 +11,18 @@ use floe_export::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+/// Every write mode, on one thread and on two.
+pub(crate) const SETUPS: [(&str, &str); 8] = [
+    ("through", "1"),
+    ("through", "2"),
+    ("around", "1"),
+    ("around", "2"),
+    ("back", "1"),
+    ("back", "2"),
+    ("pass", "1"),
+    ("pass", "2"),
+];
+
 /// How long anything may take before a test gives it up as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -128,6 +140,11 @@ impl Volume {
     pub(crate) fn with(mut self, settings: &[&str]) -> Self {
         self.settings.extend(settings.iter().map(|&setting| setting.to_owned()));
         self
+    }
+
+    /// The same on so many threads.
+    pub(crate) fn on(self, threads: &str) -> Self {
+        self.with(&["--threads", threads])
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
