@@ -21,7 +21,7 @@ use crate::buffer::Slice;
 use crate::ring::{Event, Owner, Ring};
 
 /// Slices one send gathers at a time; the rest follows.
-const GATHER_MAX: usize = 16;
+const GATHER_MAX: usize = 64;
 
 /// Accepts, receives and sends in flight on one ring.
 #[derive(Debug)]
@@ -30,6 +30,8 @@ pub struct Sockets {
     owner: Owner,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
+    /// What sends need, of sends that have ended.
+    spare: Vec<Box<Message>>,
     /// Could not be begun.
     early: Vec<SocketCompletion>,
     events: Vec<Event>,
@@ -51,8 +53,8 @@ pub enum SocketOutcome {
     Accepted(OwnedFd),
     /// So many bytes arrived; none means the other side closed.
     Received(usize),
-    /// Everything was handed to the network.
-    Sent,
+    /// Everything was handed to the network. The list of slices comes back empty, to be used again.
+    Sent(Vec<Slice>),
     /// The descriptor can be read without blocking.
     Readable,
 }
@@ -86,6 +88,7 @@ impl Sockets {
             owner: ring.owner(),
             flights: Vec::new(),
             free: Vec::new(),
+            spare: Vec::new(),
             early: Vec::new(),
             events: Vec::new(),
         }
@@ -104,7 +107,8 @@ impl Sockets {
     /// Sends the slices one after the other, all of them.
     pub fn send(&mut self, token: u64, socket: &Rc<OwnedFd>, mut from: Vec<Slice>) {
         from.retain(|slice| !slice.is_empty());
-        self.begin(token, socket, Work::Send { left: from, message: Message::empty() });
+        let message = self.spare.pop().unwrap_or_else(Message::empty);
+        self.begin(token, socket, Work::Send { left: from, message });
     }
 
     /// Waits until a descriptor (an eventfd, a signalfd, a pipe) can be read.
@@ -165,7 +169,9 @@ impl Sockets {
     }
 
     fn land(&mut self, slot: usize) {
-        self.flights[slot] = None;
+        if let Some(Flight { work: Work::Send { message, .. }, .. }) = self.flights[slot].take() {
+            self.spare.push(message);
+        }
         self.free.push(slot);
     }
 }
@@ -207,7 +213,7 @@ impl Flight {
             Work::Readable => Some(Ok(SocketOutcome::Readable)),
             Work::Send { left, .. } => {
                 advance(left, moved);
-                left.is_empty().then_some(Ok(SocketOutcome::Sent))
+                left.is_empty().then(|| Ok(SocketOutcome::Sent(std::mem::take(left))))
             }
         }
     }

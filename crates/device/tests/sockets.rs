@@ -63,7 +63,7 @@ fn a_send_larger_than_every_buffer_arrives_whole_and_in_order() {
         theirs.read_exact(&mut bytes).unwrap();
         bytes == expected
     });
-    assert!(matches!(next(&ring, &mut sockets), (1, Ok(SocketOutcome::Sent))));
+    assert!(matches!(next(&ring, &mut sockets), (1, Ok(SocketOutcome::Sent(_)))));
     assert!(reader.join().unwrap());
 }
 

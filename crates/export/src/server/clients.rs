@@ -65,10 +65,11 @@ impl Worker {
         }
     }
 
-    pub(super) fn sent(&mut self, index: u32, result: &io::Result<SocketOutcome>) {
+    pub(super) fn sent(&mut self, index: u32, result: io::Result<SocketOutcome>) {
         self.sessions[index].sent(Instant::now());
-        if result.is_err() {
-            self.break_off(index);
+        match result {
+            Ok(SocketOutcome::Sent(list)) => self.sessions[index].keep(list),
+            _ => self.break_off(index),
         }
         self.touched.push(index);
     }

@@ -242,15 +242,16 @@ impl Front {
     }
 
     fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {
+        // Read before it is acted on: a signal that comes meanwhile is one more.
+        let mut bytes = [0; 16];
+        if result.is_ok() && rustix::io::read(&self.signal, &mut bytes).is_ok_and(|bytes| bytes > 0) {
+            self.sockets.readable(FrontToken::Signal.encode(), &Rc::clone(&self.signal));
+        } // else nobody is left to signal, and that would be readable for ever
         if self.phase == Phase::Serving {
             self.begin_end();
         } else {
             self.ask_all(Deed::Snapshot, Then::SayDirty);
         }
-        let mut bytes = [0; 16]; // understood already
-        if result.is_ok() && rustix::io::read(&self.signal, &mut bytes).is_ok_and(|bytes| bytes > 0) {
-            self.sockets.readable(FrontToken::Signal.encode(), &Rc::clone(&self.signal));
-        } // else nobody is left to signal, and that would be readable for ever
     }
 
     /// Asks all workers for the same.

@@ -185,7 +185,7 @@ impl Worker {
     fn take_in(&mut self, completion: SocketCompletion) {
         match ClientToken::decode(completion.token) {
             ClientToken::Receive(index) => self.received(index, completion.result),
-            ClientToken::Send(index) => self.sent(index, &completion.result),
+            ClientToken::Send(index) => self.sent(index, completion.result),
             ClientToken::Bell => {
                 let exchange = self.driver.exchange().expect("a worker has an end of the queues");
                 exchange.bell().heard();

@@ -29,6 +29,8 @@ pub(super) struct Outbox {
     /// Answers of the handshake, before all replies.
     pub(super) answers: Vec<u8>,
     replies: VecDeque<Reply>,
+    /// An empty list, for the next send.
+    spare: Vec<Slice>,
     /// Replies that end in the send under way, and their bytes.
     leaving: usize,
     leaving_bytes: usize,
@@ -52,7 +54,7 @@ impl Outbox {
     /// The next send, of about `most` bytes at most.
     pub(super) fn gather(&mut self, pool: &Pool, most: usize) -> Vec<Slice> {
         let mut room = most.min(PIECE_BYTES);
-        let mut slices = Vec::new();
+        let mut slices = std::mem::take(&mut self.spare);
         if !self.answers.is_empty() {
             slices.push(slice_of(&self.answers, pool));
             self.answers.clear();
@@ -95,6 +97,12 @@ impl Outbox {
         slices
     }
 
+    /// Keeps an empty list for the next send.
+    pub(super) fn keep(&mut self, list: Vec<Slice>) {
+        debug_assert!(list.is_empty());
+        self.spare = list;
+    }
+
     /// What was gathered has left, or never will; gives how many bytes are free now.
     pub(super) fn left(&mut self) -> usize {
         self.leaving = 0;
@@ -110,6 +118,7 @@ impl Outbox {
     /// Gives back memory that an idle client needs not.
     pub(super) fn shrink(&mut self) {
         self.answers.shrink_to_fit();
+        self.spare.shrink_to(2 * REPLIES_KEPT);
         if self.replies.is_empty() && self.replies.capacity() > REPLIES_KEPT {
             self.replies.shrink_to(REPLIES_KEPT);
         }

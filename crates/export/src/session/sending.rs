@@ -46,6 +46,11 @@ impl Session {
         Some(vec![slice_of(&encrypted, &self.common.pool)])
     }
 
+    /// Keeps an empty list for the next send.
+    pub(crate) fn keep(&mut self, list: Vec<Slice>) {
+        self.outbox.keep(list);
+    }
+
     /// The send under way has ended.
     pub(crate) fn sent(&mut self, now: Instant) {
         self.sending = false;

@@ -1,0 +1,66 @@
+//! Serving allocates nothing once everything has grown to its size. Alone in its process, whose allocations it counts.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "server/rig.rs"]
+mod rig;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use floe_block::WriteMode;
+use rig::Rig;
+
+struct Counting;
+
+thread_local! {
+    /// Of the test's own thread; the server's threads are all others.
+    static IS_TEST: Cell<bool> = const { Cell::new(false) };
+}
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+#[allow(unsafe_code)] // the only way to count allocations; everything is handed to the system's allocator as it is
+// SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !IS_TEST.try_with(Cell::get).unwrap_or(true) {
+            ALLOCATIONS.fetch_add(1, Relaxed);
+        }
+        // SAFETY: the caller keeps the contract of `alloc`, which is this one's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: `memory` came from `System` with this layout.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Hits and overwrites, one at a time, over two threads: half of them are served by the other one.
+#[test]
+fn requests_allocate_nothing() {
+    IS_TEST.set(true);
+    for mode in [WriteMode::Through, WriteMode::Back] {
+        let rig = Rig::start(mode);
+        let mut client = rig.client();
+        let mut data = vec![7; 4096];
+        let mut round = |requests: u64| {
+            for at in 0..requests {
+                let offset = at % 64 * 16384;
+                client.read(offset, &mut data).unwrap();
+                client.write(offset, &data, false).unwrap();
+            }
+        };
+        round(1000);
+        let before = ALLOCATIONS.load(Relaxed);
+        round(500);
+        let made = ALLOCATIONS.load(Relaxed) - before;
+        // A few are left for what still grows, such as the count of a longest queue.
+        assert!(made < 10, "{mode:?}: {made} allocations for 1000 requests");
+        rig.end();
+    }
+}
