@@ -31,6 +31,7 @@ pub struct Sockets {
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
     /// What sends need, of sends that have ended.
+    #[expect(clippy::vec_box, reason = "a message moves from here into a flight without being copied")]
     spare: Vec<Box<Message>>,
     /// Could not be begun.
     early: Vec<SocketCompletion>,
