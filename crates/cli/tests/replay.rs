@@ -169,6 +169,33 @@ fn a_file_with_settings_says_the_same_as_the_command_line() {
 }
 
 #[test]
+fn the_volumes_of_a_trace_take_those_of_the_settings_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (config, trace) = (folder.path().join("floe.toml"), folder.path().join("two.csv"));
+    let volume =
+        |name: &str, size: &str| format!("[[volume]]\nname = \"{name}\"\nbacking = \"memory:{size}\"\n");
+    let settings = "cache = \"memory:512KiB\"\n".to_owned() + &volume("a", "64KiB") + &volume("b", "128KiB");
+    std::fs::write(&config, settings).expect("settings");
+    let line =
+        |host: &str, op: &str, offset: u64| format!("128166372003061629,{host},0,{op},{offset},4096,413\n");
+    let round = |at: u64| {
+        let offset = at % 16 * 4096;
+        line("xy", ["Write", "Read"][at as usize / 16 % 2], offset) + &line("hm", "Read", offset + 65536)
+    };
+    let run = |lines: String| {
+        std::fs::write(&trace, lines).expect("a trace");
+        floe_in(folder.path(), &["replay", "two.csv", "--config", "floe.toml", "--json"])
+    };
+    let fits = run((0..100).map(round).collect());
+    assert!(fits.status.success(), "{}", String::from_utf8_lossy(&fits.stderr));
+    let outcome: Value = serde_json::from_slice(&fits.stdout).expect("JSON");
+    assert_eq!(outcome["verified_bytes"], outcome["read_bytes"], "the volumes are told apart");
+    let swapped = run(line("hm", "Read", 65536) + &(0..100).map(round).collect::<String>());
+    let said = String::from_utf8_lossy(&swapped.stderr);
+    assert!(said.contains("128KiB of volume 1, which has 64KiB"), "{said}");
+}
+
+#[test]
 fn recorded_times_are_kept_and_sped_up() {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = timed_trace(folder.path());
