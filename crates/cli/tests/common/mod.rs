@@ -174,26 +174,8 @@ impl Volume {
 
     /// Serves it until the server is ended or dropped.
     pub(crate) fn serve(&self) -> Server {
-        let log = self.path("floe.log");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
-            .args(self.command_line())
-            .env_remove("FLOE_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(File::create(&log).expect("a log"))
-            .spawn()
-            .expect("floe runs");
-        let mut ready = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let mut server = Server { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
-        server.unix = server.expect_line(&mut ready);
-        server.tcp = server.expect_line(&mut ready);
-        wait_until("the admin address in the log", || {
-            let log = server.log();
-            let address = log.lines().find_map(|line| line.split_once("admin="));
-            server.admin = address.map_or(String::new(), |(_, address)| address.trim().to_owned());
-            !server.admin.is_empty()
-        });
-        server
+        let line = self.command_line();
+        Server::run(&line.iter().map(String::as_str).collect::<Vec<_>>(), self.path("floe.log"))
     }
 }
 
@@ -210,6 +192,29 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Runs `floe serve` with this command line, which makes it listen on a Unix socket first and then on TCP.
+    pub(crate) fn run(line: &[&str], log: PathBuf) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
+            .args(line)
+            .env_remove("FLOE_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).expect("a log"))
+            .spawn()
+            .expect("floe runs");
+        let mut ready = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let mut server = Self { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
+        server.unix = server.expect_line(&mut ready);
+        server.tcp = server.expect_line(&mut ready);
+        wait_until("the admin address in the log", || {
+            let log = server.log();
+            let address = log.lines().find_map(|line| line.split_once("admin="));
+            server.admin = address.map_or(String::new(), |(_, address)| address.trim().to_owned());
+            !server.admin.is_empty()
+        });
+        server
+    }
+
     fn expect_line(&self, lines: &mut impl Iterator<Item = std::io::Result<String>>) -> String {
         match lines.next() {
             Some(Ok(line)) => line,
