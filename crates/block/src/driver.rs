@@ -257,6 +257,11 @@ impl<E: Ranked + Default> Driver<E> {
         self.cache.has_dirty_data()
     }
 
+    /// Whether something waits for [`Driver::advance`] that will not announce itself.
+    pub fn has_orders(&self) -> bool {
+        !self.orders.is_empty()
+    }
+
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
         self.orders.is_empty() && self.cache.is_idle()

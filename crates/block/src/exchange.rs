@@ -144,7 +144,7 @@ impl Exchange {
         self.inlets.iter().all(Consumer::is_empty)
     }
 
-    /// When to call [`Exchange::flush`] again at the latest; `None` when all is on its way.
+    /// When to try full queues again at the latest; `None` when all is on its way.
     pub fn next_due(&self) -> Option<Instant> {
         (self.late > 0).then(|| Instant::now() + RETRY)
     }

@@ -6,7 +6,7 @@ use crate::geometry::{SECTOR_BYTES, VolumeId};
 pub const MOST_MAPPED_BYTES: u64 = 256 << 20;
 
 /// A request, named by the driver of the part it is submitted to. Names are small and reused; one is free again after
-/// [`Order::Release`].
+/// [`Order::Release`](crate::Order::Release).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u32);
 

@@ -147,18 +147,16 @@ impl Worker {
         let (mut arrived, mut answers) = (Vec::new(), Vec::new());
         while !self.stopped {
             self.sockets.poll(&mut arrived);
-            let letters = self.instructions.take();
-            let mut busy = !arrived.is_empty() || !letters.is_empty();
-            letters.into_iter().for_each(|letter| self.obey(letter));
+            self.instructions.take().into_iter().for_each(|letter| self.obey(letter));
             arrived.drain(..).for_each(|completion| self.take_in(completion));
             self.pump_touched();
             self.driver.advance();
             self.driver.take_answers(&mut answers);
-            busy |= !answers.is_empty();
             answers.drain(..).for_each(|answer| self.hand_out(answer));
             self.pump_touched();
-            busy |= self.watch_the_clock();
-            if !busy {
+            self.watch_the_clock();
+            // All that has arrived is dealt with. What clients were let do after the cache advanced is not begun yet.
+            if !self.stopped && !self.driver.has_orders() {
                 self.wait()?;
             }
         }
@@ -285,31 +283,27 @@ impl Worker {
         snapshot
     }
 
-    /// Does what is due by time, or because something has ended; says whether the cache was given something to do.
-    fn watch_the_clock(&mut self) -> bool {
-        let mut gave = false;
+    /// Does what is due by time, or because something has ended.
+    fn watch_the_clock(&mut self) {
         if self.driver.cache().is_degraded() && !std::mem::replace(&mut self.degraded, true) {
             self.news.post(News::Degraded);
         }
         if !self.awaited.is_empty() {
-            gave |= self.look_after_deeds();
+            self.look_after_deeds();
         }
         let now = Instant::now();
         if now >= self.clean_at {
             self.clean_at = now + self.config.flush_interval;
             self.driver.clean();
-            gave = true;
         }
         if self.watch_at.is_some_and(|due| due <= now) {
             self.look_for_late_clients(now);
         }
-        gave
     }
 
     /// Reports deeds that have come to their end, and breaks off with clients that keep them from it.
-    fn look_after_deeds(&mut self) -> bool {
+    fn look_after_deeds(&mut self) {
         let now = Instant::now();
-        let mut done = false;
         for (errand, awaited) in std::mem::take(&mut self.awaited) {
             let result = match awaited {
                 Awaited::Quiet { until } => self
@@ -326,14 +320,10 @@ impl Worker {
                 },
             };
             match result {
-                Some(result) => {
-                    self.report(errand, result);
-                    done = true;
-                }
+                Some(result) => self.report(errand, result),
                 None => self.awaited.push((errand, awaited)),
             }
         }
-        done
     }
 
     /// `Some` when `is_gone` holds for all sessions. Those that take too long are broken off with.
