@@ -116,22 +116,22 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
                 read_only: add.read_only,
                 description: add.description.clone(),
             };
-            tell("added", &client::add_volume(&add.server.admin, &volume)?, add.json)
+            tell("added", "of", &client::add_volume(&add.server.admin, &volume)?, add.json)
         }
         Command::Remove(Remove { name, server }) => Ok(client::remove_volume(&server.admin, name)?),
         Command::Resize(ResizeArguments { name, size, server, json }) => {
             let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
-            tell("resized", &client::resize_volume(&server.admin, name, &resize)?, *json)
+            tell("resized", "to", &client::resize_volume(&server.admin, name, &resize)?, *json)
         }
     }
 }
 
 /// Says what became of a volume.
-fn tell(what: &str, volume: &VolumeStatus, json: bool) -> Result<(), CliError> {
+fn tell(what: &str, of: &str, volume: &VolumeStatus, json: bool) -> Result<(), CliError> {
     if json {
         return output::json_line(volume).or_failure();
     }
-    println!("{what} {} of {}", volume.name, output::bytes(volume.bytes));
+    println!("{what} {} {of} {}", volume.name, output::bytes(volume.bytes));
     Ok(())
 }
 

@@ -175,7 +175,8 @@ impl Front {
         };
         let reply = match self.offer.change(change) {
             Ok(()) => {
-                tracing::info!(volume = id.0, bytes, "volume resized");
+                let name = self.offer.get(id).map_or("", |offered| &offered.volume.name);
+                tracing::info!(volume = name, bytes, "volume resized");
                 self.announce();
                 Reply::Done("resized")
             }
