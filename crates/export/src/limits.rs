@@ -23,6 +23,8 @@ pub struct Limits {
     pub stall_time: Duration,
     /// For an admin client to ask, and again to take its answer.
     pub admin_time: Duration,
+    /// For clients to take their last replies when the server, or their volume, ends.
+    pub farewell_time: Duration,
 }
 
 impl Default for Limits {
@@ -35,6 +37,7 @@ impl Default for Limits {
             handshake_time: Duration::from_secs(10),
             stall_time: Duration::from_secs(30),
             admin_time: Duration::from_secs(10),
+            farewell_time: Duration::from_secs(5),
         }
     }
 }

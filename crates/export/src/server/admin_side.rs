@@ -129,6 +129,7 @@ impl Front {
                 Ok(())
             }
             Command::RestoreCache => {
+                self.degraded = false; // unless a worker says otherwise from here on
                 self.ask_all(Deed::Restore, Then::Restored { admin: index });
                 Ok(())
             }
@@ -171,7 +172,6 @@ impl Front {
     }
 
     pub(super) fn cache_restored(&mut self, index: u32) {
-        self.degraded = false;
         tracing::info!("the cache device is used again");
         self.tell_admin(index, &Reply::Done("restored"));
     }

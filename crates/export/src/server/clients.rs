@@ -220,7 +220,12 @@ impl Worker {
                 self.touched.push(index);
             }
             Origin::FrontDesk { errand } => {
-                self.report(errand, answer.result.map(|()| Outcome::Nothing).map_err(Problem::Fault));
+                let result = match answer.result {
+                    // A volume that is not there any more was flushed before it went.
+                    Ok(()) | Err(Fault::OutOfRange) => Ok(Outcome::Nothing),
+                    Err(fault) => Err(Problem::Fault(fault)),
+                };
+                self.report(errand, result);
             }
         }
     }

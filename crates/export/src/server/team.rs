@@ -32,6 +32,7 @@ impl Team {
             let thread = builder.spawn(move || serve(beginning, &ready)).map_err(ServeError::Thread)?;
             team.threads.push(thread);
         }
+        drop(ready);
         for _ in 0..workers {
             begun.recv().expect("a thread says whether it has begun")?;
         }
@@ -40,7 +41,8 @@ impl Team {
 }
 
 fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
-    let mut watch = Watch { number: beginning.number, news: Arc::clone(&beginning.news), over: false };
+    let news = Arc::clone(&beginning.news);
+    let mut watch = Watch { number: beginning.number, news, ready, over: false };
     // Nobody listens any more when another worker could not begin.
     let ended = match Worker::begin(beginning) {
         Ok(worker) => {
@@ -58,16 +60,18 @@ fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
     }
 }
 
-/// Tells the front desk when a worker's thread unwinds.
-struct Watch {
+/// Tells the front desk, or whoever waits for the threads to begin, when a worker's thread unwinds.
+struct Watch<'a> {
     number: usize,
     news: Arc<Mailbox<News>>,
+    ready: &'a mpsc::Sender<Result<(), ServeError>>,
     over: bool,
 }
 
-impl Drop for Watch {
+impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.over {
+            let _ = self.ready.send(Err(ServeError::Panicked(self.number))); // nobody listens any more once all have begun
             self.news.post(News::Died(ServeError::Panicked(self.number)));
         }
     }

@@ -32,9 +32,10 @@ impl Front {
         Ok(())
     }
 
-    /// Volumes come and go one after the other: workers number them alike only if they do so in one order.
+    /// Volumes come, go and grow one after the other: workers number them alike only if they do so in one order, and agree
+    /// on a size only if there is one to agree on.
     fn one_at_a_time(&self) -> Result<(), Reply> {
-        let comes_or_goes = |then: &Then| {
+        let changes = |then: &Then| {
             matches!(
                 then,
                 Then::Opened { .. }
@@ -43,10 +44,11 @@ impl Front {
                     | Then::Retired { .. }
                     | Then::Drained { .. }
                     | Then::Removed { .. }
+                    | Then::Resized { .. }
             )
         };
-        if self.errands.indices().into_iter().any(|errand| comes_or_goes(&self.errands[errand].then)) {
-            let problem = "another volume is being added or removed; try again when that is done";
+        if self.errands.indices().into_iter().any(|errand| changes(&self.errands[errand].then)) {
+            let problem = "another volume is being added, removed or resized; try again when that is done";
             return Err(Reply::trouble(Trouble::Conflict, problem));
         }
         Ok(())
@@ -143,6 +145,7 @@ impl Front {
         wanted: Option<u64>,
     ) -> Result<(), Reply> {
         let offered = self.present(name)?;
+        self.one_at_a_time()?;
         let (id, before) = (offered.id, offered.bytes);
         let there = offered.volume.backing.refresh();
         let there = there.map_err(|error| Reply::trouble(Trouble::Conflict, error.to_string()))?;
@@ -150,6 +153,9 @@ impl Front {
         let refuse = |problem| Err(Reply::trouble(Trouble::Conflict, problem));
         if bytes > there {
             return refuse(format!("the backing device has {there} bytes, not {bytes}: enlarge it first"));
+        }
+        if !bytes.is_multiple_of(512) {
+            return refuse(format!("{bytes} bytes are no size: it has to be a multiple of 512"));
         }
         if bytes < before {
             return refuse(format!(

@@ -6,6 +6,7 @@
 //! move their results.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,9 +26,6 @@ use super::volume::{DeviceSource, Volume};
 use crate::nbd::export::Exports;
 use crate::session::{Budget, Common, Session};
 use crate::status::{Snapshot, Tally};
-
-/// How long clients have to take their last replies when the server, or their volume, ends.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Submissions a ring takes at a time.
 pub(super) const RING_ENTRIES: u32 = 512;
@@ -50,12 +48,26 @@ pub(super) struct Beginning {
 /// A deed that takes its time.
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
-    /// All clients have their answers. Who does not take them until then is broken off with.
-    Quiet { until: Instant },
+    /// All clients have their answers. Who does not take them until then is broken off with; `None` when that is done.
+    Quiet { until: Option<Instant> },
     /// No client uses the volume; as above.
-    Unused { volume: VolumeId, until: Instant },
+    Unused { volume: VolumeId, until: Option<Instant> },
     /// Nothing is under way for the volume: it can be removed.
     Idle { volume: VolumeId },
+    /// The sector that a volume's old end cuts is not in use: it can grow.
+    Grown { volume: VolumeId, bytes: u64 },
+}
+
+impl Awaited {
+    /// What is awaited after a look at this time: clients that were broken off with end by themselves.
+    fn after(self, now: Instant) -> Self {
+        let left = |until: Option<Instant>| until.filter(|until| *until > now);
+        match self {
+            Self::Quiet { until } => Self::Quiet { until: left(until) },
+            Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
+            Self::Idle { .. } | Self::Grown { .. } => self,
+        }
+    }
 }
 
 /// A thread that serves.
@@ -214,7 +226,7 @@ impl Worker {
     }
 
     fn do_deed(&mut self, errand: u32, deed: Deed) {
-        let until = Instant::now() + GRACE;
+        let until = Some(Instant::now() + self.config.limits.farewell_time);
         let result = match deed {
             Deed::Snapshot => Ok(Outcome::Snapshot(Box::new(self.snapshot()))),
             Deed::Flush(volume) => {
@@ -239,8 +251,7 @@ impl Worker {
                 Ok(Outcome::Nothing)
             }
             Deed::Resize(volume, bytes) => {
-                let resized = self.driver.resize_volume(volume, bytes);
-                resized.map(|()| Outcome::Nothing).map_err(|error| Problem::Other(error.to_string()))
+                return self.awaited.push((errand, Awaited::Grown { volume, bytes }));
             }
             Deed::Restore => {
                 self.degraded = false;
@@ -318,10 +329,15 @@ impl Worker {
                     Err(VolumeError::Busy) => None,
                     Err(error) => Some(Err(Problem::Other(error.to_string()))),
                 },
+                Awaited::Grown { volume, bytes } => match self.driver.resize_volume(volume, bytes) {
+                    Ok(()) => Some(Ok(Outcome::Nothing)),
+                    Err(error) if is_busy(&error) => None,
+                    Err(error) => Some(Err(Problem::Other(error.to_string()))),
+                },
             };
             match result {
                 Some(result) => self.report(errand, result),
-                None => self.awaited.push((errand, awaited)),
+                None => self.awaited.push((errand, awaited.after(now))),
             }
         }
     }
@@ -330,7 +346,7 @@ impl Worker {
     fn clients_are_gone(
         &mut self,
         now: Instant,
-        until: Instant,
+        until: Option<Instant>,
         is_gone: impl Fn(&Session) -> bool,
     ) -> Option<()> {
         let indices = self.sessions.indices();
@@ -338,7 +354,7 @@ impl Worker {
         if left.is_empty() {
             return Some(());
         }
-        if now >= until {
+        if until.is_some_and(|until| until <= now) {
             left.into_iter().for_each(|index| self.break_off(index));
             self.pump_touched();
         }
@@ -349,14 +365,17 @@ impl Worker {
     fn next_due(&self) -> Option<Instant> {
         let clean = self.driver.has_dirty_data().then_some(self.clean_at);
         let awaited = self.awaited.iter().filter_map(|(_, awaited)| match awaited {
-            Awaited::Quiet { until } | Awaited::Unused { until, .. } => Some(*until),
-            Awaited::Idle { .. } => None,
+            Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
+            Awaited::Idle { .. } | Awaited::Grown { .. } => None,
         });
-        // Past its time nothing is awaited by the clock: what was broken off ends by itself.
-        let awaited = awaited.filter(|until| *until > Instant::now());
         let dues = [clean, self.watch_at, self.driver.next_due(), self.sockets.next_due()];
         dues.into_iter().flatten().chain(awaited).min()
     }
+}
+
+/// Whether a volume cannot be changed just now, but soon.
+fn is_busy(error: &io::Error) -> bool {
+    error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
 }
 
 impl Drop for Worker {
