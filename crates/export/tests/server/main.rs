@@ -1,6 +1,12 @@
 //! A real server in a thread, spoken to by good clients, bad clients and clients that vanish.
 
+mod degraded;
+mod ending;
+mod kinds;
+mod lives;
+mod mood;
 mod rig;
+mod volumes;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use floe_block::{BlockCache, Config, WriteMode};
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_export::admin::client as admin;
-use floe_export::nbd::client::{Client, Options};
+use floe_export::nbd::client::{Client, ClientError, Options};
 use floe_export::server::{Bound, DeviceSource, ServeError, ServerConfig, Volume};
 use floe_export::status::Status;
 use floe_export::uri::{Address, Uri};
@@ -33,8 +33,102 @@ pub(crate) struct Rig {
     pub(crate) admin: String,
     /// Written to, it ends the server.
     pub(crate) signal: UnixStream,
-    thread: JoinHandle<(Result<(), ServeError>, Vec<u8>)>,
+    thread: JoinHandle<Result<(), ServeError>>,
+    /// Below the backing device of the first volume.
+    memory: MemoryDevice,
     _folder: tempfile::TempDir,
+}
+
+/// What a server is made from: one volume, `floe`, and whatever a test puts beside it.
+pub(crate) struct Setup {
+    mode: WriteMode,
+    /// Threads that serve.
+    pub(crate) threads: usize,
+    pub(crate) config: ServerConfig,
+    cache: Arc<dyn DeviceSource>,
+    /// Below the backing device of the first volume.
+    memory: MemoryDevice,
+    pub(crate) volumes: Vec<Volume>,
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    pub(crate) fn new(mode: WriteMode) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = ServerConfig {
+            listen: vec![
+                format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
+                "nbd://127.0.0.1:0".parse().unwrap(),
+            ],
+            admin: "127.0.0.1:0".into(),
+            insecure: false,
+            tls: None,
+            limits: floe_export::limits::Limits::default(),
+            flush_interval: Duration::from_secs(3600),
+            cache_bytes: CACHE,
+        };
+        let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
+        let memory = MemoryDevice::new(VOLUME as u64);
+        let volumes = vec![volume("floe", Wrapped::source(memory.clone(), |memory| Box::new(memory)))];
+        Self { mode, threads: THREADS, config, cache, memory, volumes, folder }
+    }
+
+    /// With another number of threads.
+    pub(crate) fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
+    }
+
+    /// `wrap` makes the first volume's backing device out of memory, once for each thread.
+    pub(crate) fn backing(
+        mut self,
+        wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
+    ) -> Self {
+        self.volumes[0].backing = Wrapped::source(self.memory.clone(), wrap);
+        self
+    }
+
+    /// `wrap` makes the cache device out of memory, once for each thread.
+    pub(crate) fn cache(
+        self,
+        wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
+    ) -> Self {
+        Self { cache: Wrapped::source(MemoryDevice::new(CACHE), wrap), ..self }
+    }
+
+    /// With one volume more.
+    pub(crate) fn volume(mut self, name: &str, backing: Arc<dyn DeviceSource>) -> Self {
+        self.volumes.push(volume(name, backing));
+        self
+    }
+
+    /// The server, or what kept it from beginning.
+    pub(crate) fn start(self) -> Result<Rig, ServeError> {
+        let Self { mode, threads, config, cache, memory, volumes, folder } = self;
+        let (signal, signals) = UnixStream::pair().unwrap();
+        let (tell, told) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
+            let config_of_cache = Config { sizes, cache_bytes: CACHE, mode, shards: Some(4) };
+            let caches = BlockCache::parts(config_of_cache, threads).unwrap();
+            let begun = Bound::bind(config).and_then(|it| it.serve(caches, cache, volumes, signals.into()));
+            let server = match begun {
+                Ok(server) => server,
+                Err(error) => {
+                    tell.send(Err(error)).unwrap();
+                    return Ok(());
+                }
+            };
+            tell.send(Ok((server.uris().collect(), server.admin_address().to_owned()))).unwrap();
+            server.run()
+        });
+        let (uris, admin) = told.recv_timeout(PATIENCE).expect("it begins, or says why not")?;
+        Ok(Rig { uris, admin, signal, thread, memory, _folder: folder })
+    }
+}
+
+/// A writable volume.
+fn volume(name: &str, backing: Arc<dyn DeviceSource>) -> Volume {
+    Volume { name: name.into(), description: String::new(), backing, read_only: false }
 }
 
 impl Rig {
@@ -56,44 +150,9 @@ impl Rig {
         wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
         tune: impl FnOnce(&mut ServerConfig),
     ) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut config = ServerConfig {
-            listen: vec![
-                format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
-                "nbd://127.0.0.1:0".parse().unwrap(),
-            ],
-            admin: "127.0.0.1:0".into(),
-            insecure: false,
-            tls: None,
-            limits: floe_export::limits::Limits::default(),
-            flush_interval: Duration::from_secs(3600),
-            cache_bytes: CACHE,
-        };
-        tune(&mut config);
-        let (signal, signals) = UnixStream::pair().unwrap();
-        let (tell, told) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
-            let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
-            let config_of_cache = Config { sizes, cache_bytes: CACHE, mode, shards: Some(4) };
-            let caches = BlockCache::parts(config_of_cache, THREADS).unwrap();
-            let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
-            let memory = MemoryDevice::new(VOLUME as u64);
-            let volume = Volume {
-                name: "floe".into(),
-                description: String::new(),
-                backing: Wrapped::source(memory.clone(), wrap),
-                read_only: false,
-            };
-            let bound = Bound::bind(config).unwrap();
-            let server = bound.serve(caches, cache, vec![volume], signals.into()).unwrap();
-            tell.send((server.uris().collect(), server.admin_address().to_owned())).unwrap();
-            let result = server.run();
-            let mut bytes = vec![0; VOLUME];
-            memory.read_at(0, &mut bytes);
-            (result, bytes)
-        });
-        let (uris, admin) = told.recv_timeout(PATIENCE).unwrap();
-        Self { uris, admin, signal, thread, _folder: folder }
+        let mut setup = Setup::new(mode).backing(wrap);
+        tune(&mut setup.config);
+        setup.start().unwrap()
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -102,7 +161,13 @@ impl Rig {
 
     pub(crate) fn client_on(&self, which: usize) -> Client {
         let options = Options { timeout: Some(PATIENCE), ..Options::default() };
-        Client::connect_with(&self.uris[which % self.uris.len()], &options).unwrap()
+        Client::connect_with(&self.uris[which % 2], &options).unwrap()
+    }
+
+    /// A client of a volume, which may be gone.
+    pub(crate) fn client_of(&self, name: &str) -> Result<Client, ClientError> {
+        let options = Options { timeout: Some(PATIENCE), ..Options::default() };
+        Client::connect_with(&Uri { export: name.into(), ..self.uris[1].clone() }, &options)
     }
 
     /// A TCP connection on which nothing has been said.
@@ -143,7 +208,10 @@ impl Rig {
     /// The end of the server, and what is on the backing device then.
     pub(crate) fn join(self) -> (Result<(), ServeError>, Vec<u8>) {
         patiently(|| self.thread.is_finished().then_some(()));
-        self.thread.join().unwrap()
+        let result = self.thread.join().unwrap();
+        let mut bytes = vec![0; VOLUME];
+        self.memory.read_at(0, &mut bytes);
+        (result, bytes)
     }
 
     /// Ends the server well; what is on the backing device then.
@@ -156,13 +224,13 @@ impl Rig {
 }
 
 /// A memory device with something in front of it.
-struct Wrapped<W> {
+pub(crate) struct Wrapped<W> {
     memory: MemoryDevice,
     wrap: W,
 }
 
 impl<W: Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static> Wrapped<W> {
-    fn source(memory: MemoryDevice, wrap: W) -> Arc<dyn DeviceSource> {
+    pub(crate) fn source(memory: MemoryDevice, wrap: W) -> Arc<dyn DeviceSource> {
         Arc::new(Self { memory, wrap })
     }
 }

@@ -1,0 +1,111 @@
+//! A device with moods: a test lets it fail, panic or keep its thread busy, while a server works with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use floe_device::{Action, Completion, Device, Operation};
+
+use crate::rig::PATIENCE;
+
+/// The test's handle on a device, all threads' handles of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mood(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    failing: AtomicBool,
+    failing_flushes: AtomicBool,
+    panicking: AtomicBool,
+    /// The thread that is kept busy, counted from one.
+    busy: AtomicUsize,
+    /// It is indeed.
+    caught: AtomicBool,
+    operations: AtomicUsize,
+}
+
+impl Mood {
+    /// From now on all operations fail, or none.
+    pub(crate) fn fail(&self, failing: bool) {
+        self.0.failing.store(failing, SeqCst);
+    }
+
+    /// From now on flushes fail, or not.
+    pub(crate) fn fail_flushes(&self, failing: bool) {
+        self.0.failing_flushes.store(failing, SeqCst);
+    }
+
+    /// The next operation panics.
+    pub(crate) fn panic(&self) {
+        self.0.panicking.store(true, SeqCst);
+    }
+
+    /// Keeps a thread of the server busy, from when it next looks after the device until [`Mood::let_go`].
+    pub(crate) fn keep_busy(&self, thread: usize) {
+        self.0.busy.store(thread + 1, SeqCst);
+    }
+
+    /// Whether the thread is there.
+    pub(crate) fn keeps_busy(&self) -> bool {
+        self.0.caught.load(SeqCst)
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.0.busy.store(0, SeqCst);
+    }
+
+    /// Operations so far.
+    pub(crate) fn operations(&self) -> usize {
+        self.0.operations.load(SeqCst)
+    }
+
+    pub(crate) fn before(&self, device: impl Device + 'static) -> Box<dyn Device> {
+        Box::new(Moody { device, mood: self.clone(), failed: Vec::new() })
+    }
+}
+
+struct Moody<D> {
+    device: D,
+    mood: Mood,
+    failed: Vec<Completion>,
+}
+
+impl<D: Device> Device for Moody<D> {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let state = &self.mood.0;
+        state.operations.fetch_add(1, SeqCst);
+        assert!(!state.panicking.swap(false, SeqCst), "a device panics, as the test wants");
+        let flush = matches!(operation.action, Action::Flush);
+        if state.failing.load(SeqCst) || flush && state.failing_flushes.load(SeqCst) {
+            let result = Err(std::io::Error::other("as the test wants"));
+            self.failed.push(Completion { token: operation.token, result });
+        } else {
+            self.device.submit(operation);
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let state = &self.mood.0;
+        let here = |number| std::thread::current().name() == Some(&format!("floe-{number}"));
+        let begun = Instant::now();
+        while state.busy.load(SeqCst).checked_sub(1).is_some_and(here) && begun.elapsed() < PATIENCE {
+            state.caught.store(true, SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        done.append(&mut self.failed);
+        self.device.poll(done);
+    }
+
+    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.device.set_size(bytes)
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let soon = (!self.failed.is_empty()).then(Instant::now);
+        [soon, self.device.next_due()].into_iter().flatten().min()
+    }
+}
