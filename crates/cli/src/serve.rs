@@ -9,7 +9,7 @@ use floe_block::{BlockCache, Config};
 use floe_device::{OpenError, Role};
 use floe_export::limits::Limits;
 use floe_export::notify;
-use floe_export::server::{Bound, Server, ServerConfig, Volume};
+use floe_export::server::{Bound, ServeError, Server, ServerConfig, Volume};
 use floe_export::tls::TlsConfig;
 
 use crate::OrFail;
@@ -101,7 +101,11 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
     };
     let volumes = plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
     let cache = plan.cache.prepare(Role::Cache { size: plan.cache_bytes }).or_usage()?;
-    bound.serve(caches, Arc::new(cache), volumes, signals).or_usage()
+    let server = bound.serve(caches, Arc::new(cache), volumes, signals);
+    server.map_err(|error| match error {
+        ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),
+        _ => CliError::failure(error.to_string()), // the system is short of something
+    })
 }
 
 /// A pipe that SIGTERM and SIGINT write to: the end to keep, and the end to read.
