@@ -49,12 +49,14 @@ impl Bell {
         Ok(Self { sleep: Sleep::new(), event })
     }
 
-    /// Wakes the thread if it sleeps, after something has been put where it will look.
-    pub fn ring(&self) {
-        if self.sleep.must_be_woken() {
+    /// Wakes the thread if it sleeps, after something has been put where it will look; says whether it did.
+    pub fn ring(&self) -> bool {
+        let asleep = self.sleep.must_be_woken();
+        if asleep {
             // It fails only when the counter is full, and then the thread is being woken already.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
+        asleep
     }
 
     /// A descriptor that becomes readable when the bell is rung; [`Bell::heard`] makes it unreadable again.
@@ -103,6 +105,16 @@ pub struct Exchange {
     turn: usize,
     bell: Arc<Bell>,
     late: usize,
+    traffic: Traffic,
+}
+
+/// What a thread has said to others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages: pieces sent away, and answers to pieces of others.
+    pub messages: u64,
+    /// How often another thread had to be woken for them.
+    pub wakes: u64,
 }
 
 impl Exchange {
@@ -118,6 +130,7 @@ impl Exchange {
             turn: 0,
             bell: Arc::clone(bell),
             late: 0,
+            traffic: Traffic::default(),
         };
         let mut ends: Vec<Exchange> = bells.iter().map(end).collect();
         let parcels = (PARCELS / parts).max(FEWEST_PARCELS);
@@ -144,12 +157,18 @@ impl Exchange {
         self.inlets.iter().all(Consumer::is_empty)
     }
 
+    /// What this thread has said to others so far.
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
     /// When to try full queues again at the latest; `None` when all is on its way.
     pub fn next_due(&self) -> Option<Instant> {
         (self.late > 0).then(|| Instant::now() + RETRY)
     }
 
     pub(crate) fn send(&mut self, to: PartId, parcel: Parcel) {
+        self.traffic.messages += 1;
         let outlet = self.outlets[to.0 as usize].as_mut().expect("a part does not write to itself");
         match outlet.late.is_empty() {
             true => match outlet.queue.push(parcel) {
@@ -178,7 +197,7 @@ impl Exchange {
                 self.late -= 1;
             }
             if std::mem::take(&mut outlet.unannounced) {
-                outlet.bell.ring();
+                self.traffic.wakes += u64::from(outlet.bell.ring());
             }
         }
     }

@@ -32,7 +32,7 @@ mod volumes;
 
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver};
-pub use exchange::{Bell, Exchange};
+pub use exchange::{Bell, Exchange, Traffic};
 pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
     format_size,

@@ -160,12 +160,15 @@ fn print(status: &Status) {
     );
     if status.threads.len() > 1 {
         println!();
-        let mut threads = output::table(&["thread", "clients", "requests", "valid", "dirty"], 1);
+        let mut threads =
+            output::table(&["thread", "clients", "requests", "messages", "wakes", "valid", "dirty"], 1);
         for (number, thread) in status.threads.iter().enumerate() {
             threads.add_row(vec![
                 number.to_string(),
                 thread.connections.to_string(),
                 thread.requests.to_string(),
+                thread.messages.to_string(),
+                thread.wakes.to_string(),
                 output::bytes(thread.valid_bytes),
                 output::bytes(thread.dirty_bytes),
             ]);

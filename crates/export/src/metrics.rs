@@ -192,6 +192,12 @@ fn threads(page: &mut Page, report: &Report) {
         ("floe_thread_requests_total", Kind::Counter, "Requests answered by a thread.", |thread| {
             thread.tally.requests()
         }),
+        ("floe_thread_messages_total", Kind::Counter, "Messages a thread has sent to others.", |thread| {
+            thread.traffic.messages
+        }),
+        ("floe_thread_wakes_total", Kind::Counter, "Sleeping threads a thread has woken.", |thread| {
+            thread.traffic.wakes
+        }),
     ] {
         page.family(name, kind, help);
         for (number, thread) in report.threads.iter().enumerate() {

@@ -57,6 +57,10 @@ pub struct ThreadStatus {
     pub valid_bytes: u64,
     /// Bytes in its part of the cache that the backing devices do not have yet.
     pub dirty_bytes: u64,
+    /// Messages it has sent to other threads: parts of its requests, and answers to parts of theirs.
+    pub messages: u64,
+    /// How often it had to wake another thread for them.
+    pub wakes: u64,
 }
 
 /// Everything `floe status` prints.
@@ -191,6 +195,8 @@ impl Report {
             requests: snapshot.tally.requests(),
             valid_bytes: snapshot.stats.valid_bytes,
             dirty_bytes: snapshot.stats.dirty_bytes,
+            messages: snapshot.traffic.messages,
+            wakes: snapshot.traffic.wakes,
         };
         Status {
             volumes: self.facts.volumes.iter().map(volume).collect(),

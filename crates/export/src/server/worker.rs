@@ -286,6 +286,7 @@ impl Worker {
             cache_errors,
             backing_errors,
             spun: self.driver.spun(),
+            traffic: self.driver.exchange().map_or_else(Default::default, Exchange::traffic),
             ..Snapshot::default()
         };
         for index in self.sessions.indices() {

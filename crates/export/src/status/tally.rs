@@ -6,7 +6,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use floe_block::{Stats, VolumeId};
+use floe_block::{Stats, Traffic, VolumeId};
 use hdrhistogram::Histogram;
 
 use super::Latency;
@@ -217,6 +217,8 @@ pub(crate) struct Snapshot {
     pub(crate) backing_errors: u64,
     /// Processor time burnt in imitating fast media.
     pub(crate) spun: Duration,
+    /// What the thread has said to others.
+    pub(crate) traffic: Traffic,
 }
 
 impl Snapshot {
@@ -250,6 +252,8 @@ impl AddAssign<&Snapshot> for Snapshot {
         self.cache_errors += other.cache_errors;
         self.backing_errors += other.backing_errors;
         self.spun += other.spun;
+        self.traffic.messages += other.traffic.messages;
+        self.traffic.wakes += other.traffic.wakes;
     }
 }
 

@@ -21,6 +21,7 @@ use floe_export::nbd::client::{Client, ClientError};
 use floe_export::nbd::error::ErrorCode;
 use floe_export::nbd::wire::command;
 use floe_export::server::ServeError;
+use floe_export::status::Status;
 use rig::{Gate, PATIENCE, Random, Rig, VOLUME, drained, header, patiently, pattern, simple_reply};
 
 const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
@@ -493,5 +494,31 @@ fn a_client_that_only_stops_sending_still_gets_its_replies() {
     gate.open();
     assert_eq!(drained(&mut client).len(), 5 * 26);
     patiently(|| (rig.status().connections == 0).then_some(()));
+    rig.end();
+}
+
+/// A piece of a request travels to the thread whose shard it belongs to, and its answer back: two messages for a hit, and
+/// a third when a miss has been stored after its answer. What stays on its own thread costs none.
+#[test]
+fn a_piece_of_another_thread_costs_two_messages_or_three() {
+    let rig = Rig::start(WriteMode::Through);
+    let mut client = rig.client();
+    let (mut data, regions) = (vec![1; 4096], 200);
+    let mut round = || {
+        let sent = |status: Status| [status.threads[0].messages, status.threads[1].messages];
+        let before = sent(rig.status());
+        for region in 0..regions {
+            client.read(region * (64 << 10), &mut data).unwrap();
+        }
+        let after = sent(rig.status());
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    let [pieces, answers] = round();
+    assert_eq!(answers, 2 * pieces, "misses");
+    for _ in 0..2 {
+        assert_eq!(round(), [pieces, pieces], "hits");
+    }
+    assert!((regions / 4..regions * 3 / 4).contains(&pieces), "{pieces} of {regions} pieces were sent away");
+    drop(client);
     rig.end();
 }
