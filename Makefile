@@ -5,7 +5,7 @@ CARGO ?= cargo
 
 .PHONY: help
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## build, then see a slow volume made faster
@@ -30,6 +30,12 @@ lint: ## formatting, clippy, documentation, layers, licences
 fuzz: ## what NBD clients can send, at random, for a minute
 	@scripts/require build fuzz
 	scripts/fuzz 60
+
+.PHONY: sanitize
+sanitize: ## memory errors and data races between threads, in minutes
+	@scripts/require build
+	scripts/sanitize address
+	scripts/sanitize thread
 
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor

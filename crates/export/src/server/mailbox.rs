@@ -50,3 +50,21 @@ impl<T> Mailbox<T> {
         &self.bell
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_mailbox_is_looked_into_without_its_lock() {
+        let mailbox = Mailbox::new(Arc::new(Bell::new().unwrap()));
+        let held = mailbox.letters.lock().unwrap();
+        assert!(mailbox.take().is_empty()); // would wait for ever
+        drop(held);
+        mailbox.post(1);
+        mailbox.post(2);
+        assert!(!mailbox.is_empty());
+        assert_eq!(mailbox.take(), [1, 2]);
+        assert!(mailbox.is_empty());
+    }
+}
