@@ -42,6 +42,14 @@ impl Need {
         Self { range, exclusive: true, least: Some(least) }
     }
 
+    /// The same of the sectors before one, and of those from it on.
+    pub(crate) fn cut(self, at: u64) -> (Self, Self) {
+        let cut = |Sectors { start, end }| (start..at, at..end);
+        let (range, least) = (cut(self.range), self.least.map(cut).unzip());
+        let part = |range, least| Self { range, least, ..self };
+        (part(range.0, least.0), part(range.1, least.1))
+    }
+
     /// What it comes down to at best.
     fn at_least(&self) -> (&Sectors, bool) {
         self.least.as_ref().map_or((&self.range, self.exclusive), |least| (least, false))
@@ -106,6 +114,41 @@ impl Locks {
             }
         }
         !blocked
+    }
+
+    /// Where others begin or cease to keep from a waiting task what it needs, rounded outwards to multiples of `unit`;
+    /// `None` when they keep all of it.
+    pub(crate) fn seam(&self, region: Place, task: TaskId, unit: u64) -> Option<u64> {
+        let lane = self.lanes.get(&region)?;
+        let turn = lane.waiting.iter().position(|(waiter, _)| *waiter == task)?;
+        let need = &lane.waiting[turn].1;
+        let ahead = lane.waiting.iter().take(turn);
+        let others = lane.held.iter().chain(ahead).map(|(_, other)| other);
+        let (mut free_until, mut kept_until) = (need.range.end, u64::MAX);
+        for other in others.filter(|other| conflict(other.now(), need.now())) {
+            let (start, end) = (other.range.start / unit * unit, other.range.end.next_multiple_of(unit));
+            match start <= need.range.start {
+                true => kept_until = kept_until.min(end),
+                false => free_until = free_until.min(start),
+            }
+        }
+        let at = if kept_until == u64::MAX { free_until } else { kept_until };
+        (at < need.range.end).then_some(at)
+    }
+
+    /// Leaves a task what it holds or waits for before a sector; what it does from there on, `rest` does instead, in the
+    /// same turn.
+    pub(crate) fn cut(&mut self, region: Place, task: TaskId, at: u64, rest: TaskId) {
+        let Some(lane) = self.lanes.get_mut(&region) else { return };
+        if let Some(held) = lane.held.iter_mut().find(|(holder, _)| *holder == task) {
+            let (front, back) = held.1.clone().cut(at);
+            held.1 = front;
+            lane.held.push((rest, back));
+        } else if let Some(turn) = lane.waiting.iter().position(|(waiter, _)| *waiter == task) {
+            let (front, back) = lane.waiting[turn].1.clone().cut(at);
+            lane.waiting[turn].1 = front;
+            lane.waiting.insert(turn + 1, (rest, back));
+        }
     }
 
     /// Gives back what `task` holds or stops it waiting.
@@ -219,6 +262,38 @@ mod tests {
             locks.release(REGION(), task);
         }
         assert_eq!(wakeable(&locks), [5, 6, 7], "readers share");
+    }
+
+    #[test]
+    fn a_waiter_is_cut_where_others_begin_and_cease_to_keep_it_waiting() {
+        let mut locks = Locks::default();
+        assert!(locks.take(REGION(), 1, Need::exclusive(8..12)));
+        assert!(!locks.take(REGION(), 2, Need::exclusive(4..20)));
+        assert_eq!(
+            [1, 8, 16, 32].map(|unit| locks.seam(REGION(), 2, unit)),
+            [Some(8), Some(8), Some(16), None]
+        );
+        assert!(!locks.take(REGION(), 3, Need::exclusive(19..20)));
+        locks.cut(REGION(), 2, 8, 4);
+        assert!(locks.take(REGION(), 2, Need::exclusive(4..8)));
+        assert_eq!(locks.seam(REGION(), 4, 1), Some(12));
+        assert_eq!(locks.waiting(REGION()).collect::<Vec<_>>(), [4, 3], "the rest keeps the turn");
+        locks.release(REGION(), 1);
+        assert_eq!(wakeable(&locks), [4]);
+    }
+
+    #[test]
+    fn what_is_held_can_be_given_back_in_two_parts() {
+        let mut locks = Locks::default();
+        assert!(locks.take(REGION(), 1, Need::exclusive(0..8)));
+        locks.cut(REGION(), 1, 4, 2);
+        assert!(
+            !locks.take(REGION(), 3, Need::exclusive(3..4)) && !locks.take(REGION(), 4, Need::shared(4..5))
+        );
+        locks.release(REGION(), 1);
+        assert_eq!(wakeable(&locks), [3]);
+        locks.release(REGION(), 2);
+        assert_eq!(wakeable(&locks), [3, 4]);
     }
 
     #[test]

@@ -2,15 +2,16 @@
 //!
 //! Pieces of requests and completions of operations go in; orders for devices and buffers, and events for the
 //! router, come out. A piece becomes a *task*, which takes a lock on its sectors ([`crate::locks`]), works through
-//! a few steps, each of which orders some operations and waits for all of them, and ends. The steps stand in the
-//! files below this one: `read`, `write`, `store` (putting data into the cache, which both need) and `clean`
-//! (bringing dirty data to the backing device).
+//! a few steps, each of which orders some operations and waits for all of them, and ends; or several tasks, where its
+//! sectors do not stand alike (`cut`). The steps stand in the files below this one: `read`, `write`, `store` (putting
+//! data into the cache, which both need) and `clean` (bringing dirty data to the backing device).
 //!
 //! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only when no task holds
 //! or waits for a lock on it and none of its sectors is dirty. So a sector's place on the cache device never changes
 //! under a task, and dirty data is never dropped.
 
 mod clean;
+mod cut;
 mod health;
 mod map;
 mod operations;
@@ -33,6 +34,7 @@ use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 use crate::stats::Counters;
 use clean::Rounds;
+use cut::Cuts;
 use health::Health;
 use read::Survey;
 pub(crate) use task::Event;
@@ -64,6 +66,7 @@ pub(crate) struct Shard<E = Lru> {
     locks: Locks,
     tasks: Vec<Task>,
     free_tasks: Vec<TaskId>,
+    cuts: Cuts,
     scratch_made: u64,
     /// Tasks to be started again, because a lock they may wait for was given back.
     ready: VecDeque<TaskId>,
@@ -88,6 +91,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             locks: Locks::default(),
             tasks: Vec::new(),
             free_tasks: Vec::new(),
+            cuts: Cuts::default(),
             scratch_made: 0,
             ready: VecDeque::new(),
             rounds: Rounds::default(),
@@ -137,9 +141,8 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             Some(id) => {
                 let old = std::mem::replace(&mut self.tasks[id as usize], fresh);
                 let task = &mut self.tasks[id as usize];
-                (task.parts, task.stores) = (old.parts, old.stores);
+                task.parts = old.parts;
                 task.parts.clear();
-                task.stores.clear();
                 id
             }
             None => {
@@ -236,13 +239,19 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         }
     }
 
-    /// Tells the router how a piece ended, once.
+    /// Tells the router how a piece ended, once and when all its tasks have come so far.
     fn answer(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         if let (Work::Piece(piece), false) = (&task.work, task.answered) {
             task.answered = true;
-            let result = task.fault.map_or(Ok(()), Err);
-            self.events.push(Event::Answered { request: piece.request, result, hit: task.hit });
+            let (result, hit) = (task.fault.map_or(Ok(()), Err), task.hit);
+            let whole = match task.cut {
+                None => Some((result, hit)),
+                Some(cut) => self.cuts.answered(cut, result, hit),
+            };
+            if let Some((result, hit)) = whole {
+                self.events.push(Event::Answered { request: piece.request, result, hit });
+            }
         }
     }
 
@@ -259,7 +268,12 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         self.locks.release(region, id);
         self.wake(region);
         match self.tasks[id as usize].work.clone() {
-            Work::Piece(piece) => self.events.push(Event::Finished { request: piece.request }),
+            Work::Piece(piece) => {
+                let cut = self.tasks[id as usize].cut;
+                if cut.is_none_or(|cut| self.cuts.finished(cut)) {
+                    self.events.push(Event::Finished { request: piece.request });
+                }
+            }
             Work::Clean { because, .. } => self.cleaned(id, because, orders),
         }
         self.free_tasks.push(id);

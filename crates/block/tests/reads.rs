@@ -191,3 +191,44 @@ fn a_lost_sector_is_not_served_from_the_fetch_of_its_neighbour() {
     assert_eq!(bench.answer(lost).result, Err(Fault::Io));
     bench.check_idle();
 }
+
+/// Small blocks and a region of eight of them: what is longer than a block may be one piece.
+fn regions(mode: WriteMode) -> Bench {
+    Bench::new(config("32KiB,256KiB", 64 * BLOCK, mode), &[64 * BLOCK]).numbered()
+}
+
+#[test]
+fn a_reader_of_what_is_cached_does_not_wait_for_what_another_fetches_beside_it() {
+    for mode in MODES {
+        let mut bench = regions(mode);
+        bench.get(2 * 8).unwrap();
+        let long = bench.submit(read(0, 4 * BLOCK), 0);
+        let cached = bench.submit(read(2 * BLOCK, BLOCK), 0);
+        while let Some(at) = bench.under_way.iter().position(|operation| on_cache(&operation.order)) {
+            bench.complete(at, None);
+        }
+        assert_eq!(bench.answer(cached).bytes[0], 17, "{mode:?}");
+        bench.run();
+        let bytes = bench.answer(long).bytes;
+        assert!((0..32).all(|sector| bytes[sector * SECTOR as usize] == sector as u8 + 1), "{mode:?}");
+        bench.check_idle();
+    }
+}
+
+/// Each wants the last sector of the one before, and with it a block that is on its way.
+#[test]
+fn reads_that_overlap_at_their_ends_fetch_side_by_side_and_nothing_twice() {
+    for mode in MODES {
+        let mut bench = regions(mode);
+        let ids: Vec<_> = (0..6).map(|at| bench.submit(read(at * BLOCK, BLOCK + SECTOR), 0)).collect();
+        let fetched = bench.ordered(BACKING);
+        assert_eq!(fetched.iter().map(|order| target(order).2).sum::<u64>(), 7 * BLOCK, "{mode:?}");
+        bench.run();
+        assert!(bench.ordered(BACKING).is_empty(), "{mode:?}");
+        for (at, id) in ids.into_iter().enumerate() {
+            let bytes = bench.answer(id).bytes;
+            assert_eq!((bytes[0], bytes[BLOCK as usize]), (8 * at as u8 + 1, 8 * at as u8 + 9), "{mode:?}");
+        }
+        bench.check_idle();
+    }
+}

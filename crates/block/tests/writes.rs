@@ -398,3 +398,43 @@ fn a_reader_is_not_served_from_a_write_that_is_not_answered() {
         bench.check_idle();
     }
 }
+
+/// Each has a part of its first sector in common with the write before, and waits for that one sector only.
+#[test]
+fn writes_that_touch_at_their_ends_do_not_queue_up() {
+    for mode in MODES {
+        let mut bench = bench(mode);
+        let len = SECTOR + SECTOR / 4;
+        let ids: Vec<_> = (0..4).map(|at| bench.submit(write(at * len, len), 200 + at as u8)).collect();
+        let mut read: Vec<u64> =
+            bench.log.iter().filter(|order| is_read(order)).map(|o| target(o).1).collect();
+        read.sort_unstable();
+        assert_eq!(read, [SECTOR, 2 * SECTOR, 3 * SECTOR], "{mode:?}");
+        bench.run();
+        assert!(ids.into_iter().all(|id| bench.answer(id).result == Ok(())), "{mode:?}");
+        let bytes =
+            bench.ask(floe_block::Request { kind: floe_block::Kind::Read, ..write(0, 4 * len) }, 0).unwrap();
+        let written = (0..4 * len).all(|at| bytes[at as usize] == 200 + (at / len) as u8);
+        assert!(written, "{mode:?}");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_write_cleans_all_it_takes_the_place_of_at_once() {
+    let config = config("32KiB,128KiB", 2 * 4 * BLOCK, WriteMode::Back);
+    let mut bench = Bench::<floe_policy::Lru>::new(config, &[64 * BLOCK]).numbered();
+    for region in [0, 4, 8] {
+        let blocks = if region == 8 { 2 } else { 3 };
+        bench.put(region * 8..(region + blocks) * 8, 200); // eight dirty blocks: the whole cache
+    }
+    let id = bench.submit(write(12 * BLOCK, 3 * BLOCK), 201);
+    assert_eq!(bench.under_way.len(), 3);
+    bench.run();
+    assert_eq!(bench.answer(id).result, Ok(()));
+    assert_eq!(
+        [0, 95, 96, 119, 120].map(|sector| bench.get(sector)),
+        [Ok(200), Ok(96), Ok(201), Ok(201), Ok(21)]
+    );
+    bench.check_idle();
+}

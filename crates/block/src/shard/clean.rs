@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use floe_policy::Ranked;
 
 use super::Shard;
-use super::read::hull;
 use super::task::{Because, Data, Event, Part, Step, Task, Work};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
@@ -185,7 +184,8 @@ impl<E: Ranked + Default> Shard<E> {
             return;
         }
         let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
-        let hull = hull(&runs).expect("the block is dirty");
+        let ends = runs.first().zip(runs.last()).map(|(first, last)| first.start..last.end);
+        let hull = ends.expect("the block is dirty");
         let scratch = self.new_scratch(id, hull.end - hull.start, orders);
         let data = Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 };
         self.tasks[id as usize].data = data;

@@ -27,9 +27,9 @@ pub(super) struct Survey {
     pub(super) blocks: Vec<(Block, Sectors)>,
     /// What no block covers, rounded out to smallest blocks.
     pub(super) missing: Vec<Sectors>,
-    /// The valid runs of `blocks`.
+    /// The valid runs of `blocks`, in address order.
     cached: Vec<(Block, Sectors)>,
-    /// What is missing, and the invalid runs of `blocks`.
+    /// What is missing, and the invalid runs of `blocks`, in address order.
     fetches: Vec<Sectors>,
 }
 
@@ -67,16 +67,21 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Reads from the backing device all but what only the cache has.
     fn read_past_cache(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let range = self.tasks[id as usize].range.clone();
+            let (taken, rest) = self.lock_front(id, Need::shared(range), 1);
+            next = rest;
+            if self.may_begin(id, taken, orders) {
+                self.read_newest(id, orders);
+            }
+        }
+    }
+
+    /// Reads what is locked, dirty sectors from the cache and the others from the backing device.
+    fn read_newest(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
-        if !self.lock(id, Need::shared(range.clone())) {
-            return;
-        }
-        if self.is_lost(id) {
-            self.tasks[id as usize].fault = Some(Fault::Io);
-            return self.finish(id, orders);
-        }
         self.note_bypass(&range);
-        self.tasks[id as usize].step = Step::Reading;
         let request = self.request_data(id);
         let mut rest = range;
         if self.directory.dirty_sectors() > 0 {
@@ -100,68 +105,116 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
-    fn read_surveyed(&mut self, id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
+    /// Reads what is cached, and fetches what is not, each run for itself.
+    fn read_surveyed(&mut self, mut id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
         let Survey { blocks, missing, cached, fetches } = survey;
-        fetches.extend_from_slice(missing);
+        fetches.append(missing);
         for (block, run) in blocks.iter() {
             for (run, valid) in self.directory.validity(*block, run) {
                 if valid { cached.push((*block, run)) } else { fetches.push(run) }
             }
         }
-        let range = self.tasks[id as usize].range.clone();
-        let destination = self.destination(id);
-        let need = match hull(fetches) {
-            None => Need::shared(range.clone()),
-            Some(hull) => {
-                let all = hull.start.min(range.start)..hull.end.max(range.end);
-                Need::exclusive_or_shared(all, range.clone())
+        fetches.sort_unstable_by_key(|run| run.start);
+        for fetch in fetches.iter() {
+            if self.tasks[id as usize].range.start < fetch.start {
+                let rest = self.cut(id, fetch.start);
+                self.read_cached(id, cached, orders);
+                id = rest;
             }
-        };
-        if !self.lock(id, need) {
+            if self.tasks[id as usize].range.end <= fetch.end {
+                return self.read_missing(id, fetch.clone(), blocks, orders);
+            }
+            let rest = self.cut(id, fetch.end);
+            self.read_missing(id, fetch.clone(), blocks, orders);
+            id = rest;
+        }
+        self.read_cached(id, cached, orders);
+    }
+
+    /// Reads a task's range, all of it valid, from its `blocks`.
+    fn read_cached(&mut self, id: TaskId, blocks: &[(Block, Sectors)], orders: &mut Vec<Order>) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let range = self.tasks[id as usize].range.clone();
+            let (taken, rest) = self.lock_front(id, Need::shared(range), 1);
+            next = rest;
+            if !self.may_begin(id, taken, orders) {
+                continue;
+            }
+            let to = self.destination(id);
+            self.tasks[id as usize].hit = true;
+            let range = self.tasks[id as usize].range.clone();
+            for (block, run) in overlapping(blocks, &range) {
+                self.directory.touch(*block);
+                if let Some(to) = to {
+                    let run = common(run, &range);
+                    self.order_cache_read(id, Part::Cached(*block), *block, &run, to.span(&run), orders);
+                }
+            }
+            if to.is_none() {
+                self.finish(id, orders); // a prefetch of what is there
+            }
+        }
+    }
+
+    /// Brings `fetch`, nothing of it valid, into the cache, for a task whose range is all in it. Where it has a block,
+    /// that is among `blocks`.
+    fn read_missing(
+        &mut self,
+        id: TaskId,
+        mut fetch: Sectors,
+        blocks: &[(Block, Sectors)],
+        orders: &mut Vec<Order>,
+    ) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let range = self.tasks[id as usize].range.clone();
+            let need = Need::exclusive_or_shared(fetch.clone(), range);
+            let (taken, rest) = self.lock_front(id, need, self.config.sizes.smallest());
+            next = rest;
+            let end = rest.map_or(fetch.end, |rest| self.tasks[rest as usize].range.start);
+            let run = std::mem::replace(&mut fetch.start, end)..end;
+            if self.may_begin(id, taken, orders) {
+                for (block, _) in overlapping(blocks, &self.tasks[id as usize].range) {
+                    self.directory.touch(*block);
+                }
+                self.fetch(id, &run, orders);
+            }
+        }
+    }
+
+    /// Whether a read may begin that has its lock, if `taken`, or waits for it. If not, it waits or has already ended.
+    fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
+        if !taken {
             let hit = !std::mem::replace(&mut self.tasks[id as usize].waited, true);
             let holder = self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
             if let Some(holder) = holder {
                 self.serve_from(holder, id, hit, orders); // what is there at once is as good as cached
             }
-            return;
-        }
-        if self.is_lost(id) {
-            self.tasks[id as usize].fault = Some(Fault::Io);
-            return self.finish(id, orders);
-        }
-        for (block, _) in blocks.iter() {
-            self.directory.touch(*block);
+            return false;
         }
         self.tasks[id as usize].step = Step::Reading;
-        self.tasks[id as usize].hit = fetches.is_empty();
-        if let Some(to) = destination {
-            for (block, run) in cached.iter() {
-                self.order_cache_read(id, Part::Cached(*block), *block, run, to.span(run), orders);
-            }
+        if self.is_lost(id) {
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            self.finish(id, orders);
+            return false;
         }
-        self.fetch(id, fetches, orders);
-        if self.tasks[id as usize].outstanding == 0 {
-            self.finish(id, orders); // a prefetch of what is there
-        }
+        true
     }
 
     /// Orders what is missing from the backing device, into the request's own buffer where that holds all of it.
-    fn fetch(&mut self, id: TaskId, fetches: &[Sectors], orders: &mut Vec<Order>) {
-        let Some(hull) = hull(fetches) else { return };
+    fn fetch(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
         let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
-        let hull = self.within_volume(volume, &hull);
-        let holds_all = |_: &Data| range.start <= hull.start && hull.end <= range.end;
+        let run = self.within_volume(volume, run);
+        let holds_all = |_: &Data| range.start <= run.start && run.end <= range.end;
         let data = self.destination(id).filter(holds_all).unwrap_or_else(|| {
-            let scratch = self.new_scratch(id, hull.end - hull.start, orders);
-            Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 }
+            let scratch = self.new_scratch(id, run.end - run.start, orders);
+            Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 }
         });
-        self.tasks[id as usize].data = data;
-        for run in fetches {
-            let run = self.within_volume(volume, run);
-            self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
-            // It ends where the volume ends now, also if the volume has grown when it is stored.
-            self.tasks[id as usize].stores.push(run);
-        }
+        self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
+        let task = &mut self.tasks[id as usize];
+        task.data = data;
+        task.store = run; // it ends where the volume ends now, also if the volume has grown when it is stored
     }
 
     /// Where a client wants what a piece reads; a prefetch has nobody who does.
@@ -207,21 +260,18 @@ impl<E: Ranked + Default> Shard<E> {
 
     pub(super) fn reading_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
-        if task.fault.is_some() || task.stores.is_empty() {
+        let (fetched, from) = (task.store.clone(), task.data);
+        if task.fault.is_some() || fetched.is_empty() {
             return self.finish(id, orders);
         }
-        if let (BufferId::Scratch(_), Some(to)) = (task.data.buffer, self.destination(id)) {
-            let (from, range) = (task.data, task.range.clone());
-            for store in 0..task.stores.len() {
-                let run = common(&self.tasks[id as usize].stores[store], &range);
-                self.copy(from, to, &run, orders);
-            }
+        if let (BufferId::Scratch(_), Some(to)) = (from.buffer, self.destination(id)) {
+            self.copy(from, to, &common(&task.range, &fetched), orders);
         }
         if self.is_degraded() {
             return self.finish(id, orders);
         }
         self.answer(id);
-        self.begin_store(id, false, orders);
+        self.begin_store(id, fetched, false, orders);
         self.serve_waiting(id, orders);
     }
 
@@ -255,10 +305,10 @@ impl<E: Ranked + Default> Shard<E> {
     fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
         let range = &self.tasks[id as usize].range;
         let task = &self.tasks[holder as usize];
-        let has = |run: &Sectors| run.start <= range.start && range.end <= run.end;
         matches!(task.step, Step::Storing | Step::Room)
             && !task.store_dirty
-            && task.stores.iter().any(has)
+            && task.store.start <= range.start
+            && range.end <= task.store.end
             && !self.is_lost(id) // a fetch may have more sectors than its reader wanted, and lost ones among them
     }
 
@@ -276,9 +326,11 @@ impl<E: Ranked + Default> Shard<E> {
     }
 }
 
-/// The shortest run that contains all runs.
-pub(super) fn hull(runs: &[Sectors]) -> Option<Sectors> {
-    let start = runs.iter().map(|run| run.start).min()?;
-    let end = runs.iter().map(|run| run.end).max()?;
-    Some(start..end)
+/// Those of some blocks, in address order, whose runs overlap a range.
+fn overlapping<'a>(
+    blocks: &'a [(Block, Sectors)],
+    range: &Sectors,
+) -> impl Iterator<Item = &'a (Block, Sectors)> + use<'a> {
+    let (first, end) = (blocks.partition_point(|(_, run)| run.end <= range.start), range.end);
+    blocks[first..].iter().take_while(move |(_, run)| run.start < end)
 }

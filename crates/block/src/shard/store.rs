@@ -20,16 +20,16 @@ enum Placed {
     At(Block),
     /// Everything cold is in use: not cached.
     Nowhere,
-    /// Victims are being cleaned; the task is resumed afterwards.
-    Later,
+    /// Victims are being cleaned for a block that ends there; the task is resumed afterwards.
+    Later(u64),
 }
 
 impl<E: Ranked + Default> Shard<E> {
-    /// Begins to put the task's `stores`, whose data is where its `data` says, into the cache.
-    pub(super) fn begin_store(&mut self, id: TaskId, dirty: bool, orders: &mut Vec<Order>) {
+    /// Begins to put a run of a task, whose data is where its `data` says, into the cache.
+    pub(super) fn begin_store(&mut self, id: TaskId, run: Sectors, dirty: bool, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
-        task.cursor = task.stores[0].start;
-        task.store_at = 0;
+        task.cursor = run.start;
+        task.store = run;
         task.store_dirty = dirty;
         self.store(id, orders);
     }
@@ -38,13 +38,15 @@ impl<E: Ranked + Default> Shard<E> {
     pub(super) fn store(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id as usize].step = Step::Storing;
         let volume = self.tasks[id as usize].volume;
-        while let Some(left) = self.left_to_store(id) {
+        let end = self.tasks[id as usize].store.end;
+        while self.tasks[id as usize].cursor < end {
+            let left = self.tasks[id as usize].cursor..end;
             let block = match self.directory.find(volume, left.start) {
                 Some(block) => Some(block),
                 None => match self.block_for(id, &left, orders) {
                     Placed::At(block) => Some(block),
                     Placed::Nowhere => None,
-                    Placed::Later => return,
+                    Placed::Later(until) => return self.store_beyond(id, until, orders),
                 },
             };
             let run = match block {
@@ -72,17 +74,20 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
-    /// What is left of the run that the cursor is in, or of the next one.
-    fn left_to_store(&mut self, id: TaskId) -> Option<Sectors> {
-        let task = &mut self.tasks[id as usize];
-        while let Some(store) = task.stores.get(task.store_at) {
-            if task.cursor < store.end {
-                return Some(task.cursor..store.end);
-            }
-            task.store_at += 1;
-            task.cursor = task.stores.get(task.store_at).map_or(0, |next| next.start);
+    /// What a client waits for goes on beyond a block whose room must be waited for, as a task of its own. Its data is in
+    /// the request's buffer, which both may use; a fetch is in a buffer of one task, and nobody waits for it.
+    fn store_beyond(&mut self, id: TaskId, until: u64, orders: &mut Vec<Order>) {
+        let end = self.tasks[id as usize].store.end;
+        if !self.tasks[id as usize].store_dirty || until >= end {
+            return;
         }
-        None
+        let rest = self.cut(id, until);
+        let task = &mut self.tasks[id as usize];
+        task.store.end = until;
+        let (data, hit) = (task.data, task.hit);
+        let task = &mut self.tasks[rest as usize];
+        (task.data, task.hit) = (data, hit);
+        self.begin_store(rest, until..end, true, orders);
     }
 
     /// Makes the largest block that fits what is missing from `left.start` on.
@@ -120,7 +125,7 @@ impl<E: Ranked + Default> Shard<E> {
                 orders,
             );
         }
-        Placed::Later
+        Placed::Later(interval.start + self.config.sizes.sectors(class))
     }
 
     /// Whether some task holds or waits for a lock on a block.

@@ -105,6 +105,8 @@ pub(super) struct Task {
     pub(super) volume: VolumeId,
     /// The sectors asked for.
     pub(super) range: Sectors,
+    /// Of a piece with several tasks, its number among those.
+    pub(super) cut: Option<u32>,
     pub(super) step: Step,
     /// Operations under way, and the run of sectors each is about.
     pub(super) parts: Vec<(Part, Sectors)>,
@@ -117,10 +119,8 @@ pub(super) struct Task {
     pub(super) scratch: Option<ScratchId>,
     /// Where the sectors to be stored are.
     pub(super) data: Data,
-    /// What is to be put into the cache: whole missing intervals, or runs of cached blocks.
-    pub(super) stores: Vec<Sectors>,
-    /// Which of `stores` it has come to, and the first sector not yet dealt with.
-    pub(super) store_at: usize,
+    /// What is to be put into the cache, and the first sector of it not yet dealt with.
+    pub(super) store: Sectors,
     pub(super) cursor: u64,
     pub(super) store_dirty: bool,
     /// Victims being cleaned for it.
@@ -136,6 +136,7 @@ impl Task {
             work,
             volume,
             range,
+            cut: None,
             step: Step::Waiting,
             parts: Vec::new(),
             outstanding: 0,
@@ -145,8 +146,7 @@ impl Task {
             waited: false,
             scratch: None,
             data,
-            stores: Vec::new(),
-            store_at: 0,
+            store: 0..0,
             cursor: 0,
             store_dirty: false,
             cleaning: 0,

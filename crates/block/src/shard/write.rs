@@ -28,10 +28,14 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
-    /// Whether a write is to survive a power cut before it is answered, and the bytes it leaves alone at either end.
+    /// Whether a write is to survive a power cut before it is answered, and the bytes that the task leaves alone at
+    /// either end.
     fn write_kind(&self, id: TaskId) -> (bool, u64, u64) {
-        match self.piece(id).kind {
+        let (piece, range) = (self.piece(id), &self.tasks[id as usize].range);
+        match piece.kind {
             PieceKind::Write { durable, head, tail } | PieceKind::ZeroPart { durable, head, tail } => {
+                let head = if range.start == piece.sectors.start { head } else { 0 };
+                let tail = if range.end == piece.sectors.end { tail } else { 0 };
                 (durable, head, tail)
             }
             _ => unreachable!("not a write"),
@@ -39,10 +43,20 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
-        if !self.lock(id, Need::exclusive(range.clone())) {
-            return;
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let range = self.tasks[id as usize].range.clone();
+            let (taken, rest) = self.lock_front(id, Need::exclusive(range), 1);
+            next = rest;
+            if taken {
+                self.begin_write(id, orders);
+            }
         }
+    }
+
+    /// Writes what is locked.
+    fn begin_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
         self.note_bypass(&range);
         if self.mode() != WriteMode::Pass {
             let survey = self.survey(id);
@@ -122,8 +136,7 @@ impl<E: Ranked + Default> Shard<E> {
         let range = self.tasks[id as usize].range.clone();
         let (durable, ..) = self.write_kind(id);
         if self.mode() == WriteMode::Back && !durable {
-            self.tasks[id as usize].stores.push(range);
-            return self.begin_store(id, true, orders);
+            return self.begin_store(id, range, true, orders);
         }
         self.tasks[id as usize].step = Step::Backing;
         let from = self.tasks[id as usize].data.span(&range);
@@ -154,8 +167,7 @@ impl<E: Ranked + Default> Shard<E> {
         let is_write = matches!(self.piece(id).kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. });
         if !failed && is_write && matches!(self.mode(), WriteMode::Through | WriteMode::Back) {
             self.answer(id);
-            self.tasks[id as usize].stores.push(range);
-            self.begin_store(id, false, orders);
+            self.begin_store(id, range, false, orders);
             return self.serve_waiting(id, orders);
         }
         let nothing_changed = refused && matches!(self.piece(id).kind, PieceKind::Zero { fast: true, .. });

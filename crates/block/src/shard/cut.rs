@@ -1,0 +1,115 @@
+//! Cutting a task in two, so that one part need not wait for what only the other does.
+//!
+//! Requests are cut at region ends only, and a region is long. So within one, a piece of a request that finds some of
+//! its sectors cached and others not, or some free and others locked, becomes a task for each such run: what can be had
+//! is had at once, and who comes after waits for no more than what is in use. The piece has its answer, and its end,
+//! with the last of its tasks.
+
+use floe_policy::Ranked;
+
+use super::Shard;
+use super::task::Task;
+use crate::locks::{Need, TaskId};
+use crate::request::Fault;
+
+/// A piece that has become several tasks.
+#[derive(Debug)]
+struct Cut {
+    unanswered: u32,
+    unfinished: u32,
+    result: Result<(), Fault>,
+    hit: bool,
+}
+
+/// The pieces that have become several tasks, by the number that those tasks know.
+#[derive(Debug, Default)]
+pub(super) struct Cuts {
+    cuts: Vec<Cut>,
+    free: Vec<u32>,
+}
+
+impl Cuts {
+    /// A piece of one task has become two.
+    fn begin(&mut self) -> u32 {
+        let cut = Cut { unanswered: 2, unfinished: 2, result: Ok(()), hit: true };
+        match self.free.pop() {
+            Some(number) => {
+                self.cuts[number as usize] = cut;
+                number
+            }
+            None => {
+                self.cuts.push(cut);
+                self.cuts.len() as u32 - 1
+            }
+        }
+    }
+
+    /// One of its tasks has become two.
+    fn grow(&mut self, number: u32) {
+        let cut = &mut self.cuts[number as usize];
+        cut.unanswered += 1;
+        cut.unfinished += 1;
+    }
+
+    /// A task has its answer; with the last, the piece's answer, and whether all was cached.
+    pub(super) fn answered(
+        &mut self,
+        number: u32,
+        result: Result<(), Fault>,
+        hit: bool,
+    ) -> Option<(Result<(), Fault>, bool)> {
+        let cut = &mut self.cuts[number as usize];
+        cut.unanswered -= 1;
+        cut.result = cut.result.and(result);
+        cut.hit &= hit;
+        (cut.unanswered == 0).then_some((cut.result, cut.hit))
+    }
+
+    /// A task has ended; answers whether it was the last.
+    pub(super) fn finished(&mut self, number: u32) -> bool {
+        let cut = &mut self.cuts[number as usize];
+        cut.unfinished -= 1;
+        if cut.unfinished == 0 {
+            self.free.push(number);
+        }
+        cut.unfinished == 0
+    }
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Takes what a task needs, or leaves it waiting; answers whether it was taken. Where others keep only some of it
+    /// from the task, on multiples of `unit`, the task goes on, or waits, with the front of its range; the rest is the
+    /// task that is answered besides, to be started next.
+    pub(super) fn lock_front(&mut self, id: TaskId, need: Need, unit: u64) -> (bool, Option<TaskId>) {
+        let region = self.task_region(id);
+        if self.locks.take(region, id, need.clone()) {
+            return (true, None);
+        }
+        let Some(at) = self.locks.seam(region, id, unit) else { return (false, None) };
+        let rest = self.cut(id, at);
+        (self.locks.take(region, id, need.cut(at).0), Some(rest))
+    }
+
+    /// Leaves a task the front of its range; the rest becomes another, which holds or waits for the same there.
+    pub(super) fn cut(&mut self, id: TaskId, at: u64) -> TaskId {
+        let region = self.task_region(id);
+        let number = match self.tasks[id as usize].cut {
+            Some(number) => {
+                self.cuts.grow(number);
+                number
+            }
+            None => self.cuts.begin(),
+        };
+        let task = &mut self.tasks[id as usize];
+        debug_assert!(task.range.start < at && at < task.range.end);
+        task.cut = Some(number);
+        let end = std::mem::replace(&mut task.range.end, at);
+        let Task { volume, waited, .. } = *task;
+        let work = task.work.clone();
+        let rest = self.new_task(work, volume, at..end);
+        let task = &mut self.tasks[rest as usize];
+        (task.cut, task.waited) = (Some(number), waited);
+        self.locks.cut(region, id, at, rest);
+        rest
+    }
+}
