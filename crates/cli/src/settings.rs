@@ -45,7 +45,7 @@ pub(crate) struct Settings {
     /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: 32KiB,64KiB,128KiB,256KiB]
     #[arg(long, value_name = "LIST")]
     pub(crate) block_sizes: Option<String>,
-    /// Threads that serve, each with its own shards; by default half as many as there are cores
+    /// Threads that serve, each with its own shards; by default as many as there are cores and shards for
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u64>,
     /// Number of shards; by default one for each GiB of cache, up to 128, and several a thread

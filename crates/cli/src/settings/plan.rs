@@ -214,9 +214,7 @@ fn same_file(one: &Spec, other: &Spec) -> bool {
     one.paths().iter().any(|path| other.paths().contains(path))
 }
 
-/// As many threads as asked for, or for half of the cores, as far as there are useful shards for them. The other half is for
-/// whoever sends the requests, or the kernel's share of a network's work: with clients on the same two cores, one thread
-/// served them faster than two (docs/results/server.md).
+/// As many threads as asked for, or as there are cores and useful shards for.
 fn threads(
     asked: Option<u64>,
     shards: Option<u64>,
@@ -236,7 +234,7 @@ fn threads(
         None => {
             let groups = cache_bytes / (sizes.largest() * SECTOR_BYTES);
             let useful = shards.unwrap_or(groups / GROUPS_A_THREAD);
-            Ok((cores() / 2).min(useful).clamp(1, THREADS_MAX) as usize)
+            Ok(cores().min(useful).clamp(1, THREADS_MAX) as usize)
         }
     }
 }
