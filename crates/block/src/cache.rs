@@ -333,7 +333,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             let shard = self.shard_of(&piece);
             let owner = PartId((shard % self.parts as u64) as u8);
             if owner == self.part {
-                self.serve(piece, orders);
+                self.serve(piece, shard, orders);
             } else {
                 orders.push(Order::Send { to: owner, message: Message::Piece(ForeignPiece(piece)) });
             }
@@ -347,8 +347,8 @@ impl<E: Ranked + Default> BlockCache<E> {
     }
 
     /// Lets one of this part's shards serve a piece.
-    fn serve(&mut self, piece: Piece, orders: &mut Vec<Order>) {
-        let here = self.shard_of(&piece) as usize / self.parts;
+    fn serve(&mut self, piece: Piece, shard: u64, orders: &mut Vec<Order>) {
+        let here = shard as usize / self.parts;
         self.shards[here].submit(piece, orders);
         self.stirred |= 1 << here;
     }
@@ -406,7 +406,10 @@ impl<E: Ranked + Default> BlockCache<E> {
 
     fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
         match message {
-            Message::Piece(ForeignPiece(piece)) => self.serve(piece, orders),
+            Message::Piece(ForeignPiece(piece)) => {
+                let shard = self.shard_of(&piece);
+                self.serve(piece, shard, orders);
+            }
             Message::Drain { request, volume } => self.drain(request, volume, orders),
             Message::Answered { request, result, hit, finished } => {
                 self.join(request).answered(result, hit);

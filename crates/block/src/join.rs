@@ -35,7 +35,7 @@ pub(crate) struct Join {
     next: u64,
     end: u64,
     /// The bytes of the last sector that lie behind the request and keep their content.
-    tail: u64,
+    tail: u16,
     /// Whether the first and the last sector, covered in part by a fast zeroing, are still to be written: after the
     /// whole ones, so that a device which cannot do those is found before anything has changed.
     edges: [bool; 2],
@@ -72,7 +72,7 @@ impl Join {
             }
             _ => request.offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES),
         };
-        let tail = if ends_volume { 0 } else { (SECTOR_BYTES - end % SECTOR_BYTES) % SECTOR_BYTES };
+        let tail = if ends_volume { 0 } else { within_sector(SECTOR_BYTES - end % SECTOR_BYTES) };
         let mut join = Self {
             request,
             next: sectors.start,
@@ -110,7 +110,7 @@ impl Join {
         let Kind::Zero { durable, .. } = self.request.kind else { return None };
         let offset = self.request.offset;
         let (head, tail, sector) = if std::mem::take(&mut self.edges[0]) {
-            (offset % SECTOR_BYTES, 0, offset / SECTOR_BYTES)
+            (within_sector(offset), 0, offset / SECTOR_BYTES)
         } else if std::mem::take(&mut self.edges[1]) {
             (0, self.tail, self.end)
         } else {
@@ -135,7 +135,13 @@ impl Join {
     }
 
     /// The next piece to give out, unless all are or enough are under way.
+    #[inline]
     pub(crate) fn next_piece(&mut self, id: RequestId, region_sectors: u64) -> Option<Piece> {
+        let all_out = self.next >= self.end && self.edges == [false; 2]; // most are one piece
+        if all_out { None } else { self.cut_piece(id, region_sectors) }
+    }
+
+    fn cut_piece(&mut self, id: RequestId, region_sectors: u64) -> Option<Piece> {
         if self.unfinished >= self.at_once() {
             return None;
         }
@@ -168,7 +174,7 @@ impl Join {
     fn cut(&self, region_sectors: u64) -> (PieceKind, Sectors) {
         let (start, offset) = (self.next, self.request.offset);
         let mut end = (start + 1).next_multiple_of(region_sectors).min(self.end);
-        let head = if start == offset / SECTOR_BYTES { offset % SECTOR_BYTES } else { 0 };
+        let head = if start == offset / SECTOR_BYTES { within_sector(offset) } else { 0 };
         let tail = |end| if end == self.end { self.tail } else { 0 };
         let kind = match self.request.kind {
             Kind::Read => PieceKind::Read,
@@ -230,6 +236,11 @@ impl Join {
         self.answered = true;
         Settled::Answer { result: self.fault.map_or(Ok(()), Err), over }
     }
+}
+
+/// The bytes of a sector before an offset.
+fn within_sector(offset: u64) -> u16 {
+    (offset % SECTOR_BYTES) as u16
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 
 use crate::geometry::{Place, Sectors};
 
@@ -151,14 +152,17 @@ impl Locks {
         }
     }
 
-    /// Gives back what `task` holds or stops it waiting.
-    pub(crate) fn release(&mut self, region: Place, task: TaskId) {
-        let Some(lane) = self.lanes.get_mut(&region) else { return };
+    /// Gives back what `task` holds or stops it waiting; answers whether others wait in the region.
+    pub(crate) fn release(&mut self, region: Place, task: TaskId) -> bool {
+        let Entry::Occupied(mut entry) = self.lanes.entry(region) else { return false };
+        let lane = entry.get_mut();
         lane.held.retain(|(holder, _)| *holder != task);
         lane.waiting.retain(|(waiter, _)| *waiter != task);
-        if lane.held.is_empty() && lane.waiting.is_empty() {
-            self.spare.extend(self.lanes.remove(&region));
+        let others_wait = !lane.waiting.is_empty();
+        if lane.held.is_empty() && !others_wait {
+            self.spare.push(entry.remove());
         }
+        others_wait
     }
 
     /// The tasks that wait in a region, in order of arrival.

@@ -10,14 +10,14 @@ pub(crate) enum PieceKind {
     /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their content.
     Write {
         durable: bool,
-        head: u64,
-        tail: u64,
+        head: u16,
+        tail: u16,
     },
     /// One sector: all but its first `head` and last `tail` bytes become zeros.
     ZeroPart {
         durable: bool,
-        head: u64,
-        tail: u64,
+        head: u16,
+        tail: u16,
     },
     Zero {
         may_unmap: bool,

@@ -265,21 +265,18 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         if let Some(scratch) = task.scratch.take() {
             orders.push(Order::Release { buffer: BufferId::Scratch(scratch) });
         }
-        self.locks.release(region, id);
-        self.wake(region);
-        match self.tasks[id as usize].work.clone() {
-            Work::Piece(piece) => {
-                let cut = self.tasks[id as usize].cut;
-                if cut.is_none_or(|cut| self.cuts.finished(cut)) {
-                    self.events.push(Event::Finished { request: piece.request });
+        if self.locks.release(region, id) {
+            self.ready.extend(self.locks.wakeable(region));
+        }
+        let task = &self.tasks[id as usize];
+        match task.work {
+            Work::Piece(Piece { request, .. }) => {
+                if task.cut.is_none_or(|cut| self.cuts.finished(cut)) {
+                    self.events.push(Event::Finished { request });
                 }
             }
             Work::Clean { because, .. } => self.cleaned(id, because, orders),
         }
         self.free_tasks.push(id);
-    }
-
-    fn wake(&mut self, region: Place) {
-        self.ready.extend(self.locks.wakeable(region));
     }
 }

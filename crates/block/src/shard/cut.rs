@@ -80,6 +80,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// Takes what a task needs, or leaves it waiting; answers whether it was taken. Where others keep only some of it
     /// from the task, on multiples of `unit`, the task goes on, or waits, with the front of its range; the rest is the
     /// task that is answered besides, to be started next.
+    #[inline]
     pub(super) fn lock_front(&mut self, id: TaskId, need: Need, unit: u64) -> (bool, Option<TaskId>) {
         let region = self.task_region(id);
         if self.locks.take(region, id, need.clone()) {

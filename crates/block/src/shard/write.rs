@@ -36,7 +36,7 @@ impl<E: Ranked + Default> Shard<E> {
             PieceKind::Write { durable, head, tail } | PieceKind::ZeroPart { durable, head, tail } => {
                 let head = if range.start == piece.sectors.start { head } else { 0 };
                 let tail = if range.end == piece.sectors.end { tail } else { 0 };
-                (durable, head, tail)
+                (durable, head.into(), tail.into())
             }
             _ => unreachable!("not a write"),
         }
