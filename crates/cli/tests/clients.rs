@@ -355,7 +355,7 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
         .open(&backing)
         .and_then(|file| file.set_len(2 << 20))
         .expect("it grows");
-    assert_eq!(ok(&["resize", "a/b"]), "resized a/b of 2MiB\n");
+    assert_eq!(ok(&["resize", "a/b"]), "resized a/b to 2MiB\n");
     let list = ok(&["list", "--json"]);
     assert!(list.lines().count() == 2 && list.contains(r#""name":"a/b","bytes":2097152"#), "{list}");
     ok(&["remove", "a/b"]);
