@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use floe_device::Lent;
+use floe_device::{Lent, Ring};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -67,15 +67,21 @@ impl Bell {
         self.event.try_clone().map(Rc::new)
     }
 
-    /// Whether the thread may wait for its ring: there is nothing where it looks. If so, it calls [`Bell::woke`]
-    /// afterwards.
-    pub fn fall_asleep(&self, there_is_nothing: impl FnOnce() -> bool) -> bool {
-        self.sleep.fall_asleep(there_is_nothing)
-    }
-
-    /// The thread has waited.
-    pub fn woke(&self) {
+    /// Waits on the thread's own ring until something arrives, is due, or the bell is rung; only looks at the ring when there
+    /// is something where the thread looks. Says whether it waited.
+    ///
+    /// # Errors
+    /// When the ring fails.
+    pub fn wait(
+        &self,
+        ring: &Ring,
+        due: Option<Instant>,
+        there_is_nothing: impl FnOnce() -> bool,
+    ) -> io::Result<bool> {
+        let asleep = self.sleep.fall_asleep(there_is_nothing);
+        let waited = if asleep { ring.wait_until(due) } else { ring.wait(Some(Duration::ZERO)) };
         self.sleep.wake();
+        waited.map(|_| asleep)
     }
 
     /// Takes the ringing in, after the descriptor became readable.

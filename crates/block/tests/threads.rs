@@ -66,13 +66,9 @@ impl Member {
             }
         }
         let exchange = self.driver.exchange().expect("it is one of several parts");
-        if may_sleep && quiet && exchange.bell().fall_asleep(|| exchange.is_empty()) {
-            self.ring.wait(Some(Duration::from_secs(20))).unwrap();
-            exchange.bell().woke();
-            self.slept += 1;
-        } else {
-            self.ring.wait(Some(Duration::ZERO)).unwrap();
-        }
+        let there_is_nothing = || may_sleep && quiet && exchange.is_empty();
+        let due = Instant::now() + Duration::from_secs(20);
+        self.slept += usize::from(exchange.bell().wait(&self.ring, Some(due), there_is_nothing).unwrap());
         let mut rung = Vec::new();
         self.sockets.poll(&mut rung);
         if !rung.is_empty() {

@@ -1,3 +1,5 @@
+//! The page of metrics, read as Prometheus reads it.
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::SystemTime;
 

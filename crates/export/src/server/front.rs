@@ -137,15 +137,7 @@ impl Front {
             .chain(self.admin_due())
             .min();
         let bell = self.news.bell();
-        if bell.fall_asleep(|| self.news.is_empty()) {
-            let waited = self.ring.wait_until(due);
-            bell.woke();
-            waited
-        } else {
-            self.ring.wait(Some(Duration::ZERO))
-        }
-        .map(drop)
-        .map_err(ServeError::Wait)
+        bell.wait(&self.ring, due, || self.news.is_empty()).map(drop).map_err(ServeError::Wait)
     }
 
     fn take_in(&mut self, completion: SocketCompletion) {

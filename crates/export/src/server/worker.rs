@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use floe_block::{BlockCache, Driver, Exchange, Kind, Request, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
@@ -179,16 +179,8 @@ impl Worker {
     fn wait(&mut self) -> Result<(), ServeError> {
         let due = self.next_due();
         let exchange = self.driver.exchange().expect("a worker has an end of the queues");
-        let bell = exchange.bell();
-        if bell.fall_asleep(|| exchange.is_empty() && self.instructions.is_empty()) {
-            let waited = self.ring.wait_until(due);
-            bell.woke();
-            waited
-        } else {
-            self.ring.wait(Some(Duration::ZERO))
-        }
-        .map(drop)
-        .map_err(ServeError::Wait)
+        let there_is_nothing = || exchange.is_empty() && self.instructions.is_empty();
+        exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
     }
 
     /// Acts on the end of a socket operation.

@@ -1,3 +1,5 @@
+//! Settings as text, and what is made of them.
+
 use super::*;
 
 fn fit(asked: Option<u64>, shards: Option<u64>, cache_bytes: u64) -> Result<usize, String> {
