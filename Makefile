@@ -1,6 +1,8 @@
 # What one does here. `make demo` and `make test` are all a newcomer needs; both install what is missing.
 
 CARGO ?= cargo
+# The caches of others have a workspace of their own; what is built of it goes with the rest.
+RIVALS = --manifest-path rivals/Cargo.toml --target-dir "$${CARGO_TARGET_DIR:-target}"
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -21,7 +23,9 @@ test: ## every test, also those with real NBD clients
 lint: ## formatting, clippy, documentation, layers, licences
 	@scripts/require build lint
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-layers
 	scripts/check-licences
@@ -34,8 +38,15 @@ fuzz: ## what NBD clients can send, at random, for a minute
 .PHONY: sanitize
 sanitize: ## memory errors and data races between threads, in minutes
 	@scripts/require build
-	scripts/sanitize address
-	scripts/sanitize thread
+	scripts/sanitize address $(ONLY)
+	scripts/sanitize thread $(ONLY)
+
+.PHONY: miri
+miri: ## undefined behaviour in the cache in memory, if Miri is there
+	@scripts/require build
+	@$(CARGO) miri --version >/dev/null 2>&1 || \
+		{ echo 'Miri is missing: rustup +nightly component add miri, then cargo +nightly miri setup and make miri CARGO="cargo +nightly"' >&2; exit 1; }
+	MIRIFLAGS='-Zmiri-permissive-provenance -Zmiri-disable-isolation' $(CARGO) miri test -p floe-memory --lib
 
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor
@@ -43,6 +54,7 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	$(CARGO) bench --workspace --locked --bench '*'
 	$(CARGO) build --release --locked --bin floe
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
+	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02
 
 .PHONY: man
 man: ## manual pages, in target/man

@@ -7,7 +7,7 @@
 
 use std::process::Command;
 
-use floe_block::{Answer, BlockCache, Config, Driver, Kind, Request, VolumeId, WriteMode};
+use floe_block::{Answer, BlockCache, Config, Driver, Kind, Memory, Request, VolumeId, WriteMode};
 use floe_device::{MemoryDevice, Pool};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -34,7 +34,8 @@ struct Subject {
 impl Subject {
     fn new(mode: WriteMode) -> Self {
         let cache_bytes = 2 * SECTORS * 4096;
-        let config = Config { sizes: Default::default(), cache_bytes, mode, shards: Some(1) };
+        let config =
+            Config { sizes: Default::default(), cache_bytes, mode, shards: Some(1), memory: Memory::None };
         let cache = BlockCache::new(config).expect("the configuration is sound");
         let mut driver = Driver::new(cache, Box::new(MemoryDevice::new(cache_bytes)), Pool::new(16 << 20));
         driver.add_volume("volume", Box::new(MemoryDevice::new(256 * MIB)));

@@ -14,6 +14,7 @@ use floe_policy::{Lru, Ranked};
 
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Join, Settled};
+use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::mode::WriteMode;
 use crate::order::{BufferId, DeviceId, OpId, Order};
 use crate::part::{Drain, ForeignPiece, Message, PartId};
@@ -47,6 +48,8 @@ pub struct Config {
     pub mode: WriteMode,
     /// How many shards; `None` for one a gibibyte of cache, as a power of two.
     pub shards: Option<u64>,
+    /// Whether there is a tier in memory above it, and what for.
+    pub memory: Memory,
 }
 
 /// Why a cache cannot be made.
@@ -65,6 +68,15 @@ pub enum ConfigError {
         shards: u64,
         /// The size of a group.
         group_bytes: u64,
+    },
+    /// Too little memory for writes to be held in each shard.
+    #[error("memory that {shards} shard(s) hold writes in has to have {} at least; give more, or fewer --shards",
+        format_size(*least_bytes))]
+    Memory {
+        /// The number of shards.
+        shards: u64,
+        /// The size of a tier that would do.
+        least_bytes: u64,
     },
     /// More parts than shards, or none.
     #[error(
@@ -102,6 +114,7 @@ pub struct BlockCache<E = Lru> {
     all_shards: u64,
     sizes: BlockSizes,
     mode: WriteMode,
+    memory: Memory,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
     /// Drains that this part's shards are working on.
@@ -138,12 +151,22 @@ impl<E: Ranked + Default> BlockCache<E> {
         if config.cache_bytes / shards < group_bytes {
             return Err(ConfigError::TooSmall { cache_bytes: config.cache_bytes, shards, group_bytes });
         }
+        if let Memory::Holds { sectors } = config.memory
+            && sectors / shards < LEAST_HELD_SECTORS
+        {
+            let least_bytes = MemoryTier::bytes_to_hold(LEAST_HELD_SECTORS * shards);
+            return Err(ConfigError::Memory { shards, least_bytes });
+        }
         let sectors = config.cache_bytes / shards / group_bytes * config.sizes.largest();
         let shard = |number: u64| {
             Shard::new(ShardConfig {
                 number: number as u8,
                 sizes: config.sizes.clone(),
                 mode: config.mode,
+                memory: match config.memory {
+                    Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
+                    memory => memory,
+                },
                 cache: number * sectors..(number + 1) * sectors,
             })
         };
@@ -153,6 +176,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             shards: (part as u64..shards).step_by(parts).map(shard).collect(),
             all_shards: shards,
             mode: config.mode,
+            memory: config.memory,
             volumes: Volumes::default(),
             joins: Vec::new(),
             drains: Vec::new(),
@@ -180,6 +204,11 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.mode
     }
 
+    /// The size in bytes of a volume, if it is there.
+    pub fn volume_bytes(&self, id: VolumeId) -> Option<u64> {
+        self.volumes.bytes(id)
+    }
+
     /// Takes a request on under a name of this part that no request under way has. Its buffer has
     /// [`Request::buffer_bytes`]; a write's is zero outside the request, a map's altogether.
     ///
@@ -192,15 +221,16 @@ impl<E: Ranked + Default> BlockCache<E> {
         }
         assert!(self.joins[id.number()].is_none(), "request {} is under way already", id.number());
         let mut join = Join::new(request, self.volumes.bytes(request.volume));
-        let needless = match self.mode {
-            WriteMode::Back => false,
-            WriteMode::Pass => matches!(request.kind, Kind::Prefetch | Kind::DirtyMap),
-            WriteMode::Through | WriteMode::Around => request.kind == Kind::DirtyMap,
+        let may_be_dirty = self.mode == WriteMode::Back || matches!(self.memory, Memory::Holds { .. });
+        let needless = match request.kind {
+            Kind::Prefetch => self.mode == WriteMode::Pass,
+            Kind::DirtyMap => !may_be_dirty,
+            _ => false,
         };
         if needless {
             join.skip();
         }
-        let drains = request.kind == Kind::Flush && !join.is_refused() && self.mode == WriteMode::Back;
+        let drains = request.kind == Kind::Flush && !join.is_refused() && may_be_dirty;
         if drains {
             (0..self.parts).for_each(|_| join.await_answer());
         }
@@ -285,7 +315,7 @@ impl<E: Ranked + Default> BlockCache<E> {
 
     /// Whether this part holds data that a backing device does not have.
     pub fn has_dirty_data(&self) -> bool {
-        self.shards.iter().any(|shard| shard.directory.dirty_sectors() > 0)
+        self.shards.iter().any(|shard| shard.directory.dirty_sectors() > 0 || !shard.held.is_empty())
     }
 
     /// Whether nothing is under way in this part.
@@ -305,6 +335,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             }
             stats.valid_bytes += directory.valid_sectors() * SECTOR_BYTES;
             stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
+            stats.held_bytes += shard.held.len() * SECTOR_BYTES;
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes += directory.sector_metadata_bytes();
             stats.degraded_shards += u64::from(shard.is_degraded());

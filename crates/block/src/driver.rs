@@ -5,6 +5,8 @@
 //! Between calls the thread waits on the ring its devices share, no longer than until [`Driver::next_due`], and where
 //! there are other parts only if its [`Bell`](crate::Bell) lets it.
 
+mod memory;
+
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -16,6 +18,7 @@ use hashbrown::HashMap;
 use crate::cache::BlockCache;
 use crate::exchange::{Exchange, Parcel};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::memory::Pages;
 use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
 use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
@@ -57,6 +60,8 @@ pub struct Driver<E = Lru> {
     /// The buffers of other parts' requests, by part and number.
     guests: Vec<Vec<Option<Guest>>>,
     cache_device: Watched,
+    /// What it has of the tier in memory, if there is one.
+    pages: Option<Pages>,
     /// By volume.
     backings: Vec<Option<Watched>>,
     pool: Pool,
@@ -89,6 +94,7 @@ impl<E: Ranked + Default> Driver<E> {
             exchange,
             guests: Vec::new(),
             cache_device: watched,
+            pages: None,
             backings: Vec::new(),
             pool,
             requests: Vec::new(),
@@ -103,6 +109,9 @@ impl<E: Ranked + Default> Driver<E> {
     /// Adds a volume on a backing device; `name` is for the log.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let id = self.cache.add_volume(backing.size_bytes());
+        if let Some(pages) = &mut self.pages {
+            pages.add_volume(id);
+        }
         let name = format!("backing device of volume {name}");
         let slot = id.0 as usize;
         self.backings.resize_with(self.backings.len().max(slot + 1), || None);
@@ -116,6 +125,9 @@ impl<E: Ranked + Default> Driver<E> {
     /// As there; the volume then stays.
     pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
         self.cache.remove_volume(id, discard)?;
+        if let Some(pages) = &mut self.pages {
+            pages.remove_volume(id);
+        }
         self.backings[id.0 as usize] = None;
         Ok(())
     }
@@ -128,7 +140,13 @@ impl<E: Ranked + Default> Driver<E> {
         if let Some(Some(backing)) = self.backings.get_mut(id.0 as usize) {
             backing.device.set_size(bytes)?;
         }
-        self.cache.resize_volume(id, bytes).map_err(io::Error::other)
+        let before = self.cache.volume_bytes(id).unwrap_or_default();
+        self.cache.resize_volume(id, bytes).map_err(io::Error::other)?;
+        if let Some(pages) = &mut self.pages {
+            // What a sector that the old end cuts has beyond it was nobody's.
+            pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
+        }
+        Ok(())
     }
 
     /// Gives the cache device up; see [`BlockCache::degrade`].
@@ -156,7 +174,11 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// What the cache counts.
     pub fn stats(&self) -> Stats {
-        self.cache.stats()
+        let mut stats = self.cache.stats();
+        if let Some(pages) = &self.pages {
+            pages.count(&mut stats);
+        }
+        stats
     }
 
     /// Failed operations of the cache device and of all backing devices.
@@ -349,6 +371,7 @@ impl<E: Ranked + Default> Driver<E> {
                 Order::Copy { from, to } => Slice::copy(&self.slice(&from), &self.slice(&to)),
                 Order::Clear { span } => self.slice(&span).fill_zero(),
                 Order::Mark { span } => self.slice(&span).copy_from(&[1; 256][..span.len as usize]),
+                Order::Memory { volume, sectors, deed } => self.page(volume, sectors, deed),
                 Order::Send { to, message } => self.send(to, message),
                 Order::Answer { request, result } => self.answers.push(Answer { request, result }),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {

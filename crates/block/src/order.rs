@@ -3,7 +3,7 @@
 //! The cache never sees a byte of data. It speaks of *spans* of buffers that its driver keeps: each request has one,
 //! as long as the request rounded out to whole sectors, and the cache orders scratch buffers as it needs them.
 
-use crate::geometry::VolumeId;
+use crate::geometry::{Sectors, VolumeId};
 use crate::part::{Message, PartId};
 use crate::request::{Fault, RequestId};
 
@@ -42,6 +42,31 @@ pub struct Span {
     pub offset: u64,
     /// Number of bytes.
     pub len: u64,
+}
+
+/// What is to be done with sectors in the tier in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Paging {
+    /// Put copies into the tier, in the place of those that are there.
+    Fill {
+        /// Where they are.
+        from: Span,
+    },
+    /// Take copies out of the tier, for every reader, before any later order is carried out. Held sectors stay held.
+    Forget,
+    /// Hold them, since no tier below has them: they can be recalled until they are let go, whatever leaves the tier. It has
+    /// copies of them from now on, as after [`Paging::Fill`]. They may be held already: then these are newer.
+    Hold {
+        /// Where they are.
+        from: Span,
+    },
+    /// Copy them, all of which are held, into a buffer.
+    Recall {
+        /// Where to.
+        to: Span,
+    },
+    /// Hold them, all of which are held, no longer. Copies in the tier stay.
+    LetGo,
 }
 
 /// What the driver is to do. Orders are carried out in sequence; those with an `op` end by a completion.
@@ -127,6 +152,15 @@ pub enum Order {
     Mark {
         /// Which bytes.
         span: Span,
+    },
+    /// Change what the tier in memory has of some sectors.
+    Memory {
+        /// The volume.
+        volume: VolumeId,
+        /// Which sectors.
+        sectors: Sectors,
+        /// How. Spans have the sectors one after the other.
+        deed: Paging,
     },
     /// Say something to another part; with a piece, lend it the buffer of its request.
     Send {

@@ -4,7 +4,8 @@
 //! router, come out. A piece becomes a *task*, which takes a lock on its sectors ([`crate::locks`]), works through
 //! a few steps, each of which orders some operations and waits for all of them, and ends; or several tasks, where its
 //! sectors do not stand alike (`cut`). The steps stand in the files below this one: `read`, `write`, `store` (putting
-//! data into the cache, which both need) and `clean` (bringing dirty data to the backing device).
+//! data into the cache, which both need) and `clean` (bringing dirty data to the backing device). What a tier in memory
+//! above it has is decided in `held`; `sink` brings what only that has to the tiers below.
 //!
 //! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only when no task holds
 //! or waits for a lock on it and none of its sectors is dirty. So a sector's place on the cache device never changes
@@ -13,9 +14,11 @@
 mod clean;
 mod cut;
 mod health;
+mod held;
 mod map;
 mod operations;
 mod read;
+mod sink;
 mod store;
 mod task;
 mod volumes;
@@ -28,6 +31,7 @@ use floe_policy::Lru;
 use crate::directory::Directory;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
 use crate::locks::{Locks, Need, TaskId};
+use crate::memory::Memory;
 use crate::mode::WriteMode;
 use crate::order::{BufferId, OpId, Order};
 use crate::piece::{Piece, PieceKind};
@@ -36,6 +40,7 @@ use crate::stats::Counters;
 use clean::Rounds;
 use cut::Cuts;
 use health::Health;
+use held::Held;
 use read::Survey;
 pub(crate) use task::Event;
 use task::{Part, Step, Task, Work};
@@ -53,6 +58,8 @@ pub(crate) struct ShardConfig {
     pub(crate) number: u8,
     pub(crate) sizes: BlockSizes,
     pub(crate) mode: WriteMode,
+    /// Of a tier in memory, its own share.
+    pub(crate) memory: Memory,
     /// Its part of the cache device, in sectors.
     pub(crate) cache: Sectors,
 }
@@ -63,6 +70,7 @@ pub(crate) struct Shard<E = Lru> {
     config: ShardConfig,
     volumes: Vec<VolumeSize>,
     pub(crate) directory: Directory<E>,
+    pub(crate) held: Held,
     locks: Locks,
     tasks: Vec<Task>,
     free_tasks: Vec<TaskId>,
@@ -86,6 +94,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     pub(crate) fn new(config: ShardConfig) -> Self {
         Self {
             directory: Directory::new(config.sizes.clone(), config.cache.end - config.cache.start),
+            held: Held::new(config.memory),
             config,
             volumes: Vec::new(),
             locks: Locks::default(),
@@ -189,6 +198,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         let task = &self.tasks[id as usize];
         match &task.work {
             Work::Clean { .. } => self.start_clean(id, orders),
+            Work::Sink => self.start_sink(id, orders),
             Work::Piece(piece) => match piece.kind {
                 PieceKind::Read | PieceKind::Prefetch => self.start_read(id, orders),
                 PieceKind::DirtyMap => self.mark_dirty(id, orders),
@@ -210,9 +220,9 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         match (part, result) {
             (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {
                 self.directory.set_dirty(block, &run);
-                self.found(id, &run);
+                self.found(id, &run, orders);
             }
-            (Part::Around | Part::Whole, Ok(())) => self.found(id, &run),
+            (Part::Around | Part::Whole, Ok(())) => self.found(id, &run, orders),
             (Part::Store(block), Ok(())) => self.directory.set_clean(block, &run),
             (Part::Store(block), Err(_)) => self.store_failed(id, block, run, orders),
             (Part::Cached(block), Err(fault)) => self.cached_read_failed(id, block, run, fault, orders),
@@ -276,6 +286,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
                 }
             }
             Work::Clean { because, .. } => self.cleaned(id, because, orders),
+            Work::Sink => self.sunk(id),
         }
         self.free_tasks.push(id);
     }

@@ -105,8 +105,14 @@ pub struct Stats {
     pub blocks: Vec<(u64, u64)>,
     /// Bytes of valid data in the cache.
     pub valid_bytes: u64,
-    /// Bytes of data that the backing devices do not have yet.
+    /// Bytes of data in the cache that the backing devices do not have yet.
     pub dirty_bytes: u64,
+    /// Bytes of data that only memory has.
+    pub held_bytes: u64,
+    /// Reads answered from memory; they are among the requests, as hits.
+    pub memory_hits: u64,
+    /// Their bytes.
+    pub memory_hit_bytes: u64,
     /// Memory held for blocks and groups: 33 to 36 bytes a block in a full cache, 18 more for each dirty one. Worst is
     /// a cache of the smallest blocks that has come to hold only the largest: the arrays keep the size they grew to.
     pub block_metadata_bytes: u64,
@@ -131,6 +137,9 @@ impl AddAssign<&Stats> for Stats {
         }
         self.valid_bytes += other.valid_bytes;
         self.dirty_bytes += other.dirty_bytes;
+        self.held_bytes += other.held_bytes;
+        self.memory_hits += other.memory_hits;
+        self.memory_hit_bytes += other.memory_hit_bytes;
         self.block_metadata_bytes += other.block_metadata_bytes;
         self.sector_metadata_bytes += other.sector_metadata_bytes;
         self.degraded_shards += other.degraded_shards;

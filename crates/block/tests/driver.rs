@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, BlockCache, Config, Driver, Fault, Kind, Request, RequestId, VolumeId, WriteMode};
+use floe_block::{
+    Answer, BlockCache, Config, Driver, Fault, Kind, LEAST_MEMORY_BYTES, Memory, MemoryTier, MemoryWrite,
+    Request, RequestId, VolumeId, WriteMode,
+};
 use floe_device::fault::Rates;
 use floe_device::medium::Medium;
 use floe_device::{
@@ -15,6 +18,14 @@ const VOLUME: u64 = 1 << 20;
 const CACHE: u64 = 256 << 10;
 const UNIT: u64 = 512;
 const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+
+/// The write modes, each without a tier in memory and with one of each kind, and a seed.
+fn setups() -> impl Iterator<Item = (u64, WriteMode, Option<MemoryWrite>)> + Clone {
+    let memory = [None, Some(MemoryWrite::Through), Some(MemoryWrite::Back)];
+    (0..).zip(memory).flat_map(|(at, memory)| {
+        (0..).zip(MODES).map(move |(mode_at, mode)| (4 * at + mode_at, mode, memory))
+    })
+}
 
 struct Pending {
     id: RequestId,
@@ -35,10 +46,18 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(mode: WriteMode, cache: Box<dyn Device>, backing: Box<dyn Device>, pool: Pool, seed: u64) -> Self {
+    fn new(
+        (seed, mode, memory): (u64, WriteMode, Option<MemoryWrite>),
+        cache: Box<dyn Device>,
+        backing: Box<dyn Device>,
+        pool: Pool,
+    ) -> Self {
+        let tier = memory.map(|write| MemoryTier::new(LEAST_MEMORY_BYTES, write, None).unwrap());
+        let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
         let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
-        let cache_of = BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2) }).unwrap();
-        let mut driver = Driver::new(cache_of, cache, pool);
+        let cache_of =
+            BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2), memory }).unwrap();
+        let mut driver = Driver::new(cache_of, cache, pool).with_memory(tier);
         driver.add_volume("test", backing);
         let model = vec![Some(0); (VOLUME / UNIT) as usize];
         let rng = SmallRng::seed_from_u64(seed);
@@ -52,8 +71,25 @@ impl Rig {
             Driver::<floe_policy::Lru>::payload(&request, &buffer)
                 .copy_from(&vec![stamp; request.len as usize]);
         }
+        let mut hit = [false];
+        if request.kind == Kind::Read {
+            self.driver.read_memory(&[(request, buffer.clone())], &mut hit);
+        }
+        if hit == [true] {
+            return self.check_read(&request, &buffer);
+        }
         let id = self.driver.submit(request, Some(buffer.clone()));
         self.pending.push(Pending { id, request, buffer });
+    }
+
+    fn check_read(&mut self, request: &Request, buffer: &Buffer) {
+        let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
+        let bytes = Driver::<floe_policy::Lru>::payload(request, buffer).to_vec();
+        for (unit, found) in self.model[units].iter_mut().zip(bytes.chunks(UNIT as usize)) {
+            assert!(found.iter().all(|byte| *byte == found[0]));
+            assert!(unit.is_none_or(|byte| byte == found[0]), "{request:?}: {unit:?}, {}", found[0]);
+            *unit = Some(found[0]);
+        }
     }
 
     /// Moves everything that can move, and takes in answers.
@@ -70,18 +106,7 @@ impl Rig {
             self.failed += u64::from(result.is_err() && !refused);
             let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             match request.kind {
-                Kind::Read if result.is_ok() => {
-                    let bytes = Driver::<floe_policy::Lru>::payload(&request, &buffer).to_vec();
-                    for (unit, found) in self.model[units].iter_mut().zip(bytes.chunks(UNIT as usize)) {
-                        assert!(found.iter().all(|byte| *byte == found[0]));
-                        assert!(
-                            unit.is_none_or(|byte| byte == found[0]),
-                            "{request:?}: {unit:?}, {}",
-                            found[0]
-                        );
-                        *unit = Some(found[0]);
-                    }
-                }
+                Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
                 Kind::Write { .. } => {
                     let byte = Driver::<floe_policy::Lru>::payload(&request, &buffer).slice(0..1).to_vec()[0];
                     self.model[units].fill(result.is_ok().then_some(byte));
@@ -171,19 +196,20 @@ impl Rig {
 
 #[test]
 fn random_requests_over_memory_read_what_was_written() {
-    for (seed, mode) in (0..).zip(MODES) {
+    for setup in setups() {
         let (cache, backing) = (MemoryDevice::new(CACHE), MemoryDevice::new(VOLUME));
-        let mut rig = Rig::new(mode, Box::new(cache), Box::new(backing), Pool::new(1 << 20), seed);
+        let mut rig = Rig::new(setup, Box::new(cache), Box::new(backing), Pool::new(1 << 20));
         rig.random_requests(4_000);
         rig.read_all();
         assert_eq!((rig.failed, rig.driver.device_errors()), (0, (0, 0)));
+        assert_eq!(rig.driver.stats().memory_hits > 0, setup.2.is_some());
     }
 }
 
 #[test]
 fn random_requests_over_files_read_what_was_written() {
     let folder = tempfile::tempdir().unwrap();
-    for (seed, mode) in (0..).zip(MODES) {
+    for setup in setups() {
         let pool = Pool::new(4 << 20);
         let ring = match Ring::new(256) {
             Ok(ring) => ring,
@@ -191,11 +217,11 @@ fn random_requests_over_files_read_what_was_written() {
         };
         let open = |name: &str, bytes| {
             let options = FileOptions { create: true, size: Some(bytes), ..FileOptions::default() };
-            let path = folder.path().join(format!("{name}{seed}"));
+            let path = folder.path().join(format!("{name}{}", setup.0));
             FileDevice::open(&ring, &pool, path, options).map(Box::new).unwrap()
         };
         let (cache, backing) = (open("cache", CACHE), open("backing", VOLUME));
-        let mut rig = Rig::new(mode, cache, backing, pool.clone(), seed);
+        let mut rig = Rig::new(setup, cache, backing, pool.clone());
         rig.ring = Some(ring.clone());
         rig.random_requests(600);
         rig.read_all();
@@ -205,13 +231,13 @@ fn random_requests_over_files_read_what_was_written() {
 
 #[test]
 fn random_requests_over_slow_devices_read_what_was_written() {
-    for (seed, mode) in (0..).zip(MODES) {
+    for setup in setups() {
         let slow = |bytes, seed| {
             let medium = Medium::named("dram").expect("the medium is known");
             MediumDevice::new(MemoryDevice::new(bytes), medium, seed)
         };
-        let (cache, backing) = (slow(CACHE, seed), slow(VOLUME, seed + 9));
-        let mut rig = Rig::new(mode, Box::new(cache), Box::new(backing), Pool::new(1 << 20), seed);
+        let (cache, backing) = (slow(CACHE, setup.0), slow(VOLUME, setup.0 + 9));
+        let mut rig = Rig::new(setup, Box::new(cache), Box::new(backing), Pool::new(1 << 20));
         rig.random_requests(500);
         rig.read_all();
         assert_eq!(rig.failed, 0);
@@ -221,12 +247,13 @@ fn random_requests_over_slow_devices_read_what_was_written() {
 #[test]
 fn failing_devices_never_yield_wrong_data() {
     for seed in 0..24 {
-        let mode = MODES[seed as usize % 4];
+        let (_, mode, memory) = setups().cycle().nth(seed as usize).unwrap();
+        let setup = (seed, mode, memory);
         let rates = |fail| Rates { fail, delay: 0.2, ..Rates::default() };
         let plan = |fail, seed| FaultPlan::seeded(seed, rates(fail));
         let (cache, _) = FaultDevice::new(MemoryDevice::new(CACHE), plan(0.03, seed));
         let (backing, _) = FaultDevice::new(MemoryDevice::new(VOLUME), plan(0.01, seed + 99));
-        let mut rig = Rig::new(mode, Box::new(cache), Box::new(backing), Pool::new(1 << 20), seed);
+        let mut rig = Rig::new(setup, Box::new(cache), Box::new(backing), Pool::new(1 << 20));
         rig.random_requests(1_500);
         rig.read_all();
         assert!(rig.failed > 0 || seed % 4 != 0, "the devices did fail");
@@ -236,13 +263,14 @@ fn failing_devices_never_yield_wrong_data() {
 /// After an answered flush the backing device holds every answered write, in every mode, whatever the power does.
 #[test]
 fn what_was_answered_before_a_flush_survives_a_power_cut() {
-    for seed in 0..16 {
-        let mode = MODES[seed as usize % 4];
+    for seed in 0..24 {
+        let (_, mode, memory) = setups().cycle().nth(seed as usize).unwrap();
+        let setup = (seed, mode, memory);
         let surviving = MemoryDevice::new(VOLUME);
         let rates = Rates { delay: 0.2, ..Rates::default() };
         let (backing, power) = FaultDevice::new(surviving.clone(), FaultPlan::seeded(seed, rates));
         let cache = MemoryDevice::new(CACHE);
-        let mut rig = Rig::new(mode, Box::new(cache), Box::new(backing), Pool::new(1 << 20), seed);
+        let mut rig = Rig::new(setup, Box::new(cache), Box::new(backing), Pool::new(1 << 20));
         for _ in 0..4 {
             rig.random_requests(200);
             assert!(rig.flush());

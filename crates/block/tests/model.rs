@@ -1,5 +1,6 @@
 //! The block cache against plain bytes: random requests over several volumes, completed in random order, with
-//! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late.
+//! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late; with
+//! a tier in memory that has copies, or holds writes, and loses copies at random.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
@@ -14,7 +15,7 @@ use std::ops::Range;
 
 use common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    BlockCache, BlockSizes, Config, DeviceId, Fault, Kind, Request, RequestId, VolumeError, VolumeId,
+    BlockCache, BlockSizes, Config, DeviceId, Fault, Kind, Memory, Request, RequestId, VolumeError, VolumeId,
     WriteMode,
 };
 use floe_policy::Lru;
@@ -50,6 +51,10 @@ enum Step {
         which: usize,
     },
     Clean,
+    /// A page leaves the tier in memory.
+    Evict {
+        which: usize,
+    },
     /// The cache device fails altogether from now on, or no longer does.
     CacheDead(bool),
     /// An operator gives the cache device up, or uses it again, perhaps without its clean content.
@@ -77,6 +82,7 @@ struct Setup {
     groups: u64,
     shards: u64,
     parts: usize,
+    memory: Memory,
     /// Operations of 256 that fail.
     cache_faults: u8,
     backing_faults: u8,
@@ -88,18 +94,35 @@ fn setups() -> impl Strategy<Value = Setup> {
         prop::sample::select(vec!["4KiB,8KiB,16KiB,32KiB", "4KiB,64KiB", "8KiB,16KiB", "16KiB", "4KiB"]);
     let modes =
         vec![WriteMode::Back, WriteMode::Back, WriteMode::Through, WriteMode::Around, WriteMode::Pass];
+    let memory = prop_oneof![
+        Just(Memory::None),
+        Just(Memory::Copies),
+        prop::sample::select(vec![32u64, 100, 1000]).prop_map(|sectors| Memory::Holds { sectors })
+    ];
     let faults = || prop::sample::select(vec![0u8, 0, 8, 60]);
-    let all =
-        (sizes, prop::sample::select(modes), 1u64..12, 1u64..5, 1u64..4, faults(), faults(), any::<bool>());
-    all.prop_map(|(sizes, mode, groups, shards, parts, cache_faults, backing_faults, zeroes_fast)| Setup {
+    let all = (
         sizes,
-        mode,
-        groups,
-        shards,
-        parts: parts.min(shards) as usize,
-        cache_faults,
-        backing_faults,
-        zeroes_fast,
+        prop::sample::select(modes),
+        1u64..12,
+        1u64..5,
+        1u64..4,
+        memory,
+        faults(),
+        faults(),
+        any::<bool>(),
+    );
+    all.prop_map(|(sizes, mode, groups, shards, parts, memory, cache_faults, backing_faults, zeroes_fast)| {
+        Setup {
+            sizes,
+            mode,
+            groups,
+            shards,
+            parts: parts.min(shards) as usize,
+            memory,
+            cache_faults,
+            backing_faults,
+            zeroes_fast,
+        }
     })
 }
 
@@ -125,6 +148,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             1000 => complete,
             800 => deliver,
             40 => Just(Step::Clean),
+            300 => any::<usize>().prop_map(|which| Step::Evict { which }),
             2 => Just(Step::CacheDead(true)),
             4 => Just(Step::CacheDead(false)),
             1 => Just(Step::Degrade),
@@ -197,7 +221,8 @@ impl World {
     fn new(setup: Setup) -> Self {
         let sizes: BlockSizes = setup.sizes.parse().unwrap();
         let cache_bytes = sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
-        let config = Config { sizes, cache_bytes, mode: setup.mode, shards: Some(setup.shards) };
+        let config =
+            Config { sizes, cache_bytes, mode: setup.mode, shards: Some(setup.shards), memory: setup.memory };
         let mut bench = Bench::in_parts(config, &VOLUMES, setup.parts);
         bench.keep_log = false;
         bench.zeroes_fast = setup.zeroes_fast;
@@ -292,9 +317,12 @@ impl World {
     fn change_volumes(&mut self) {
         for volume in 0..VOLUMES.len() {
             let id = VolumeId(volume as u16);
-            if let Some(bytes) = self.growing[volume]
-                && self.bench.ask_parts(|part| part.resize_volume(id, bytes)) == Ok(())
-            {
+            let grown = self.growing[volume].filter(|&bytes| {
+                let grown = self.bench.ask_parts(|part| part.resize_volume(id, bytes)) == Ok(());
+                self.bench.copies.remove(&(id, self.sizes[volume] / SECTOR)); // which the old end may cut
+                grown
+            });
+            if let Some(bytes) = grown {
                 self.growing[volume] = None;
                 self.sizes[volume] = bytes;
                 self.units[volume].resize(bytes.div_ceil(UNIT) as usize, vec![settled(ZERO)]);
@@ -307,6 +335,7 @@ impl World {
                 Err(error) => assert_eq!(error, VolumeError::Busy),
                 Ok(()) => {
                     self.leaving[volume] = None;
+                    self.bench.forget_volume(id);
                     self.growing[volume] = None;
                     self.sizes[volume] = bytes;
                     assert_eq!(self.bench.add_volume(bytes, ZERO), id);
@@ -499,6 +528,11 @@ proptest! {
                         world.bench.each_part(BlockCache::forget_clean);
                     }
                     world.bench.each_part(BlockCache::restore);
+                }
+                Step::Evict { which } => {
+                    let at = which.checked_rem(world.bench.copies.len()).unwrap_or_default();
+                    let place = world.bench.copies.keys().nth(at).copied();
+                    place.and_then(|place| world.bench.copies.remove(&place));
                 }
                 Step::Clean => {
                     world.bench.clean();

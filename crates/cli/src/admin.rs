@@ -158,6 +158,37 @@ fn print(status: &Status) {
         output::bytes(status.dirty_bytes),
         output::bytes(status.metadata_bytes)
     );
+    if let Some(memory) = &status.memory {
+        println!();
+        println!(
+            " memory, write {}: {} reads, {} of all, {}",
+            memory.write_mode,
+            memory.read_hits,
+            output::percent(memory.read_hit_ratio),
+            output::bytes(memory.read_bytes)
+        );
+        println!(
+            " pages {} of {}, dirty {}, evicted {} pages",
+            output::bytes(memory.page_bytes),
+            output::bytes(memory.size_bytes),
+            output::bytes(memory.dirty_bytes),
+            memory.pages_evicted
+        );
+        if let Some(freezing) = &memory.freezing {
+            println!(
+                " freezing: {}, {} of the pages with {} of the hits, frozen {} times, given up {} times",
+                freezing.phase,
+                output::percent(freezing.ratio),
+                output::percent(freezing.frozen_share),
+                freezing.constructed,
+                freezing.given_up
+            );
+            println!(
+                " hit frozen {:.0} ns, not frozen {:.0} ns, miss {:.0} ns; {}",
+                freezing.frozen_ns, freezing.dynamic_ns, freezing.miss_ns, freezing.reason
+            );
+        }
+    }
     if status.threads.len() > 1 {
         println!();
         let mut threads =

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use floe_block::Config;
+use floe_block::{Config, Memory};
 use floe_lab::replay::{
     Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Volume, run as replay,
 };
@@ -152,6 +152,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let trace = &arguments.trace;
     let in_trace = |problem: String| CliError::usage(format!("{trace}: {problem}"));
     let settings = arguments.source.plan()?;
+    if settings.memory.is_some() {
+        return Err(CliError::usage("memory is for floe serve; a replay is of the cache below it"));
+    }
     let survey = survey(trace, &arguments.open, arguments.limit)?;
     let pace = pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
     let warmup = arguments.warmup.of(survey.requests);
@@ -165,6 +168,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
             cache_bytes: settings.cache_bytes,
             mode: settings.mode,
             shards: settings.shards,
+            memory: Memory::None,
         },
         pace,
         warmup,

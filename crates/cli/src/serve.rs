@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use clap::Args;
-use floe_block::{BlockCache, Config};
+use floe_block::{BlockCache, Config, Memory, MemoryTier};
 use floe_device::{OpenError, Role};
 use floe_export::limits::Limits;
 use floe_export::notify;
@@ -22,6 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
   floe serve --backing file:disk.img --cache memory:256MiB --write back --listen 'nbd+unix:///?socket=/run/floe.sock'
+  floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-write back
   floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
   floe serve --config floe.toml
   floe serve --backing file:disk.img --cache memory:256MiB --print-config > floe.toml
@@ -81,8 +82,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 ///
 /// What can fail without a trace comes first: opening devices may create files.
 pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> {
-    let config =
-        Config { sizes: plan.sizes, cache_bytes: plan.cache_bytes, mode: plan.mode, shards: plan.shards };
+    let memory = plan.memory.map(|memory| memory.tier);
+    let config = Config {
+        sizes: plan.sizes,
+        cache_bytes: plan.cache_bytes,
+        mode: plan.mode,
+        shards: plan.shards,
+        memory: memory.as_ref().map_or(Memory::None, MemoryTier::config),
+    };
     let caches = BlockCache::parts(config, plan.threads).or_usage()?;
     let tls = plan.tls.as_ref().map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
     let bound = Bound::bind(ServerConfig {
@@ -93,6 +100,7 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         limits: Limits { connections: plan.max_connections, ..Limits::default() },
         flush_interval: plan.flush_interval,
         cache_bytes: plan.cache_bytes,
+        memory,
     })
     .or_usage()?;
     let volume = |VolumePlan { name, description, backing, read_only }| {

@@ -45,6 +45,15 @@ pub(crate) struct Settings {
     /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: 32KiB,64KiB,128KiB,256KiB]
     #[arg(long, value_name = "LIST")]
     pub(crate) block_sizes: Option<String>,
+    /// Memory for a tier above the cache, everything included: what is read is kept there, 4KiB-wise
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<String>,
+    /// When writes reach what is below memory: through (default) or back, which holds up to a quarter of it unwritten
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) memory_write: Option<String>,
+    /// Whether the hottest pages in memory are frozen as far as that pays: adaptive or off (default)
+    #[arg(long, value_name = "HOW")]
+    pub(crate) memory_freeze: Option<String>,
     /// Threads that serve, each with its own shards; by default as many as there are cores and shards for
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u64>,
@@ -69,7 +78,7 @@ pub(crate) struct Settings {
     /// Where the admin interface listens [default: 127.0.0.1:10810]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) admin: Option<String>,
-    /// How long written data stays in the cache only, with --write back [default: 5s]
+    /// How long written data stays in the cache only, with --write back, and in memory only, with --memory-write back [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub(crate) flush_interval: Option<String>,
     /// Allow listening on addresses that other machines can reach

@@ -105,6 +105,8 @@ fn wrong_command_lines_are_refused() {
         trace nonsense                            → 'nonsense'
         trace info                                → <FILE>
         simulate                                  → <TRACE>
+        bench nonsense                            → 'nonsense'
+        bench memory --nonsense                   → '--nonsense'
         demo --nonsense                           → '--nonsense'
         demo --time soon                          → --time | 'soon'
         ",
@@ -155,6 +157,15 @@ fn wrong_settings_are_refused() {
         --write back --flush-interval soon                    → flush-interval | soon | 5s
         --write back --flush-interval 0s                      → flush-interval | 0s
         --flush-interval 1s                                   → flush-interval | through
+        --memory lots                                         → memory | lots | 64KiB
+        --memory 64KiB                                        → memory | 64KiB is too small | 1MiB
+        --memory 1EiB                                         → memory | 1048576TiB | more than this machine has
+        --memory-write back                                   → memory-write | give memory
+        --memory-freeze adaptive                              → memory-freeze | give memory
+        --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
+        --memory 64MiB --memory-write sideways                → memory-write | sideways | through and back
+        --memory 64MiB --flush-interval 1s                    → flush-interval | memory-write = back
+        --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → 8 shard(s) | 2MiB | fewer --shards
         --block-sizes 3KiB                                    → block-sizes | 3KiB
         --block-sizes 32KiB,,                                 → block-sizes
         --block-sizes 4KiB,2MiB                               → block-sizes | 2MiB
@@ -282,6 +293,73 @@ fn wrong_simulations_are_refused() {
 }
 
 #[test]
+fn a_replay_with_a_tier_in_memory_is_refused() {
+    all_refused(
+        &["replay", "good.csv", "--backing", "memory:4MiB", "--cache", "memory:1MiB"],
+        "--memory 2MiB → memory is for floe serve",
+    );
+}
+
+#[test]
+fn wrong_benchmarks_are_refused() {
+    all_refused(
+        &["bench", "memory"],
+        "
+        missing.vscsi                                → missing.vscsi | No such file
+        nothing                                      → nothing | empty
+        tape:keys=5                                  → tape
+        good.csv --keys 5                            → --keys | [TRACE]
+        good.csv --format tape                       → --format | tape
+        --keys 0                                     → --keys | 0
+        --keys 5,6                                   → --keys | 5,6
+        --theta=-1                                   → theta | -1
+        --writes 1.5                                 → --writes | 1.5
+        --writes some                                → --writes | some
+        --value 7                                    → --value | 7
+        --value 1TiB                                 → --value | 64MiB
+        --capacity lots                              → --capacity | lots
+        --capacity 1MiB                              → --capacity | share of the keys
+        --keys 10 --capacity 1%                      → --capacity | nothing
+        --capacity 10 --hit-ratio 0.5                → --capacity | --hit-ratio
+        --hit-ratio 0                                → --hit-ratio | 0
+        --hit-ratio 90%                              → --hit-ratio | 90%
+        --hit-ratio 0.5..=1                          → --hit-ratio | step
+        --policy magic                               → --policy | magic
+        --policy slru:segments=x                     → segments
+        --policy belady                              → policy belady | future
+        --policy sarc                                → policy sarc | simulations
+        --shards 3                                   → 3 shards | power of two
+        --shards 0                                   → --shards | 0
+        --threads 0                                  → --threads | 0
+        --threads two                                → --threads | two
+        --threads 100000                             → --threads | 100000
+        --mpl 1.5                                    → --mpl | 1.5
+        --threads 2 --mpl 1                          → --mpl | 2 threads
+        --disk-us=-5                                 → --disk-us | -5
+        --disk-us 1e9                                → --disk-us | 10000000
+        --disk-times odd                             → --disk-times | odd
+        --repetitions 0                              → --repetitions | 0
+        --seconds 0                                  → --seconds | 0
+        --seconds nan                                → --seconds | NaN
+        --warm-up=-1                                 → --warm-up | -1
+        --frozen maybe                               → --frozen | maybe
+        --frozen 1.5                                 → --frozen | 1.5
+        --lifetime never                             → --lifetime | never
+        --lifetime 0x                                → --lifetime | 0x
+        --vs frozen=2                                → --vs frozen=2 | share from 0 to 1
+        --vs lifetime=soon                           → --vs lifetime=soon | 20x
+        --vs lru                                     → --vs lru | policy | shards
+        --vs policy=magic                            → --vs policy=magic | magic
+        --vs shards=0                                → --vs shards=0 | whole number
+        --vs policy=belady                           → --vs policy=belady | future
+        --vs capacity=1MiB                           → --vs capacity=1MiB | share of the keys
+        --vs hit-ratio=2                             → --vs hit-ratio=2 | share
+        --vs threads=100 --mpl 4 --threads 2         → --vs threads=100 | mpl 4
+        ",
+    );
+}
+
+#[test]
 fn help_is_there_for_every_command_with_examples() {
     for command in [
         "",
@@ -296,6 +374,8 @@ fn help_is_there_for_every_command_with_examples() {
         "volume resize",
         "stop",
         "simulate",
+        "bench",
+        "bench memory",
         "trace",
         "trace info",
         "demo",
@@ -306,6 +386,6 @@ fn help_is_there_for_every_command_with_examples() {
         assert!(output.status.success() && output.stderr.is_empty(), "floe {words:?}");
         assert!(text.contains("Usage: floe"), "floe {words:?}: {text}");
         let has_examples = text.contains("Examples:\n  floe ");
-        assert!(has_examples || ["trace", "volume"].contains(&command), "floe {words:?}: {text}");
+        assert!(has_examples || ["bench", "trace", "volume"].contains(&command), "floe {words:?}: {text}");
     }
 }

@@ -35,10 +35,21 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
             assert!(page.lines().any(|line| line == section), "{name}: {page}");
         }
         let has_examples = page.contains("EXAMPLES\n         floe ");
-        assert!(has_examples || ["floe-trace", "floe-volume"].contains(&name.as_str()), "{name}: {page}");
+        assert!(
+            has_examples || ["floe-bench", "floe-trace", "floe-volume"].contains(&name.as_str()),
+            "{name}: {page}"
+        );
         names.push(name);
     }
-    for name in ["floe", "floe-serve", "floe-status", "floe-volume-add", "floe-simulate", "floe-replay"] {
+    for name in [
+        "floe",
+        "floe-serve",
+        "floe-status",
+        "floe-volume-add",
+        "floe-simulate",
+        "floe-replay",
+        "floe-bench-memory",
+    ] {
         assert!(names.iter().any(|there| there == name), "{name} is not among {names:?}");
     }
     assert!(!names.iter().any(|name| name == "floe-man"), "for packagers only");

@@ -10,7 +10,7 @@ mod process;
 
 use std::time::Duration;
 
-use crate::status::{Answered, Latencies, Operation, Report, Snapshot, VolumeFacts};
+use crate::status::{Answered, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
 use page::{Kind, Page};
 
 /// The content type of [`render`]'s text.
@@ -33,6 +33,7 @@ pub(crate) fn render(report: &Report) -> String {
     clients(&mut page, report);
     latencies(&mut page, report);
     cache(&mut page, report);
+    memory(&mut page, report);
     devices(&mut page, report);
     threads(&mut page, report);
     process::write(&mut page, report.facts.started);
@@ -110,6 +111,36 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
     page.sample(&format!("{name}_count"), &labels, latencies.count());
 }
 
+/// Of a server with a tier in memory.
+fn memory(page: &mut Page, report: &Report) {
+    let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
+    let stats = &report.sum.stats;
+    page.family("floe_memory_write_mode_info", Kind::Gauge, "When writes go below memory; always 1.");
+    page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
+    page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
+    page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
+    page.gauge("floe_memory_dirty_bytes", "Bytes that only memory has.", stats.held_bytes);
+    page.counter("floe_memory_read_hits_total", "Reads answered from memory.", stats.memory_hits);
+    page.counter(
+        "floe_memory_read_bytes_total",
+        "Bytes of reads answered from memory.",
+        stats.memory_hit_bytes,
+    );
+    page.counter(
+        "floe_memory_pages_evicted_total",
+        "Pages that left memory to make room for others.",
+        usage.evictions,
+    );
+    let Some(freezing) = freezing else { return };
+    page.family("floe_memory_freezing_phase_info", Kind::Gauge, "What freezing is doing; always 1.");
+    page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
+    page.gauge("floe_memory_frozen_ratio", "The share of pages that is to be frozen.", freezing.ratio);
+    let share = freezing.frozen_share.unwrap_or_default();
+    page.gauge("floe_memory_frozen_share", "The share of hits that frozen pages had last.", share);
+    page.counter("floe_memory_freezings_total", "How often pages were frozen.", freezing.constructed);
+    page.counter("floe_memory_freezings_given_up_total", "How often it did not pay.", freezing.given_up);
+}
+
 fn cache(page: &mut Page, report: &Report) {
     let stats = &report.sum.stats;
     let (requests, counters) = (&stats.requests, &stats.counters);
@@ -123,7 +154,11 @@ fn cache(page: &mut Page, report: &Report) {
     }
     page.gauge("floe_cache_size_bytes", "Bytes the cache may hold.", report.facts.cache_size_bytes);
     page.gauge("floe_cache_valid_bytes", "Bytes of valid data in the cache.", stats.valid_bytes);
-    page.gauge("floe_cache_dirty_bytes", "Bytes the backing devices do not have yet.", stats.dirty_bytes);
+    page.gauge(
+        "floe_cache_dirty_bytes",
+        "Bytes in the cache that the backing devices do not have yet.",
+        stats.dirty_bytes,
+    );
     page.gauge(
         "floe_cache_metadata_bytes",
         "Memory for blocks, groups and bits.",

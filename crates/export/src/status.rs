@@ -4,7 +4,7 @@ mod tally;
 
 use std::time::{Duration, SystemTime};
 
-use floe_block::{VolumeId, WriteMode};
+use floe_block::{FreezeStats, MemoryUse, MemoryWrite, VolumeId, WriteMode};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
@@ -61,6 +61,52 @@ pub struct ThreadStatus {
     pub messages: u64,
     /// How often it had to wake another thread for them.
     pub wakes: u64,
+}
+
+/// The tier in memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Bytes it may take, everything included.
+    pub size_bytes: u64,
+    /// `through` or `back`.
+    pub write_mode: String,
+    /// Bytes of pages in it.
+    pub page_bytes: u64,
+    /// Bytes that only it has.
+    pub dirty_bytes: u64,
+    /// Reads answered from it. They are hits of the cache, too.
+    pub read_hits: u64,
+    /// Their share of all reads, 0 when there were none.
+    pub read_hit_ratio: f64,
+    /// Bytes of these reads.
+    pub read_bytes: u64,
+    /// Pages that left to make room for others.
+    pub pages_evicted: u64,
+    /// How it is with freezing, if the hottest pages are to be frozen.
+    pub freezing: Option<FreezingStatus>,
+}
+
+/// How it is with freezing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FreezingStatus {
+    /// What is being done: `warming-up`, `measuring`, `learning`, `trying-all`, `constructing`, `frozen` or `waiting`.
+    pub phase: String,
+    /// The share of pages that is to be frozen, as was learned last.
+    pub ratio: f64,
+    /// The share of hits that frozen pages had in the last frozen phase; 0 before the first.
+    pub frozen_share: f64,
+    /// Latency of a hit on a frozen page, 0 before the first is measured; a page is one lookup of some.
+    pub frozen_ns: f64,
+    /// Of a hit on another page.
+    pub dynamic_ns: f64,
+    /// Of a miss, until the page is there.
+    pub miss_ns: f64,
+    /// How often pages were frozen.
+    pub constructed: u64,
+    /// How often freezing did not pay.
+    pub given_up: u64,
+    /// Why the last decision was as it was, in words.
+    pub reason: String,
 }
 
 /// Everything `floe status` prints.
@@ -124,12 +170,14 @@ pub struct Status {
     pub cache_size_bytes: u64,
     /// Bytes of valid data in it.
     pub valid_bytes: u64,
-    /// Bytes the backing device does not have yet.
+    /// Bytes in it that the backing device does not have yet.
     pub dirty_bytes: u64,
     /// Memory for blocks, groups and bits.
     pub metadata_bytes: u64,
     /// Blocks by size, smallest first.
     pub blocks: Vec<BlockCount>,
+    /// The tier in memory, if there is one.
+    pub memory: Option<MemoryStatus>,
     /// Processor time burnt in imitating fast media; 0 on real devices.
     pub spun_seconds: f64,
     /// Latency of reads.
@@ -156,6 +204,15 @@ pub(crate) struct Facts {
     pub(crate) started: SystemTime,
     pub(crate) uptime: Duration,
     pub(crate) cache_size_bytes: u64,
+    pub(crate) memory: Option<MemoryFacts>,
+}
+
+/// What the tier in memory knows of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct MemoryFacts {
+    pub(crate) write: MemoryWrite,
+    pub(crate) usage: MemoryUse,
+    pub(crate) freezing: Option<FreezeStats>,
 }
 
 /// Everything known about a server at a moment: what [`Status`] and metrics are made from.
@@ -165,6 +222,22 @@ pub(crate) struct Report {
     pub(crate) threads: Vec<Snapshot>,
     /// All of it together.
     pub(crate) sum: Snapshot,
+}
+
+impl FreezingStatus {
+    fn of(stats: &FreezeStats) -> Self {
+        Self {
+            phase: stats.phase.to_string(),
+            ratio: stats.ratio,
+            frozen_share: stats.frozen_share.unwrap_or_default(),
+            frozen_ns: stats.frozen_ns.unwrap_or_default(),
+            dynamic_ns: stats.dynamic_ns.unwrap_or_default(),
+            miss_ns: stats.miss_ns.unwrap_or_default(),
+            constructed: stats.constructed,
+            given_up: stats.given_up,
+            reason: stats.decisions.last().map_or_else(String::new, |decision| decision.reason.clone()),
+        }
+    }
 }
 
 impl Report {
@@ -197,6 +270,17 @@ impl Report {
             dirty_bytes: snapshot.stats.dirty_bytes,
             messages: snapshot.traffic.messages,
             wakes: snapshot.traffic.wakes,
+        };
+        let memory = |MemoryFacts { write, usage, freezing }: &MemoryFacts| MemoryStatus {
+            size_bytes: usage.size_bytes,
+            write_mode: write.to_string(),
+            page_bytes: usage.page_bytes,
+            dirty_bytes: stats.held_bytes,
+            read_hits: stats.memory_hits,
+            read_hit_ratio: ratio(stats.memory_hits, requests.reads),
+            read_bytes: stats.memory_hit_bytes,
+            pages_evicted: usage.evictions,
+            freezing: freezing.as_ref().map(FreezingStatus::of),
         };
         Status {
             volumes: self.facts.volumes.iter().map(volume).collect(),
@@ -235,6 +319,7 @@ impl Report {
                 .iter()
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
+            memory: self.facts.memory.as_ref().map(memory),
             spun_seconds: self.sum.spun.as_secs_f64(),
             read_latency: tally.latencies(Operation::Read).summary(),
             write_latency: tally.latencies(Operation::Write).summary(),

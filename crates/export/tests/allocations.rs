@@ -8,8 +8,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use floe_block::WriteMode;
-use rig::Rig;
+use floe_block::{MemoryWrite, WriteMode};
+use rig::Setup;
 
 struct Counting;
 
@@ -40,18 +40,25 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Hits and overwrites, one at a time, over two threads: half of them are served by the other one.
+/// Hits and overwrites, one at a time, over two threads: half of them are served by the other one, unless memory has them. A
+/// tier in memory that is to hold writes keeps an account of them that grows and shrinks; its copies cost nothing.
 #[test]
 fn requests_allocate_nothing() {
     IS_TEST.set(true);
-    for mode in [WriteMode::Through, WriteMode::Back] {
-        let rig = Rig::start(mode);
+    for (mode, memory) in [
+        (WriteMode::Through, None),
+        (WriteMode::Back, None),
+        (WriteMode::Through, Some(MemoryWrite::Through)),
+        (WriteMode::Back, Some(MemoryWrite::Through)),
+    ] {
+        let rig = Setup::new(mode).memory(memory).start().unwrap();
         let mut client = rig.client();
         let mut data = vec![7; 4096];
         let mut round = |requests: u64| {
             for at in 0..requests {
                 let offset = at % 64 * 16384;
                 client.read(offset, &mut data).unwrap();
+                client.read(offset, &mut data).unwrap(); // from memory, if there is any
                 client.write(offset, &data, false).unwrap();
             }
         };
@@ -60,7 +67,11 @@ fn requests_allocate_nothing() {
         round(500);
         let made = ALLOCATIONS.load(Relaxed) - before;
         // A few are left for what still grows, such as the count of a longest queue.
-        assert!(made < 10, "{mode:?}: {made} allocations for 1000 requests");
+        // Pages that have left memory are dropped in batches, each of which costs a few.
+        let most = if memory.is_some() { 50 } else { 10 };
+        assert!(made < most, "{mode:?}, memory {memory:?}: {made} allocations for 1500 requests");
+        let hits = rig.status().memory.map_or(0, |memory| memory.read_hits);
+        assert_eq!(hits >= 500, memory.is_some());
         rig.end();
     }
 }

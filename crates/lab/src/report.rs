@@ -19,9 +19,10 @@ pub mod outcomes;
 mod pen;
 pub mod png;
 pub mod table;
+pub mod timeline;
 
 pub use axis::{Axis, Scale, Unit};
-pub use chart::{Chart, Point, Series};
+pub use chart::{Band, Chart, Point, Series};
 pub use html::html;
 pub use table::Table;
 

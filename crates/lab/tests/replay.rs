@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use floe_block::{Config, WriteMode};
+use floe_block::{Config, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
     Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, VirtualClock,
@@ -42,6 +42,7 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
             cache_bytes: cache.size_bytes().expect("a size"),
             mode,
             shards: Some(1),
+            memory: Memory::None,
         },
         cache,
         volumes: vec![Volume {

@@ -6,12 +6,30 @@ use std::ops::RangeInclusive;
 use crate::Eviction;
 
 /// A policy that can be chosen by name.
-pub trait Policy: Eviction + Send + Sync + 'static {
+///
+/// Orders without room are templates: [`Default`] gives one with the registry's parameters, and [`Clone`] gives one that
+/// shares nothing with the first, for a cache that keeps an order per shard. A clone of an order *with* room has its
+/// own lists but may share its marks, which are handles ([`Marks`](crate::Marks)); nobody should use both.
+pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
     /// What it is called and takes.
     const ABOUT: About;
 
     /// An empty order without room.
     fn new(parameters: &Parameters) -> Self;
+}
+
+/// What a cache needs of its order, whether the policy was chosen by type (any [`Policy`]) or at run time
+/// ([`AnyPolicy`](crate::AnyPolicy)): a template for its shards, and what it is called and looks at.
+pub trait Replacement: Eviction + Clone + Send + Sync + 'static {
+    /// The policy's name and what else there is to know about it.
+    fn about(&self) -> &'static About;
+}
+
+impl<P: Policy> Replacement for P {
+    #[inline]
+    fn about(&self) -> &'static About {
+        &P::ABOUT
+    }
 }
 
 /// A policy's name, what it does, where it comes from and what it can be told.

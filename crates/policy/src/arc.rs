@@ -19,7 +19,7 @@ const ONCE: usize = 0;
 const AGAIN: usize = 1;
 
 /// The adaptive replacement cache.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Arc {
     cached: Lists<2>,
     ghosts: GhostQueues,
@@ -88,7 +88,13 @@ impl Policy for Arc {
     );
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self {
+            cached: Lists::default(),
+            ghosts: GhostQueues::default(),
+            tags: Vec::new(),
+            once_target: 0.0,
+            coming: None,
+        }
     }
 }
 
@@ -141,6 +147,7 @@ impl Eviction for Arc {
     }
 
     ordered_by_lists! {
-        order: cached, hottest: |_this| [AGAIN, ONCE], resized: resized, moved: moved, memory: memory
+        order: cached, hottest: |_this| [AGAIN, ONCE], weights: cached,
+        resized: resized, moved: moved, memory: memory
     }
 }

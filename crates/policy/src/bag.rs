@@ -3,13 +3,14 @@
 //! Members lie side by side in a flat array and each knows its place, so one is added, taken out or drawn in constant
 //! time. Frozen slots leave the set. Eight bytes a slot.
 
+use crate::icebox::Icebox;
 use crate::random::Random;
 use crate::{Cursor, Slot};
 
 /// Place of a slot that is not there.
 const OUT: u32 = u32::MAX;
-/// Place of a slot that is frozen.
-const FROZEN: u32 = u32::MAX - 1;
+/// Added to the place among the frozen of a slot that is.
+const FROZEN: u32 = 1 << 31;
 
 /// Seed of the draws; any number does.
 const SEED: u64 = 0xf10e;
@@ -19,20 +20,13 @@ const SEED: u64 = 0xf10e;
 pub(crate) struct Bag {
     members: Vec<Slot>,
     places: Vec<u32>,
-    frozen: Vec<Slot>,
-    frozen_len: usize,
+    frozen: Icebox,
     random: Random,
 }
 
 impl Default for Bag {
     fn default() -> Self {
-        Self {
-            members: Vec::new(),
-            places: Vec::new(),
-            frozen: Vec::new(),
-            frozen_len: 0,
-            random: Random::new(SEED),
-        }
+        Self { members: Vec::new(), places: Vec::new(), frozen: Icebox::default(), random: Random::new(SEED) }
     }
 }
 
@@ -49,7 +43,7 @@ impl Bag {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.members.len() + self.frozen_len
+        self.members.len() + self.frozen.len()
     }
 
     /// Slots that are not frozen, in no particular order.
@@ -74,12 +68,14 @@ impl Bag {
 
     #[inline]
     pub(crate) fn remove(&mut self, slot: Slot) {
-        match self.places[slot.index()] {
+        match std::mem::replace(&mut self.places[slot.index()], OUT) {
             OUT => {}
-            FROZEN => self.frozen_len -= 1,
+            frozen if frozen >= FROZEN => {
+                let places = &mut self.places;
+                self.frozen.leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
+            }
             place => self.take(place as usize),
         }
-        self.places[slot.index()] = OUT;
     }
 
     fn take(&mut self, place: usize) {
@@ -115,22 +111,25 @@ impl Bag {
         self.places[to.index()] = place;
         match place {
             OUT => {}
-            FROZEN => self.frozen.push(to),
+            frozen if frozen >= FROZEN => self.frozen.replace(frozen - FROZEN, to),
             place => self.members[place as usize] = to,
         }
     }
 
-    /// Members by class, class 0 first and [`CLASSES`](Self::CLASSES) - 1 last: one walk through the members per class.
+    /// Members by class, class 0 first and [`CLASSES`](Self::CLASSES) - 1 last: one walk through the members per class,
+    /// from the last to the first, so that none is passed over when those that were named are taken out.
     pub(crate) fn rank(&self, from: Cursor, out: &mut Vec<Slot>, class: impl Fn(Slot) -> u32) -> Cursor {
         let Cursor { mut part, mut at } = from;
         let mut left = Cursor::BATCH;
         while part < Self::CLASSES {
-            let rest = self.members.get(at as usize..).unwrap_or_default();
-            let seen = &rest[..rest.len().min(left)];
-            out.extend(seen.iter().filter(|&&slot| class(slot).min(Self::CLASSES - 1) == part));
-            left -= seen.len();
-            if left == 0 {
-                return Cursor { part, at: at + seen.len() as u32 };
+            let end =
+                at.checked_sub(1).map_or(self.members.len(), |end| self.members.len().min(end as usize));
+            let start = end.saturating_sub(left);
+            let seen = self.members[start..end].iter().rev();
+            out.extend(seen.filter(|&&slot| class(slot).min(Self::CLASSES - 1) == part));
+            left -= end - start;
+            if start > 0 {
+                return Cursor { part, at: start as u32 + 1 };
             }
             (part, at) = (part + 1, 0);
         }
@@ -144,34 +143,31 @@ impl Bag {
         for &slot in slots {
             if self.contains(slot) {
                 self.take(self.places[slot.index()] as usize);
-                self.places[slot.index()] = FROZEN;
-                self.frozen.push(slot);
-                self.frozen_len += 1;
+                self.places[slot.index()] = FROZEN + self.frozen.push(slot);
             }
         }
     }
 
     /// Brings the frozen slots back and tells `back` each of them.
     pub(crate) fn thaw(&mut self, back: impl Fn(Slot)) {
-        for slot in std::mem::take(&mut self.frozen) {
-            if self.places[slot.index()] == FROZEN {
-                self.frozen_len -= 1;
-                self.put(slot);
-                back(slot);
-            }
+        for slot in self.frozen.take() {
+            self.put(slot);
+            back(slot);
         }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        (self.members.capacity() + self.places.capacity() + self.frozen.capacity()) * size_of::<u32>()
+        (self.members.capacity() + self.places.capacity()) * size_of::<u32>() + self.frozen.memory_bytes()
     }
 }
 
 /// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a [`Bag`] with
-/// [`Stamps`](crate::Stamps). `class` ranks a slot, 0 for what is most worth keeping.
+/// marks that know its last use. `class` ranks a slot, 0 for what is most worth keeping; `reweighed` names a method that keeps
+/// a slot's new weight, where weights matter.
 macro_rules! ordered_by_bag {
     (order: $order:ident, marks: $marks:ident, class: |$this:ident, $slot:ident| $class:expr
-     $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
+     $(, resized: $resized:ident)? $(, reweighed: $reweighed:ident)? $(, moved: $moved:ident)?
+     $(, memory: $memory:ident)?) => {
         fn reserve(&mut self, slots: usize) {
             self.$order.reserve(slots);
             self.$marks.reserve(slots);
@@ -196,6 +192,10 @@ macro_rules! ordered_by_bag {
             }
         }
 
+        fn reweigh(&mut self, _slot: $crate::Slot, _weight: u32) {
+            $(self.$reweighed(_slot, _weight);)?
+        }
+
         fn rank(&self, from: $crate::Cursor, out: &mut Vec<$crate::Slot>) -> $crate::Cursor {
             let $this = self;
             self.$order.rank(from, out, |$slot| $class)
@@ -207,7 +207,7 @@ macro_rules! ordered_by_bag {
 
         fn thaw(&mut self) {
             let marks = &self.$marks;
-            self.$order.thaw(|slot| marks.set(slot, marks.count(slot)));
+            self.$order.thaw(|slot| marks.stamp(slot));
         }
 
         fn memory_bytes(&self) -> usize {

@@ -9,7 +9,7 @@ use crate::heap::{Heap, ordered_by_heap};
 use crate::{About, Access, Eviction, NoMarks, Parameters, Policy, Slot};
 
 /// The offline optimum.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Belady {
     /// By the complement of the next use, so that the furthest is the least.
     nearest_last: Heap,
@@ -20,7 +20,7 @@ impl Policy for Belady {
         .looking_at_next_uses();
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self { nearest_last: Heap::default() }
     }
 }
 

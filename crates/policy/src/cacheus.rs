@@ -313,6 +313,12 @@ impl Eviction for Cacheus {
         self.frequency.remove(slot);
     }
 
+    fn reweigh(&mut self, slot: Slot, weight: u32) {
+        if self.recency.reweigh(slot, weight) {
+            self.limit_s();
+        }
+    }
+
     fn transfer(&mut self, from: Slot, to: Slot) {
         if self.recency.transfer(from, to) {
             self.frequency.transfer(from, to);

@@ -61,5 +61,5 @@ impl Eviction for Clock {
         }
     }
 
-    ordered_by_lists! { order: ring, hottest: |_this| [0], marks: chances, moved: moved }
+    ordered_by_lists! { order: ring, hottest: |_this| [0], counters: chances, moved: moved }
 }

@@ -10,7 +10,7 @@ use crate::lists::ordered_by_lists;
 use crate::{About, Access, Eviction, List, NoMarks, Parameters, Policy, Ranked, Slot};
 
 /// First in, first out.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Fifo {
     queue: List,
 }
@@ -19,7 +19,7 @@ impl Policy for Fifo {
     const ABOUT: About = About::new("fifo", "leaves in the order of arrival", "-");
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self { queue: List::default() }
     }
 }
 

@@ -122,23 +122,20 @@ impl FrequencyList {
         }
     }
 
-    /// Brings the frozen slots back at the hot end, with the frequency found there: hits on them were not counted
-    /// (FrozenHot, section 3.4).
+    /// Brings the frozen slots back at the hot end, and adds the frequency found there to theirs: hits on them were not
+    /// counted (FrozenHot, section 3.4).
     pub(crate) fn thaw(&mut self) {
-        let highest = self.order.head(0).map_or(0, |head| self.frequencies[head.index()]);
-        let slots = self.order.frozen().iter().filter(|&&slot| self.order.is_frozen(slot));
-        let boosted = slots.map(|slot| self.frequencies[slot.index()]).max().unwrap_or(0).max(highest);
-        for &slot in self.order.frozen() {
-            if self.order.is_frozen(slot) {
-                self.frequencies[slot.index()] = boosted;
-            }
+        let head = self.order.head(0).map_or(0, |head| self.frequencies[head.index()]);
+        let mut below = head;
+        for slot in self.order.frozen().rev() {
+            // What was frozen in several steps may not be sorted any more.
+            let boosted =
+                self.frequencies[slot.index()].saturating_add(head).clamp(below, FREQUENCY_MAX as u16);
+            self.frequencies[slot.index()] = boosted;
+            self.newest[usize::from(boosted)] = slot.0;
+            below = boosted;
         }
         self.order.thaw();
-        if boosted > 0
-            && let Some(head) = self.order.head(0)
-        {
-            self.newest[usize::from(boosted)] = head.0;
-        }
     }
 
     pub(crate) fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {

@@ -56,7 +56,7 @@ impl GhostTable {
     }
 
     /// Forgets a tag and says whether it was among the last `limit` departures.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(&mut self, tag: Tag, limit: u64) -> bool {
         let now = self.departures;
         let Some(bucket) = self.bucket(tag) else { return false };

@@ -3,13 +3,14 @@
 //! A heap of four children per node in a flat array, the least at the root; where each slot stands is known, so that
 //! its number can change. Frozen slots leave the heap but keep their number. Sixteen bytes a slot.
 
+use crate::icebox::Icebox;
 use crate::{Cursor, Slot};
 
 const CHILDREN: usize = 4;
 /// Place of a slot that is not there.
 const OUT: u32 = u32::MAX;
-/// Place of a slot that is frozen.
-const FROZEN: u32 = u32::MAX - 1;
+/// Added to the place among the frozen of a slot that is.
+const FROZEN: u32 = 1 << 31;
 
 /// Slots by number.
 #[derive(Debug, Clone, Default)]
@@ -17,8 +18,7 @@ pub(crate) struct Heap {
     heap: Vec<Slot>,
     places: Vec<u32>,
     keys: Vec<u64>,
-    frozen: Vec<Slot>,
-    frozen_len: usize,
+    frozen: Icebox,
 }
 
 impl Heap {
@@ -35,7 +35,7 @@ impl Heap {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.heap.len() + self.frozen_len
+        self.heap.len() + self.frozen.len()
     }
 
     pub(crate) fn contains(&self, slot: Slot) -> bool {
@@ -69,12 +69,14 @@ impl Heap {
     }
 
     pub(crate) fn remove(&mut self, slot: Slot) {
-        match self.places[slot.index()] {
+        match std::mem::replace(&mut self.places[slot.index()], OUT) {
             OUT => {}
-            FROZEN => self.frozen_len -= 1,
+            frozen if frozen >= FROZEN => {
+                let places = &mut self.places;
+                self.frozen.leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
+            }
             place => self.take(place as usize),
         }
-        self.places[slot.index()] = OUT;
     }
 
     fn take(&mut self, place: usize) {
@@ -124,7 +126,7 @@ impl Heap {
         self.keys[to.index()] = self.keys[from.index()];
         match place {
             OUT => {}
-            FROZEN => self.frozen.push(to),
+            frozen if frozen >= FROZEN => self.frozen.replace(frozen - FROZEN, to),
             place => self.heap[place as usize] = to,
         }
     }
@@ -141,25 +143,21 @@ impl Heap {
         for &slot in slots {
             if self.contains(slot) {
                 self.take(self.places[slot.index()] as usize);
-                self.places[slot.index()] = FROZEN;
-                self.frozen.push(slot);
-                self.frozen_len += 1;
+                self.places[slot.index()] = FROZEN + self.frozen.push(slot);
             }
         }
     }
 
     pub(crate) fn thaw(&mut self) {
-        for slot in std::mem::take(&mut self.frozen) {
-            if self.places[slot.index()] == FROZEN {
-                self.frozen_len -= 1;
-                self.heap.push(slot);
-                self.sift_up(self.heap.len() - 1);
-            }
+        for slot in self.frozen.take() {
+            self.heap.push(slot);
+            self.sift_up(self.heap.len() - 1);
         }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        (self.heap.capacity() + self.places.capacity() + self.frozen.capacity()) * size_of::<u32>()
+        (self.heap.capacity() + self.places.capacity()) * size_of::<u32>()
+            + self.frozen.memory_bytes()
             + self.keys.capacity() * size_of::<u64>()
     }
 }
@@ -188,6 +186,9 @@ macro_rules! ordered_by_heap {
                 $(self.$moved(from, to);)?
             }
         }
+
+        /// Entries count one each.
+        fn reweigh(&mut self, _: $crate::Slot, _: u32) {}
 
         fn rank(&self, from: $crate::Cursor, out: &mut Vec<$crate::Slot>) -> $crate::Cursor {
             self.$order.rank(from, out)

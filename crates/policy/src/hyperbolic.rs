@@ -38,7 +38,7 @@ impl Hyperbolic {
 
 #[inline]
 fn priority(hits: &Stamps, entered: &[u32], slot: Slot) -> f64 {
-    let cached = hits.now().wrapping_sub(entered[slot.index()]);
+    let cached = hits.times().now().wrapping_sub(entered[slot.index()]);
     (f64::from(hits.count(slot)) + 1.0) / (f64::from(cached) + 1.0)
 }
 
@@ -53,7 +53,7 @@ impl Policy for Hyperbolic {
     fn new(parameters: &Parameters) -> Self {
         Self {
             entries: Bag::default(),
-            hits: Stamps::default(),
+            hits: Stamps::new(u32::MAX),
             entered: Vec::new(),
             samples: parameters.count("samples"),
         }
@@ -70,8 +70,8 @@ impl Eviction for Hyperbolic {
     fn promote(&mut self, _: Slot) {}
 
     fn insert(&mut self, slot: Slot, _: &Access) {
-        self.entered[slot.index()] = self.hits.advance();
-        self.hits.set(slot, 0);
+        self.entered[slot.index()] = self.hits.times().advance();
+        self.hits.start(slot);
         self.entries.insert(slot);
     }
 

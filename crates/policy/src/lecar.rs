@@ -151,6 +151,9 @@ impl Eviction for LeCaR {
         self.frequency.remove(slot);
     }
 
+    /// Entries count one each.
+    fn reweigh(&mut self, _: Slot, _: u32) {}
+
     fn transfer(&mut self, from: Slot, to: Slot) {
         self.recency.transfer(from, to);
         self.frequency.transfer(from, to);

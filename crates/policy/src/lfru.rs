@@ -39,7 +39,7 @@ impl Policy for Lfru {
     fn new(parameters: &Parameters) -> Self {
         Self {
             entries: Bag::default(),
-            uses: Stamps::default(),
+            uses: Stamps::new(u32::MAX),
             window_share: parameters.get("window"),
             hand: 0,
         }
@@ -56,8 +56,8 @@ impl Eviction for Lfru {
     fn promote(&mut self, _: Slot) {}
 
     fn insert(&mut self, slot: Slot, _: &Access) {
-        self.uses.advance();
-        self.uses.set(slot, 0);
+        self.uses.times().advance();
+        self.uses.start(slot);
         self.entries.insert(slot);
     }
 
@@ -68,7 +68,7 @@ impl Eviction for Lfru {
         for _ in 0..STRETCH.min(members.len()) {
             self.hand = (self.hand + 1) % members.len();
             let slot = members[self.hand];
-            let (age, count) = (self.uses.age(slot), self.uses.count(slot));
+            let (age, count) = (self.uses.times().age(slot), self.uses.count(slot));
             let worth = (age < window, count, u32::MAX - age);
             if victim.is_none_or(|(least, _)| worth < least) {
                 victim = Some((worth, slot));

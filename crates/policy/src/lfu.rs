@@ -12,7 +12,7 @@ use crate::frequency::FrequencyList;
 use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Parameters, Policy, Ranked, Slot};
 
 /// Least frequently used.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Lfu {
     order: FrequencyList,
 }
@@ -21,7 +21,7 @@ impl Policy for Lfu {
     const ABOUT: About = About::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self { order: FrequencyList::default() }
     }
 }
 
@@ -62,6 +62,9 @@ impl Eviction for Lfu {
     fn remove(&mut self, slot: Slot) {
         self.order.remove(slot);
     }
+
+    /// Entries count one each.
+    fn reweigh(&mut self, _: Slot, _: u32) {}
 
     fn transfer(&mut self, from: Slot, to: Slot) {
         self.order.transfer(from, to);

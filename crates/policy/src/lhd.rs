@@ -8,7 +8,7 @@
 //! as classes, instead of 16 classes of last two hit ages for each of 16 applications; densities are computed anew once
 //! per entry inserted, not per 2^20 requests; the last eight admitted are not candidates besides the sample, and no
 //! explorers (1 % of the room there) are kept. One slot in [`WATCHED_ONE_IN`] is watched, so most hits write nothing but
-//! their own slot's stamp. Time is counted in insertions.
+//! their own slot's stamp, and its count until the last class is reached; the others write a counter that all share. Time is counted in insertions.
 //!
 //! Not to be used for caches of a few hundred entries: there is too little to learn from.
 
@@ -24,6 +24,8 @@ use crate::{About, Access, Eviction, Kind, Marks, Parameter, Parameters, Policy,
 const AGES: usize = 128;
 /// Classes by number of hits.
 const CLASSES: usize = 8;
+/// The least number of hits of the last class: counting on would change nothing.
+const COUNT_MAX: u32 = 1 << (CLASSES - 2);
 /// Ages span this many times the cache, counted in insertions.
 const SPAN: usize = 8;
 /// One slot in so many is watched.
@@ -42,8 +44,13 @@ pub struct AgedHits {
 
 impl AgedHits {
     fn reserve(&mut self, slots: usize) {
-        self.stamps.reserve(slots);
-        self.span(slots);
+        if slots > self.stamps.times().slots() {
+            self.stamps.reserve(slots);
+            // Statistics of its own: until now they may have been shared with a clone.
+            self.hits = self.hits.iter().map(|count| AtomicU32::new(count.load(Relaxed))).collect(); // see `touch`
+            self.step = Arc::default();
+            self.span(slots);
+        }
     }
 
     /// Spreads the ages over some times the number of entries.
@@ -55,7 +62,7 @@ impl AgedHits {
     #[inline]
     fn bin(&self, slot: Slot) -> usize {
         let class = (u32::BITS - self.stamps.count(slot).leading_zeros()) as usize;
-        let age = self.stamps.age(slot) / self.step.load(Relaxed); // see `reserve`
+        let age = self.stamps.times().age(slot) / self.step.load(Relaxed); // see `reserve`
         class.min(CLASSES - 1) * AGES + (age as usize).min(AGES - 1)
     }
 
@@ -63,12 +70,8 @@ impl AgedHits {
         mix(u64::from(slot.0)).is_multiple_of(WATCHED_ONE_IN)
     }
 
-    fn set(&self, slot: Slot, count: u32) {
-        self.stamps.set(slot, count);
-    }
-
-    fn count(&self, slot: Slot) -> u32 {
-        self.stamps.count(slot)
+    fn stamp(&self, slot: Slot) {
+        self.stamps.stamp(slot);
     }
 
     fn transfer(&self, from: Slot, to: Slot) {
@@ -114,6 +117,10 @@ impl Lhd {
         self.weights.resize(self.entries.slots(), 1);
     }
 
+    fn reweighed(&mut self, slot: Slot, weight: u32) {
+        self.weights[slot.index()] = weight.max(1);
+    }
+
     fn moved(&mut self, from: Slot, to: Slot) {
         self.weights[to.index()] = self.weights[from.index()];
     }
@@ -156,7 +163,7 @@ impl Policy for Lhd {
         Self {
             entries: Bag::default(),
             marks: AgedHits {
-                stamps: Stamps::default(),
+                stamps: Stamps::new(COUNT_MAX),
                 hits: (0..AGES * CLASSES).map(|_| AtomicU32::new(0)).collect(),
                 step: Arc::new(AtomicU32::new(1)),
             },
@@ -181,8 +188,8 @@ impl Eviction for Lhd {
     fn promote(&mut self, _: Slot) {}
 
     fn insert(&mut self, slot: Slot, access: &Access) {
-        self.marks.stamps.advance();
-        self.marks.set(slot, 0);
+        self.marks.stamps.times().advance();
+        self.marks.stamps.start(slot);
         self.weights[slot.index()] = access.weight.max(1);
         self.entries.insert(slot);
         self.insertions += usize::from(self.is_full);
@@ -211,6 +218,6 @@ impl Eviction for Lhd {
     ordered_by_bag! {
         order: entries, marks: marks,
         class: |this, slot| (8.0 - this.density[this.marks.bin(slot)].log2()).clamp(0.0, 31.0) as u32,
-        resized: resized, moved: moved, memory: memory
+        resized: resized, reweighed: reweighed, moved: moved, memory: memory
     }
 }

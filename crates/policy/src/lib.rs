@@ -8,6 +8,9 @@
 //! [`Eviction`], the order itself, which one owner changes. Which policies are FIFO-like and which LRU-like is
 //! in [`Marks::KIND`] and, for all of them, in [`registry::table`].
 //!
+//! A type that can be chosen by name is a [`Policy`]; [`AnyPolicy`] is any of them, chosen at run time. A cache that takes
+//! either is generic over [`Replacement`] and clones the value it is given for each of its shards.
+//!
 //! State lives in flat arrays indexed by slot, linked by `u32`s; no operation allocates except
 //! [`Eviction::reserve`], [`Eviction::set_capacity`] and [`Eviction::freeze`], and once in the life of an order the
 //! first weight that is not 1. Randomised policies draw from a fixed seed, so every run can be repeated.
@@ -23,14 +26,49 @@
 //! assert_eq!(order.evict(None), Some(Slot(1)));
 //! ```
 
+/// Every policy, told to a macro behind what else it is `given`. New ones get their line here.
+macro_rules! with_policies {
+    ($then:ident $($given:tt)*) => {
+        $then! {
+            ($($given)*)
+            fifo::Fifo,
+            lru::Lru,
+            relaxed_lru::RelaxedLru,
+            prob_lru::ProbLru,
+            clock::Clock,
+            slru::Slru,
+            two_q::TwoQ,
+            arc::Arc,
+            s3_fifo::S3Fifo,
+            sieve::Sieve,
+            lfu::Lfu,
+            lirs::Lirs,
+            qdlp::Qdlp,
+            qd_clock::QdClock,
+            w_tinylfu::WTinyLfu,
+            lru_k::LruK,
+            sampled::Sampled,
+            hyperbolic::Hyperbolic,
+            lfru::Lfru,
+            lecar::LeCaR,
+            lhd::Lhd,
+            cacheus::Cacheus,
+            sarc::Sarc,
+            belady::Belady,
+        }
+    };
+}
+
 // What policies are made of.
 mod about;
+mod any;
 mod bag;
 mod frequency;
 mod ghost;
 mod ghost_queues;
 mod ghost_table;
 mod heap;
+mod icebox;
 mod index;
 mod list;
 mod lists;
@@ -39,6 +77,7 @@ mod order;
 mod random;
 pub mod registry;
 mod sketch;
+pub mod trial;
 
 // The policies.
 mod arc;
@@ -55,6 +94,7 @@ mod lirs;
 mod lru;
 mod lru_k;
 mod prob_lru;
+mod qd_clock;
 mod qdlp;
 mod relaxed_lru;
 mod s3_fifo;
@@ -65,17 +105,27 @@ mod slru;
 mod two_q;
 mod w_tinylfu;
 
-pub use about::{About, Parameter, Parameters, Policy};
+pub use about::{About, Parameter, Parameters, Policy, Replacement};
+pub use any::{AnyMarks, AnyPolicy};
 pub use list::List;
 pub use lists::Lists;
-pub use marks::{AlwaysPromote, Coins, Counters, NoMarks, Stamps, TryPromote};
+pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
 pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Orders, Ranked, Slot, Tick, Touch};
 pub use random::mix;
 
-/// Exports each policy's type and registers it.
-macro_rules! policies {
-    ($($module:ident::$Policy:ident,)*) => {
-        $(pub use $module::$Policy;)*
+/// Exports each policy's type, registers it and makes it from its defaults.
+macro_rules! register {
+    (() $($module:ident::$Policy:ident,)*) => {
+        $(
+            pub use $module::$Policy;
+
+            impl Default for $Policy {
+                /// An empty order without room, with the parameters of the registry.
+                fn default() -> Self {
+                    <Self as Policy>::new(&Parameters::defaults(&<Self as Policy>::ABOUT))
+                }
+            }
+        )*
 
         /// Every policy.
         pub const POLICIES: &[registry::Entry] = &[$(registry::Entry::of::<$Policy>()),*];
@@ -93,28 +143,4 @@ macro_rules! policies {
     };
 }
 
-policies! {
-    fifo::Fifo,
-    lru::Lru,
-    relaxed_lru::RelaxedLru,
-    prob_lru::ProbLru,
-    clock::Clock,
-    slru::Slru,
-    two_q::TwoQ,
-    arc::Arc,
-    s3_fifo::S3Fifo,
-    sieve::Sieve,
-    lfu::Lfu,
-    lirs::Lirs,
-    qdlp::Qdlp,
-    w_tinylfu::WTinyLfu,
-    lru_k::LruK,
-    sampled::Sampled,
-    hyperbolic::Hyperbolic,
-    lfru::Lfru,
-    lecar::LeCaR,
-    lhd::Lhd,
-    cacheus::Cacheus,
-    sarc::Sarc,
-    belady::Belady,
-}
+with_policies!(register);

@@ -51,10 +51,15 @@ impl Lirs {
         self.low_target = capacity.saturating_sub(high);
     }
 
-    /// Makes a node LIR, and the LIR entry at the bottom HIR if there are too many.
+    /// Makes a node LIR.
     fn make_low(&mut self, node: Slot) {
         self.roles.move_to_head(LOW, node);
         self.stack.move_to_head(STACK, node);
+        self.limit_low();
+    }
+
+    /// Makes LIR entries at the bottom HIR while there are too many.
+    fn limit_low(&mut self) {
         while self.roles.size(LOW) > self.low_target {
             self.prune();
             let Some(bottom) = self.stack.tail(STACK) else { break };
@@ -208,6 +213,12 @@ impl Eviction for Lirs {
         self.roles.delink(node(slot));
         self.stack.delink(node(slot));
         self.prune();
+    }
+
+    fn reweigh(&mut self, slot: Slot, weight: u32) {
+        if self.roles.reweigh(node(slot), weight) {
+            self.limit_low();
+        }
     }
 
     fn transfer(&mut self, from: Slot, to: Slot) {

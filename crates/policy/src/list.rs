@@ -78,6 +78,11 @@ impl List {
         self.lists.freeze(slots);
     }
 
+    /// The frozen slots, in the order in which they were frozen.
+    pub fn frozen(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
+        self.lists.frozen()
+    }
+
     /// Puts the frozen slots back at the hot end.
     pub fn thaw(&mut self) {
         self.lists.thaw();
@@ -86,6 +91,18 @@ impl List {
     /// Appends slots from the hot end to the cold end, a batch at a time. `lists` is the only one there is.
     pub(crate) fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
         self.lists.rank(lists, from, out)
+    }
+
+    /// The same by classes.
+    pub(crate) fn rank_by(
+        &self,
+        lists: &[usize],
+        classes: usize,
+        class: impl Fn(Slot) -> usize,
+        from: Cursor,
+        out: &mut Vec<Slot>,
+    ) -> Cursor {
+        self.lists.rank_by(lists, classes, class, from, out)
     }
 
     /// Slots from the cold end to the hot end.

@@ -2,11 +2,12 @@
 //!
 //! The array starts with a sentinel per list that closes its ring, so no operation has a case for the ends. A slot
 //! is in one list at most; which one is kept in a byte beside the links unless there is only one. Frozen slots are
-//! in no list but remember theirs. Eight bytes a slot, nine with several lists, four more once weights differ.
+//! in no list but remember theirs, and in place of a neighbour where they are among the frozen. Eight bytes a slot, nine with several lists, four more once weights differ.
 //!
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen slots; a slot whose
-//! link says frozen is in `frozen` (which may also hold slots that left since).
+//! link says frozen is in `frozen`, at the place that is its `colder`.
 
+use crate::icebox::Icebox;
 use crate::{Cursor, Slot};
 
 /// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count metadata bytes.
@@ -37,7 +38,7 @@ pub struct Lists<const N: usize> {
     len: usize,
     capacity: Option<u64>,
     assumed: Option<u64>,
-    frozen: Vec<Slot>,
+    frozen: Icebox,
     frozen_size: u64,
 }
 
@@ -51,7 +52,7 @@ impl<const N: usize> Default for Lists<N> {
             len: 0,
             capacity: None,
             assumed: None,
-            frozen: Vec::new(),
+            frozen: Icebox::default(),
             frozen_size: 0,
         }
     }
@@ -140,6 +141,21 @@ impl<const N: usize> Lists<N> {
         self.weights[slot.index()] = weight;
     }
 
+    /// Changes the weight of a slot, listed or frozen, and says whether it was either.
+    pub fn reweigh(&mut self, slot: Slot, weight: u32) -> bool {
+        let before = self.weight(slot);
+        if self.contains(slot) {
+            let list = self.list_before(slot);
+            self.sizes[list] = self.sizes[list] - before + u64::from(weight);
+        } else if self.is_frozen(slot) {
+            self.frozen_size = self.frozen_size - before + u64::from(weight);
+        } else {
+            return false;
+        }
+        self.set_weight(slot, weight);
+        true
+    }
+
     /// The list a slot is in; `None` when it is out or frozen.
     #[inline]
     pub fn list_of(&self, slot: Slot) -> Option<usize> {
@@ -165,7 +181,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Puts a slot at the hot end.
-    #[inline]
+    #[inline(always)]
     pub fn push_head(&mut self, list: usize, slot: Slot) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
         self.link_at_head(list, slot);
@@ -173,7 +189,7 @@ impl<const N: usize> Lists<N> {
         self.len += 1;
     }
 
-    #[inline]
+    #[inline(always)]
     fn link_at_head(&mut self, list: usize, slot: Slot) {
         let own = slot.0 + N as u32;
         let head = self.links[list].colder;
@@ -229,9 +245,11 @@ impl<const N: usize> Lists<N> {
     #[cold]
     fn delink_frozen(&mut self, slot: Slot) {
         if self.is_frozen(slot) {
-            self.links[slot.index() + N].hotter = OUT;
+            let place = std::mem::replace(&mut self.links[slot.index() + N], Link { colder: 0, hotter: OUT });
             self.frozen_size -= self.weight(slot);
             self.len -= 1;
+            let links = &mut self.links;
+            self.frozen.leave(place.colder, |slot, place| links[slot.index() + N].colder = place);
         }
     }
 
@@ -279,7 +297,7 @@ impl<const N: usize> Lists<N> {
     }
 
     /// Takes the slot at the cold end out.
-    #[inline]
+    #[inline(always)]
     pub fn pop_tail(&mut self, list: usize) -> Option<Slot> {
         let tail = self.tail(list)?;
         let hotter = self.links[tail.index() + N].hotter;
@@ -302,7 +320,7 @@ impl<const N: usize> Lists<N> {
         self.links[own as usize].hotter = OUT;
         self.links[now as usize] = link;
         if link.hotter == FROZEN {
-            self.frozen.push(to);
+            self.frozen.replace(link.colder, to);
         } else {
             self.links[link.colder as usize].hotter = now;
             self.links[link.hotter as usize].colder = now;
@@ -324,35 +342,46 @@ impl<const N: usize> Lists<N> {
                 let (list, weight) = (self.list_before(slot), self.weight(slot));
                 self.unlink(slot);
                 self.sizes[list] -= weight;
-                self.links[slot.index() + N].hotter = FROZEN;
+                let place = self.frozen.push(slot);
+                self.links[slot.index() + N] = Link { colder: place, hotter: FROZEN };
                 self.frozen_size += weight;
-                self.frozen.push(slot);
             }
         }
     }
 
-    /// The slots frozen, and perhaps some that were and have left since.
-    pub fn frozen(&self) -> &[Slot] {
-        &self.frozen
+    /// The frozen slots, in the order in which they were frozen.
+    pub fn frozen(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
+        self.frozen.iter()
     }
 
     /// Puts each frozen slot back at the hot end of its list, in the order in which they were frozen.
     pub fn thaw(&mut self) {
-        for slot in std::mem::take(&mut self.frozen).into_iter().rev() {
-            if self.is_frozen(slot) {
-                let (list, weight) = (self.list_before(slot), self.weight(slot));
-                self.link_at_head(list, slot);
-                self.sizes[list] += weight;
-                self.frozen_size -= weight;
-            }
+        for slot in self.frozen.take().rev() {
+            let (list, weight) = (self.list_before(slot), self.weight(slot));
+            self.link_at_head(list, slot);
+            self.sizes[list] += weight;
+            self.frozen_size -= weight;
         }
     }
 
     /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a time.
     pub fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        self.rank_by(lists, 1, |_| 0, from, out)
+    }
+
+    /// The same by classes: slots of class 0 of all lists first, those of class `classes` - 1 last. One walk for each class.
+    pub(crate) fn rank_by(
+        &self,
+        lists: &[usize],
+        classes: usize,
+        class: impl Fn(Slot) -> usize,
+        from: Cursor,
+        out: &mut Vec<Slot>,
+    ) -> Cursor {
         let Cursor { mut part, mut at } = from;
         let mut left = Cursor::BATCH;
-        while let Some(&list) = lists.get(part as usize) {
+        while (part as usize) < classes * lists.len() {
+            let (wanted, list) = (part as usize / lists.len(), lists[part as usize % lists.len()]);
             let mut next = match at.checked_sub(1).map(Slot) {
                 None => self.head(list),
                 Some(slot) => (self.list_of(slot) == Some(list)).then_some(slot),
@@ -362,7 +391,9 @@ impl<const N: usize> Lists<N> {
                     return Cursor { part, at: slot.0 + 1 };
                 }
                 left -= 1;
-                out.push(slot);
+                if classes == 1 || class(slot) == wanted {
+                    out.push(slot);
+                }
                 next = self.colder(slot);
             }
             (part, at) = (part + 1, 0);
@@ -379,21 +410,25 @@ impl<const N: usize> Lists<N> {
     pub fn memory_bytes(&self) -> usize {
         self.links.capacity() * size_of::<Link>()
             + self.list_of.capacity()
-            + (self.weights.capacity() + self.frozen.capacity()) * size_of::<u32>()
+            + self.weights.capacity() * size_of::<u32>()
+            + self.frozen.memory_bytes()
     }
 }
 
 /// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is [`Lists`].
 ///
-/// `order` names the field, `hottest` says in which order its lists are ranked, `marks` names a field with marks
-/// that grow along, `resized` a method to call when slots or capacity have changed, `moved` one that carries what the
-/// policy keeps per slot from one slot to another.
+/// `order` names the field, `hottest` says in which order its lists are ranked, `weights` names it again where weights
+/// matter, `reweighed` a method to call when a slot's weight has changed, `marks` a field with marks that grow along,
+/// `counters` the same where the marks count hits and so rank before the lists do, `resized` a method to call when slots or capacity have changed, `moved` one that carries what the policy keeps per
+/// slot from one slot to another.
 macro_rules! ordered_by_lists {
     (order: $order:ident, hottest: |$this:ident| $hottest:expr
-     $(, marks: $marks:ident)? $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
+     $(, weights: $weights:ident $(, reweighed: $reweighed:ident)?)? $(, marks: $marks:ident)?
+     $(, counters: $counters:ident)? $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
         fn reserve(&mut self, slots: usize) {
             self.$order.reserve(slots);
             $(self.$marks.reserve(slots);)?
+            $(self.$counters.reserve(slots);)?
             $(self.$resized();)?
         }
 
@@ -419,8 +454,22 @@ macro_rules! ordered_by_lists {
             })?
         }
 
+        fn reweigh(&mut self, _slot: $crate::Slot, _weight: u32) {
+            $(if self.$weights.reweigh(_slot, _weight) {
+                $(self.$reweighed(_slot);)?
+            })?
+        }
+
         fn rank(&self, from: $crate::Cursor, out: &mut Vec<$crate::Slot>) -> $crate::Cursor {
             let $this = self;
+            $(return self.$order.rank_by(
+                &$hottest,
+                $crate::Counters::CLASSES,
+                |slot| self.$counters.class(slot),
+                from,
+                out,
+            );)?
+            #[allow(unreachable_code)] // with counters
             self.$order.rank(&$hottest, from, out)
         }
 
@@ -429,11 +478,14 @@ macro_rules! ordered_by_lists {
         }
 
         fn thaw(&mut self) {
+            // What was hit before it was frozen may be forgotten by now: it has to show again what it is worth.
+            $(self.$order.frozen().for_each(|slot| self.$counters.set(slot, self.$counters.get(slot).min(1)));)?
             self.$order.thaw();
         }
 
         fn memory_bytes(&self) -> usize {
-            self.$order.memory_bytes() $(+ self.$marks.memory_bytes())? $(+ self.$memory())?
+            self.$order.memory_bytes() $(+ self.$marks.memory_bytes())?
+                $(+ self.$counters.memory_bytes())? $(+ self.$memory())?
         }
     };
 }

@@ -10,7 +10,7 @@ use crate::lists::ordered_by_lists;
 use crate::{About, Access, AlwaysPromote, Eviction, List, Parameters, Policy, Ranked, Slot};
 
 /// Least recently used.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Lru {
     recency: List,
 }
@@ -19,7 +19,7 @@ impl Policy for Lru {
     const ABOUT: About = About::new("lru", "leaves when unused for longest", "-");
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self { recency: List::default() }
     }
 }
 

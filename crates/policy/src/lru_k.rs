@@ -18,7 +18,7 @@ use crate::{About, Access, AlwaysPromote, Eviction, Parameters, Policy, Slot};
 const USED_TWICE: u64 = 1 << 63;
 
 /// LRU by the last use but one.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct LruK {
     by_second_last_use: Heap,
     last_uses: Vec<u64>,
@@ -55,7 +55,13 @@ impl Policy for LruK {
     );
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self {
+            by_second_last_use: Heap::default(),
+            last_uses: Vec::new(),
+            tags: Vec::new(),
+            ghosts: Ghosts::default(),
+            now: 0,
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! All accesses are `Relaxed`: a mark is a hint about one slot, no other memory is published through it, and a lost
 //! update between two hits at once costs at most one count. Plain loads and stores are used instead of
-//! read-modify-writes for the same reason, so a hit on an already marked slot only reads.
+//! read-modify-writes for the same reason, and a hit writes only what changes: one on a slot that is marked already only
+//! reads, as far as the policy has no use for every single hit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
@@ -48,7 +49,7 @@ impl Marks for TryPromote {
     }
 }
 
-/// A counter of hits per slot that stops at a limit. One byte a slot.
+/// A counter of hits per slot that stops at a limit, where hits only read. One byte a slot.
 #[derive(Debug, Clone)]
 pub struct Counters {
     counts: Arc<[AtomicU8]>,
@@ -78,6 +79,15 @@ impl Counters {
         self.counts[slot.index()].store(count, Relaxed); // a hint: see the module's head
     }
 
+    /// Classes that [`class`](Self::class) tells apart.
+    pub(crate) const CLASSES: usize = 4;
+
+    /// By how often a slot was hit: 4 times and more, twice and more, once, never. 0 for the most.
+    #[inline]
+    pub(crate) fn class(&self, slot: Slot) -> usize {
+        3 - ((u8::BITS - self.get(slot).leading_zeros()) as usize).min(3)
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.counts)
     }
@@ -100,7 +110,8 @@ impl Marks for Counters {
 /// A coin per hit that comes up "promote" with a fixed probability. Two bytes a slot.
 ///
 /// Each slot counts its hits, and the coin is a hash of slot and count: no generator is shared between threads, and
-/// the same hits always give the same coins.
+/// the same hits always give the same coins. So every hit writes the count of its slot: without, the next coin would be
+/// the same.
 #[derive(Debug, Clone)]
 pub struct Coins {
     hits: Arc<[AtomicU16]>,
@@ -137,24 +148,26 @@ impl Marks for Coins {
     }
 }
 
-/// When each slot was last used and how often, in time that the owner counts in insertions. Eight bytes a slot.
-#[derive(Debug, Clone)]
-pub struct Stamps {
+/// When each slot was last used, in time that the owner counts in insertions. Four bytes a slot. A hit writes only if
+/// something was inserted since the last one on the same slot.
+#[derive(Debug, Clone, Default)]
+pub struct LastUses {
     last: Arc<[AtomicU32]>,
-    counts: Arc<[AtomicU32]>,
     now: Arc<AtomicU32>,
 }
 
-impl Default for Stamps {
-    fn default() -> Self {
-        Self { last: Arc::default(), counts: Arc::default(), now: Arc::new(AtomicU32::new(0)) }
-    }
-}
-
-impl Stamps {
+impl LastUses {
     pub(crate) fn reserve(&mut self, slots: usize) {
+        if slots > self.slots() {
+            // A clock of its own: until now it may have been shared with a clone.
+            self.now = Arc::new(AtomicU32::new(self.now()));
+        }
         grow(&mut self.last, slots, |old| AtomicU32::new(old.map_or(0, |last| last.load(Relaxed))));
-        grow(&mut self.counts, slots, |old| AtomicU32::new(old.map_or(0, |count| count.load(Relaxed))));
+    }
+
+    /// The number of slots there is room for.
+    pub(crate) fn slots(&self) -> usize {
+        self.last.len()
     }
 
     /// Lets one unit of time pass.
@@ -176,17 +189,77 @@ impl Stamps {
         self.now().wrapping_sub(self.last[slot.index()].load(Relaxed)) // a hint: see the module's head
     }
 
+    /// Stamps a slot with the present.
+    #[inline]
+    pub(crate) fn stamp(&self, slot: Slot) {
+        let now = self.now();
+        let last = &self.last[slot.index()];
+        if last.load(Relaxed) != now {
+            last.store(now, Relaxed); // a hint: see the module's head
+        }
+    }
+
+    pub(crate) fn transfer(&self, from: Slot, to: Slot) {
+        self.last[to.index()].store(self.last[from.index()].load(Relaxed), Relaxed); // `to` is not yet visible
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.last) + size_of::<AtomicU32>()
+    }
+}
+
+impl Marks for LastUses {
+    const KIND: Kind = Kind::FifoLike;
+
+    #[inline]
+    fn touch(&self, slot: Slot) -> Touch {
+        self.stamp(slot);
+        Touch::Noted
+    }
+}
+
+/// When each slot was last used and how often, up to a limit. Eight bytes a slot. A hit writes the count of its slot
+/// until the limit: where every use counts, there is none, and every hit writes.
+#[derive(Debug, Clone)]
+pub struct Stamps {
+    uses: LastUses,
+    counts: Arc<[AtomicU32]>,
+    limit: u32,
+}
+
+impl Stamps {
+    /// Counts from 0 to `limit`.
+    pub(crate) fn new(limit: u32) -> Self {
+        Self { uses: LastUses::default(), counts: Arc::default(), limit }
+    }
+
+    pub(crate) fn reserve(&mut self, slots: usize) {
+        self.uses.reserve(slots);
+        grow(&mut self.counts, slots, |old| AtomicU32::new(old.map_or(0, |count| count.load(Relaxed))));
+    }
+
+    /// The times.
+    #[inline]
+    pub(crate) fn times(&self) -> &LastUses {
+        &self.uses
+    }
+
     /// Hits since the count was set.
     #[inline]
     pub(crate) fn count(&self, slot: Slot) -> u32 {
         self.counts[slot.index()].load(Relaxed) // a hint: see the module's head
     }
 
-    /// Stamps a slot with the present and gives it a count.
+    /// Stamps a slot with the present and counts from 0.
     #[inline]
-    pub(crate) fn set(&self, slot: Slot, count: u32) {
-        self.last[slot.index()].store(self.now(), Relaxed); // the slot is not yet visible to hits
-        self.counts[slot.index()].store(count, Relaxed);
+    pub(crate) fn start(&self, slot: Slot) {
+        self.uses.stamp(slot);
+        self.set_count(slot, 0);
+    }
+
+    /// Stamps a slot with the present; its count stays.
+    pub(crate) fn stamp(&self, slot: Slot) {
+        self.uses.stamp(slot);
     }
 
     /// Changes only the count.
@@ -196,12 +269,12 @@ impl Stamps {
     }
 
     pub(crate) fn transfer(&self, from: Slot, to: Slot) {
-        self.last[to.index()].store(self.last[from.index()].load(Relaxed), Relaxed); // `to` is not yet visible
-        self.counts[to.index()].store(self.count(from), Relaxed);
+        self.uses.transfer(from, to);
+        self.set_count(to, self.count(from));
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.last) + size_of_val(&*self.counts) + size_of::<AtomicU32>()
+        self.uses.memory_bytes() + size_of_val(&*self.counts)
     }
 }
 
@@ -210,13 +283,12 @@ impl Marks for Stamps {
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
-        let now = self.now();
-        let last = &self.last[slot.index()];
-        if last.load(Relaxed) != now {
-            last.store(now, Relaxed); // a hint: see the module's head
-        }
+        self.uses.stamp(slot);
         let count = &self.counts[slot.index()];
-        count.store(count.load(Relaxed).saturating_add(1), Relaxed); // a lost count is one hit less
+        let seen = count.load(Relaxed); // a lost count is one hit less: see the module's head
+        if seen < self.limit {
+            count.store(seen + 1, Relaxed);
+        }
         Touch::Noted
     }
 }

@@ -173,6 +173,10 @@ pub trait Eviction {
         }
     }
 
+    /// Gives the entry in `slot` another weight: its value was replaced in place. Its place and its history stay, what is
+    /// sized by weight follows. A slot that is not in the order is ignored.
+    fn reweigh(&mut self, slot: Slot, weight: u32);
+
     /// [`access`](Self::access) for owners that know the request, too: Belady learns the next use from it.
     #[inline]
     fn hit(&mut self, slot: Slot, _: &Access) {
@@ -181,14 +185,15 @@ pub trait Eviction {
 
     /// Appends slots to `out`, most worth keeping first, and returns where to go on; [`Cursor::END`] when all were
     /// seen. A call looks at [`Cursor::BATCH`] slots at most. Without changes in between, the batches together hold
-    /// each slot in reach of `evict` once; after changes slots may be missing or appear twice.
+    /// each slot in reach of `evict` once; after changes slots may be missing or appear twice. To freeze what was named and
+    /// to go on from there is fine: what is still missing in the end is named by another walk.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
 
     /// Puts `slots`, given most worth keeping first, out of reach of [`evict`](Self::evict) until
-    /// [`thaw`](Self::thaw). Slots that are not in the order or frozen already are ignored.
+    /// [`thaw`](Self::thaw). Slots that are not in the order or frozen already are ignored; further calls freeze more.
     fn freeze(&mut self, slots: &[Slot]);
 
-    /// Brings every frozen slot back, as if it had just been used.
+    /// Brings every frozen slot back, as if it had just been used: what was frozen first comes back as the best.
     fn thaw(&mut self);
 
     /// Lets time pass; answers what the policy wants done. Owners call it now and then, at best after each miss.

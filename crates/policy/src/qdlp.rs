@@ -13,7 +13,7 @@ use crate::s3_fifo::{SMALL_SHARE, SmallMainGhost};
 use crate::{About, Parameters, Policy};
 
 /// Quick demotion, lazy promotion: S3-FIFO's queues, where one hit is enough to stay.
-pub type Qdlp = SmallMainGhost<1>;
+pub type Qdlp = SmallMainGhost<1, false>;
 
 impl Policy for Qdlp {
     const ABOUT: About = About::new(

@@ -1,7 +1,8 @@
 //! Every policy by its name. Adding one takes its file, and in `lib.rs` its module and its place in the list.
 //!
 //! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code runs over the chosen
-//! policy through a [`Visitor`], compiled once per policy, so nothing is called indirectly per request.
+//! policy through a [`Visitor`], compiled once per policy, so nothing is called indirectly per request; code whose type must
+//! not depend on it takes an [`AnyPolicy`](crate::AnyPolicy).
 
 use std::fmt;
 use std::str::FromStr;

@@ -10,7 +10,7 @@ use crate::lists::ordered_by_lists;
 use crate::{About, Access, Eviction, List, Parameters, Policy, Ranked, Slot, TryPromote};
 
 /// LRU that promotes only when the order is free.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct RelaxedLru {
     recency: List,
 }
@@ -23,7 +23,7 @@ impl Policy for RelaxedLru {
     );
 
     fn new(_: &Parameters) -> Self {
-        Self::default()
+        Self { recency: List::default() }
     }
 }
 

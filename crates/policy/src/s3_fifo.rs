@@ -21,7 +21,7 @@ const HITS_MAX: u8 = 3;
 /// How much of the cache the small queue has.
 pub(crate) const SMALL_SHARE: Parameter = Parameter::share("small", 0.1, "share of the small queue");
 /// S3-FIFO: two hits in the small queue (algorithm 1).
-pub type S3Fifo = SmallMainGhost<2>;
+pub type S3Fifo = SmallMainGhost<2, false>;
 
 impl Policy for S3Fifo {
     const ABOUT: About = About::new(
@@ -36,39 +36,59 @@ impl Policy for S3Fifo {
     }
 }
 
-/// Three FIFO queues: small, main, ghost. So many hits in the small one earn a place in the main one.
+/// Three FIFO queues: small, main, ghost. So many hits in the small one earn a place in the main one, and an order may fill
+/// the main one first.
 #[derive(Debug, Clone)]
-pub struct SmallMainGhost<const HITS_TO_STAY: u8> {
+pub struct SmallMainGhost<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     queues: Lists<2>,
     hits: Counters,
     tags: Vec<Tag>,
     ghosts: GhostTable,
     small_share: f64,
+    ghost_share: f64,
     small_target: u64,
     ghost_limit: u64,
+    /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share a capacity, one may
+    /// stay below its part.
+    filling: bool,
 }
 
-impl<const HITS_TO_STAY: u8> SmallMainGhost<HITS_TO_STAY> {
-    /// An empty order whose small queue has this share of the cache.
+impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
+    /// An empty order whose small queue has this share of the cache; as many ghosts as the main queue has entries.
     pub(crate) fn with_small_share(small_share: f64) -> Self {
+        Self::with(small_share, 1.0 - small_share, HITS_MAX)
+    }
+
+    /// An empty order that remembers this share of the cache as ghosts and counts so many hits.
+    pub(crate) fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
         Self {
             queues: Lists::default(),
-            hits: Counters::new(HITS_MAX),
+            hits: Counters::new(hits_max),
             tags: Vec::new(),
             ghosts: GhostTable::default(),
             small_share,
+            ghost_share,
             small_target: 0,
             ghost_limit: 0,
+            filling: MAIN_FIRST,
         }
     }
 
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve(((1.0 - self.small_share) * slots as f64) as usize);
+        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
         let capacity = self.queues.capacity() as f64;
         self.small_target = (capacity * self.small_share) as u64;
-        self.ghost_limit = ((capacity * (1.0 - self.small_share)) as u64).min(slots as u64);
+        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
+    }
+
+    /// Whether the order is filling and its main queue has room that the small one has no claim to.
+    #[inline]
+    fn fills_main(&mut self, weight: u32) -> bool {
+        self.filling |= MAIN_FIRST && self.queues.is_empty();
+        self.filling
+            && self.queues.size(MAIN) + u64::from(weight) + self.small_target <= self.queues.capacity()
     }
 
     fn moved(&mut self, from: Slot, to: Slot) {
@@ -81,7 +101,7 @@ impl<const HITS_TO_STAY: u8> SmallMainGhost<HITS_TO_STAY> {
     }
 }
 
-impl<const HITS_TO_STAY: u8> Eviction for SmallMainGhost<HITS_TO_STAY> {
+impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Eviction for SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
     type Marks = Counters;
 
     #[inline]
@@ -91,18 +111,20 @@ impl<const HITS_TO_STAY: u8> Eviction for SmallMainGhost<HITS_TO_STAY> {
 
     fn promote(&mut self, _: Slot) {}
 
-    #[inline]
+    #[inline(always)]
     fn insert(&mut self, slot: Slot, access: &Access) {
         let tag = Tag::of(access.hash);
-        let queue = if self.ghosts.take(tag, self.ghost_limit) { MAIN } else { SMALL };
+        let known = self.ghosts.take(tag, self.ghost_limit);
+        let queue = if self.fills_main(access.weight) || known { MAIN } else { SMALL };
         self.tags[slot.index()] = tag;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
         self.queues.push_head(queue, slot);
     }
 
-    #[inline]
+    #[inline(always)]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.filling = false;
         loop {
             let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
             match (small, main) {
@@ -128,7 +150,7 @@ impl<const HITS_TO_STAY: u8> Eviction for SmallMainGhost<HITS_TO_STAY> {
     }
 
     ordered_by_lists! {
-        order: queues, hottest: |_this| [MAIN, SMALL],
-        marks: hits, resized: resized, moved: moved, memory: memory
+        order: queues, hottest: |_this| [MAIN, SMALL], weights: queues,
+        counters: hits, resized: resized, moved: moved, memory: memory
     }
 }

@@ -9,7 +9,7 @@
 //! Not to be used where an eviction must be cheap: each draw is a cache miss.
 
 use crate::bag::{Bag, ordered_by_bag};
-use crate::{About, Access, Eviction, Parameter, Parameters, Policy, Slot, Stamps};
+use crate::{About, Access, Eviction, LastUses, Parameter, Parameters, Policy, Slot};
 
 /// Candidates kept from earlier draws (Redis).
 const POOL_MAX: usize = 16;
@@ -18,7 +18,7 @@ const POOL_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Sampled {
     entries: Bag,
-    uses: Stamps,
+    uses: LastUses,
     samples: u64,
     pool: [Slot; POOL_MAX],
     pooled: usize,
@@ -80,7 +80,7 @@ impl Policy for Sampled {
     fn new(parameters: &Parameters) -> Self {
         Self {
             entries: Bag::default(),
-            uses: Stamps::default(),
+            uses: LastUses::default(),
             samples: parameters.count("samples"),
             pool: [Slot(0); POOL_MAX],
             pooled: 0,
@@ -89,9 +89,9 @@ impl Policy for Sampled {
 }
 
 impl Eviction for Sampled {
-    type Marks = Stamps;
+    type Marks = LastUses;
 
-    fn marks(&self) -> &Stamps {
+    fn marks(&self) -> &LastUses {
         &self.uses
     }
 
@@ -99,7 +99,7 @@ impl Eviction for Sampled {
 
     fn insert(&mut self, slot: Slot, _: &Access) {
         self.uses.advance();
-        self.uses.set(slot, 0);
+        self.uses.stamp(slot);
         self.entries.insert(slot);
     }
 

@@ -111,6 +111,10 @@ impl Sarc {
         }
     }
 
+    fn reweighed(&mut self, _: Slot) {
+        self.settle();
+    }
+
     /// Keeps the cold end of the random list at its size.
     fn settle(&mut self) {
         while self.lists.size(RANDOM_BOTTOM) < self.bottom_size
@@ -203,5 +207,8 @@ impl Eviction for Sarc {
         Orders { prefetch: self.order.take() }
     }
 
-    ordered_by_lists! { order: lists, hottest: |_this| [RANDOM, SEQUENTIAL, RANDOM_BOTTOM], resized: resized }
+    ordered_by_lists! {
+        order: lists, hottest: |_this| [RANDOM, SEQUENTIAL, RANDOM_BOTTOM], weights: lists, reweighed: reweighed,
+        resized: resized
+    }
 }

@@ -77,5 +77,5 @@ impl Eviction for Sieve {
         }
     }
 
-    ordered_by_lists! { order: order, hottest: |this| [this.ahead, this.passed()], marks: visited, moved: moved }
+    ordered_by_lists! { order: order, hottest: |this| [this.ahead, this.passed()], counters: visited, moved: moved }
 }

@@ -26,6 +26,26 @@ impl Slru {
     fn resized(&mut self) {
         self.segment_size = self.segments.capacity() / (self.top as u64 + 1);
     }
+
+    /// Lowers the coldest entries of a segment that has grown, and of those below that grow by it.
+    #[inline]
+    fn spill(&mut self, mut full: usize) {
+        while full > 0 && self.segments.size(full) > self.segment_size {
+            match self.segments.tail(full) {
+                Some(coldest) => self.segments.move_to_head(full - 1, coldest),
+                None => break,
+            }
+            if self.segments.size(full) <= self.segment_size {
+                full -= 1;
+            }
+        }
+    }
+
+    fn reweighed(&mut self, slot: Slot) {
+        if let Some(segment) = self.segments.list_of(slot) {
+            self.spill(segment);
+        }
+    }
 }
 
 impl Policy for Slru {
@@ -48,17 +68,9 @@ impl Eviction for Slru {
     #[inline]
     fn promote(&mut self, slot: Slot) {
         let Some(segment) = self.segments.list_of(slot) else { return };
-        let mut full = (segment + 1).min(self.top);
-        self.segments.move_to_head(full, slot);
-        while full > 0 && self.segments.size(full) > self.segment_size {
-            match self.segments.tail(full) {
-                Some(coldest) => self.segments.move_to_head(full - 1, coldest),
-                None => break,
-            }
-            if self.segments.size(full) <= self.segment_size {
-                full -= 1;
-            }
-        }
+        let segment = (segment + 1).min(self.top);
+        self.segments.move_to_head(segment, slot);
+        self.spill(segment);
     }
 
     #[inline]
@@ -72,7 +84,10 @@ impl Eviction for Slru {
         (0..=self.top).find_map(|segment| self.segments.pop_tail(segment))
     }
 
-    ordered_by_lists! { order: segments, hottest: |_this| [7, 6, 5, 4, 3, 2, 1, 0], resized: resized }
+    ordered_by_lists! {
+        order: segments, hottest: |_this| [7, 6, 5, 4, 3, 2, 1, 0], weights: segments, reweighed: reweighed,
+        resized: resized
+    }
 }
 
 impl Ranked for Slru {

@@ -112,6 +112,7 @@ impl Eviction for TwoQ {
     }
 
     ordered_by_lists! {
-        order: queues, hottest: |_this| [AM, A1IN], resized: resized, moved: moved, memory: memory
+        order: queues, hottest: |_this| [AM, A1IN], weights: queues,
+        resized: resized, moved: moved, memory: memory
     }
 }

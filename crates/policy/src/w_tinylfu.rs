@@ -107,6 +107,20 @@ impl WTinyLfu {
         }
     }
 
+    #[inline]
+    fn limit_protected(&mut self) {
+        while self.segments.size(PROTECTED) > self.protected_target {
+            match self.segments.tail(PROTECTED) {
+                Some(coldest) => self.segments.move_to_head(PROBATION, coldest),
+                None => break,
+            }
+        }
+    }
+
+    fn reweighed(&mut self, _: Slot) {
+        self.limit_protected();
+    }
+
     fn moved(&mut self, from: Slot, to: Slot) {
         self.tags[to.index()] = self.tags[from.index()];
     }
@@ -167,12 +181,7 @@ impl Eviction for WTinyLfu {
         }
         self.count(true);
         self.segments.move_to_head(if segment == WINDOW { WINDOW } else { PROTECTED }, slot);
-        while self.segments.size(PROTECTED) > self.protected_target {
-            match self.segments.tail(PROTECTED) {
-                Some(coldest) => self.segments.move_to_head(PROBATION, coldest),
-                None => break,
-            }
-        }
+        self.limit_protected();
     }
 
     #[inline]
@@ -207,7 +216,7 @@ impl Eviction for WTinyLfu {
     }
 
     ordered_by_lists! {
-        order: segments, hottest: |_this| [PROTECTED, PROBATION, WINDOW],
+        order: segments, hottest: |_this| [PROTECTED, PROBATION, WINDOW], weights: segments, reweighed: reweighed,
         resized: resized, moved: moved, memory: memory
     }
 }

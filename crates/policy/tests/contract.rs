@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
-    Access, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Slot, Tick, Touch, mix, with,
+    Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement, Slot, Tick,
+    Touch, mix, with,
 };
 use proptest::prelude::*;
 
@@ -20,6 +21,7 @@ enum Step {
     Remove(u32),
     Evict(Option<u64>),
     Transfer { from: u32, to: u32 },
+    Reweigh { slot: u32, weight: u32 },
     Freeze(usize),
     Thaw,
     Capacity(u64),
@@ -33,7 +35,8 @@ fn steps(weight_max: u32) -> impl Strategy<Value = Vec<Step>> {
         1 => slot.clone().prop_map(Step::StalePromotion),
         1 => slot.clone().prop_map(Step::Remove),
         4 => proptest::option::of(0..KEYS).prop_map(Step::Evict),
-        1 => (slot.clone(), slot).prop_map(|(from, to)| Step::Transfer { from, to }),
+        1 => (slot.clone(), slot.clone()).prop_map(|(from, to)| Step::Transfer { from, to }),
+        1 => (slot, 1..=weight_max).prop_map(|(slot, weight)| Step::Reweigh { slot, weight }),
         1 => (0..SLOTS as usize).prop_map(Step::Freeze),
         1 => Just(Step::Thaw),
         1 => (1..2 * u64::from(SLOTS)).prop_map(Step::Capacity),
@@ -53,21 +56,34 @@ fn ranked(order: &impl Eviction) -> Vec<Slot> {
     slots
 }
 
-/// Runs a check on every registered policy.
-fn every_policy<V: Visitor + Clone>(visitor: &V) {
-    for Entry { about, .. } in POLICIES {
-        with(&Choice::of(about), visitor.clone());
-    }
+/// Something that every policy promises.
+trait Check {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P);
 }
 
-#[derive(Clone)]
-struct KeepsTrack<'a>(&'a [Step]);
+struct ByType<'a, C>(&'a C);
 
-impl Visitor for KeepsTrack<'_> {
+impl<C: Check> Visitor for ByType<'_, C> {
     type Out = ();
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) {
-        let name = P::ABOUT.name;
+        self.0.check(P::ABOUT.name, make);
+    }
+}
+
+/// Runs a check on every registered policy, chosen by type and at run time.
+fn every_policy(check: &impl Check) {
+    for Entry { about, .. } in POLICIES {
+        let choice = Choice::of(about);
+        with(&choice, ByType(check));
+        check.check(&format!("{choice} chosen at run time"), || AnyPolicy::new(&choice));
+    }
+}
+
+struct KeepsTrack<'a>(&'a [Step]);
+
+impl Check for KeepsTrack<'_> {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let mut order = make();
         let (mut present, mut frozen) = (BTreeSet::new(), BTreeSet::new());
         order.reserve(SLOTS as usize / 2);
@@ -108,6 +124,7 @@ impl Visitor for KeepsTrack<'_> {
                     }
                 }
                 Step::Transfer { .. } => {}
+                Step::Reweigh { slot, weight } => order.reweigh(Slot(slot), weight),
                 Step::Freeze(count) => {
                     let slots: Vec<Slot> = ranked(&order).into_iter().take(count).collect();
                     order.freeze(&slots);
@@ -150,23 +167,20 @@ proptest! {
     }
 }
 
-#[derive(Clone)]
 struct GivesNothing;
 
-impl Visitor for GivesNothing {
-    type Out = ();
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+impl Check for GivesNothing {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let mut order = make();
-        assert_eq!(order.evict(None), None, "{} without room", P::ABOUT.name);
+        assert_eq!(order.evict(None), None, "{name} without room");
         order.reserve(4);
-        assert_eq!(order.evict(Some(&access(1, 1))), None, "{} with room", P::ABOUT.name);
+        assert_eq!(order.evict(Some(&access(1, 1))), None, "{name} with room");
         order.remove(Slot(2));
         order.promote(Slot(3));
         order.transfer(Slot(1), Slot(2));
         order.freeze(&[Slot(0)]);
         order.thaw();
-        assert_eq!(order.len(), 0, "{}", P::ABOUT.name);
+        assert_eq!(order.len(), 0, "{name}");
     }
 }
 
@@ -176,12 +190,12 @@ fn an_empty_order_has_no_victim_and_ignores_absent_slots() {
 }
 
 /// The order in which slots leave after `prepare`.
-fn drained<P: Policy>(mut order: P) -> Vec<Slot> {
+fn drained(mut order: impl Eviction) -> Vec<Slot> {
     std::iter::from_fn(|| order.evict(None)).collect()
 }
 
 /// An order of `SLOTS` entries some of which were hit.
-fn warm<P: Policy>(make: impl Fn() -> P, reserve_first: usize) -> P {
+fn warm<P: Replacement>(make: impl Fn() -> P, reserve_first: usize) -> P {
     let mut order = make();
     order.set_capacity(u64::from(SLOTS));
     order.reserve(reserve_first);
@@ -196,25 +210,22 @@ fn warm<P: Policy>(make: impl Fn() -> P, reserve_first: usize) -> P {
     order
 }
 
-#[derive(Clone)]
 struct KeepsPlaces;
 
-impl Visitor for KeepsPlaces {
-    type Out = ();
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+impl Check for KeepsPlaces {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let few = SLOTS as usize / 2;
         let as_it_was = drained(warm(&make, few));
         let mut grown = warm(&make, few);
         grown.reserve(few * 10);
-        assert_eq!(drained(grown), as_it_was, "{}: growing changed the order", P::ABOUT.name);
+        assert_eq!(drained(grown), as_it_was, "{name}: growing changed the order");
 
         let mut moved = warm(&make, few);
         moved.reserve(few * 10);
         moved.transfer(Slot(3), Slot(77));
         let expected: Vec<Slot> =
             as_it_was.iter().map(|&slot| if slot == Slot(3) { Slot(77) } else { slot }).collect();
-        assert_eq!(drained(moved), expected, "{}: a transfer changed the order", P::ABOUT.name);
+        assert_eq!(drained(moved), expected, "{name}: a transfer changed the order");
     }
 }
 
@@ -223,17 +234,16 @@ fn growing_and_moving_keep_the_order() {
     every_policy(&KeepsPlaces);
 }
 
-#[derive(Clone)]
 struct IsFifoLike;
 
-impl Visitor for IsFifoLike {
-    type Out = ();
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+impl Check for IsFifoLike {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let order = warm(&make, SLOTS as usize);
         let marks = order.marks().clone();
         let owes = (0..1000).any(|hit| marks.touch(Slot(hit % SLOTS)) != Touch::Noted);
-        assert_eq!(<P::Marks as Marks>::KIND == Kind::LruLike, owes, "{}", P::ABOUT.name);
+        let entry = POLICIES.iter().find(|entry| entry.about.name == order.about().name);
+        assert_eq!(entry.expect("it is registered").kind == Kind::LruLike, owes, "{name}");
+        assert!(<P::Marks as Marks>::KIND == Kind::LruLike || !owes, "{name}");
     }
 }
 
@@ -242,15 +252,12 @@ fn only_lru_like_policies_ever_owe_a_promotion() {
     every_policy(&IsFifoLike);
 }
 
-#[derive(Clone)]
 struct Repeats;
 
-impl Visitor for Repeats {
-    type Out = ();
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+impl Check for Repeats {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let run = || drained(warm(&make, SLOTS as usize));
-        assert_eq!(run(), run(), "{}", P::ABOUT.name);
+        assert_eq!(run(), run(), "{name}");
     }
 }
 
@@ -259,23 +266,20 @@ fn the_same_calls_give_the_same_victims() {
     every_policy(&Repeats);
 }
 
-#[derive(Clone)]
 struct RanksInBatches;
 
-impl Visitor for RanksInBatches {
-    type Out = ();
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+impl Check for RanksInBatches {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let order = warm(&make, 3 * Cursor::BATCH + 5);
         let (mut cursor, mut slots) = (Cursor::START, Vec::new());
         while cursor != Cursor::END {
             let before = slots.len();
             cursor = order.rank(cursor, &mut slots);
-            assert!(slots.len() - before <= Cursor::BATCH, "{}: a batch is too long", P::ABOUT.name);
+            assert!(slots.len() - before <= Cursor::BATCH, "{name}: a batch is too long");
         }
         slots.sort();
         slots.dedup();
-        assert_eq!(slots.len(), order.len(), "{}", P::ABOUT.name);
+        assert_eq!(slots.len(), order.len(), "{name}");
     }
 }
 
@@ -284,9 +288,174 @@ fn a_ranking_comes_in_bounded_batches() {
     every_policy(&RanksInBatches);
 }
 
+/// Freezes the best until so many are frozen, as a cache does it: a batch at a time, going on where the last one ended.
+fn freeze_until(order: &mut impl Eviction, frozen: &mut Vec<Slot>, goal: usize) {
+    let (mut cursor, mut before) = (Cursor::START, frozen.len());
+    while frozen.len() < goal {
+        let mut batch = Vec::new();
+        cursor = order.rank(cursor, &mut batch);
+        batch.truncate(goal - frozen.len());
+        order.freeze(&batch);
+        frozen.extend(batch);
+        if cursor == Cursor::END {
+            assert!(
+                frozen.len() > before,
+                "{} of {goal} were frozen and no more are to be had",
+                frozen.len()
+            );
+            (cursor, before) = (Cursor::START, frozen.len());
+        }
+    }
+}
+
+struct FreezesInSteps;
+
+impl Check for FreezesInSteps {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+        let count = 2 * Cursor::BATCH + 100;
+        let mut order = warm(&make, count);
+        let mut frozen = Vec::new();
+        for percent in (2..=100).step_by(14) {
+            freeze_until(&mut order, &mut frozen, count * percent / 100);
+            let in_reach = ranked(&order);
+            assert_eq!(in_reach.len(), count - frozen.len(), "{name} at {percent} %");
+        }
+        let distinct: BTreeSet<Slot> = frozen.iter().copied().collect();
+        assert_eq!((frozen.len(), distinct.len()), (count, count), "{name}: each is frozen once");
+        assert_eq!(order.evict(None), None, "{name}: all are frozen");
+
+        // Replaced, removed, and hit while frozen.
+        order.reserve(count + 2);
+        order.transfer(frozen[0], Slot(count as u32));
+        order.remove(frozen[1]);
+        frozen.iter().for_each(|&slot| order.access(slot));
+        assert_eq!((order.evict(None), ranked(&order)), (None, vec![]), "{name}");
+        // What comes in now can leave.
+        let newcomer = Slot(count as u32 + 1);
+        order.insert(newcomer, &access(u64::from(newcomer.0), 1));
+        assert_eq!(ranked(&order), [newcomer], "{name}");
+        assert_eq!(order.evict(None), Some(newcomer), "{name}");
+
+        order.thaw();
+        assert_eq!(ranked(&order).len(), count - 1, "{name} thawed");
+        let left: BTreeSet<Slot> = drained(order).into_iter().collect();
+        assert!(left.len() == count - 1 && left.contains(&Slot(count as u32)), "{name}");
+    }
+}
+
+#[test]
+fn more_and_more_can_be_frozen_until_nothing_is_left_to_evict_and_all_thaws() {
+    every_policy(&FreezesInSteps);
+}
+
+struct StaysSmall;
+
+impl Check for StaysSmall {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+        let mut order = warm(&make, 100);
+        order.reserve(101);
+        freeze_until(&mut order, &mut Vec::new(), 50);
+        let before = order.memory_bytes();
+        let mut free = 100;
+        for round in 0..10_000u32 {
+            // Values of frozen entries are replaced, and move.
+            let replaced = if free == round % 100 { 100 } else { round % 100 };
+            order.transfer(Slot(replaced), Slot(free));
+            free = replaced;
+        }
+        for round in 0..10_000u32 {
+            // Entries leave, come back, and are frozen again.
+            let slot = Slot(if free == round % 100 { 100 } else { round % 100 });
+            order.remove(slot);
+            order.insert(slot, &access(u64::from(slot.0), 1));
+            order.freeze(&[slot]);
+        }
+        assert!(
+            order.memory_bytes() < before + 8192,
+            "{name}: from {before} to {} bytes",
+            order.memory_bytes()
+        );
+        assert_eq!(order.len(), 100, "{name}");
+    }
+}
+
+#[test]
+fn what_is_replaced_or_removed_while_frozen_leaves_no_memory_behind() {
+    every_policy(&StaysSmall);
+}
+
+#[test]
+fn what_thaws_comes_back_best_first_above_the_rest() {
+    fn check(name: &str, mut order: impl Eviction) {
+        order.reserve(6);
+        (0..6).for_each(|slot| order.insert(Slot(slot), &access(slot.into(), 1)));
+        order.freeze(&[Slot(2), Slot(0)]);
+        order.freeze(&[Slot(5)]);
+        order.thaw();
+        assert_eq!(ranked(&order)[..3], [Slot(2), Slot(0), Slot(5)], "{name}");
+        assert_eq!(drained(order), [1, 3, 4, 5, 0, 2].map(Slot), "{name}");
+    }
+    check("fifo", floe_policy::Fifo::default());
+    check("lru", floe_policy::Lru::default());
+    check("lfu", floe_policy::Lfu::default());
+}
+
+#[test]
+fn a_frozen_part_ordered_by_frequency_is_lifted_above_the_rest_and_keeps_its_order() {
+    let mut order = floe_policy::Lfu::default();
+    order.reserve(4);
+    (0..4).for_each(|slot| order.insert(Slot(slot), &access(slot.into(), 1)));
+    (0..9).for_each(|_| order.access(Slot(0)));
+    (0..5).for_each(|_| order.access(Slot(1)));
+    order.freeze(&[Slot(0), Slot(1)]);
+    (0..20).for_each(|_| order.access(Slot(2)));
+    order.thaw();
+    assert_eq!(ranked(&order), [0, 1, 2, 3].map(Slot));
+    // 2 was hit 20 times, which lifts 1 from 6 to 27 and 0 from 10 to 31: what is hit more often now overtakes.
+    (0..7).for_each(|_| order.access(Slot(2)));
+    assert_eq!(ranked(&order), [0, 2, 1, 3].map(Slot));
+    (0..4).for_each(|_| order.access(Slot(2)));
+    assert_eq!(ranked(&order), [2, 0, 1, 3].map(Slot));
+}
+
+#[test]
+fn what_thaws_has_to_be_hit_again_to_rank_first_where_hits_only_leave_marks() {
+    let mut order = floe_policy::QdClock::default();
+    order.set_capacity(8);
+    order.reserve(8);
+    (0..8).for_each(|slot| order.insert(Slot(slot), &access(slot.into(), 1)));
+    (0..7).for_each(|_| order.access(Slot(2)));
+    order.freeze(&[Slot(2)]);
+    order.thaw();
+    (0..2).for_each(|_| order.access(Slot(5)));
+    assert_eq!(ranked(&order)[..2], [Slot(5), Slot(2)], "hits before the thaw count as one");
+}
+
+#[test]
+fn what_was_hit_ranks_before_what_was_not_where_hits_only_leave_marks() {
+    struct HitsFirst;
+    impl Check for HitsFirst {
+        fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+            if !["clock", "sieve", "s3-fifo", "qdlp", "qd-clock"].contains(&make().about().name) {
+                return;
+            }
+            let mut order = make();
+            order.set_capacity(64);
+            order.reserve(64);
+            (0..64).for_each(|slot| order.insert(Slot(slot), &access(slot.into(), 1)));
+            let hit = [3, 17, 40, 63].map(Slot);
+            hit.iter().for_each(|&slot| order.access(slot));
+            let mut best = ranked(&order)[..4].to_vec();
+            best.sort();
+            assert_eq!(best, hit, "{name}");
+        }
+    }
+    every_policy(&HitsFirst);
+}
+
 #[test]
 fn segments_are_sized_by_weight() {
-    let mut order = floe_policy::Slru::new(&floe_policy::Parameters::defaults(&floe_policy::Slru::ABOUT));
+    let mut order = floe_policy::Slru::default();
     order.reserve(5);
     order.set_capacity(100);
     // Four segments of 25: two entries of weight 20 do not fit into one, five of weight 5 do.
@@ -301,17 +470,13 @@ fn segments_are_sized_by_weight() {
 }
 
 /// A cache that holds keys with weights, as an owner keeps its promises.
-#[derive(Clone)]
 struct MakesRoom<'a> {
     capacity: u64,
     requests: &'a [(u64, u32)],
 }
 
-impl Visitor for MakesRoom<'_> {
-    type Out = ();
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) {
-        let name = P::ABOUT.name;
+impl Check for MakesRoom<'_> {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
         let mut order = make();
         order.set_capacity(self.capacity);
         order.reserve(SLOTS as usize);
@@ -350,5 +515,84 @@ proptest! {
         requests in proptest::collection::vec((0..KEYS, prop_oneof![1..4u32, 1..40u32]), 0..300),
     ) {
         every_policy(&MakesRoom { capacity, requests: &requests });
+    }
+}
+
+/// A full cache of `SLOTS` entries and whom it has evicted.
+struct Filled<P> {
+    order: P,
+    held: Vec<Option<u64>>,
+    victims: Vec<Slot>,
+}
+
+impl<P: Replacement> Filled<P> {
+    fn new(mut order: P) -> Self {
+        order.reserve(SLOTS as usize);
+        Self { order, held: vec![None; SLOTS as usize], victims: Vec::new() }
+    }
+
+    fn request(&mut self, request: u64) {
+        // A few keys are asked for often.
+        let key = mix(request) % KEYS * (mix(request) >> 32) % KEYS;
+        let access = access(key, 1);
+        if let Some(slot) = self.held.iter().position(|&held| held == Some(key)) {
+            return self.order.hit(Slot(slot as u32), &access);
+        }
+        let slot = self.held.iter().position(Option::is_none).unwrap_or_else(|| {
+            let victim = self.order.evict(Some(&access)).expect("a full order has a victim");
+            self.victims.push(victim);
+            victim.index()
+        });
+        self.held[slot] = Some(key);
+        self.order.insert(Slot(slot as u32), &access);
+    }
+
+    fn victims(mut self, requests: impl Iterator<Item = u64>) -> Vec<Slot> {
+        requests.for_each(|request| self.request(request));
+        self.victims
+    }
+}
+
+struct ClonesAreApart;
+
+impl Check for ClonesAreApart {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+        const REQUESTS: u64 = 1000;
+        let alone = Filled::new(make()).victims(0..REQUESTS);
+        assert!(alone.len() > 100, "{name}: few victims prove nothing");
+
+        let template = make();
+        let (mut one, mut other) = (Filled::new(template.clone()), Filled::new(template.clone()));
+        for request in 0..REQUESTS {
+            one.request(request);
+            // The other one lives faster and with other keys.
+            (0..3).for_each(|more| other.request(REQUESTS + request * 3 + more));
+        }
+        assert_eq!(one.victims, alone, "{name}: a clone of its template is disturbed by another one");
+        let alone = Filled::new(template).victims(REQUESTS..4 * REQUESTS);
+        assert_eq!(other.victims, alone, "{name}: a clone of its template is disturbed by another one");
+    }
+}
+
+#[test]
+fn clones_of_an_order_without_room_share_nothing() {
+    every_policy(&ClonesAreApart);
+}
+
+struct Defaults;
+
+impl Visitor for Defaults {
+    type Out = ();
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P) {
+        let victims = |order| Filled::new(order).victims(0..1000);
+        assert_eq!(victims(P::default()), victims(make()), "{}", P::ABOUT.name);
+    }
+}
+
+#[test]
+fn the_default_of_a_policy_has_the_parameters_of_the_registry() {
+    for entry in POLICIES {
+        with(&Choice::of(&entry.about), Defaults);
     }
 }

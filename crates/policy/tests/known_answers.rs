@@ -5,7 +5,7 @@
 mod support;
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Policy, with};
+use floe_policy::{AnyPolicy, Policy, Replacement, with};
 use support::{Cache, Dense};
 
 /// A trace, a size, and what each policy misses there.
@@ -90,7 +90,13 @@ impl Visitor for MissRatio<'_> {
     type Out = f64;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) -> f64 {
-        let mut cache = Cache::new(make(), self.size, self.trace);
+        self.of(make())
+    }
+}
+
+impl MissRatio<'_> {
+    fn of(&self, order: impl Replacement) -> f64 {
+        let mut cache = Cache::new(order, self.size, self.trace);
         let requests = self.trace.keys.iter().zip(self.next_uses);
         let misses = requests.filter(|&(&key, &next_use)| !cache.request(key, next_use)).count();
         misses as f64 / self.trace.keys.len() as f64
@@ -106,7 +112,10 @@ fn compare(answers: &[Answers], agrees: impl Fn(f64, f64) -> bool) {
         for &(_, size, policies) in answers.iter().filter(|answer| answer.0 == trace_name) {
             for &(policy, expected) in policies {
                 let choice: Choice = policy.parse().expect("the policy is registered");
-                let ours = with(&choice, MissRatio { trace: &trace, next_uses: &next_uses, size });
+                let misses = MissRatio { trace: &trace, next_uses: &next_uses, size };
+                let at_run_time = misses.of(AnyPolicy::new(&choice));
+                let ours = with(&choice, misses);
+                assert_eq!(at_run_time, ours, "{policy} chosen at run time");
                 let verdict = if agrees(ours, expected) { "" } else { "  <- differs" };
                 eprintln!("{trace_name} {size:>6} {policy:<12} {ours:.5} (reference {expected:.4}){verdict}");
                 if !verdict.is_empty() {

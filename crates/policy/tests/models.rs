@@ -260,12 +260,16 @@ impl Model for TwoQModel {
     }
 }
 
-/// Algorithm 1 of the S3-FIFO paper; its ghost queue remembers the last `ghosts` departures.
+/// Algorithm 1 of the S3-FIFO paper; its ghost queue remembers the last `ghosts` departures. With `main_first` the main
+/// queue fills up before the small one gets anything, as long as nothing had to leave.
 struct S3FifoModel {
     size: usize,
     small_size: usize,
     ghosts: usize,
     hits_to_stay: u8,
+    hits_max: u8,
+    main_first: bool,
+    filling: bool,
     small: VecDeque<Key>,
     main: VecDeque<Key>,
     hits: HashMap<Key, u8>,
@@ -299,17 +303,22 @@ impl Model for S3FifoModel {
     fn request(&mut self, key: Key, _: u64) -> bool {
         if self.small.contains(&key) || self.main.contains(&key) {
             let hits = self.hits.entry(key).or_default();
-            *hits = (*hits + 1).min(3);
+            *hits = (*hits + 1).min(self.hits_max);
             return true;
         }
         if self.small.len() + self.main.len() == self.size {
             self.evict();
+            self.filling = false;
         }
+        self.filling |= self.small.is_empty() && self.main.is_empty();
         self.hits.insert(key, 0);
         match self.departures.iter().rev().take(self.ghosts).position(|&left| left == key) {
             Some(back) => {
                 let at = self.departures.len() - 1 - back;
                 self.departures[at] = Key::MAX;
+                self.main.push_back(key);
+            }
+            None if self.main_first && self.filling && self.main.len() < self.size - self.small_size => {
                 self.main.push_back(key);
             }
             None => self.small.push_back(key),
@@ -687,14 +696,23 @@ proptest! {
     }
 
     #[test]
-    fn s3_fifo_and_qdlp_are_algorithm_1_of_the_paper(keys in keys(), size in 1..=16usize) {
+    fn s3_fifo_qdlp_and_qd_clock_are_algorithm_1_of_the_paper(keys in keys(), size in 1..=16usize) {
         // With so few ghosts, no bucket of the ghost table overflows.
-        for (name, hits_to_stay) in [("s3-fifo:small=0.5", 2), ("qdlp:small=0.5", 1)] {
+        let names = [
+            ("s3-fifo:small=0.5", 2, 3, false),
+            ("qdlp:small=0.5", 1, 3, false),
+            ("qd-clock:small=0.5:ghosts=0.5", 1, 7, true),
+            ("qd-clock:small=0.5:ghosts=0.5:bits=2", 1, 3, true),
+        ];
+        for (name, hits_to_stay, hits_max, main_first) in names {
             let model = S3FifoModel {
                 size,
                 small_size: size / 2,
                 ghosts: size / 2,
                 hits_to_stay,
+                hits_max,
+                main_first,
+                filling: true,
                 small: VecDeque::new(),
                 main: VecDeque::new(),
                 hits: HashMap::new(),

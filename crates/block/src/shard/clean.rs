@@ -1,6 +1,7 @@
 //! Bringing dirty data to the backing device: a block at a time, in rounds or to make room.
 //!
-//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded number at once.
+//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded number at once. Before
+//! that it sinks what only memory has (`sink`); a round that is to make room there ends after it.
 //! Drains (a client's flush, the end of the program) that arrive during their volume's round wait for the next one, so
 //! any number of them costs at most two rounds, and none waits for another volume's device. While a block is being cleaned it can be read but not written.
 
@@ -29,14 +30,24 @@ struct Round {
     volume: VolumeId,
     /// Blocks have been cleaned since the round was last looked after.
     moved: bool,
-    /// First sectors of the blocks still to be cleaned.
-    left: VecDeque<u64>,
+    stage: Stage,
+    /// Runs still to sink, or the blocks still to be cleaned.
+    left: VecDeque<Sectors>,
     under_way: usize,
     /// The first failure.
     fault: Option<Fault>,
     /// Drains that the round answers, and those for the next.
     serving: Vec<Drain>,
     waiting: Vec<Drain>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Bringing what only memory has to the tiers below; the end of a round that is to do no more.
+    Sinking {
+        last: bool,
+    },
+    Cleaning,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +74,20 @@ impl Rounds {
         }
     }
 
+    /// Held runs that a run of the round was found to consist of are to sink one by one.
+    pub(super) fn take_back(&mut self, volume: VolumeId, runs: impl DoubleEndedIterator<Item = Sectors>) {
+        let round = self.of(volume).expect("what sinks does so in a round");
+        runs.rev().for_each(|run| round.left.push_front(run));
+    }
+
+    /// One of those under way in a volume's round has ended.
+    pub(super) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
+        let round = self.of(volume).expect("a round ends after the last of it");
+        round.under_way -= 1;
+        round.moved = true;
+        round.fault = round.fault.or(fault);
+    }
+
     /// A volume whose round is to be looked after; each is named once.
     pub(super) fn take_moved(&mut self) -> Option<VolumeId> {
         let round = self.0.iter_mut().find(|round| round.moved)?;
@@ -79,7 +104,7 @@ impl<E: Ranked + Default> Shard<E> {
         let drain = Drain { number, lost };
         match self.rounds.of(volume) {
             Some(round) => round.waiting.push(drain),
-            None => self.begin_round(volume, vec![drain]),
+            None => self.begin_round(volume, vec![drain], false),
         }
         self.run_round(volume, orders);
         self.run_ready(orders);
@@ -88,36 +113,63 @@ impl<E: Ranked + Default> Shard<E> {
     /// Brings everything dirty to the backing devices, where that is not going on anyway.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            if self.rounds.of(volume).is_none() && self.directory.dirty_blocks(volume).next().is_some() {
-                self.begin_round(volume, Vec::new());
+            let dirty = self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0;
+            if self.rounds.of(volume).is_none() && dirty {
+                self.begin_round(volume, Vec::new(), false);
                 self.run_round(volume, orders);
             }
         }
         self.run_ready(orders);
     }
 
-    fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>) {
-        let blocks = self.directory.dirty_blocks(volume);
-        let left = blocks.map(|block| self.directory.sectors(block).start).collect();
-        let waiting = Vec::new();
-        self.rounds.0.push(Round { volume, moved: false, left, under_way: 0, fault: None, serving, waiting });
+    /// Makes room in memory, where that is not going on anyway.
+    pub(super) fn sink_all(&mut self, orders: &mut Vec<Order>) {
+        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
+            if self.rounds.of(volume).is_none() && self.held.count(volume) > 0 {
+                self.begin_round(volume, Vec::new(), true);
+                self.run_round(volume, orders);
+            }
+        }
     }
 
-    /// Starts as many blocks of a volume's round as may be under way; ends the round, and begins the next if one is
+    fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>, only_sinks: bool) {
+        let left = self.held.runs_of(volume, self.config.sizes.largest()).collect();
+        self.rounds.0.push(Round {
+            volume,
+            moved: false,
+            stage: Stage::Sinking { last: only_sinks },
+            left,
+            under_way: 0,
+            fault: None,
+            serving,
+            waiting: Vec::new(),
+        });
+    }
+
+    /// Starts as many runs or blocks of a volume's round as may be under way; ends the round, and begins the next if one is
     /// wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
             let at_once = (CLEANED_AT_ONCE / self.rounds.0.len().max(1)).max(1);
             let Some(round) = self.rounds.of(volume) else { return };
             if round.under_way < at_once
-                && let Some(start) = round.left.pop_front()
+                && let Some(run) = round.left.pop_front()
             {
                 round.under_way += 1;
-                self.clean(volume, start, Because::Round, orders);
+                match round.stage {
+                    Stage::Sinking { .. } => self.sink(volume, run, orders),
+                    Stage::Cleaning => self.clean(volume, run.start, Because::Round, orders),
+                }
                 continue;
             }
             if round.under_way > 0 {
                 return;
+            }
+            if round.stage == (Stage::Sinking { last: false }) {
+                round.stage = Stage::Cleaning;
+                let blocks = self.directory.dirty_blocks(volume);
+                round.left = blocks.map(|block| self.directory.sectors(block)).collect();
+                continue;
             }
             let at = self.rounds.0.iter().position(|round| round.volume == volume);
             let ended = self.rounds.0.swap_remove(at.expect("it has just been found"));
@@ -130,7 +182,7 @@ impl<E: Ranked + Default> Shard<E> {
             self.events
                 .extend(served.map(|drain| Event::Drained { drain: drain.number, result: result(drain) }));
             if !ended.waiting.is_empty() {
-                self.begin_round(volume, ended.waiting);
+                self.begin_round(volume, ended.waiting, false);
             }
         }
     }
@@ -160,10 +212,7 @@ impl<E: Ranked + Default> Shard<E> {
                 self.victim_cleaned(task, fault.is_none(), orders);
             }
             Because::Round => {
-                let round = self.rounds.of(volume).expect("a round ends after its last block");
-                round.under_way -= 1;
-                round.moved = true;
-                round.fault = round.fault.or(fault);
+                self.rounds.ended_one(volume, fault);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Which sectors have data that the backing device does not: what a client that asks what is allocated must be told
 //! besides.
 //!
-//! Sectors whose only copy was lost count: they are not holes. No lock is needed. A write's sectors are dirty, or on the
+//! Sectors that only memory has count, and those whose only copy was lost: they are not holes. No lock is needed. A write's sectors are dirty, or on the
 //! backing device, before it is answered; and what is being cleaned is dirty until the backing device has it.
 
 use floe_policy::Ranked;
@@ -34,6 +34,7 @@ impl<E: Ranked + Default> Shard<E> {
             }
             self.spare_survey = survey;
         }
+        orders.extend(self.held.runs(volume, &sectors).into_iter().map(mark));
         let places = Place::new(volume, sectors.start)..Place::new(volume, sectors.end);
         orders.extend(self.lost.range(places).map(|lost| mark(lost.sector()..lost.sector() + 1)));
         self.finish(id, orders);

@@ -54,6 +54,16 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     pub(super) fn start_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let (held, rest) = self.cut_at_held(id);
+            next = rest;
+            if held { self.read_held(id, orders) } else { self.read_below(id, orders) }
+        }
+    }
+
+    /// Reads what is not held in memory.
+    fn read_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.mode() == WriteMode::Pass {
             return match self.destination(id) {
                 Some(_) => self.read_past_cache(id, orders),
@@ -184,7 +194,7 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Whether a read may begin that has its lock, if `taken`, or waits for it. If not, it waits or has already ended.
-    fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
+    pub(super) fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
         if !taken {
             let hit = !std::mem::replace(&mut self.tasks[id as usize].waited, true);
             let holder = self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
@@ -218,7 +228,7 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Where a client wants what a piece reads; a prefetch has nobody who does.
-    fn destination(&self, id: TaskId) -> Option<Data> {
+    pub(super) fn destination(&self, id: TaskId) -> Option<Data> {
         let is_prefetch =
             matches!(&self.tasks[id as usize].work, Work::Piece(piece) if piece.kind == PieceKind::Prefetch);
         (!is_prefetch).then(|| self.request_data(id))
@@ -232,7 +242,7 @@ impl<E: Ranked + Default> Shard<E> {
                 sector: piece.sectors.start,
                 offset: piece.buffer_offset,
             },
-            Work::Clean { .. } => unreachable!("only pieces have a request"),
+            Work::Clean { .. } | Work::Sink => unreachable!("only pieces have a request"),
         }
     }
 
@@ -261,12 +271,17 @@ impl<E: Ranked + Default> Shard<E> {
     pub(super) fn reading_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
         let (fetched, from) = (task.store.clone(), task.data);
-        if task.fault.is_some() || fetched.is_empty() {
+        if task.fault.is_some() {
+            return self.finish(id, orders);
+        }
+        if fetched.is_empty() {
+            self.fill(id, orders);
             return self.finish(id, orders);
         }
         if let (BufferId::Scratch(_), Some(to)) = (from.buffer, self.destination(id)) {
             self.copy(from, to, &common(&task.range, &fetched), orders);
         }
+        self.fill(id, orders);
         if self.is_degraded() {
             return self.finish(id, orders);
         }
@@ -291,7 +306,7 @@ impl<E: Ranked + Default> Shard<E> {
         for id in waiting.drain(..) {
             let is_read = match &self.tasks[id as usize].work {
                 Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
-                Work::Clean { .. } => false,
+                Work::Clean { .. } | Work::Sink => false,
             };
             if is_read && self.has_all(holder, id) {
                 self.serve_from(holder, id, false, orders);
@@ -309,6 +324,7 @@ impl<E: Ranked + Default> Shard<E> {
             && !task.store_dirty
             && task.store.start <= range.start
             && range.end <= task.store.end
+            && !self.held.has_any(task.volume, range) // it may have fetched what is older
             && !self.is_lost(id) // a fetch may have more sectors than its reader wanted, and lost ones among them
     }
 

@@ -8,10 +8,10 @@
 use floe_policy::Ranked;
 
 use super::Shard;
-use super::task::{Because, Part, Step, common};
+use super::task::{Because, Part, Step, Work, common};
 use crate::allocate::largest_fitting;
 use crate::directory::{Block, Room};
-use crate::geometry::{Place, Sectors};
+use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::Order;
 
@@ -75,10 +75,11 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// What a client waits for goes on beyond a block whose room must be waited for, as a task of its own. Its data is in
-    /// the request's buffer, which both may use; a fetch is in a buffer of one task, and nobody waits for it.
+    /// the request's buffer, which both may use; a fetch, or what sinks, is in a buffer of one task, and nobody waits for it.
     fn store_beyond(&mut self, id: TaskId, until: u64, orders: &mut Vec<Order>) {
         let end = self.tasks[id as usize].store.end;
-        if !self.tasks[id as usize].store_dirty || until >= end {
+        let waited_for = matches!(self.tasks[id as usize].work, Work::Piece(_));
+        if !self.tasks[id as usize].store_dirty || until >= end || !waited_for {
             return;
         }
         let rest = self.cut(id, until);
@@ -145,16 +146,18 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// The cache device did not take the data: what is clean is simply not cached, what is dirty goes to the backing
-    /// device instead. Until it is there, older dirty data that it was to replace is lost.
+    /// device instead. Until it is there, older dirty data that it was to replace is lost, unless something newer is held.
     pub(super) fn store_failed(&mut self, id: TaskId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
         self.counters.cache_errors += 1;
         if self.tasks[id as usize].store_dirty {
             let volume = self.tasks[id as usize].volume;
             for dirty in self.directory.dirty_runs(block).map(|dirty| common(&dirty, &run)) {
-                if !dirty.is_empty() {
-                    self.rounds.note_loss(volume);
+                for place in dirty.map(|sector| Place::new(volume, sector)) {
+                    if !self.held.contains(place) {
+                        self.rounds.note_loss(volume);
+                        self.lost.insert(place);
+                    }
                 }
-                self.lost.extend(dirty.map(|sector| Place::new(volume, sector)));
             }
             let from = self.tasks[id as usize].data.span(&run);
             self.order_backing_write(id, Part::Around, &run, from, false, orders);
@@ -170,10 +173,16 @@ impl<E: Ranked + Default> Shard<E> {
             && self.lost.range(Place::new(volume, start)..Place::new(volume, end)).next().is_some()
     }
 
-    /// A run has new content: nothing of it is lost any more.
-    pub(super) fn found(&mut self, id: TaskId, run: &Sectors) {
+    /// A run has new content: nothing of it is lost any more, or held in memory.
+    pub(super) fn found(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
+        let volume = self.tasks[id as usize].volume;
+        self.let_go(volume, run, orders);
+        self.found_in_memory(volume, run);
+    }
+
+    /// Memory has new content of a run: nothing of it is lost any more.
+    pub(super) fn found_in_memory(&mut self, volume: VolumeId, run: &Sectors) {
         if !self.lost.is_empty() {
-            let volume = self.tasks[id as usize].volume;
             let places = Place::new(volume, run.start)..Place::new(volume, run.end);
             while let Some(&place) = self.lost.range(places.clone()).next() {
                 self.lost.remove(&place);

@@ -27,6 +27,8 @@ pub(super) enum Work {
         block_start: u64,
         because: Because,
     },
+    /// Bring held sectors to the tiers below memory.
+    Sink,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

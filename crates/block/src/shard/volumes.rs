@@ -28,7 +28,8 @@ impl<E: Ranked + Default> Shard<E> {
     pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
         let blocks = self.directory.dirty_blocks(id);
         let runs = blocks.flat_map(|block| self.directory.dirty_runs(block));
-        runs.map(|run| run.end - run.start).sum::<u64>() * SECTOR_BYTES
+        let dirty = runs.map(|run| run.end - run.start).sum::<u64>();
+        (dirty + self.held.count(id)) * SECTOR_BYTES // what is both is counted twice
     }
 
     /// Forgets a volume that nothing is under way for, with all its data.
@@ -39,6 +40,7 @@ impl<E: Ranked + Default> Shard<E> {
                 self.directory.empty(group);
             }
         }
+        self.held.remove_volume(id);
         let places = Place::all_of(id);
         self.lost.retain(|place| !places.contains(place));
     }

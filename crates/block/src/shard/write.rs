@@ -24,7 +24,7 @@ impl<E: Ranked + Default> Shard<E> {
     fn piece(&self, id: TaskId) -> &Piece {
         match &self.tasks[id as usize].work {
             Work::Piece(piece) => piece,
-            Work::Clean { .. } => unreachable!("cleaning has its own steps"),
+            Work::Clean { .. } | Work::Sink => unreachable!("a client asked for nothing of it"),
         }
     }
 
@@ -94,6 +94,9 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     fn read_edge(&mut self, id: TaskId, sector: u64, orders: &mut Vec<Order>) {
+        if self.recall_edge(id, sector, orders) {
+            return;
+        }
         let run = sector..sector + 1;
         let to = self.tasks[id as usize].data.span(&run);
         let block = self.directory.find(self.tasks[id as usize].volume, sector);
@@ -133,8 +136,18 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Whole sectors are ready to be written.
     fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
         let (durable, ..) = self.write_kind(id);
+        if durable || !self.hold(id, orders) {
+            self.write_below(id, durable, orders);
+        }
+    }
+
+    /// Whole sectors go to the tiers below memory.
+    pub(super) fn write_below(&mut self, id: TaskId, durable: bool, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        if !matches!(self.tasks[id as usize].work, Work::Sink) {
+            self.forget(id, orders); // what sinks does not change
+        }
         if self.mode() == WriteMode::Back && !durable {
             return self.begin_store(id, range, true, orders);
         }
@@ -149,6 +162,7 @@ impl<E: Ranked + Default> Shard<E> {
             return;
         }
         self.tasks[id as usize].step = Step::Backing;
+        self.forget(id, orders);
         let device = DeviceId::Backing(self.tasks[id as usize].volume);
         let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
         let kind = self.piece(id).kind;
@@ -164,13 +178,17 @@ impl<E: Ranked + Default> Shard<E> {
         let task = &self.tasks[id as usize];
         let range = task.range.clone();
         let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
-        let is_write = matches!(self.piece(id).kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. });
+        let kind = match &task.work {
+            Work::Piece(piece) => Some(piece.kind),
+            _ => None, // what sinks is a write
+        };
+        let is_write = matches!(kind, None | Some(PieceKind::Write { .. } | PieceKind::ZeroPart { .. }));
         if !failed && is_write && matches!(self.mode(), WriteMode::Through | WriteMode::Back) {
             self.answer(id);
             self.begin_store(id, range, false, orders);
             return self.serve_waiting(id, orders);
         }
-        let nothing_changed = refused && matches!(self.piece(id).kind, PieceKind::Zero { fast: true, .. });
+        let nothing_changed = refused && matches!(kind, Some(PieceKind::Zero { fast: true, .. }));
         if !nothing_changed {
             self.drop_copies(id, failed);
         }

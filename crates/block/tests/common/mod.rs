@@ -2,12 +2,12 @@
 
 #![allow(dead_code, unreachable_pub)] // shared by test files, none of which uses all of it
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, Message, OpId, Order, PartId, Request,
-    RequestId, Span, VolumeId, WriteMode,
+    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, Memory, Message, OpId, Order, Paging,
+    PartId, Request, RequestId, Span, VolumeId, WriteMode,
 };
 use floe_policy::{Lru, Ranked};
 
@@ -68,6 +68,9 @@ pub struct Bench<E = Lru> {
     pub under_way: Vec<UnderWay>,
     pub devices: HashMap<DeviceId, Medium>,
     pub buffers: HashMap<BufferId, Vec<u8>>,
+    /// The tier in memory, which may lose any page at any time, and what is held there, which may not.
+    pub copies: BTreeMap<(VolumeId, u64), Vec<u8>>,
+    pub held: BTreeMap<(VolumeId, u64), Vec<u8>>,
     pub answers: Vec<Answered>,
     /// Names of requests whose buffers have been released, to be used again.
     pub released: Vec<RequestId>,
@@ -82,7 +85,7 @@ pub struct Bench<E = Lru> {
 
 pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
     let sizes: BlockSizes = sizes.parse().unwrap();
-    Config { sizes, cache_bytes, mode, shards: Some(1) }
+    Config { sizes, cache_bytes, mode, shards: Some(1), memory: Memory::None }
 }
 
 pub fn read(offset: u64, len: u64) -> Request {
@@ -132,6 +135,8 @@ impl<E: Ranked + Default> Bench<E> {
             under_way: Vec::new(),
             devices,
             buffers: HashMap::new(),
+            copies: BTreeMap::new(),
+            held: BTreeMap::new(),
             answers: Vec::new(),
             released: Vec::new(),
             names: 0,
@@ -177,10 +182,62 @@ impl<E: Ranked + Default> Bench<E> {
         if let Kind::Write { .. } = request.kind {
             buffer[(request.offset % SECTOR) as usize..][..request.len as usize].fill(stamp);
         }
-        self.buffers.insert(BufferId::Request(id), buffer);
         self.tick();
+        if let Some(bytes) = self.found_in_memory(&request, id.part()) {
+            self.answers.push(Answered { id, result: Ok(()), bytes });
+            self.released.push(id);
+            return id;
+        }
+        self.buffers.insert(BufferId::Request(id), buffer);
         self.in_part(id.part().0 as usize, |cache, orders| cache.submit(id, request, orders));
         id
+    }
+
+    /// What a read finds in memory, if it finds all it wants.
+    fn found_in_memory(&self, request: &Request, part: PartId) -> Option<Vec<u8>> {
+        let cache = if part.0 == 0 { &self.cache } else { &self.others[part.0 as usize - 1] };
+        let end = request.offset.checked_add(request.len)?;
+        if request.kind != Kind::Read || request.len == 0 || cache.volume_bytes(request.volume)? < end {
+            return None;
+        }
+        let sectors = request.offset / SECTOR..end.div_ceil(SECTOR);
+        let pages = sectors.map(|sector| self.copies.get(&(request.volume, sector)));
+        pages.collect::<Option<Vec<_>>>().map(|pages| pages.into_iter().flatten().copied().collect())
+    }
+
+    /// A volume has gone, and what memory has of it.
+    pub fn forget_volume(&mut self, id: VolumeId) {
+        self.copies.retain(|(volume, _), _| *volume != id);
+        self.held.retain(|(volume, _), _| *volume != id);
+    }
+
+    fn page(&mut self, volume: VolumeId, sectors: Range<u64>, deed: Paging) {
+        match deed {
+            Paging::Fill { from } => self.put_pages(volume, sectors, &from, false),
+            Paging::Hold { from } => self.put_pages(volume, sectors, &from, true),
+            Paging::Forget => sectors.for_each(|sector| drop(self.copies.remove(&(volume, sector)))),
+            Paging::Recall { to } => {
+                let pages: Vec<u8> =
+                    sectors.flat_map(|sector| self.held[&(volume, sector)].clone()).collect();
+                self.bytes_mut(&to).copy_from_slice(&pages);
+            }
+            Paging::LetGo => {
+                for sector in sectors {
+                    assert!(self.held.remove(&(volume, sector)).is_some(), "{sector} was not held");
+                }
+            }
+        }
+    }
+
+    fn put_pages(&mut self, volume: VolumeId, sectors: Range<u64>, from: &Span, held: bool) {
+        assert_eq!(from.len, (sectors.end - sectors.start) * SECTOR);
+        let bytes = self.bytes(from).to_vec();
+        for (sector, page) in sectors.zip(bytes.chunks(SECTOR as usize)) {
+            self.copies.insert((volume, sector), page.to_vec());
+            if held {
+                self.held.insert((volume, sector), page.to_vec());
+            }
+        }
     }
 
     /// Begins to clean.
@@ -259,6 +316,7 @@ impl<E: Ranked + Default> Bench<E> {
                 }
                 Order::Clear { span } => self.bytes_mut(&span).fill(0),
                 Order::Mark { span } => self.bytes_mut(&span).fill(1),
+                Order::Memory { volume, sectors, deed } => self.page(volume, sectors, deed),
                 Order::Send { to, message } => {
                     let pair = (PartId(part as u8), to);
                     match self.said.iter_mut().find(|(between, _)| *between == pair) {

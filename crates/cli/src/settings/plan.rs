@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use floe_block::{BlockSizes, SECTOR_BYTES, WriteMode, format_size};
+use floe_block::{BlockSizes, Freezing, MemoryTier, MemoryWrite, SECTOR_BYTES, WriteMode, format_size};
 use floe_device::Spec;
 use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::limits::MOST_CONNECTIONS;
@@ -38,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) cache_bytes: u64,
     pub(crate) mode: WriteMode,
     pub(crate) sizes: BlockSizes,
+    /// Takes memory once it is used.
+    pub(crate) memory: Option<MemoryPlan>,
     pub(crate) threads: usize,
     /// At least as many as threads; `None` leaves the number to the cache.
     pub(crate) shards: Option<u64>,
@@ -57,6 +59,34 @@ pub(crate) struct VolumePlan {
     pub(crate) description: String,
     pub(crate) backing: Spec,
     pub(crate) read_only: bool,
+}
+
+/// The tier in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct MemoryPlan {
+    bytes: u64,
+    freeze: Freeze,
+    pub(crate) tier: MemoryTier,
+}
+
+/// Whether the hottest pages are frozen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Freeze {
+    #[default]
+    Off,
+    Adaptive,
+}
+
+impl FromStr for Freeze {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "off" => Ok(Self::Off),
+            "adaptive" => Ok(Self::Adaptive),
+            _ => Err(format!("there is no way `{name}` to freeze; there are adaptive and off")),
+        }
+    }
 }
 
 /// How connections are encrypted.
@@ -101,6 +131,12 @@ impl Settings {
         let sizes: BlockSizes = parsed("block-sizes", self.block_sizes.as_deref())?.unwrap_or_default();
         let threads = threads(self.threads, self.shards, cache_bytes, &sizes)?;
         let mode = parsed("write", self.write.as_deref())?.unwrap_or_default();
+        let memory = memory(
+            parsed("memory", self.memory.as_deref())?,
+            parsed("memory-write", self.memory_write.as_deref())?,
+            parsed("memory-freeze", self.memory_freeze.as_deref())?,
+        )?;
+        let keeps_writes = keeps_writes(mode, memory.as_ref());
         let listen = if self.listen.is_empty() { vec![LISTEN.to_owned()] } else { self.listen };
         let listen = listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
         Ok(Plan {
@@ -109,6 +145,7 @@ impl Settings {
             cache_bytes,
             mode,
             sizes,
+            memory,
             threads,
             shards: self.shards,
             listen,
@@ -119,7 +156,7 @@ impl Settings {
                 self.tls_verify_peer,
             )?,
             admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
-            flush_interval: flush_interval(self.flush_interval.as_deref(), mode)?,
+            flush_interval: flush_interval(self.flush_interval.as_deref(), keeps_writes, mode)?,
             insecure: self.insecure,
         })
     }
@@ -164,6 +201,12 @@ impl Plan {
             cache_size: Some(format_size(self.cache_bytes)),
             write: Some(self.mode.to_string()),
             block_sizes: Some(self.sizes.to_string()),
+            memory: self.memory.as_ref().map(|memory| format_size(memory.bytes)),
+            memory_write: self.memory.as_ref().map(|memory| memory.tier.write().to_string()),
+            memory_freeze: self.memory.as_ref().map(|memory| match memory.freeze {
+                Freeze::Off => "off".to_owned(),
+                Freeze::Adaptive => "adaptive".to_owned(),
+            }),
             threads: Some(self.threads as u64),
             shards: self.shards,
             listen: self.listen.iter().map(Uri::to_string).collect(),
@@ -172,7 +215,7 @@ impl Plan {
             tls_certificates: self.tls.as_ref().map(|tls| tls.certificates.clone()),
             tls_verify_peer: self.tls.as_ref().is_some_and(|tls| tls.verify_peer),
             admin: Some(self.admin.clone()),
-            flush_interval: (self.mode == WriteMode::Back).then_some(interval),
+            flush_interval: keeps_writes(self.mode, self.memory.as_ref()).then_some(interval),
             insecure: self.insecure,
             volume: self.volumes.iter().map(volume).collect(),
         }
@@ -185,6 +228,7 @@ impl Plan {
             cache = %self.cache,
             cache_bytes = self.cache_bytes,
             write = %self.mode,
+            memory_bytes = self.memory.as_ref().map_or(0, |memory| memory.bytes),
             threads = self.threads,
             max_connections = self.max_connections,
             tls = self.tls.is_some(),
@@ -273,17 +317,53 @@ fn tls(mode: TlsMode, certificates: Option<PathBuf>, verify_peer: bool) -> Resul
     }
 }
 
-fn flush_interval(text: Option<&str>, mode: WriteMode) -> Result<Duration, Wrong> {
+/// Whether writes may be answered before the backing device has them.
+fn keeps_writes(mode: WriteMode, memory: Option<&MemoryPlan>) -> bool {
+    mode == WriteMode::Back || memory.is_some_and(|memory| memory.tier.write() == MemoryWrite::Back)
+}
+
+/// The tier in memory, if one is asked for.
+fn memory(
+    size: Option<Bytes>,
+    write: Option<MemoryWrite>,
+    freeze: Option<Freeze>,
+) -> Result<Option<MemoryPlan>, Wrong> {
+    let Some(Bytes(bytes)) = size else {
+        let given = [("memory-write", write.is_some()), ("memory-freeze", freeze.is_some())];
+        return match given.into_iter().find(|(_, given)| *given) {
+            None => Ok(None),
+            Some((setting, _)) => {
+                Err(wrong(None, setting, format!("{setting} is for a tier in memory; give memory, too")))
+            }
+        };
+    };
+    let system = rustix::system::sysinfo();
+    let there = u128::from(system.totalram) * u128::from(system.mem_unit);
+    if u128::from(bytes) > there {
+        let there = format_size((there as u64) >> 20 << 20);
+        let problem = format!("memory: {} is more than this machine has ({there})", format_size(bytes));
+        return Err(wrong(None, "memory", problem));
+    }
+    let freeze = freeze.unwrap_or_default();
+    let freezing = (freeze == Freeze::Adaptive).then(Freezing::adaptive);
+    let tier = named("memory", MemoryTier::new(bytes, write.unwrap_or_default(), freezing))?;
+    Ok(Some(MemoryPlan { bytes, freeze, tier }))
+}
+
+fn flush_interval(text: Option<&str>, keeps_writes: bool, mode: WriteMode) -> Result<Duration, Wrong> {
     let Some(text) = text else { return Ok(Duration::from_secs(5)) };
     let refuse = |problem: String| Err(wrong(None, "flush-interval", problem));
     match humantime::parse_duration(text) {
         Err(_) => refuse(format!("flush-interval: `{text}` is not a duration; write 500ms, 5s or 1min")),
-        Ok(_) if mode != WriteMode::Back => {
-            refuse(format!("flush-interval is for write = back only; here write is {mode}"))
+        Ok(_) if !keeps_writes => {
+            let problem = format!(
+                "flush-interval is for write = back or memory-write = back only; here write is {mode}"
+            );
+            refuse(problem)
         }
-        Ok(interval) if interval.is_zero() => {
-            refuse("flush-interval: 0s is too short; write = through keeps nothing in the cache only".into())
-        }
+        Ok(interval) if interval.is_zero() => refuse(
+            "flush-interval: 0s is too short; without write = back nothing is kept in the cache only".into(),
+        ),
         Ok(interval) => Ok(interval),
     }
 }

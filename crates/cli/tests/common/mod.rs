@@ -11,8 +11,8 @@ use floe_export::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Every write mode, on one thread and on two.
-pub(crate) const SETUPS: [(&str, &str); 8] = [
+/// Every write mode, on one thread and on two; and with a tier in memory besides.
+pub(crate) const SETUPS: [(&str, &str); 12] = [
     ("through", "1"),
     ("through", "2"),
     ("around", "1"),
@@ -21,6 +21,10 @@ pub(crate) const SETUPS: [(&str, &str); 8] = [
     ("back", "2"),
     ("pass", "1"),
     ("pass", "2"),
+    ("through", "2 --memory 2MiB"),
+    ("pass", "1 --memory 2MiB --memory-write back"),
+    ("around", "2 --memory 4MiB --memory-write back"),
+    ("back", "2 --memory 4MiB --memory-write back"),
 ];
 
 /// How long anything may take before a test gives it up as hung.
@@ -142,9 +146,10 @@ impl Volume {
         self
     }
 
-    /// The same on so many threads.
+    /// The same on so many threads, perhaps with settings after that.
     pub(crate) fn on(self, threads: &str) -> Self {
-        self.with(&["--threads", threads])
+        let settings: Vec<&str> = ["--threads"].into_iter().chain(threads.split(' ')).collect();
+        self.with(&settings)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

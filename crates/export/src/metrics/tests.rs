@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::SystemTime;
 
-use floe_block::{Requests, Stats, VolumeId, WriteMode};
+use floe_block::{FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
-use crate::status::{Facts, Snapshot};
+use crate::status::{Facts, MemoryFacts, Snapshot};
 
 /// A page read as strictly as Prometheus does: families with help and type first, each name once, no sample twice.
 struct Read {
@@ -86,6 +86,11 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         started: SystemTime::now(),
         uptime: Duration::from_secs(1),
         cache_size_bytes: 1 << 30,
+        memory: Some(MemoryFacts {
+            write: MemoryWrite::Back,
+            usage: MemoryUse { size_bytes: 1 << 20, page_bytes: 4096, ..MemoryUse::default() },
+            freezing: Some(FreezeStats::default()),
+        }),
     };
     Report::new(facts, threads)
 }
@@ -97,6 +102,9 @@ fn what_was_counted_is_found_under_its_labels() {
             requests: Requests { reads: 3, read_hits: 2, ..Requests::default() },
             blocks: vec![(4096, 7)],
             dirty_bytes: 8192,
+            held_bytes: 4096,
+            memory_hits: 2,
+            memory_hit_bytes: 1024,
             degraded_shards: 1,
             ..Stats::default()
         },
@@ -116,6 +124,12 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_cache_requests_total", r#"operation="read",result="miss""#), 2.0);
     assert_eq!(read.value("floe_cache_blocks", r#"block_bytes="4096""#), 14.0);
     assert_eq!(read.value("floe_cache_dirty_bytes", ""), 16384.0);
+    assert_eq!(read.value("floe_memory_dirty_bytes", ""), 8192.0);
+    assert_eq!(read.value("floe_memory_read_hits_total", ""), 4.0);
+    assert_eq!(read.value("floe_memory_read_bytes_total", ""), 2048.0);
+    assert_eq!(read.value("floe_memory_page_bytes", ""), 4096.0);
+    assert_eq!(read.value("floe_memory_freezing_phase_info", r#"phase="warming-up""#), 1.0);
+    assert_eq!(read.value("floe_memory_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_degraded", ""), 1.0);
     assert_eq!(read.value("floe_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_thread_requests_total", r#"thread="1""#), 2.0);

@@ -121,7 +121,7 @@ impl Bound {
             begun: Instant::now(),
             started: SystemTime::now(),
             last_flush: Ok(()),
-            left_dirty: 0,
+            left_dirty: (0, 0),
             died: None,
             config,
         };

@@ -24,11 +24,34 @@ use crate::status::Operation;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Reads that are looked for in memory together: enough for the processor, and few enough that none waits for long.
+const LOOKED_FOR_AT_ONCE: usize = 16;
+
 /// Who asked for a request of the cache.
 #[derive(Debug)]
 pub(super) enum Origin {
     Session { index: u32, request: NbdRequest, payload: Option<Slice>, begun: Instant },
     FrontDesk { errand: u32 },
+}
+
+/// Reads of one client that memory may have. They came in one go, and are looked for together.
+#[derive(Debug, Default)]
+pub(super) struct LookedFor {
+    requests: Vec<NbdRequest>,
+    reads: Vec<(Request, Buffer)>,
+    /// As many while they are looked for; empty otherwise.
+    hits: Vec<bool>,
+}
+
+impl LookedFor {
+    fn push(&mut self, request: NbdRequest, wanted: Request, buffer: Buffer) {
+        self.requests.push(request);
+        self.reads.push((wanted, buffer));
+    }
+
+    fn is_full(&self) -> bool {
+        self.reads.len() >= LOOKED_FOR_AT_ONCE
+    }
 }
 
 impl Worker {
@@ -98,7 +121,12 @@ impl Worker {
     fn pump(&mut self, index: u32) {
         let now = Instant::now();
         loop {
-            match self.sessions[index].next(now) {
+            let want = self.sessions[index].next(now);
+            let goes_on = matches!(&want, Ok(Some(Want::Serve(request))) if request.command == Command::Read);
+            if !goes_on || self.looked_for.is_full() {
+                self.look_in_memory(index, now);
+            }
+            match want {
                 Ok(Some(Want::Serve(request))) => self.serve(index, request, now),
                 Ok(Some(Want::ServeWrite(request, buffer))) => {
                     let kind = Kind::Write { durable: request.fua() };
@@ -164,6 +192,9 @@ impl Worker {
                 self.sessions[index].begin_payload(request, buffer, payload);
             }
             (Command::Read, Some(buffer)) => {
+                if self.driver.has_memory() {
+                    return self.looked_for.push(request, wanted, buffer);
+                }
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.submit(index, request, kind, Some(buffer), Some(payload), now);
             }
@@ -173,6 +204,28 @@ impl Worker {
             }
             (_, None) => self.submit(index, request, kind, None, None, now),
         }
+    }
+
+    /// Answers what a client wants to read and memory has, on this thread and in this turn; the rest goes on to the cache.
+    fn look_in_memory(&mut self, index: u32, now: Instant) {
+        if self.looked_for.reads.is_empty() {
+            return;
+        }
+        let mut looked_for = std::mem::take(&mut self.looked_for);
+        let LookedFor { requests, reads, hits } = &mut looked_for;
+        hits.resize(reads.len(), false);
+        self.driver.read_memory(reads, hits);
+        for ((request, (wanted, buffer)), hit) in requests.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
+        {
+            let payload = <Driver>::payload(&wanted, &buffer);
+            if hit {
+                self.note(index, &request, now.elapsed(), true);
+                self.sessions[index].reply(&request, Ok(Some(payload)));
+            } else {
+                self.submit(index, request, Kind::Read, Some(buffer), Some(payload), now);
+            }
+        }
+        self.looked_for = looked_for;
     }
 
     fn cache_request(&self, index: u32, request: &NbdRequest, kind: Kind) -> Request {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use floe_block::MemoryTier;
 use floe_device::{OpenError, RingError};
 
 use crate::limits::Limits;
@@ -27,6 +28,9 @@ pub struct ServerConfig {
     pub flush_interval: Duration,
     /// Bytes the cache may hold, for the status.
     pub cache_bytes: u64,
+    /// The tier in memory above the cache, if there is one. The cache was made for it: see
+    /// [`MemoryTier::config`].
+    pub memory: Option<MemoryTier>,
 }
 
 /// Why a server could not begin, go on, or end well.
@@ -74,18 +78,24 @@ pub enum ServeError {
     #[error("thread {0} has panicked; what it served is lost to clients until the server is started again")]
     Panicked(usize),
     /// Dirty data is left at the end.
-    #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes))]
+    #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
     LastFlush {
         /// Why.
         problem: String,
-        /// What is left.
+        /// What is left in the cache.
         dirty_bytes: u64,
+        /// What only memory had.
+        held_bytes: u64,
     },
 }
 
 /// What a failed last flush means for the user's data.
-fn left_behind(dirty_bytes: u64) -> String {
-    if dirty_bytes == 0 {
+fn left_behind(dirty_bytes: u64, held_bytes: u64) -> String {
+    if held_bytes > 0 {
+        let cache = if dirty_bytes > 0 { format!(", {dirty_bytes} are") } else { String::new() };
+        let place = if dirty_bytes > 0 { " on the cache device only" } else { "" };
+        format!("{held_bytes} bytes were in memory only and are lost{cache}{place}")
+    } else if dirty_bytes == 0 {
         "the backing device has everything, but may lose what was written lately if power fails".to_owned()
     } else {
         format!("{dirty_bytes} bytes are on the cache device only")
@@ -98,9 +108,13 @@ mod tests {
 
     #[test]
     fn a_failed_last_flush_says_what_is_at_stake() {
-        let line = |dirty_bytes| {
-            ServeError::LastFlush { problem: "input/output error".into(), dirty_bytes }.to_string()
+        let line_with = |dirty_bytes, held_bytes| {
+            ServeError::LastFlush { problem: "input/output error".into(), dirty_bytes, held_bytes }
+                .to_string()
         };
+        let line = |dirty_bytes| line_with(dirty_bytes, 0);
+        assert!(line_with(0, 8192).ends_with("8192 bytes were in memory only and are lost"));
+        assert!(line_with(4096, 8192).ends_with("are lost, 4096 are on the cache device only"));
         assert!(line(4096).ends_with("4096 bytes are on the cache device only"), "{}", line(4096));
         assert!(line(0).contains("the backing device has everything"), "{}", line(0));
     }

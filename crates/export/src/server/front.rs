@@ -28,7 +28,7 @@ use super::slots::Slots;
 use super::token::FrontToken;
 use crate::listener::Listener;
 use crate::notify;
-use crate::status::{Facts, Report, Snapshot, Tally};
+use crate::status::{Facts, MemoryFacts, Report, Snapshot, Tally};
 use crate::uri::Uri;
 
 /// How long to wait before accepting again after the system refused (out of descriptors, say).
@@ -82,7 +82,8 @@ pub(super) struct Front {
     pub(super) started: SystemTime,
     /// How the last flush ended, and what it left dirty.
     pub(super) last_flush: Result<(), Problem>,
-    pub(super) left_dirty: u64,
+    /// What the last flush left in the cache, and in memory only.
+    pub(super) left_dirty: (u64, u64),
     pub(super) died: Option<ServeError>,
 }
 
@@ -123,8 +124,13 @@ impl Front {
             }
         }
         self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Stop));
-        let dirty_bytes = self.left_dirty;
-        self.last_flush.map_err(|problem| ServeError::LastFlush { problem: problem.to_string(), dirty_bytes })
+        let (dirty_bytes, held_bytes) = self.left_dirty;
+        let left = |problem: Problem| ServeError::LastFlush {
+            problem: problem.to_string(),
+            dirty_bytes,
+            held_bytes,
+        };
+        self.last_flush.map_err(left)
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
@@ -299,8 +305,8 @@ impl Front {
             Then::Metrics { admin } => self.tell_metrics(admin, errand.into_snapshots()),
             Then::Volumes { admin } => self.tell_volumes(admin, errand.into_snapshots()),
             Then::SayDirty => {
-                let dirty_bytes = dirty_bytes(&errand.into_snapshots());
-                tracing::warn!(dirty_bytes, "still flushing; kill -9 would lose what is dirty");
+                let (dirty_bytes, held_bytes) = dirty_bytes(&errand.into_snapshots());
+                tracing::warn!(dirty_bytes, held_bytes, "still flushing; kill -9 would lose what is dirty");
             }
             Then::Flushed { admin } => self.tell_flushed(admin, problem),
             Then::Opened { admin, volume } => self.volume_opened(admin, volume, problem),
@@ -315,7 +321,8 @@ impl Front {
             Then::Resized { admin, id, bytes } => self.volume_resized(admin, id, bytes, problem),
             Then::Restored { admin } => self.cache_restored(admin),
             Then::FirstLook => {
-                tracing::info!(dirty_bytes = dirty_bytes(&errand.into_snapshots()), "ending");
+                let (dirty_bytes, held_bytes) = dirty_bytes(&errand.into_snapshots());
+                tracing::info!(dirty_bytes, held_bytes, "ending");
                 self.ask_all(Deed::End, Then::Quiet);
             }
             Then::Quiet => self.flush(self.offer.ids(), Then::LastFlush),
@@ -325,7 +332,8 @@ impl Front {
             }
             Then::LastLook => {
                 self.left_dirty = dirty_bytes(&errand.into_snapshots());
-                tracing::info!(dirty_bytes = self.left_dirty, "ended");
+                let (dirty_bytes, held_bytes) = self.left_dirty;
+                tracing::info!(dirty_bytes, held_bytes, "ended");
                 self.phase = Phase::Telling;
                 self.tell_stopped();
             }
@@ -340,6 +348,11 @@ impl Front {
             started: self.started,
             uptime: self.begun.elapsed(),
             cache_size_bytes: self.config.cache_bytes,
+            memory: self.config.memory.as_ref().map(|tier| MemoryFacts {
+                write: tier.write(),
+                usage: tier.usage(),
+                freezing: tier.freezing(),
+            }),
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.tally += &self.tally;
@@ -347,6 +360,8 @@ impl Front {
     }
 }
 
-fn dirty_bytes(snapshots: &[Snapshot]) -> u64 {
-    snapshots.iter().map(|snapshot| snapshot.stats.dirty_bytes).sum()
+/// What only the cache has, and what only memory has.
+fn dirty_bytes(snapshots: &[Snapshot]) -> (u64, u64) {
+    let stats = || snapshots.iter().map(|snapshot| &snapshot.stats);
+    (stats().map(|stats| stats.dirty_bytes).sum(), stats().map(|stats| stats.held_bytes).sum())
 }

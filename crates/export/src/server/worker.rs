@@ -16,7 +16,7 @@ use std::time::Instant;
 use floe_block::{BlockCache, Driver, Exchange, Kind, Request, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 
-use super::clients::Origin;
+use super::clients::{LookedFor, Origin};
 use super::config::{ServeError, ServerConfig};
 use super::letter::{Deed, Instruction, News, Outcome, Problem};
 use super::mailbox::Mailbox;
@@ -81,6 +81,8 @@ pub(super) struct Worker {
     pub(super) sessions: Slots<Session>,
     /// Who asked for each request under way, by its number.
     pub(super) origins: Vec<Option<Origin>>,
+    /// Empty between clients.
+    pub(super) looked_for: LookedFor,
     /// Sessions that may have something to do.
     pub(super) touched: Vec<u32>,
     /// When to look for clients that are late, if any can be.
@@ -118,7 +120,8 @@ impl Worker {
         }
         let bell = exchange.bell().descriptor().map_err(ServeError::Wake)?;
         let cache_device = cache_source.open(&ring, &pool)?;
-        let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange));
+        let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange))
+            .with_memory(config.memory.clone());
         for volume in &volumes {
             driver.add_volume(&volume.name, volume.backing.open(&ring, &pool)?);
         }
@@ -133,6 +136,7 @@ impl Worker {
             exports,
             sessions: Slots::default(),
             origins: Vec::new(),
+            looked_for: LookedFor::default(),
             touched: Vec::new(),
             watch_at: None,
             tally: Tally::default(),

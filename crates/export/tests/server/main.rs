@@ -4,6 +4,7 @@ mod degraded;
 mod ending;
 mod kinds;
 mod lives;
+mod memory;
 mod mood;
 mod rig;
 mod volumes;
@@ -22,7 +23,9 @@ use floe_export::nbd::error::ErrorCode;
 use floe_export::nbd::wire::command;
 use floe_export::server::ServeError;
 use floe_export::status::Status;
-use rig::{Gate, PATIENCE, Random, Rig, VOLUME, drained, header, patiently, pattern, simple_reply};
+use rig::{
+    Gate, MEMORIES, PATIENCE, Random, Rig, Setup, VOLUME, drained, header, patiently, pattern, simple_reply,
+};
 
 const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
 
@@ -64,8 +67,8 @@ fn churn(client: &mut Client, base: usize, bytes: &mut [u8], seed: u64) {
 #[test]
 fn many_requests_in_flight_on_several_connections_find_what_was_written() {
     const SHARE: usize = 3_000_001; // neighbours share sectors
-    for mode in MODES {
-        let rig = Rig::start(mode);
+    for (mode, memory) in MODES.into_iter().flat_map(|mode| MEMORIES.map(|memory| (mode, memory))) {
+        let rig = Setup::new(mode).memory(memory).start().unwrap();
         let mut volume = vec![0; VOLUME];
         std::thread::scope(|scope| {
             for (number, bytes) in volume.chunks_mut(SHARE).take(4).enumerate() {
@@ -73,7 +76,7 @@ fn many_requests_in_flight_on_several_connections_find_what_was_written() {
                 scope.spawn(move || churn(&mut client, number * SHARE, bytes, 7 + number as u64));
             }
         });
-        assert!(rig.end() == volume, "{mode}: the backing device holds something else");
+        assert!(rig.end() == volume, "{mode}, memory {memory:?}: the backing device holds something else");
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use floe_block::{BlockCache, Config, WriteMode};
+use floe_block::{BlockCache, Config, Freezing, Memory, MemoryTier, MemoryWrite, WriteMode};
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_export::admin::client as admin;
 use floe_export::nbd::client::{Client, ClientError, Options};
@@ -19,6 +19,13 @@ use floe_export::uri::{Address, Uri};
 /// Size of the volume.
 pub(crate) const VOLUME: usize = 64 << 20;
 const CACHE: u64 = 4 << 20;
+
+/// What a tier in memory is given, if there is one.
+const MEMORY: u64 = 8 << 20;
+
+/// A tier in memory, of each kind and none.
+pub(crate) const MEMORIES: [Option<MemoryWrite>; 3] =
+    [None, Some(MemoryWrite::Through), Some(MemoryWrite::Back)];
 
 /// Threads that serve.
 const THREADS: usize = 2;
@@ -66,6 +73,7 @@ impl Setup {
             limits: floe_export::limits::Limits::default(),
             flush_interval: Duration::from_secs(3600),
             cache_bytes: CACHE,
+            memory: None,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
         let memory = MemoryDevice::new(VOLUME as u64);
@@ -95,6 +103,19 @@ impl Setup {
         Self { cache: Wrapped::source(MemoryDevice::new(CACHE), wrap), ..self }
     }
 
+    /// With a tier in memory, if any.
+    pub(crate) fn memory(mut self, write: Option<MemoryWrite>) -> Self {
+        self.config.memory = write.map(|write| MemoryTier::new(MEMORY, write, None).unwrap());
+        self
+    }
+
+    /// The same, with so much of it frozen, anew every few milliseconds.
+    pub(crate) fn frozen_memory(mut self, write: MemoryWrite, ratio: f64) -> Self {
+        let often = Freezing::fixed(ratio).lifetime(Duration::from_millis(10));
+        self.config.memory = Some(MemoryTier::new(MEMORY, write, Some(often)).unwrap());
+        self
+    }
+
     /// With one volume more.
     pub(crate) fn volume(mut self, name: &str, backing: Arc<dyn DeviceSource>) -> Self {
         self.volumes.push(volume(name, backing));
@@ -108,7 +129,8 @@ impl Setup {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
-            let config_of_cache = Config { sizes, cache_bytes: CACHE, mode, shards: Some(4) };
+            let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
+            let config_of_cache = Config { sizes, cache_bytes: CACHE, mode, shards: Some(4), memory };
             let caches = BlockCache::parts(config_of_cache, threads).unwrap();
             let begun = Bound::bind(config).and_then(|it| it.serve(caches, cache, volumes, signals.into()));
             let server = match begun {

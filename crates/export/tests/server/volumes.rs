@@ -14,7 +14,7 @@ use floe_export::nbd::error::ErrorCode;
 use floe_export::nbd::wire::command;
 
 use crate::mood::Mood;
-use crate::rig::{Gate, Rig, Setup, Wrapped, drained, header, patiently, pattern};
+use crate::rig::{Gate, MEMORIES, Rig, Setup, Wrapped, drained, header, patiently, pattern};
 
 const SIZE: usize = 3 << 20;
 
@@ -171,8 +171,8 @@ fn a_client_that_reads_no_replies_keeps_no_volume() {
 
 #[test]
 fn a_volume_grows_under_its_clients() {
-    for threads in 1..=3 {
-        let rig = Setup::new(WriteMode::Back).threads(threads).start().unwrap();
+    for (threads, memory) in (1..=3).flat_map(|threads| MEMORIES.map(|memory| (threads, memory))) {
+        let rig = Setup::new(WriteMode::Back).threads(threads).memory(memory).start().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         admin::add_volume(&rig.admin, &in_file("grows", &path, Some(SIZE))).unwrap();

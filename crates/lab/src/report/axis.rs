@@ -13,6 +13,8 @@ pub enum Unit {
     Points,
     /// Microseconds.
     Microseconds,
+    /// Seconds.
+    Seconds,
     /// Things a second.
     PerSecond,
 }
@@ -28,6 +30,7 @@ impl Unit {
             Unit::Count => prefixed(value, 1000.0, &["", " k", " M", " G", " T", " P", " E"]),
             Unit::PerSecond => format!("{}/s", Unit::Count.short(value)),
             Unit::Bytes => self.short(value),
+            Unit::Seconds => format!("{} s", plain(value, 2)),
             Unit::Ratio => format!("{} %", plain(value * 100.0, 2)),
             Unit::Points => format!("{} pp", plain(value * 100.0, 2)),
             Unit::Microseconds => {
@@ -43,6 +46,7 @@ impl Unit {
             Unit::Count if value.abs() < 100_000.0 && value.fract() == 0.0 => grouped(value, 0),
             Unit::Count => prefixed(value, 1000.0, &["", " k", " M", " G", " T", " P", " E"]),
             Unit::Bytes => prefixed(value, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"]),
+            Unit::Seconds => plain(value, if value.fract() == 0.0 { 0 } else { 2 }),
             _ => self.value(value),
         }
     }
@@ -64,6 +68,7 @@ impl Unit {
             Unit::Ratio => " (%)",
             Unit::Points => " (percentage points)",
             Unit::Microseconds => " (µs)",
+            Unit::Seconds => " (s)",
             Unit::Count | Unit::Bytes | Unit::PerSecond => "",
         }
     }

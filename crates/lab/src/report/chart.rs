@@ -20,6 +20,21 @@ pub struct Chart {
     pub y: Axis,
     /// The lines.
     pub series: Vec<Series>,
+    /// Stretches of the x axis that stand out, from left to right.
+    pub bands: Vec<Band>,
+}
+
+/// A stretch of the x axis: those with the same name look the same.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Band {
+    /// What is written of it.
+    pub name: String,
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+    /// Its colour, by number, like that of a series.
+    pub look: usize,
 }
 
 /// Points that belong together.

@@ -58,6 +58,7 @@ fn chart(outcome: &Outcome) -> Chart {
         x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
         y: Axis::new("share of requests", Unit::Ratio),
         series,
+        bands: Vec::new(),
     }
 }
 

@@ -56,6 +56,7 @@ pub(super) fn draw<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, top: f6
         x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
         y: span(y_ticks.iter().map(|tick| tick.value)),
     };
+    bands(pen, chart, &frame)?;
     axes(pen, chart, &frame, &y_ticks)?;
     series(pen, chart, &frame)?;
     let ends: Vec<(f64, f64)> = chart
@@ -109,7 +110,29 @@ fn axes<DB: DrawingBackend>(
     pen.text(&chart.x.caption(), ((frame.left + frame.right) / 2.0, frame.bottom + 37.0), HPos::Center, TEXT)
 }
 
-/// Bands first, then lines, then markers; what nothing real reaches lies lowest.
+/// Stretches behind everything else, each kind named once above them.
+fn bands<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -> Drawn<DB, ()> {
+    let mut named: Vec<&str> = Vec::new();
+    let mut name_at = frame.left + pen.width(&chart.y.caption()) + 24.0;
+    for band in &chart.bands {
+        let look = Look::of(Some(band.look));
+        let ink = look.ink.rgb().mix(0.22);
+        let [left, right] =
+            [band.from, band.to].map(|x| frame.across(chart.x.scale.place(x)).clamp(frame.left, frame.right));
+        let corners = [(left, frame.top), (right, frame.bottom)].map(|corner| pen.at(corner));
+        pen.area.draw(&Rectangle::new(corners, ink.filled()))?;
+        if !named.contains(&band.name.as_str()) {
+            let square = Look { marker: super::look::Marker::Square, ..look };
+            pen.marker(&square, (name_at, frame.top - 20.0), 4.5)?;
+            pen.text(&band.name, (name_at + 9.0, frame.top - 20.0), HPos::Left, FAINT)?;
+            name_at += 26.0 + pen.width(&band.name);
+            named.push(&band.name);
+        }
+    }
+    Ok(())
+}
+
+/// Shades first, then lines, then markers; what nothing real reaches lies lowest.
 fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -> Drawn<DB, ()> {
     let area = pen.area.clone().shrink(
         pen.at((frame.left, frame.top)),

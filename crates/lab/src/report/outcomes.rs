@@ -139,6 +139,7 @@ impl Trace<'_> {
             x: Axis { label: label.to_owned(), unit: unit_of_size, scale },
             y: Axis::new(&title.to_lowercase(), unit),
             series: self.policies.iter().enumerate().map(series).collect(),
+            bands: Vec::new(),
         };
         if chart.has_errors() {
             chart.note.push_str(" Shaded: where the whole trace’s value lies with 95 % confidence.");

@@ -8,8 +8,8 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, BlockSizes, Config, ConfigError, Kind, OpId, Order, Request, RequestId, Stats, VolumeId,
-    WriteMode,
+    BlockCache, BlockSizes, Config, ConfigError, Kind, Memory, OpId, Order, Request, RequestId, Stats,
+    VolumeId, WriteMode,
 };
 use floe_policy::{Fifo, Lru, Ranked};
 use floe_trace::Op;
@@ -160,6 +160,7 @@ fn run<E: Ranked + Default>(requests: &[floe_trace::Request], setup: &Setup) -> 
             cache_bytes: setup.cache_bytes,
             mode: setup.mode,
             shards: Some(setup.shards),
+            memory: Memory::None,
         })?,
         orders: Vec::new(),
     };
@@ -226,6 +227,7 @@ fn op_of(order: &Order) -> Option<OpId> {
         | Order::Answer { .. }
         | Order::Release { .. }
         | Order::Send { .. }
-        | Order::Mark { .. } => None,
+        | Order::Mark { .. }
+        | Order::Memory { .. } => None,
     }
 }

@@ -155,6 +155,23 @@ impl Stream {
     pub fn writes(&self, request: usize) -> bool {
         self.writes[request / 64] >> (request % 64) & 1 == 1
     }
+
+    /// The requests at these places, in this order. Next uses are left out: they would be others.
+    pub fn rearranged(&self, places: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
+        let mut writes = vec![0; places.len().div_ceil(64)];
+        for (at, _) in places.clone().enumerate().filter(|&(_, place)| self.writes(place)) {
+            writes[at / 64] |= 1 << (at % 64);
+        }
+        Self {
+            keys: places.clone().map(|place| self.keys[place]).collect(),
+            numbers: self.numbers.clone(),
+            sizes: self.sizes.as_ref().map(|sizes| places.clone().map(|place| sizes[place]).collect()),
+            next_use: None,
+            writes,
+            requests: places.len() as u64,
+            ..*self
+        }
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +193,20 @@ mod tests {
         assert_eq!(stream.numbers, [70, 5, 9]);
         assert_eq!(stream.next_use.unwrap(), [2, 4, NEVER, NEVER, NEVER]);
         assert_eq!((stream.distinct, stream.footprint, stream.requests), (3, 3, 5));
+    }
+
+    #[test]
+    fn requests_can_be_rearranged() {
+        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: true, next_use: true }, 4096);
+        for (key, op) in [(7, Op::Write), (9, Op::Read), (7, Op::Read)] {
+            builder.add(&Request { time_ns: 0, key, bytes: key, volume: 0, op }).unwrap();
+        }
+        let stream = builder.finish().unwrap().rearranged([1, 0, 2, 0].into_iter());
+        assert_eq!(stream.keys, [1, 0, 0, 0]);
+        assert_eq!(stream.sizes.as_deref(), Some(&[9, 7, 7, 7][..]));
+        let writes: Vec<bool> = (0..4).map(|at| stream.writes(at)).collect();
+        assert_eq!(writes, [false, true, false, true]);
+        assert_eq!((stream.distinct, stream.requests, stream.footprint, stream.next_use), (2, 4, 16, None));
     }
 
     #[test]

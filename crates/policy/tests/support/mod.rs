@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use floe_policy::{Access, Policy, Slot, mix};
+use floe_policy::{Access, Replacement, Slot, mix};
 use floe_trace::{OpenOptions, Trace};
 
 const NOWHERE: u32 = u32::MAX;
@@ -64,7 +64,7 @@ pub struct Cache<'a, E> {
     positions: &'a [u64],
 }
 
-impl<'a, E: Policy> Cache<'a, E> {
+impl<'a, E: Replacement> Cache<'a, E> {
     pub fn new(mut order: E, size: usize, trace: &'a Dense) -> Self {
         order.reserve(size);
         order.set_capacity(size as u64);
@@ -82,7 +82,8 @@ impl<'a, E: Policy> Cache<'a, E> {
     pub fn request(&mut self, key: u32, next_use: u64) -> bool {
         let slot = self.slot_of[key as usize];
         if slot != NOWHERE {
-            if E::ABOUT.positions || E::ABOUT.next_uses {
+            let about = self.order.about();
+            if about.positions || about.next_uses {
                 self.order.hit(Slot(slot), &self.access(key, next_use));
             } else {
                 self.order.access(Slot(slot));
@@ -96,7 +97,7 @@ impl<'a, E: Policy> Cache<'a, E> {
     /// What the policy is told, as far as it looks at it: reading the rest would cost a cache miss.
     #[inline]
     fn access(&self, key: u32, next_use: u64) -> Access {
-        let position = if E::ABOUT.positions { self.positions[key as usize] } else { 0 };
+        let position = if self.order.about().positions { self.positions[key as usize] } else { 0 };
         Access { next_use, position, ..Access::new(mix(u64::from(key))) }
     }
 

@@ -64,6 +64,8 @@ fn a_plan_written_as_settings_is_the_same_plan() {
              listen = ['nbds://[::1]:1', 'nbd+unix:///?socket=/a%20b']\n",
             "description = 'a\\\\b'\n",
         ),
+        ("memory = '64MiB'\nmemory-write = 'back'\nflush-interval = '7s'\n", ""),
+        ("memory = '3MiB'\nmemory-freeze = 'adaptive'\n", ""),
     ] {
         let text = format!(
             "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = 'file:a=b,size=1GiB'\n{volume}"

@@ -1,0 +1,439 @@
+//! The tier in DRAM above the block cache: copies of pages, found by any thread that is asked for them.
+//!
+//! A page is a sector. [`MemoryTier`] is the handle that all threads of a server share; it is a [`floe::Cache`], so a hit
+//! takes no lock and no other thread has a part in it. [`Pages`] is what one thread's driver has of the tier: the handle, and
+//! the *held* pages of its shards, those of which no tier below has the newest content.
+//!
+//! **Coherence.** What is in the tier is decided by the shards (`shard/held.rs`), and only while they hold a lock on the
+//! sector: whoever reads a sector puts it there before giving back the shared lock, whoever changes one takes it out, under
+//! the exclusive lock, before the first device is told. So a page that is being read when a write of it comes is either put
+//! in before the write takes it out, or not at all; nothing older than an acknowledged write is ever found. The orders of
+//! one part of a cache are carried out in sequence, by the one thread that owns its shards.
+//!
+//! **Bounds.** The tier takes no more than it was given, with all that it costs to keep pages. Held pages lie outside of
+//! the cache, which may drop any of its pages at any time; they have a quarter of the tier's memory, and a write that
+//! finds it full goes to the tiers below.
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use floe::{Cache, FreezeStats, Freezing};
+use floe_device::Buffer;
+use hashbrown::HashMap;
+
+use crate::geometry::{Place, SECTOR_BYTES, VolumeId, format_size};
+use crate::request::{Kind, Request};
+use crate::stats::Stats;
+
+/// Least memory that a tier is given: with less it would hold hardly anything.
+pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
+
+/// What a page costs in the cache besides its bytes: its key, its place in index and order, and its share of pages that have
+/// left and wait to be dropped. A small cache has more of these for its number, and so something to spare. A test measures it.
+const PAGE_COST_BYTES: u64 = 448;
+const SPARE_BYTES: u64 = 72 * (SECTOR_BYTES + 64);
+const SPARE_SHARE: u64 = 16;
+const MOST_SPARE_BYTES: u64 = 2 << 20;
+
+/// What a held page costs besides its bytes, in the table and in the shard's set.
+const HELD_COST_BYTES: u64 = 96;
+
+/// The part of the memory that held pages may take.
+const HELD_SHARE: u64 = 4;
+
+/// Least sectors that a shard can hold, if it may hold any.
+pub(crate) const LEAST_HELD_SECTORS: u64 = 8;
+
+/// Pages of a request that are looked for side by side.
+const LOOKED_FOR_AT_ONCE: usize = 16;
+
+/// When a write reaches what is below the tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MemoryWrite {
+    /// At once: the tier has copies only.
+    #[default]
+    Through,
+    /// Later: a write is answered once its pages are in memory, and they go below by a flush, by the clock, or for want of
+    /// room. A write with FUA goes below at once.
+    Back,
+}
+
+impl MemoryWrite {
+    const NAMES: [(&'static str, Self); 2] = [("through", Self::Through), ("back", Self::Back)];
+}
+
+impl fmt::Display for MemoryWrite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES.iter().find(|(_, mode)| mode == self).map_or("", |(name, _)| name))
+    }
+}
+
+/// A name that is no way to write through memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no way `{0}` to write; there are through and back")]
+pub struct UnknownMemoryWrite(String);
+
+impl FromStr for MemoryWrite {
+    type Err = UnknownMemoryWrite;
+
+    fn from_str(name: &str) -> Result<Self, UnknownMemoryWrite> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, mode)| *mode).ok_or_else(|| UnknownMemoryWrite(name.to_owned()))
+    }
+}
+
+/// Why there can be no such tier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Too little to be of use.
+    #[error("{} is too small: a tier in memory has {} at least", format_size(*.0), format_size(LEAST_MEMORY_BYTES))]
+    TooSmall(u64),
+    /// More pages than can be told apart.
+    #[error("{}: {}", format_size(*.0), .1)]
+    TooLarge(u64, floe::BuildError),
+}
+
+/// What the state machines are to know of a tier in memory above them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Memory {
+    /// There is none.
+    #[default]
+    None,
+    /// It has copies of what was read.
+    Copies,
+    /// It also holds writes that no tier below has: so many sectors of all shards together, shared out evenly.
+    Holds {
+        /// Sectors.
+        sectors: u64,
+    },
+}
+
+/// Where a page is. Volumes' ids are used again, so a page has the number that its volume had among all there ever were: what
+/// is left of a volume that has gone is never found, and leaves in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct PageKey {
+    sector: u64,
+    volume: u32,
+}
+
+/// A page, in the line where a processor begins to fetch.
+#[repr(align(64))]
+struct Page([u8; SECTOR_BYTES as usize]);
+
+/// The tier, as all threads share it; clones are handles to the same.
+#[derive(Clone)]
+pub struct MemoryTier {
+    pages: Cache<PageKey, Page>,
+    bytes: u64,
+    write: MemoryWrite,
+}
+
+/// What a tier holds at the moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes it was given.
+    pub size_bytes: u64,
+    /// Bytes of pages in it, held ones not counted.
+    pub page_bytes: u64,
+    /// Pages that left to make room for others.
+    pub evictions: u64,
+}
+
+impl MemoryTier {
+    /// A tier of so many bytes, everything included; taken from the system as pages come. With `freezing` its hottest pages
+    /// are frozen, as far as that pays.
+    ///
+    /// # Errors
+    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than can be.
+    pub fn new(bytes: u64, write: MemoryWrite, freezing: Option<Freezing>) -> Result<Self, MemoryError> {
+        if bytes < LEAST_MEMORY_BYTES {
+            return Err(MemoryError::TooSmall(bytes));
+        }
+        let copies = bytes - Self::held_bytes(bytes, write);
+        let spare = (SPARE_BYTES + copies / SPARE_SHARE).min(MOST_SPARE_BYTES);
+        let pages = (copies - spare) / (SECTOR_BYTES + PAGE_COST_BYTES);
+        let pages = usize::try_from(pages).unwrap_or(usize::MAX);
+        // The one place where the cache of a server's pages is described.
+        let described = Cache::builder().capacity(pages);
+        let described = match freezing {
+            Some(freezing) => described.freezing(freezing),
+            None => described,
+        };
+        let pages = described.try_build().map_err(|error| MemoryError::TooLarge(bytes, error))?;
+        Ok(Self { pages, bytes, write })
+    }
+
+    fn held_bytes(bytes: u64, write: MemoryWrite) -> u64 {
+        match write {
+            MemoryWrite::Through => 0,
+            MemoryWrite::Back => bytes / HELD_SHARE,
+        }
+    }
+
+    /// The size of a tier that can hold so many sectors.
+    pub(crate) fn bytes_to_hold(sectors: u64) -> u64 {
+        (sectors * (SECTOR_BYTES + HELD_COST_BYTES) * HELD_SHARE).next_multiple_of(1 << 20)
+    }
+
+    /// What the state machines below it are to know of it.
+    pub fn config(&self) -> Memory {
+        match self.write {
+            MemoryWrite::Through => Memory::Copies,
+            MemoryWrite::Back => Memory::Holds {
+                sectors: Self::held_bytes(self.bytes, self.write) / (SECTOR_BYTES + HELD_COST_BYTES),
+            },
+        }
+    }
+
+    /// When writes reach what is below it.
+    pub fn write(&self) -> MemoryWrite {
+        self.write
+    }
+
+    /// What it holds.
+    pub fn usage(&self) -> MemoryUse {
+        let stats = self.pages.stats();
+        MemoryUse {
+            size_bytes: self.bytes,
+            page_bytes: stats.entries * SECTOR_BYTES,
+            evictions: stats.evictions,
+        }
+    }
+
+    /// How it is with freezing, if it freezes.
+    pub fn freezing(&self) -> Option<FreezeStats> {
+        self.pages.stats().freezing
+    }
+
+    /// Bytes it has taken from the system, without held pages.
+    pub fn memory_bytes(&self) -> u64 {
+        self.pages.stats().memory_bytes
+    }
+}
+
+impl fmt::Debug for MemoryTier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryTier({}, {})", format_size(self.bytes), self.write)
+    }
+}
+
+/// What one driver has of the tier.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    tier: MemoryTier,
+    /// The number of each volume among all there ever were. Drivers see them come in the same order.
+    volumes: Vec<u32>,
+    volumes_made: u32,
+    held: HashMap<Place, Box<Page>, foldhash::fast::FixedState>,
+    /// Memory of pages that were held, for the next ones.
+    spare: Vec<Box<Page>>,
+    /// Reads answered, and their bytes.
+    hits: u64,
+    hit_bytes: u64,
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Page")
+    }
+}
+
+impl Pages {
+    pub(crate) fn new(tier: MemoryTier) -> Self {
+        Self {
+            tier,
+            volumes: Vec::new(),
+            volumes_made: 0,
+            held: HashMap::default(),
+            spare: Vec::new(),
+            hits: 0,
+            hit_bytes: 0,
+        }
+    }
+
+    pub(crate) fn add_volume(&mut self, id: VolumeId) {
+        let at = usize::from(id.0);
+        self.volumes.resize(self.volumes.len().max(at + 1), 0);
+        self.volumes[at] = self.volumes_made;
+        self.volumes_made += 1;
+    }
+
+    /// What was held of a volume is no longer wanted.
+    pub(crate) fn remove_volume(&mut self, id: VolumeId) {
+        self.held.retain(|place, _| place.volume() != id);
+    }
+
+    fn key(&self, volume: VolumeId, sector: u64) -> PageKey {
+        PageKey { sector, volume: self.volumes[usize::from(volume.0)] }
+    }
+
+    /// Reads into each buffer what its request wants, if every page of that is there, and says so in `hits`; otherwise the
+    /// buffer's content is unspecified. Requests of a page are looked for side by side, those for which `is_within` does not
+    /// hold not at all.
+    pub(crate) fn read(
+        &mut self,
+        reads: &[(Request, Buffer)],
+        is_within: impl Fn(&Request) -> bool,
+        hits: &mut [bool],
+    ) {
+        for (reads, hits) in reads.chunks(LOOKED_FOR_AT_ONCE).zip(hits.chunks_mut(LOOKED_FOR_AT_ONCE)) {
+            let mut keys = [PageKey { sector: 0, volume: 0 }; LOOKED_FOR_AT_ONCE];
+            let (mut whose, mut count) = ([0; LOOKED_FOR_AT_ONCE], 0);
+            for (which, (request, buffer)) in reads.iter().enumerate() {
+                debug_assert_eq!(request.kind, Kind::Read);
+                if request.len == 0 || !is_within(request) {
+                    continue;
+                }
+                let first = request.offset / SECTOR_BYTES;
+                let end = (request.offset + request.len).div_ceil(SECTOR_BYTES);
+                if end - first == 1 {
+                    (keys[count], whose[count]) = (self.key(request.volume, first), which);
+                    count += 1;
+                } else {
+                    hits[which] = self.read_many(request.volume, first..end, buffer);
+                }
+            }
+            self.tier.pages.get_many(&keys[..count], |at, Page(bytes)| {
+                reads[whose[at]].1.slice(0..bytes.len()).copy_from(bytes);
+                hits[whose[at]] = true;
+            });
+            for ((request, _), _) in reads.iter().zip(hits).filter(|(_, hit)| **hit) {
+                self.hits += 1;
+                self.hit_bytes += request.len;
+            }
+        }
+    }
+
+    /// Looks for several at once, whose memory the processor fetches side by side.
+    fn read_many(&self, volume: VolumeId, sectors: Range<u64>, buffer: &Buffer) -> bool {
+        let mut keys = [self.key(volume, sectors.start); LOOKED_FOR_AT_ONCE];
+        sectors.clone().step_by(LOOKED_FOR_AT_ONCE).all(|begin| {
+            let count = (sectors.end - begin).min(LOOKED_FOR_AT_ONCE as u64) as usize;
+            for (key, sector) in keys[..count].iter_mut().zip(begin..) {
+                key.sector = sector;
+            }
+            let at = (begin - sectors.start) * SECTOR_BYTES;
+            let copy = |which: usize, Page(bytes): &Page| {
+                let at = at as usize + which * bytes.len();
+                buffer.slice(at..at + bytes.len()).copy_from(bytes);
+            };
+            self.tier.pages.get_many(&keys[..count], copy) == count
+        })
+    }
+
+    /// Adds the reads answered to those that the cache has counted.
+    pub(crate) fn count(&self, stats: &mut Stats) {
+        stats.memory_hits = self.hits;
+        stats.memory_hit_bytes = self.hit_bytes;
+        stats.requests.reads += self.hits;
+        stats.requests.read_hits += self.hits;
+        stats.requests.read_bytes += self.hit_bytes;
+    }
+
+    /// Puts copies of sectors into the tier; `from` is where they begin.
+    pub(crate) fn fill(&self, volume: VolumeId, sectors: Range<u64>, from: &floe_device::Slice) {
+        for (sector, bytes) in sectors.zip(slices(from)) {
+            let mut page = Page([0; SECTOR_BYTES as usize]);
+            bytes.copy_to(&mut page.0);
+            self.tier.pages.insert(self.key(volume, sector), page);
+        }
+    }
+
+    /// Takes sectors out of the tier; held pages stay held.
+    pub(crate) fn forget(&self, volume: VolumeId, sectors: Range<u64>) {
+        for sector in sectors {
+            drop(self.tier.pages.remove(&self.key(volume, sector)));
+        }
+    }
+
+    /// Holds sectors that no tier below has, and puts copies into the tier.
+    pub(crate) fn hold(&mut self, volume: VolumeId, sectors: Range<u64>, from: &floe_device::Slice) {
+        for (sector, bytes) in sectors.clone().zip(slices(from)) {
+            let spare = &mut self.spare;
+            let fresh = || spare.pop().unwrap_or_else(|| Box::new(Page([0; SECTOR_BYTES as usize])));
+            let page = self.held.entry(Place::new(volume, sector)).or_insert_with(fresh);
+            bytes.copy_to(&mut page.0);
+        }
+        self.fill(volume, sectors, from);
+    }
+
+    /// Reads held sectors.
+    ///
+    /// # Panics
+    /// When one is not held.
+    pub(crate) fn recall(&self, volume: VolumeId, sectors: Range<u64>, to: &floe_device::Slice) {
+        for (sector, bytes) in sectors.zip(slices(to)) {
+            bytes.copy_from(&self.held[&Place::new(volume, sector)].0);
+        }
+    }
+
+    /// Sectors need not be held any more.
+    pub(crate) fn let_go(&mut self, volume: VolumeId, sectors: Range<u64>) {
+        for sector in sectors {
+            self.spare.extend(self.held.remove(&Place::new(volume, sector)));
+        }
+    }
+}
+
+/// A slice, a sector at a time.
+fn slices(of: &floe_device::Slice) -> impl Iterator<Item = floe_device::Slice> + '_ {
+    let sector = SECTOR_BYTES as usize;
+    (0..of.len() / sector).map(move |at| of.slice(at * sector..(at + 1) * sector))
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_device::Pool;
+
+    use super::*;
+
+    #[test]
+    fn a_tier_takes_no_more_memory_than_it_was_given() {
+        let sizes = [1, 3, 8, 17, 33, 64, 100].map(|mebibytes| mebibytes << 20);
+        let freezing = [None, Some(Freezing::fixed(0.5))];
+        for (bytes, freezing) in
+            sizes.into_iter().flat_map(|bytes| freezing.map(|freezing| (bytes, freezing)))
+        {
+            let tier = MemoryTier::new(bytes, MemoryWrite::Through, freezing).unwrap();
+            let mut pages = Pages::new(tier.clone());
+            pages.add_volume(VolumeId(0));
+            let buffer = Pool::new(1 << 20).allocate(1 << 20);
+            let sectors = 4 * bytes / SECTOR_BYTES;
+            for first in (0..sectors).step_by(256) {
+                pages.fill(VolumeId(0), first..first + 256, &buffer.whole());
+                pages.forget(VolumeId(0), first..first + 3);
+                pages.fill(VolumeId(0), first + 9..first + 20, &buffer.slice(0..11 * 4096));
+            }
+            let taken = tier.memory_bytes();
+            assert!(taken <= bytes, "{taken} of {bytes}: {:?}", tier.pages.stats());
+            assert!(tier.usage().page_bytes > bytes / 2, "{:?}", tier.usage());
+        }
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_refused() {
+        let error = |bytes| MemoryTier::new(bytes, MemoryWrite::Through, None).unwrap_err().to_string();
+        assert_eq!(error(4096), "4KiB is too small: a tier in memory has 1MiB at least");
+        assert!(error(1 << 62).starts_with("4194304TiB: a capacity of"), "{}", error(1 << 62));
+    }
+
+    #[test]
+    fn pages_of_a_volume_that_went_are_not_those_of_the_next() {
+        let tier = MemoryTier::new(LEAST_MEMORY_BYTES, MemoryWrite::Through, None).unwrap();
+        let mut pages = Pages::new(tier);
+        pages.add_volume(VolumeId(0));
+        let buffer = Pool::new(4096).allocate(4096);
+        pages.fill(VolumeId(0), 7..8, &buffer.whole());
+        let request = Request { volume: VolumeId(0), kind: Kind::Read, offset: 7 * 4096, len: 4096 };
+        let is_there = |pages: &mut Pages| {
+            let mut hit = [false];
+            pages.read(&[(request, buffer.clone())], |_| true, &mut hit);
+            hit == [true]
+        };
+        assert!(is_there(&mut pages));
+        pages.remove_volume(VolumeId(0));
+        pages.add_volume(VolumeId(0));
+        assert!(!is_there(&mut pages));
+    }
+}

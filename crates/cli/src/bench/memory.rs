@@ -1,0 +1,280 @@
+//! `floe bench memory`: the cache in memory under a closed loop of clients.
+
+mod capacities;
+mod picture;
+mod plan;
+mod print;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use floe_lab::bench::{
+    Cache, Contestant, Decided, Frozen, Identity, Lifetime, Load, Measured, Order, Outcome, Plan, Step,
+    decided, measure,
+};
+use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use indicatif::ProgressBar;
+
+use crate::error::CliError;
+use crate::list::{Counts, Numbers};
+use crate::size::{Bytes, Sizes};
+use crate::trace::{PROGRESS_EVERY, TraceArguments};
+use crate::{OrFail, output};
+use capacities::Capacities;
+use plan::Configuration;
+
+/// What block traces are cut into.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Most repetitions, and the longest one.
+const REPETITIONS_MAX: usize = 10_000;
+const SECONDS_MAX: f64 = 3600.0;
+
+const EXAMPLES: &str = "\
+Examples:
+  floe bench memory
+  floe bench memory --policy s3-fifo,lru --capacity 1%,10%,50% --threads 1,2
+  floe bench memory --policy lru --hit-ratio 0.5..=0.95:0.05,0.99 --mpl 72 --disk-us 5,100,500 --json
+  floe bench memory --policy s3-fifo --vs policy=lru,shards=1 --vs shards=1 --repetitions 30
+  floe bench memory --keys 100000 --capacity 200000 --value 4KiB --writes 0.05
+  floe bench memory zipf:keys=1000000,theta=0.8,requests=10000000 --capacity 10%
+  floe bench memory P3.lis.zst --policy arc --capacity 10% --seconds 5
+  floe bench memory --policy lru --disk-us 5 --vs frozen=adaptive --seconds 0.2 --repetitions 30
+  floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive --repetitions 1 --seconds 60 --png drift";
+
+const NOTES: &str = "\
+A closed loop: clients share the threads and ask for one key after the other. A hit goes on at once; a miss parks its client until
+the emulated disk answers, while its thread runs others. The load begins again at its end. Caches at the same point of the lists
+run in turn, after each is warm, and are compared pair by pair with the first. Waiting for the disk is precise, and so
+takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it has tried to.";
+
+/// How long the emulated disk takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiskTimes {
+    /// Always the same
+    Fixed,
+    /// Exponentially distributed
+    Exponential,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = format!("{NOTES}\n\nPolicies:\n{}\n{EXAMPLES}", floe_policy::registry::help()))]
+pub(crate) struct Arguments {
+    /// What is asked for: a trace, compressed or not, or a generator; without one, keys by Zipf's law
+    trace: Option<String>,
+    /// Number of keys, without a trace
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, conflicts_with = "trace",
+          value_parser = clap::value_parser!(u64).range(1..1 << 31))]
+    keys: u64,
+    /// Exponent of Zipf's law, without a trace
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.99, conflicts_with = "trace")]
+    theta: f64,
+    /// After a first pass draw chunks of the trace at random, which suits independent requests; without a trace it is so
+    #[arg(long)]
+    shuffle: bool,
+    /// Share of operations, at random, that write [default: those that write in the trace]
+    #[arg(long, value_name = "SHARE")]
+    writes: Option<f64>,
+    /// Size of a value; 8 or 64 bytes lie in the entry, others in a box of their own
+    #[arg(long, value_name = "SIZE", default_value = "64")]
+    value: Bytes,
+    /// Entries (1000) or shares of the keys (10%)
+    #[arg(long, value_name = "LIST", default_value = "10%", conflicts_with = "hit_ratio")]
+    capacity: Sizes,
+    /// Find, by simulation, the capacity that hits this often
+    #[arg(long, value_name = "LIST")]
+    hit_ratio: Option<Numbers>,
+    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "qd-clock")]
+    policy: Vec<String>,
+    /// Independent parts of each cache [default: what the cache thinks best]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    shards: Option<u32>,
+    /// Whether its hottest entries are frozen: off, adaptive, or always a share of them (0.3)
+    #[arg(long, value_name = "HOW", default_value = "off")]
+    frozen: Frozen,
+    /// When what is frozen is chosen anew: drift (when that is cheapest), constructions (20x), or seconds (1.5)
+    #[arg(long, value_name = "WHEN", default_value = "drift")]
+    lifetime: Lifetime,
+    /// Threads [default: as many as cores]
+    #[arg(long, value_name = "LIST")]
+    threads: Option<Counts>,
+    /// Clients on all threads together, and so the most requests in flight [default: one a thread]
+    #[arg(long, value_name = "LIST")]
+    mpl: Option<Counts>,
+    /// Time the emulated disk takes for a miss, any number at once; with 0 a miss goes on at once
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    disk_us: Numbers,
+    /// How the disk's times are distributed
+    #[arg(long, value_name = "HOW", default_value = "fixed")]
+    disk_times: DiskTimes,
+    /// Another cache to compare with the first, as policy=lru,shards=1: what is different; repeat for more
+    #[arg(long, value_name = "NAME=VALUE,…")]
+    vs: Vec<String>,
+    /// How often to run each cache
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    repetitions: usize,
+    /// How long each time
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    seconds: f64,
+    /// Longest time to warm each cache up for
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    warm_up: f64,
+    /// Write charts of throughput and frozen share over time, with the phases of freezing: STEM-throughput.png, …
+    #[arg(long, value_name = "STEM")]
+    png: Option<PathBuf>,
+    #[command(flatten)]
+    open: TraceArguments,
+    /// One JSON object per cache instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let plan = plan(arguments)?;
+    let points = plan::points(arguments)?;
+    let stream = read(arguments)?;
+    let order = if arguments.shuffle || arguments.trace.is_none() { Order::Drawn } else { Order::AsIs };
+    let load = Load::new(&stream, arguments.writes, order).or_usage()?;
+    let mut capacities = Capacities::new(&stream, order);
+    let runs: usize = points.iter().map(|caches| caches.len() * (plan.repetitions + 1)).sum();
+    let bar = output::progress(runs as u64, "measuring");
+    let (mut outcomes, mut decisions, mut sections) = (Vec::new(), Vec::new(), Vec::new());
+    for caches in &points {
+        let Point { identities, contestants } = build(caches, &load, &mut capacities, &bar)?;
+        let measured = measure(&load, &contestants, &plan, |step| show(&bar, step, &identities));
+        bar.inc(1);
+        drop(contestants);
+        let at_point = describe(&identities, &measured)?;
+        if arguments.json {
+            at_point.iter().try_for_each(output::json_line).or_failure()?;
+        }
+        let decided: Vec<Decided> =
+            identities.iter().zip(&measured).flat_map(|(identity, found)| decided(identity, found)).collect();
+        if arguments.json {
+            decided.iter().try_for_each(output::json_line).or_failure()?;
+        }
+        decisions.extend(decided);
+        if arguments.png.is_some() {
+            sections.push(picture::section(&identities, &measured));
+        }
+        outcomes.extend(at_point);
+    }
+    bar.finish_and_clear();
+    if !arguments.json {
+        print::print(&outcomes);
+        print::print_decisions(&decisions);
+    }
+    if let Some(stem) = &arguments.png {
+        picture::write(sections, stem)?;
+    }
+    Ok(())
+}
+
+/// How to measure.
+fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
+    let &Arguments { repetitions, seconds, warm_up, writes, .. } = arguments;
+    if !(1..=REPETITIONS_MAX).contains(&repetitions) {
+        return Err(CliError::usage(format!("--repetitions {repetitions} is not 1 to {REPETITIONS_MAX}")));
+    }
+    for (option, seconds) in [("--seconds", seconds), ("--warm-up", warm_up)] {
+        if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
+            return Err(CliError::usage(format!(
+                "{option} {seconds} is not above 0 and up to {SECONDS_MAX}"
+            )));
+        }
+    }
+    if let Some(writes) = writes.filter(|writes| !(0.0..=1.0).contains(writes)) {
+        return Err(CliError::usage(format!("--writes {writes} is not a share from 0 to 1")));
+    }
+    Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up })
+}
+
+/// Reads what is asked for.
+fn read(arguments: &Arguments) -> Result<Stream, CliError> {
+    // Ten times as many requests as keys, and no fewer than a million.
+    let zipf = |keys: u64| {
+        format!("zipf:keys={keys},theta={},requests={}", arguments.theta, (10 * keys).max(1_000_000))
+    };
+    let source = arguments.trace.clone().unwrap_or_else(|| zipf(arguments.keys));
+    let mut trace = arguments.open.open(&source, false)?;
+    let keep = Keep { rate: 1.0, sizes: false, next_use: false };
+    let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
+    let progress = trace.progress();
+    for (request, count) in trace.by_ref().zip(0u64..) {
+        builder.add(&request.or_usage()?).or_usage()?;
+        if count.is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+    }
+    bar.finish_and_clear();
+    if trace.skipped() > 0 {
+        eprintln!("floe: {source}: {} bad record(s) passed over", trace.skipped());
+    }
+    builder.finish().or_usage()
+}
+
+/// The caches of a point, and who they are.
+struct Point {
+    identities: Vec<Identity>,
+    contestants: Vec<Box<dyn Contestant>>,
+}
+
+fn build(
+    caches: &[Configuration],
+    load: &Load,
+    capacities: &mut Capacities<'_>,
+    bar: &ProgressBar,
+) -> Result<Point, CliError> {
+    let mut point = Point { identities: Vec::new(), contestants: Vec::new() };
+    for cache in caches {
+        let capacity = capacities.of(cache, bar)?;
+        let Configuration { policy, shards, value_bytes, freezing, .. } = cache;
+        let parts =
+            Cache { policy, shards: *shards, capacity, value_bytes: *value_bytes, freezing: *freezing };
+        let (contestant, shards) = parts.build(cache.setup()).or_usage()?;
+        point.contestants.push(contestant);
+        point.identities.push(Identity {
+            policy: policy.to_string(),
+            shards,
+            capacity,
+            value_bytes: *value_bytes,
+            keys: load.keys(),
+            freezing: *freezing,
+            setup: cache.setup(),
+        });
+    }
+    Ok(point)
+}
+
+fn show(bar: &ProgressBar, step: Step, identities: &[Identity]) {
+    let name = |at: usize| {
+        let Identity { policy, capacity, setup, .. } = &identities[at % identities.len()];
+        format!("{policy} {capacity} ×{} mpl {}", setup.threads, setup.mpl)
+    };
+    match step {
+        Step::WarmingUp(at) => bar.set_message(format!("warming up {}", name(at))),
+        Step::Run(..) => bar.set_message(name(0)),
+    }
+    bar.inc(1);
+}
+
+fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<Outcome>, CliError> {
+    let mut outcomes = Vec::new();
+    for (at, (identity, found)) in identities.iter().zip(measured).enumerate() {
+        if found.repetitions.iter().any(|repetition| repetition.ops_per_second == 0.0) {
+            let problem = "nothing was done in one of the runs; a larger --seconds leaves time for it";
+            return Err(CliError::failure(format!("{}: {problem}", identity.policy)));
+        }
+        if !found.warmed.settled {
+            let seconds = found.warmed.seconds;
+            eprintln!(
+                "floe: {} was not warm after {seconds:.1} s; it was measured all the same",
+                identity.policy
+            );
+        }
+        outcomes.push(Outcome::new(identity, found, (at > 0).then(|| &measured[0])));
+    }
+    Ok(outcomes)
+}

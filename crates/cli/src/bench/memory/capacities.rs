@@ -1,0 +1,56 @@
+//! How large a cache is: as its arguments say, or as simulations find for a hit ratio.
+
+use std::collections::HashMap;
+
+use floe_lab::bench::{Curve, Found, Looped, Order, capacity_for};
+use floe_lab::simulate::stream::Stream;
+use indicatif::ProgressBar;
+
+use super::plan::{Capacity, Configuration};
+use crate::error::CliError;
+
+/// A hit ratio this far from the one asked for is worth a word.
+const FAR: f64 = 0.01;
+
+/// Capacities of caches on a load.
+pub(super) struct Capacities<'a> {
+    looped: Option<Looped>,
+    stream: &'a Stream,
+    order: Order,
+    /// Of each policy.
+    known: HashMap<String, Curve>,
+}
+
+impl<'a> Capacities<'a> {
+    pub(super) fn new(stream: &'a Stream, order: Order) -> Self {
+        Self { looped: None, stream, order, known: HashMap::new() }
+    }
+
+    /// How many entries a cache shall hold.
+    pub(super) fn of(&mut self, cache: &Configuration, bar: &ProgressBar) -> Result<u64, CliError> {
+        let capacity = match cache.capacity {
+            Capacity::Size(size) => size.of(self.stream.distinct as u64),
+            Capacity::HitRatio(ratio) => self.find(cache, ratio, bar),
+        };
+        if capacity == 0 {
+            let keys = self.stream.distinct;
+            return Err(CliError::usage(format!(
+                "--capacity: a share of {keys} keys leaves room for nothing"
+            )));
+        }
+        Ok(capacity)
+    }
+
+    fn find(&mut self, cache: &Configuration, ratio: f64, bar: &ProgressBar) -> u64 {
+        let looped = self.looped.get_or_insert_with(|| Looped::new(self.stream, self.order));
+        let known = self.known.entry(cache.policy.to_string()).or_default();
+        bar.set_message(format!("{} for {ratio}", cache.policy));
+        let Found { capacity, hit_ratio } = capacity_for(ratio, &cache.policy, looped, known);
+        if (hit_ratio - ratio).abs() > FAR {
+            let policy = &cache.policy;
+            let nearest = format!("the nearest is {hit_ratio:.4}, with {capacity} entries");
+            bar.suspend(|| eprintln!("floe: {policy} does not hit {ratio}; {nearest}"));
+        }
+        capacity
+    }
+}

@@ -1,0 +1,183 @@
+//! From arguments to what is measured: points, and at each the caches that run in turn.
+//!
+//! A point is one of each list but that of policies. Its caches are one for each policy, and one for each `--vs`, which
+//! is the first of them with some things changed.
+
+use floe_lab::bench::{Cache, Disk, Freezing, Setup};
+use floe_policy::registry::Choice;
+
+use super::{Arguments, DiskTimes};
+use crate::error::CliError;
+use crate::size::{Bytes, CacheSize};
+
+/// A value begins with its key, by which a hit is checked.
+const VALUE_BYTES_MIN: u64 = 8;
+
+/// Larger values measure the memory allocator.
+const VALUE_BYTES_MAX: u64 = 64 << 20;
+
+/// The longest an emulated disk may take.
+const DISK_US_MAX: f64 = 10e6;
+
+/// More threads measure the scheduler.
+const THREADS_MAX: usize = 1024;
+
+/// Most clients: each is a place in a list.
+const MPL_MAX: usize = 1 << 20;
+
+/// How large a cache is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Capacity {
+    /// Entries, or a share of the keys.
+    Size(CacheSize),
+    /// As large as it takes to hit this often.
+    HitRatio(f64),
+}
+
+/// A cache to be measured.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Configuration {
+    pub(super) policy: Choice,
+    pub(super) shards: Option<usize>,
+    pub(super) capacity: Capacity,
+    pub(super) value_bytes: usize,
+    pub(super) freezing: Freezing,
+    threads: usize,
+    /// As many as threads when not given.
+    mpl: Option<usize>,
+    disk_us: f64,
+    exponential: bool,
+}
+
+impl Configuration {
+    pub(super) fn setup(&self) -> Setup {
+        Setup {
+            threads: self.threads,
+            mpl: self.mpl.unwrap_or(self.threads),
+            disk: Disk { mean_ns: (self.disk_us * 1e3).round() as u64, exponential: self.exponential },
+        }
+    }
+
+    /// Refuses what cannot be, in the words of the option that says it.
+    fn check(&self) -> Result<(), String> {
+        let Setup { threads, mpl, .. } = self.setup();
+        if threads > THREADS_MAX {
+            return Err(format!("--threads {threads}: there may be up to {THREADS_MAX}"));
+        }
+        if mpl > MPL_MAX {
+            return Err(format!("--mpl {mpl}: there may be up to {MPL_MAX} clients"));
+        }
+        if mpl < threads {
+            return Err(format!("--mpl {mpl}: each of {threads} threads needs a client"));
+        }
+        if !(0.0..=DISK_US_MAX).contains(&self.disk_us) {
+            return Err(format!("--disk-us {}: a disk takes 0 to {DISK_US_MAX} microseconds", self.disk_us));
+        }
+        if let Capacity::HitRatio(ratio) = self.capacity
+            && !(ratio > 0.0 && ratio <= 1.0)
+        {
+            return Err(format!("--hit-ratio {ratio} is not a share above 0 and up to 1"));
+        }
+        if let Capacity::Size(CacheSize::Bytes(_)) = self.capacity {
+            return Err("--capacity: entries are counted; give a count or a share of the keys".to_owned());
+        }
+        if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&(self.value_bytes as u64)) {
+            return Err(format!("--value {}: a value has 8 bytes to 64MiB", self.value_bytes));
+        }
+        // A small one, to see whether there could be a large one.
+        let cache = Cache {
+            policy: &self.policy,
+            shards: self.shards,
+            capacity: 1,
+            value_bytes: self.value_bytes,
+            freezing: self.freezing,
+        };
+        cache.build(self.setup()).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// Changes what a `--vs` says.
+    fn change(&mut self, text: &str) -> Result<(), String> {
+        for part in text.split(',') {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let whole = || match value.parse() {
+                Ok(count) if count > 0 => Ok(count),
+                _ => Err(format!("{name}: `{value}` is not a whole number of at least 1")),
+            };
+            let number = || value.parse::<f64>().map_err(|_| format!("{name}: `{value}` is not a number"));
+            match name {
+                "policy" => self.policy = value.parse().map_err(|error| format!("{error}"))?,
+                "shards" => self.shards = Some(whole()?),
+                "capacity" => self.capacity = Capacity::Size(value.parse()?),
+                "hit-ratio" => self.capacity = Capacity::HitRatio(number()?),
+                "value" => self.value_bytes = value.parse::<Bytes>()?.0 as usize,
+                "threads" => self.threads = whole()?,
+                "mpl" => self.mpl = Some(whole()?),
+                "disk-us" => self.disk_us = number()?,
+                "frozen" => self.freezing.frozen = value.parse()?,
+                "lifetime" => self.freezing.lifetime = value.parse()?,
+                _ => {
+                    return Err(format!(
+                        "`{name}` cannot be changed; there are policy, shards, capacity, hit-ratio, value, threads, mpl, disk-us, frozen, lifetime"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All points in the order of the lists, the caches of each together.
+pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, CliError> {
+    let policies: Vec<Choice> = arguments
+        .policy
+        .iter()
+        .map(|policy| policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}"))))
+        .collect::<Result<_, _>>()?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = arguments.threads.as_ref().map_or(vec![cores], |threads| threads.0.clone());
+    let mpls: Vec<Option<usize>> =
+        arguments.mpl.as_ref().map_or(vec![None], |mpls| mpls.0.iter().copied().map(Some).collect());
+    let capacities: Vec<Capacity> = match &arguments.hit_ratio {
+        Some(ratios) => ratios.0.iter().copied().map(Capacity::HitRatio).collect(),
+        None => arguments.capacity.0.iter().copied().map(Capacity::Size).collect(),
+    };
+    let mut points = Vec::new();
+    for &threads in &threads {
+        for &mpl in &mpls {
+            for &disk_us in &arguments.disk_us.0 {
+                for &capacity in &capacities {
+                    let configuration = |policy: &Choice| Configuration {
+                        policy: policy.clone(),
+                        shards: arguments.shards.map(|shards| shards as usize),
+                        capacity,
+                        value_bytes: arguments.value.0 as usize,
+                        freezing: Freezing { frozen: arguments.frozen, lifetime: arguments.lifetime },
+                        threads,
+                        mpl,
+                        disk_us,
+                        exponential: arguments.disk_times == DiskTimes::Exponential,
+                    };
+                    points.push(caches(policies.iter().map(configuration).collect(), &arguments.vs)?);
+                }
+            }
+        }
+    }
+    Ok(points)
+}
+
+/// The caches of a point.
+fn caches(mut caches: Vec<Configuration>, vs: &[String]) -> Result<Vec<Configuration>, CliError> {
+    for cache in &caches {
+        cache.check().map_err(CliError::usage)?;
+    }
+    for text in vs {
+        let mut other = caches[0].clone();
+        other
+            .change(text)
+            .and_then(|()| other.check())
+            .map_err(|problem| CliError::usage(format!("--vs {text}: {problem}")))?;
+        caches.push(other);
+    }
+    Ok(caches)
+}

@@ -1,0 +1,133 @@
+//! The `floe` program: arguments in, tables or JSON out.
+//!
+//! All of it but `main`, so that its documentation does not stand where that of the library `floe` belongs.
+
+mod admin;
+mod bench;
+mod demo;
+mod descriptors;
+mod error;
+mod list;
+mod log;
+mod man;
+mod output;
+mod replay;
+mod serve;
+mod settings;
+mod simulate;
+mod size;
+mod trace;
+mod volume;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use error::CliError;
+
+/// A cache for storage that is nearly as fast as memory.
+#[derive(Debug, Parser)]
+#[command(name = "floe", version, arg_required_else_help = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  floe demo
+  floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
+  floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
+  floe status --json
+  floe volume add pictures file:/dev/vdc
+  floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
+  floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
+  floe replay disk.vscsi --config floe.toml --in-flight 16
+  floe bench memory --policy s3-fifo,lru --capacity 10% --threads 1,2
+  floe trace info *.vscsi";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve a volume through a cache, over NBD
+    Serve(Box<serve::Arguments>),
+    /// Show the counters of a running server
+    Status(admin::StatusArguments),
+    /// Bring everything a running server has cached of writes to the backing device
+    Flush(admin::FlushArguments),
+    /// Use a cache device again that failed and was given up
+    Restore(admin::RestoreArguments),
+    /// Look at and change the volumes of a running server
+    #[command(subcommand)]
+    Volume(volume::Command),
+    /// End a running server, once everything is on the backing device
+    Stop(admin::StopArguments),
+    /// Say what replacement policies or block sizes are worth on a trace
+    Simulate(simulate::Arguments),
+    /// Replay a trace through a cache, on its devices or in virtual time
+    Replay(Box<replay::Arguments>),
+    /// Measure caches under load
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Look at traces
+    #[command(subcommand)]
+    Trace(trace::Command),
+    /// See a slow volume made faster: a self-contained run of server and client
+    Demo(demo::Arguments),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(man::Arguments),
+    /// Print what a shell needs to complete commands
+    #[command(hide = true)]
+    Completions(man::CompletionsArguments),
+}
+
+/// The command line: what it is derived from, less what a command shares with another and has no use for.
+fn command() -> clap::Command {
+    Cli::command().mut_subcommand("replay", replay::without_clients)
+}
+
+/// Does what the command line says.
+pub fn run() -> ExitCode {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(refusal) => return error::explain(&refusal),
+    };
+    let result = match cli.command {
+        Command::Serve(arguments) => serve::run(*arguments),
+        Command::Status(arguments) => admin::status(&arguments),
+        Command::Flush(arguments) => admin::flush(&arguments),
+        Command::Restore(arguments) => admin::restore(&arguments),
+        Command::Volume(command) => volume::run(&command),
+        Command::Stop(arguments) => admin::stop(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Replay(arguments) => replay::run(*arguments),
+        Command::Bench(command) => bench::run(&command),
+        Command::Trace(command) => trace::run(&command),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Man(arguments) => man::run(&arguments, command()),
+        Command::Completions(arguments) => man::completions(&arguments, command()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+/// Makes one line of a failure in any part of the program.
+trait OrFail<T> {
+    /// The command line, a file or a packet was wrong: exit code 2.
+    fn or_usage(self) -> Result<T, CliError>;
+    /// Something failed while running: exit code 1.
+    fn or_failure(self) -> Result<T, CliError>;
+}
+
+impl<T, E: std::fmt::Display> OrFail<T> for Result<T, E> {
+    fn or_usage(self) -> Result<T, CliError> {
+        self.map_err(|error| CliError::usage(error.to_string()))
+    }
+
+    fn or_failure(self) -> Result<T, CliError> {
+        self.map_err(|error| CliError::failure(error.to_string()))
+    }
+}

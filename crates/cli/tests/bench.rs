@@ -1,0 +1,280 @@
+//! `floe bench memory` as a user runs it: fields, counts that add up, hits as simulated, misses that wait for the disk.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{floe, floe_ok, text};
+use serde_json::Value;
+
+/// What keeps a run short.
+const BRIEF: [&str; 7] = ["--seconds", "0.05", "--repetitions", "3", "--warm-up", "10", "--json"];
+
+fn lines(arguments: &[&str]) -> Vec<Value> {
+    let text = floe_ok(&[&["bench", "memory"], arguments, &BRIEF[..]].concat());
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect()
+}
+
+fn number(line: &Value, field: &str) -> f64 {
+    line[field].as_f64().unwrap_or_else(|| panic!("{field} is no number in {line}"))
+}
+
+fn fields(line: &Value) -> BTreeSet<&str> {
+    line.as_object().expect("a line is an object").keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_line_has_the_promised_fields_and_only_those_that_say_something() {
+    let trace = "zipf:keys=2000,requests=50000";
+    let lines = lines(&[trace, "--threads", "1", "--disk-us", "0,20", "--mpl", "4", "--capacity", "10%"]);
+    let common = [
+        "cache",
+        "policy",
+        "frozen",
+        "freezing",
+        "frozen_share",
+        "frozen_ratio",
+        "shards",
+        "capacity",
+        "keys",
+        "value_bytes",
+        "threads",
+        "mpl",
+        "disk_us",
+        "hit_ratio",
+        "ops_per_second",
+        "ops_per_second_low",
+        "ops_per_second_high",
+        "confidence",
+        "hit_ns_p50",
+        "hit_ns_p99",
+        "miss_us_p50",
+        "miss_us_p99",
+        "cpu_ns_per_op",
+        "cpu_ns_per_op_low",
+        "cpu_ns_per_op_high",
+        "idle_share",
+        "operations",
+        "hits",
+        "misses",
+        "writes",
+        "repetitions",
+        "seconds",
+        "warm_up_seconds",
+        "settled",
+        "clock_ns",
+    ];
+    let parked = ["park_us_mean", "park_us_p50", "park_us_p99"];
+    assert_eq!(fields(&lines[0]), BTreeSet::from(common));
+    assert_eq!(fields(&lines[1]), common.into_iter().chain(parked).collect());
+    let [first, second] = [&lines[0], &lines[1]].map(|line| (number(line, "disk_us"), number(line, "mpl")));
+    assert_eq!([first, second], [(0.0, 4.0), (20.0, 4.0)]);
+    assert_eq!((&lines[0]["cache"], &lines[0]["policy"]), (&"floe".into(), &"qd-clock".into()));
+}
+
+#[test]
+fn counts_and_medians_agree_with_each_other() {
+    let trace = "zipf:keys=2000,requests=100000";
+    for disk_us in ["0", "50"] {
+        let arguments = [trace, "--threads", "2", "--mpl", "6", "--disk-us", disk_us, "--writes", "0.1"];
+        let line = &lines(&arguments)[0];
+        let [operations, hits, misses, writes] =
+            ["operations", "hits", "misses", "writes"].map(|field| number(line, field));
+        // Clients parked when counting begins and ends: up to six in each of three runs.
+        let parked = if disk_us == "0" { 0.0 } else { 18.0 };
+        assert!((operations - hits - misses - writes).abs() <= parked, "{line}");
+        assert!((number(line, "hit_ratio") - hits / (hits + misses)).abs() < 1e-9, "{line}");
+        // Four standard errors of the share of writes.
+        assert!((writes / operations - 0.1).abs() < 4.0 * (0.09 / operations).sqrt() + 0.001, "{line}");
+        let [low, median, high] =
+            ["ops_per_second_low", "ops_per_second", "ops_per_second_high"].map(|field| number(line, field));
+        assert!(0.0 < low && low <= median && median <= high, "{line}");
+        let mean = (hits + misses + writes) / number(line, "seconds");
+        // With three runs the interval is from the slowest to the fastest; threads stop within a moment of each other.
+        assert!((0.8 * low..=1.25 * high).contains(&mean), "{mean}: {line}");
+        assert_eq!(number(line, "confidence"), 0.75, "{line}");
+    }
+}
+
+#[test]
+fn one_thread_and_one_shard_hit_as_often_as_the_simulation() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("zipf.floe");
+    let trace = text(&file);
+    floe_ok(&["trace", "convert", "zipf:keys=3000,theta=0.99,requests=2000000", trace]);
+    for policy in ["lru", "s3-fifo", "sieve", "slru:segments=2"] {
+        let simulated = floe_ok(&["simulate", trace, "--policy", policy, "--size", "300", "--json"]);
+        let simulated: Value = serde_json::from_str(&simulated).expect("a line of JSON");
+        let line =
+            &lines(&[trace, "--policy", policy, "--capacity", "300", "--threads", "1", "--shards", "1"])[0];
+        let expected = 1.0 - number(&simulated, "miss_ratio");
+        let lookups = number(line, "hits") + number(line, "misses");
+        // A run covers part of the trace, so four standard errors of that many draws. Only the simulation starts cold, which
+        // costs it some of the first hundred thousand hits; and what is called warm may still drift by two thousandths.
+        let error = 0.003 + 4.0 * (expected * (1.0 - expected) / lookups).sqrt();
+        assert!(
+            (number(line, "hit_ratio") - expected).abs() <= error,
+            "{policy}: {expected} ± {error}: {line}"
+        );
+        assert_eq!((number(line, "capacity"), number(line, "shards")), (300.0, 1.0));
+    }
+}
+
+#[test]
+fn misses_wait_for_the_disk_and_no_more_wait_than_there_are_clients() {
+    let trace = "zipf:keys=2000,requests=100000";
+    for (threads, mpl, disk_us) in [("1", "1", "5"), ("1", "72", "5"), ("2", "72", "100")] {
+        let arguments =
+            [trace, "--threads", threads, "--mpl", mpl, "--disk-us", disk_us, "--capacity", "10%"];
+        let line = &lines(&arguments)[0];
+        let disk_us = number(line, "disk_us");
+        for field in ["park_us_mean", "park_us_p50", "park_us_p99", "miss_us_p50", "miss_us_p99"] {
+            assert!(number(line, field) >= 0.99 * disk_us, "{field}: {line}"); // histograms keep three digits
+        }
+        // Little's law for those parked, up to those that were when counting began.
+        let parked = number(line, "misses") / number(line, "seconds") * number(line, "park_us_mean") / 1e6;
+        assert!(parked <= 1.1 * number(line, "mpl"), "{parked} parked: {line}");
+    }
+}
+
+#[test]
+fn a_capacity_is_found_for_a_hit_ratio() {
+    for policy in ["lru", "s3-fifo"] {
+        let load = ["--keys", "5000", "--policy", policy, "--threads", "1", "--shards", "1"];
+        let lines = lines(&[&load[..], &["--hit-ratio", "0.5,0.8..=0.9:0.1"]].concat());
+        let found: Vec<_> = lines.iter().map(|line| number(line, "hit_ratio")).collect();
+        assert_eq!(found.len(), 3);
+        for (found, asked) in found.iter().zip([0.5, 0.8, 0.9]) {
+            assert!((found - asked).abs() < 0.02, "{policy}: {found} for {asked}");
+        }
+        assert!(number(&lines[0], "capacity") < number(&lines[2], "capacity"));
+    }
+}
+
+#[test]
+fn what_is_left_of_a_trace_that_fits_is_hits() {
+    let line = &lines(&["loop:keys=100,requests=1000", "--capacity", "1000", "--threads", "1"])[0];
+    assert_eq!((number(line, "hit_ratio"), number(line, "misses")), (1.0, 0.0));
+    assert_eq!(line["miss_us_p50"], Value::Null);
+    // And one key short of fitting, LRU hits nothing.
+    let arguments = ["loop:keys=100,requests=1000", "--capacity", "99", "--threads", "1", "--shards", "1"];
+    let line = &lines(&[&arguments[..], &["--policy", "lru"]].concat())[0];
+    assert_eq!((number(line, "hit_ratio"), number(line, "hits")), (0.0, 0.0));
+    assert_eq!(line["hit_ns_p50"], Value::Null);
+}
+
+#[test]
+fn others_are_compared_with_the_first() {
+    let load = ["--keys", "3000", "--policy", "s3-fifo,lru", "--threads", "1", "--capacity", "10%,50%"];
+    let changes = ["--vs", "policy=fifo,shards=1,capacity=100,value=256", "--vs", "disk-us=50,mpl=2"];
+    let lines = lines(&[load.as_slice(), &changes].concat());
+    let policies: Vec<_> = lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
+    assert_eq!(policies, ["s3-fifo", "lru", "fifo", "s3-fifo", "s3-fifo", "lru", "fifo", "s3-fifo"]);
+    for (at, line) in lines.iter().enumerate() {
+        let is_first = at % 4 == 0;
+        assert_eq!(line.get("ratio").is_none(), is_first, "{line}");
+        if !is_first {
+            for ratio in ["ratio", "cpu_ratio"] {
+                let [low, median, high] =
+                    ["_low", "", "_high"].map(|end| number(line, &format!("{ratio}{end}")));
+                assert!(0.0 < low && low <= median && median <= high, "{line}");
+            }
+        }
+    }
+    let third = &lines[2];
+    assert_eq!(["shards", "capacity", "value_bytes"].map(|field| number(third, field)), [1.0, 100.0, 256.0]);
+    assert_eq!(["disk_us", "mpl"].map(|field| number(&lines[3], field)), [50.0, 2.0]);
+    // Two clients that wait 50 µs for every miss do less than a hundredth of what goes on at once.
+    assert!(number(&lines[3], "ratio") < 0.5, "{}", lines[3]);
+}
+
+/// Lines for caches, and lines for decisions.
+fn caches_and_decisions(arguments: &[&str]) -> (Vec<Value>, Vec<Value>) {
+    lines(arguments).into_iter().partition(|line| line.get("decision").is_none())
+}
+
+#[test]
+fn what_is_frozen_is_told_with_the_decisions_that_led_to_it() {
+    let load = ["loop:keys=1000,requests=10000", "--capacity", "4000", "--threads", "1", "--policy", "lru"];
+    let vs = [
+        "--lifetime",
+        "1000", // what is chosen anew thaws first
+        "--frozen",
+        "1",
+        "--vs",
+        "frozen=0.5",
+        "--vs",
+        "frozen=without-index:0.5",
+        "--vs",
+        "frozen=off",
+    ];
+    let (caches, decisions) = caches_and_decisions(&[&load[..], &vs].concat());
+    for (line, (freezing, share)) in
+        caches.iter().zip([("1", 1.0), ("0.5", 0.5), ("without-index:0.5", 0.5), ("off", 0.0)])
+    {
+        assert_eq!(
+            (&line["freezing"], &line["frozen"]),
+            (&freezing.into(), &(freezing != "off").into()),
+            "{line}"
+        );
+        assert_eq!(number(line, "hit_ratio"), 1.0, "{line}");
+        // All keys are asked for alike, and each shard freezes its share.
+        for field in ["frozen_share", "frozen_ratio"] {
+            assert!((number(line, field) - share).abs() < 0.02, "{field}: {line}");
+        }
+        let of_it: Vec<_> = decisions.iter().filter(|decision| decision["freezing"] == freezing).collect();
+        assert_eq!(
+            of_it.iter().any(|decision| decision["phase"] == "frozen"),
+            freezing != "off",
+            "{freezing}"
+        );
+        assert!(of_it.iter().enumerate().all(|(at, decision)| decision["decision"] == at), "{of_it:?}");
+    }
+}
+
+#[test]
+fn a_cache_that_freezes_by_itself_is_warm_when_it_has_learned() {
+    let load = ["--keys", "2000", "--capacity", "50%", "--threads", "1", "--policy", "lru"];
+    let arguments = ["bench", "memory", "--frozen", "adaptive", "--seconds", "0.05", "--repetitions", "3"];
+    let text = floe_ok(&[&arguments[..], &load, &["--warm-up", "60", "--json"]].concat());
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((&lines[0]["settled"], &lines[0]["freezing"]), (&true.into(), &"adaptive".into()));
+    let phases: Vec<_> = lines[1..].iter().map(|line| line["phase"].as_str().expect("a name")).collect();
+    assert_eq!(phases[..2], ["measuring", "learning"], "{lines:?}");
+    assert!(phases.iter().any(|phase| ["frozen", "waiting"].contains(phase)), "{phases:?}");
+    assert!(lines[1..].iter().all(|line| !line["reason"].as_str().expect("words").is_empty()));
+}
+
+#[test]
+fn phases_are_drawn_over_time() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stem = folder.path().join("run");
+    let load =
+        ["--keys", "1000", "--threads", "1", "--frozen", "0.5", "--vs", "frozen=off", "--png", text(&stem)];
+    lines(&load);
+    for chart in ["throughput", "hit-ratio", "frozen-share"] {
+        let picture = std::fs::read(folder.path().join(format!("run-{chart}.png"))).expect("a picture");
+        assert!(picture.starts_with(b"\x89PNG") && picture.len() > 5000, "{chart}");
+    }
+}
+
+#[test]
+fn a_table_has_a_line_for_each_cache() {
+    let load = ["bench", "memory", "--keys", "1000", "--threads", "1", "--policy", "lru,fifo"];
+    let output = floe(&[&load[..], &BRIEF[..6]].concat());
+    let table = String::from_utf8(output.stdout).expect("output is UTF-8");
+    assert!(output.status.success() && table.contains("M ops/s"), "{table}");
+    assert!(table.contains("\n lru ") && table.contains("\n fifo "), "{table}");
+    let notes = String::from_utf8(output.stderr).expect("output is UTF-8");
+    assert!(notes.contains("with 75.0 %"), "{notes}");
+}
+
+#[test]
+fn a_run_in_which_nothing_is_done_is_a_failure() {
+    let load = ["bench", "memory", "loop:keys=1000,requests=10000", "--threads", "1", "--capacity", "1"];
+    let slow = ["--disk-us", "3000000", "--seconds", "0.01", "--warm-up", "0.1", "--repetitions", "1"];
+    let output = floe(&[&load[..], &slow].concat());
+    let line = String::from_utf8(output.stderr).expect("output is UTF-8");
+    assert_eq!(output.status.code(), Some(1), "{line}");
+    assert!(line.contains("nothing was done") && output.stdout.is_empty(), "{line}");
+}

@@ -1,0 +1,10 @@
+#![doc = include_str!("../README.md")]
+
+#[doc(inline)]
+pub use floe_memory::{
+    BuildError, Builder, Cache, Cause, Clock, DefaultHasher, FreezeDecision, FreezeStats, Freezing, Held,
+    InsertOptions, Item, Iter, Phase, Ref, Stats, hits_are_fenceless, policy,
+};
+
+#[doc = include_str!("../../../docs/coming-from.md")]
+pub mod coming_from {}

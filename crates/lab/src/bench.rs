@@ -1,0 +1,43 @@
+//! Measuring caches in memory under a closed loop of clients.
+//!
+//! A number of clients (the MPL) share a few threads. Each client looks up the next key of the load; a hit goes on at once, and
+//! a miss parks its client until an emulated disk answers, while the thread runs its other clients: so 72 requests are in
+//! flight on two cores, as in the experiments that ask what a hit ratio is worth. [`Load`] is what they ask for,
+//! [`measure()`] warms caches up and runs them in turn, and [`capacity_for`] finds the capacity that gives a hit ratio.
+//!
+//! [`Cache`] is Floe's own cache as a [`Subject`]; whatever can be looked up in may take part. What decides is without clock
+//! and threads: who is parked ([`Clients`]), when to look at the clock ([`Looks`]), when a cache is warm ([`WarmUp`]),
+//! what a median is worth ([`Estimate`]).
+
+mod cache;
+mod capacity;
+mod clients;
+mod clock;
+mod freezing;
+mod load;
+mod look;
+mod measure;
+mod order;
+mod outcome;
+mod statistics;
+mod subject;
+mod tally;
+mod warm_up;
+mod watch;
+mod worker;
+
+pub use cache::{Built, Cache};
+pub use capacity::{Curve, Found, Looped, capacity_for, search};
+pub use clients::{Clients, Parked};
+pub use freezing::{Freezing, Frozen, Lifetime};
+pub use load::{Feed, Load, LoadError, Operation};
+pub use look::Looks;
+pub use measure::{Contender, Contestant, Measured, Plan, Repetition, Setup, Step, Warmed, measure};
+pub use order::Order;
+pub use outcome::{Decided, Freeze, Identity, Outcome, Park, Ratio, Write, decided};
+pub use statistics::Estimate;
+pub use subject::{Freezes, Subject};
+pub use tally::Tally;
+pub use warm_up::{Span, WarmUp, Window};
+pub use watch::{Decision, Sample, Watch};
+pub use worker::{Disk, SAMPLED};

@@ -1,0 +1,142 @@
+//! Floe's cache as a subject: `u64` keys, and values of any size that begin with their key.
+//!
+//! A hit reads the first word of its value, so that the value is fetched, and checks it: a cache that ever finds another key's
+//! value ends the measurement. Small values lie in their entry; others are in a box of their own, as pages would be, and a fill
+//! pays for allocating it.
+
+use std::marker::PhantomData;
+
+use floe_memory::BuildError;
+use floe_policy::Policy;
+use floe_policy::registry::{Choice, Visitor};
+
+use super::freezing::Freezing;
+use super::measure::{Contender, Contestant, Setup};
+use super::subject::{Freezes, Subject};
+
+/// A cache to be built.
+#[derive(Debug, Clone, Copy)]
+pub struct Cache<'a> {
+    /// Who leaves.
+    pub policy: &'a Choice,
+    /// Independent parts; `None` for as many as the cache thinks best.
+    pub shards: Option<usize>,
+    /// Entries it holds.
+    pub capacity: u64,
+    /// Bytes of a value, at least 8. With 8 or 64 they lie in the entry.
+    pub value_bytes: usize,
+    /// Whether and how it freezes.
+    pub freezing: Freezing,
+}
+
+/// A cache that is ready to be measured, and how many shards it has.
+pub type Built = (Box<dyn Contestant>, usize);
+
+impl Cache<'_> {
+    /// Builds it, compiled for its policy.
+    ///
+    /// # Errors
+    /// When there is no such cache.
+    pub fn build(&self, setup: Setup) -> Result<Built, BuildError> {
+        match self.value_bytes {
+            8 => floe_policy::with(self.policy, Build::<[u64; 1]>(*self, setup, PhantomData)),
+            64 => floe_policy::with(self.policy, Build::<[u64; 8]>(*self, setup, PhantomData)),
+            _ => floe_policy::with(self.policy, Build::<Box<[u8]>>(*self, setup, PhantomData)),
+        }
+    }
+}
+
+/// Builds a cache of values of a type.
+struct Build<'a, V>(Cache<'a>, Setup, PhantomData<V>);
+
+impl<V: Value> Visitor for Build<'_, V> {
+    type Out = Result<Built, BuildError>;
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
+        let Self(Cache { shards, capacity, value_bytes, freezing, .. }, setup, _) = self;
+        let builder = floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(make());
+        let builder = match shards {
+            Some(shards) => builder.shards(shards),
+            None => builder,
+        };
+        let builder = match freezing.options() {
+            Some(options) => builder.freezing(options),
+            None => builder,
+        };
+        let cache = builder.try_build()?;
+        let shards = cache.stats().shards as usize;
+        let is_freezing = freezing.options().is_some();
+        Ok((Box::new(Contender::new(Cached { cache, value_bytes, is_freezing }, capacity, setup)), shards))
+    }
+}
+
+struct Cached<V, P: Policy> {
+    cache: floe_memory::Cache<u64, V, P>,
+    value_bytes: usize,
+    is_freezing: bool,
+}
+
+impl<V: Value, P: Policy> Subject for Cached<V, P> {
+    #[inline]
+    fn lookup(&self, key: u64) -> bool {
+        let found = self.cache.get(&key);
+        found.map(|value| assert_eq!(value.key(), key, "the cache found another key's value")).is_some()
+    }
+
+    fn fill(&self, key: u64) {
+        self.cache.insert(key, V::of(key, self.value_bytes));
+    }
+
+    fn update(&self, key: u64) {
+        self.cache.insert(key, V::of(key, self.value_bytes));
+    }
+
+    fn freezes(&self) -> Option<Freezes> {
+        let stats = self.is_freezing.then(|| self.cache.stats())?;
+        Some(Freezes {
+            hits: stats.hits,
+            frozen_hits: stats.frozen_hits,
+            entries: stats.entries,
+            frozen: stats.frozen,
+            stats: stats.freezing?,
+        })
+    }
+
+    fn forget(&self) {
+        if self.is_freezing {
+            self.cache.thaw(); // by hand, which has the controller begin anew
+        }
+    }
+}
+
+/// A value that begins with its key.
+trait Value: Send + Sync + 'static {
+    fn of(key: u64, bytes: usize) -> Self;
+    fn key(&self) -> u64;
+}
+
+impl<const WORDS: usize> Value for [u64; WORDS] {
+    #[inline]
+    fn of(key: u64, _: usize) -> Self {
+        [key; WORDS]
+    }
+
+    #[inline]
+    fn key(&self) -> u64 {
+        self[0]
+    }
+}
+
+impl Value for Box<[u8]> {
+    #[inline]
+    fn of(key: u64, bytes: usize) -> Self {
+        let mut value = vec![0; bytes];
+        value[..8].copy_from_slice(&key.to_le_bytes());
+        value.into()
+    }
+
+    #[inline]
+    fn key(&self) -> u64 {
+        u64::from_le_bytes(*self.first_chunk().expect("a value has 8 bytes"))
+    }
+}

@@ -1,0 +1,164 @@
+//! What the clients ask for: the keys of a trace in a loop, some of them to be written.
+//!
+//! A key and whether it is written share four bytes, so that reading the load costs little beside the fastest hit. All
+//! threads take from one place in turn, a chunk at a time, so that together they keep to the load's order.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use floe_policy::mix;
+
+use super::order::{CHUNK, Order};
+use crate::simulate::stream::Stream;
+
+/// Set in what is to be written.
+const WRITE: u32 = 1 << 31;
+
+/// An operation of the load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation(u32);
+
+impl Operation {
+    /// Its key, dense from 0.
+    #[inline]
+    pub fn key(self) -> u64 {
+        u64::from(self.0 & !WRITE)
+    }
+
+    /// Whether it writes.
+    #[inline]
+    pub fn writes(self) -> bool {
+        self.0 & WRITE != 0
+    }
+}
+
+/// Why a trace cannot be a load.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LoadError {
+    /// More keys than there are numbers for.
+    #[error("the load has {0} keys; there may be up to {max}", max = WRITE)]
+    TooManyKeys(usize),
+}
+
+/// The operations of a trace, to be gone through again and again.
+#[derive(Debug)]
+pub struct Load {
+    operations: Vec<Operation>,
+    keys: usize,
+    order: Order,
+}
+
+impl Load {
+    /// The operations of a trace; with a share given, so many of them at random write, and otherwise those that write in the
+    /// trace.
+    ///
+    /// # Errors
+    /// When the trace has more than 2³¹ keys.
+    pub fn new(stream: &Stream, writes: Option<f64>, order: Order) -> Result<Self, LoadError> {
+        if stream.distinct > WRITE as usize {
+            return Err(LoadError::TooManyKeys(stream.distinct));
+        }
+        let is_write = |at: usize| match writes {
+            Some(share) => ((mix(at as u64) >> 11) as f64) < share * (1u64 << 53) as f64,
+            None => stream.writes(at),
+        };
+        let operation = |(at, &key)| Operation(key | if is_write(at) { WRITE } else { 0 });
+        let operations = stream.keys.iter().enumerate().map(operation).collect();
+        Ok(Self { operations, keys: stream.distinct, order })
+    }
+
+    /// How many operations there are before they begin again.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// How many distinct keys.
+    pub fn keys(&self) -> usize {
+        self.keys
+    }
+
+    /// The operations in the order of the trace.
+    pub fn operations(&self) -> &[Operation] {
+        &self.operations
+    }
+}
+
+/// Hands the load out to threads.
+#[derive(Debug, Default)]
+pub struct Feed {
+    next: AtomicU64,
+}
+
+impl Feed {
+    /// The next operations, at least one.
+    #[inline]
+    pub fn next<'a>(&self, load: &'a Load) -> &'a [Operation] {
+        let chunks = load.operations.len().div_ceil(CHUNK) as u64;
+        // Relaxed: it only hands out numbers, and the load never changes.
+        let next = self.next.fetch_add(1, Relaxed);
+        let from = load.order.chunk(next / chunks, next % chunks, chunks) as usize * CHUNK;
+        &load.operations[from..(from + CHUNK).min(load.operations.len())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::stream::{Builder, Keep};
+    use floe_trace::{Kind, Op, Request};
+
+    fn stream(count: u64) -> Stream {
+        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        for at in 0..count {
+            let op = if at % 3 == 0 { Op::Write } else { Op::Read };
+            builder.add(&Request { time_ns: 0, key: 7 * (at % 500), bytes: 1, volume: 0, op }).unwrap();
+        }
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_load_follows_its_trace_and_begins_again() {
+        let stream = stream(1000);
+        let load = Load::new(&stream, None, Order::AsIs).unwrap();
+        assert_eq!((load.len(), load.keys()), (1000, 500));
+        let feed = Feed::default();
+        let taken: Vec<Operation> = (0..4).flat_map(|_| feed.next(&load).iter().copied()).collect();
+        assert_eq!(taken.len(), 2000);
+        for (at, operation) in taken.iter().enumerate() {
+            let at = at % 1000;
+            assert_eq!(
+                (operation.key(), operation.writes()),
+                (u64::from(stream.keys[at]), at % 3 == 0),
+                "{at}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_share_of_writes_replaces_those_of_the_trace() {
+        let stream = stream(100_000);
+        for share in [0.0, 0.05, 0.5, 1.0] {
+            let load = Load::new(&stream, Some(share), Order::AsIs).unwrap();
+            let writes = load.operations().iter().filter(|operation| operation.writes()).count();
+            assert!((writes as f64 / 1e5 - share).abs() < 0.007, "{share}: {writes}"); // four standard errors
+        }
+    }
+
+    #[test]
+    fn threads_share_a_load_without_taking_anything_twice() {
+        let load = Load::new(&stream(50_000), None, Order::Drawn).unwrap();
+        let feed = Feed::default();
+        let take = || (0..20).map(|_| feed.next(&load).as_ptr() as usize).collect::<Vec<_>>();
+        let mut taken: Vec<usize> = std::thread::scope(|scope| {
+            let threads = [scope.spawn(take), scope.spawn(take)];
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken.len(), 40);
+    }
+}

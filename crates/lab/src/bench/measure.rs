@@ -1,0 +1,296 @@
+//! Measuring: caches are warmed up one after the other, and then run in turn, repetition after repetition.
+//!
+//! Machines wander: what runs beside makes all of a repetition slower, so two caches are compared pair by pair, on what
+//! they did right after each other, and the order within a pair changes with every repetition. Each run begins with a ramp that
+//! does not count, in which the processor's caches fill with what belongs to this cache and the clients spread over the disk.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use super::clock::{Clock, reading_ns};
+use super::load::{Feed, Load};
+use super::subject::Subject;
+use super::tally::Tally;
+use super::warm_up::{Span, WarmUp, Window};
+use super::watch::{EVERY, Run, Watch};
+use super::worker::{Board, Disk, Job};
+
+/// Share of a repetition's time that is spent on its ramp.
+const RAMP: f64 = 0.1;
+
+/// The ramp lasts for at least so many answers of the disk, but no longer than the repetition itself.
+const RAMP_DISKS: u64 = 20;
+
+/// So often a run must have been seen to advance, the first times perhaps by what did not count; and for so many times longer
+/// that is waited for.
+const MOVES_MIN: u32 = 4;
+const PATIENCE: u32 = 100;
+
+/// Windows that a repetition's time holds, in warming up, and the shortest and longest of them.
+const WINDOWS: f64 = 10.0;
+const WINDOW_SECONDS: (f64, f64) = (0.002, 0.1);
+
+/// How a cache is used.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setup {
+    /// Threads of the operating system.
+    pub threads: usize,
+    /// Clients on all of them together; at least one each.
+    pub mpl: usize,
+    /// What a miss waits for.
+    pub disk: Disk,
+}
+
+/// How to measure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// How often each cache is run.
+    pub repetitions: usize,
+    /// For how long each time, without the ramp.
+    pub seconds: f64,
+    /// Longest time to warm a cache up for.
+    pub warm_up_seconds_max: f64,
+}
+
+/// How a cache was warmed up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Warmed {
+    /// How long it took.
+    pub seconds: f64,
+    /// Whether it was warm in the end, or the time was up.
+    pub settled: bool,
+}
+
+/// What one repetition found.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Repetition {
+    /// Operations a second on all threads together.
+    pub ops_per_second: f64,
+    /// Processor time of all threads for each operation.
+    pub cpu_ns_per_op: f64,
+}
+
+/// What was found about one cache.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    /// How it was warmed up.
+    pub warmed: Warmed,
+    /// Each repetition.
+    pub repetitions: Vec<Repetition>,
+    /// All repetitions and threads together.
+    pub total: Tally,
+    /// What reading the clock takes, which is taken off each latency.
+    pub clock_ns: u64,
+    /// How it went, and what freezing did.
+    pub watch: Watch,
+}
+
+/// How far a measurement is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Step {
+    /// The cache of this number is being warmed up.
+    WarmingUp(usize),
+    /// Runs done, of how many.
+    Run(usize, usize),
+}
+
+/// A cache that takes part.
+pub trait Contestant {
+    /// Runs it until it is warm, or for the longest time.
+    fn warm_up(&self, load: &Load, plan: &Plan) -> Warmed;
+
+    /// Runs it for a time, after a ramp; a tally for each thread.
+    fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally>;
+
+    /// What was seen of it in all runs.
+    fn watch(&self) -> Watch;
+}
+
+/// A cache, and how it is used.
+#[derive(Debug)]
+pub struct Contender<S> {
+    subject: S,
+    setup: Setup,
+    capacity: u64,
+    feed: Feed,
+    watch: RefCell<Watch>,
+}
+
+impl<S: Subject> Contender<S> {
+    /// An empty cache of so many entries.
+    ///
+    /// # Panics
+    /// Without threads, or with fewer clients than threads.
+    pub fn new(subject: S, capacity: u64, setup: Setup) -> Self {
+        assert!(setup.threads > 0 && setup.mpl >= setup.threads, "each thread has a client: {setup:?}");
+        Self { subject, setup, capacity, feed: Feed::default(), watch: RefCell::default() }
+    }
+
+    /// Runs the threads while `conduct` says what they do.
+    fn play(&self, load: &Load, disk: Disk, clock_ns: u64, conduct: impl FnOnce(&Board)) -> Vec<Tally> {
+        let Setup { threads, mpl, .. } = self.setup;
+        let board = Board::new(threads);
+        let clock = Clock::new();
+        let yielding = threads > std::thread::available_parallelism().map_or(1, usize::from);
+        let job = |thread| Job {
+            subject: &self.subject,
+            load,
+            feed: &self.feed,
+            board: &board,
+            thread,
+            clients: (mpl + thread) / threads,
+            disk,
+            clock,
+            reading_ns: clock_ns,
+            yielding,
+        };
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let job = job(thread);
+                    scope.spawn(move || job.work())
+                })
+                .collect();
+            conduct(&board);
+            board.stop();
+            workers.into_iter().map(|worker| worker.join().expect("a cache does not panic")).collect()
+        })
+    }
+
+    /// Runs until warm, or the end of time; whether it is warm. One that freezes has to have tried that, too, if `concluded`.
+    fn settle(
+        &self,
+        load: &Load,
+        disk: Disk,
+        span: Span,
+        window: Duration,
+        end: Instant,
+        concluded: bool,
+    ) -> bool {
+        let watch = &mut *self.watch.borrow_mut();
+        let mut warm_up = WarmUp::new(span);
+        let mut settled = false;
+        self.play(load, disk, 0, |board| {
+            let mut run = watch.begin(self.subject.freezes());
+            let (mut seen, mut since) = (board.so_far(), Instant::now());
+            while !(settled && (run.has_concluded() || !concluded)) && Instant::now() < end {
+                std::thread::sleep(window);
+                let (now, moment) = (board.so_far(), Instant::now());
+                let [hits, misses, writes] = [0, 1, 2].map(|at| now[at] - seen[at]);
+                let seconds = (moment - since).as_secs_f64();
+                run.look(now, self.subject.freezes());
+                settled |= warm_up.add(Window { hits, misses, writes, seconds });
+                (seen, since) = (now, moment);
+            }
+        });
+        settled
+    }
+}
+
+impl<S: Subject> Contestant for Contender<S> {
+    fn warm_up(&self, load: &Load, plan: &Plan) -> Warmed {
+        let began = Instant::now();
+        let end = began + Duration::from_secs_f64(plan.warm_up_seconds_max);
+        let (shortest, longest) = WINDOW_SECONDS;
+        let window = Duration::from_secs_f64((plan.seconds / WINDOWS).clamp(shortest, longest));
+        // Filled without waiting for the disk, a cache is warm much sooner; then it only has to get used to it.
+        let span = Span::of(self.capacity, load.len() as u64);
+        let has_disk = self.setup.disk != Disk::NONE;
+        // Some loads never settle: half of the time is left for the disk.
+        let filled_by = if has_disk { began + (end - began) / 2 } else { end };
+        let mut settled = self.settle(load, Disk::NONE, span, window, filled_by, !has_disk);
+        if has_disk {
+            // What it has found out so far is of misses that cost nothing.
+            self.subject.forget();
+            self.watch.borrow_mut().forget();
+            settled &= self.settle(load, self.setup.disk, Span::ANY, window, end, true);
+        }
+        Warmed { seconds: began.elapsed().as_secs_f64(), settled }
+    }
+
+    fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally> {
+        let disks = Duration::from_nanos(RAMP_DISKS * self.setup.disk.mean_ns);
+        let all = Duration::from_secs_f64(seconds);
+        let ramp = all.mul_f64(RAMP).max(disks.min(all));
+        let watch = &mut *self.watch.borrow_mut();
+        self.play(load, self.setup.disk, clock_ns, |board| {
+            let mut run = watch.begin(self.subject.freezes());
+            let watch_for = |run: &mut Run<'_>, time: Duration| {
+                let end = Instant::now() + time;
+                let mut moves = 0;
+                while let left = end.saturating_duration_since(Instant::now())
+                    && !left.is_zero()
+                {
+                    std::thread::sleep(left.min(EVERY));
+                    moves += u32::from(run.look(board.so_far(), self.subject.freezes()));
+                }
+                moves
+            };
+            watch_for(&mut run, ramp);
+            board.count();
+            run.count();
+            // On a machine that is busy with other things the threads may hardly have come to run: then some more time.
+            let mut moves = watch_for(&mut run, all);
+            for _ in 0..PATIENCE {
+                if moves < MOVES_MIN {
+                    moves += watch_for(&mut run, all.max(EVERY));
+                }
+            }
+        })
+    }
+
+    fn watch(&self) -> Watch {
+        self.watch.borrow().clone()
+    }
+}
+
+/// Measures caches against each other.
+///
+/// # Panics
+/// When a cache does.
+pub fn measure(
+    load: &Load,
+    contestants: &[Box<dyn Contestant>],
+    plan: &Plan,
+    mut progress: impl FnMut(Step),
+) -> Vec<Measured> {
+    let clock_ns = reading_ns();
+    let mut measured: Vec<Measured> = Vec::new();
+    for (at, contestant) in contestants.iter().enumerate() {
+        progress(Step::WarmingUp(at));
+        let warmed = contestant.warm_up(load, plan);
+        measured.push(Measured {
+            warmed,
+            repetitions: Vec::new(),
+            total: Tally::default(),
+            clock_ns,
+            watch: Watch::default(),
+        });
+    }
+    let (count, mut done) = (contestants.len(), 0);
+    for repetition in 0..plan.repetitions {
+        for place in 0..count {
+            let at = if repetition % 2 == 0 { place } else { count - 1 - place };
+            progress(Step::Run(done, plan.repetitions * count));
+            let tallies = contestants[at].run(load, plan.seconds, clock_ns);
+            measured[at].repetitions.push(Repetition::of(&tallies));
+            tallies.iter().for_each(|tally| measured[at].total.add(tally));
+            done += 1;
+        }
+    }
+    for (contestant, measured) in contestants.iter().zip(&mut measured) {
+        measured.watch = contestant.watch();
+    }
+    measured
+}
+
+impl Repetition {
+    fn of(tallies: &[Tally]) -> Self {
+        // Each thread has seen its own beginning and end.
+        let ops_per_second =
+            tallies.iter().map(|tally| tally.operations() as f64 / (tally.wall_ns.max(1) as f64 / 1e9)).sum();
+        let operations: u64 = tallies.iter().map(Tally::operations).sum();
+        let cpu_ns: u64 = tallies.iter().map(|tally| tally.cpu_ns).sum();
+        Self { ops_per_second, cpu_ns_per_op: cpu_ns as f64 / operations.max(1) as f64 }
+    }
+}

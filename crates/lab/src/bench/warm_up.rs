@@ -1,0 +1,241 @@
+//! When a cache is warm: its hit ratio and throughput no longer drift.
+//!
+//! Ten windows are compared, the earlier five with the later five: hit ratio and throughput must agree up to a small bound, or up
+//! to what chance alone makes of them. What matters is how much the windows hold, for a large cache settles so slowly that
+//! it looks steady for a while: after a first pass over the load, in five of them the cache takes in as many entries as it holds, or is asked for
+//! everything there is, and each holds enough operations that chance hides no drift. Loads that never settle, and machines,
+//! are what the caller's limit of time is for.
+
+use std::collections::VecDeque;
+
+/// Windows in each of the two halves that are compared.
+const HALF: usize = 5;
+
+/// Hit ratios this close are the same.
+const HIT_RATIO_BOUND: f64 = 0.002;
+
+/// Throughputs this close, as a share, are the same.
+const THROUGHPUT_BOUND: f64 = 0.03;
+
+/// Differences of so many standard errors are chance.
+const CHANCE: f64 = 2.0;
+
+/// Operations in a window, so that chance makes hit ratios of five differ by hardly more than the bound.
+const LEAST: u64 = 50_000;
+
+/// What happened in a window of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Window {
+    /// Lookups that hit.
+    pub hits: u64,
+    /// Lookups that missed.
+    pub misses: u64,
+    /// Writes.
+    pub writes: u64,
+    /// How long it was.
+    pub seconds: f64,
+}
+
+impl Window {
+    /// Lookups and writes.
+    pub fn operations(&self) -> u64 {
+        self.hits + self.misses + self.writes
+    }
+
+    fn throughput(&self) -> f64 {
+        self.operations() as f64 / self.seconds
+    }
+}
+
+/// What a window has to hold at least: the fills or the operations, whichever come first, but not fewer than the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Entries taken in after a miss.
+    pub fills: u64,
+    /// Operations that do instead.
+    pub operations: u64,
+    /// Operations there have to be in any case.
+    pub least: u64,
+    /// Operations before the first window: in the first pass over a load keys come that never came before, and never will again.
+    pub first: u64,
+}
+
+impl Span {
+    /// Anything at all.
+    pub const ANY: Self = Self { fills: 0, operations: 0, least: 1, first: 0 };
+
+    /// For a cache of so many entries on a load of so many operations.
+    pub fn of(capacity: u64, operations: u64) -> Self {
+        let half = HALF as u64;
+        Self {
+            fills: capacity.div_ceil(half),
+            operations: operations.div_ceil(half),
+            least: LEAST,
+            first: operations,
+        }
+    }
+
+    fn holds(&self, window: &Window) -> bool {
+        let operations = window.operations();
+        operations >= self.least && (window.misses >= self.fills || operations >= self.operations)
+    }
+}
+
+/// Watches a cache become warm.
+#[derive(Debug, Clone)]
+pub struct WarmUp {
+    span: Span,
+    /// What is not a whole window yet.
+    open: Window,
+    windows: VecDeque<Window>,
+}
+
+impl WarmUp {
+    /// With windows that hold at least so much.
+    pub fn new(span: Span) -> Self {
+        Self { span, open: Window::default(), windows: VecDeque::with_capacity(2 * HALF) }
+    }
+
+    /// Some time has passed, a window or a part of one; whether the cache is warm now.
+    pub fn add(&mut self, part: Window) -> bool {
+        if self.span.first > 0 {
+            self.span.first = self.span.first.saturating_sub(part.operations());
+            return false;
+        }
+        self.open.hits += part.hits;
+        self.open.misses += part.misses;
+        self.open.writes += part.writes;
+        self.open.seconds += part.seconds;
+        if !self.span.holds(&self.open) {
+            return false;
+        }
+        if self.windows.len() == 2 * HALF {
+            self.windows.pop_front();
+        }
+        self.windows.push_back(std::mem::take(&mut self.open));
+        self.windows.len() == 2 * HALF && self.hit_ratio_is_steady() && self.throughput_is_steady()
+    }
+
+    fn halves(&self) -> (impl Iterator<Item = &Window> + Clone, impl Iterator<Item = &Window> + Clone) {
+        (self.windows.iter().take(HALF), self.windows.iter().skip(HALF))
+    }
+
+    fn hit_ratio_is_steady(&self) -> bool {
+        let (earlier, later) = self.halves();
+        let (before, after) = (hit_ratio(earlier), hit_ratio(later));
+        let variance = |(ratio, lookups): (f64, f64)| ratio * (1.0 - ratio) / lookups.max(1.0);
+        let chance = CHANCE * (variance(before) + variance(after)).sqrt();
+        (before.0 - after.0).abs() <= HIT_RATIO_BOUND.max(chance)
+    }
+
+    fn throughput_is_steady(&self) -> bool {
+        let (earlier, later) = self.halves();
+        let (before, after) = (throughput(earlier), throughput(later));
+        let chance = CHANCE * ((before.1 + after.1) / HALF as f64).sqrt();
+        (before.0 - after.0).abs() <= (THROUGHPUT_BOUND * before.0).max(chance)
+    }
+}
+
+/// The hit ratio, and of how many lookups.
+fn hit_ratio<'a>(windows: impl Iterator<Item = &'a Window>) -> (f64, f64) {
+    let (hits, lookups) = windows
+        .fold((0, 0), |(hits, lookups), window| (hits + window.hits, lookups + window.hits + window.misses));
+    (hits as f64 / lookups.max(1) as f64, lookups as f64)
+}
+
+/// The mean throughput of windows, and their variance.
+fn throughput<'a>(windows: impl Iterator<Item = &'a Window> + Clone) -> (f64, f64) {
+    let count = windows.clone().count() as f64;
+    let mean = windows.clone().map(Window::throughput).sum::<f64>() / count;
+    let squares = windows.map(|window| (window.throughput() - mean).powi(2)).sum::<f64>();
+    (mean, squares / (count - 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(hit_ratio: f64, throughput: f64) -> Window {
+        let lookups = throughput * 0.1;
+        let hits = (lookups * hit_ratio).round() as u64;
+        Window { hits, misses: lookups as u64 - hits, writes: 0, seconds: 0.1 }
+    }
+
+    /// The window after which the cache was warm.
+    fn warm_after(span: Span, windows: impl Iterator<Item = Window>) -> Option<usize> {
+        let mut warm_up = WarmUp::new(span);
+        windows.take(1000).position(|window| warm_up.add(window)).map(|at| at + 1)
+    }
+
+    #[test]
+    fn a_steady_cache_is_warm_after_ten_windows() {
+        assert_eq!(warm_after(Span::ANY, std::iter::repeat(window(0.8, 1e6))), Some(10));
+    }
+
+    #[test]
+    fn a_rising_hit_ratio_is_waited_for() {
+        // It nears 0.9 and after fifty windows is a thousandth away.
+        let rising = (0..).map(|at| window(0.9 - 0.5 * (-f64::from(at) / 8.0).exp(), 1e6));
+        let after = warm_after(Span::ANY, rising).expect("it settles");
+        assert!((38..60).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn a_falling_throughput_is_waited_for() {
+        let falling = (0..).map(|at| window(0.8, if at < 40 { 2e6 - f64::from(at) * 2e4 } else { 1.2e6 }));
+        let after = warm_after(Span::ANY, falling).expect("it settles");
+        assert!((40..52).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn noise_is_no_drift() {
+        let noisy = (0..).map(|at: u32| {
+            let noise = (floe_policy::mix(u64::from(at)) % 1000) as f64 / 1000.0 - 0.5;
+            window(0.8, 1e6 * (1.0 + 0.3 * noise))
+        });
+        let after = warm_after(Span::ANY, noisy).expect("it settles");
+        assert!(after <= 15, "{after}");
+    }
+
+    #[test]
+    fn a_large_cache_is_watched_for_longer() {
+        // A thousandth of the lookups miss: 100 fills a window, and ten windows of a fifth of 5000 fills.
+        let steady = || std::iter::repeat(window(0.999, 1e6));
+        let settling = |span: Span| Span { first: 0, ..span };
+        assert_eq!(warm_after(settling(Span::of(5000, u64::MAX)), steady()), Some(100));
+        // All of a load of ten million operations has been asked for twice.
+        assert_eq!(warm_after(settling(Span::of(u64::MAX, 10_000_000)), steady()), Some(200));
+        // And before that once, when every key was new.
+        assert_eq!(warm_after(Span::of(u64::MAX, 10_000_000), steady()), Some(300));
+    }
+
+    #[test]
+    fn a_drift_that_takes_many_windows_is_seen_all_the_same() {
+        // The hit ratio rises by 0.2 while the cache takes in ten times what it holds: by 0.0003 a window of time.
+        let drifting = || (0..).map(|at| window(0.7 + 0.2 * (f64::from(at) / 600.0).min(1.0), 1e6));
+        let early = warm_after(Span::ANY, drifting()).expect("it looks steady");
+        let span = Span { first: 0, ..Span::of(200_000, u64::MAX) };
+        let late = warm_after(span, drifting()).expect("it settles");
+        assert!(early < 20 && late > 600, "{early} {late}");
+    }
+
+    #[test]
+    fn what_never_settles_is_never_warm() {
+        // The ratio climbs to one and falls back to one half, again and again.
+        let saw = (0..).map(|at: u32| window(0.5 + f64::from(at % 40) / 80.0, 1e6));
+        let after = warm_after(Span::ANY, saw.take(14));
+        assert_eq!(after, None);
+    }
+
+    #[test]
+    fn windows_that_are_too_small_are_put_together() {
+        let idle = Window { seconds: 0.1, ..Window::default() };
+        let windows = (0..).map(|at| if at % 2 == 0 { idle } else { window(0.8, 1e6) });
+        assert_eq!(warm_after(Span::ANY, windows), Some(20));
+        // A slow drift, in parts of a hundred operations each: it would be lost in the noise.
+        let mut warm_up = WarmUp::new(Span { least: 100_000, ..Span::ANY });
+        let drifting = (0..).map(|at| window(0.7 + f64::from(at.min(15_000)) * 5e-6, 1000.0));
+        let after = drifting.take(100_000).position(|window| warm_up.add(window));
+        assert!((15_000..=26_000).contains(&after.expect("it settles")), "{after:?}");
+    }
+}

@@ -1,0 +1,323 @@
+//! The loop on one thread: the clients of [`Clients`] at work on a subject, as fast as they can.
+//!
+//! Between two looks at the clock there is nothing but the subject, the load and a count: latencies are sampled, 1 in 100 at
+//! random distances, and whether to go on is asked once a chunk of the load. Where misses park their clients, the clock is
+//! read once a miss, when it begins, and else when [`Looks`] expects a client to be due.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use floe_policy::mix;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::clients::{Clients, Parked};
+use super::clock::{Clock, thread_cpu_ns};
+use super::load::{Feed, Load, Operation};
+use super::look::Looks;
+use super::subject::Subject;
+use super::tally::Tally;
+
+/// One of so many operations is timed.
+pub const SAMPLED: usize = 100;
+
+/// Threads run, and nothing counts yet.
+const RAMP: u8 = 0;
+/// What threads do counts.
+const COUNT: u8 = 1;
+/// Threads stop.
+const STOP: u8 = 2;
+
+/// How threads are told what to do, and tell how far they are.
+#[derive(Debug)]
+pub(super) struct Board {
+    phase: AtomicU8,
+    counters: Vec<Counter>,
+}
+
+/// What a thread has done since it began, on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Counter {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    writes: AtomicU64,
+}
+
+// All of it is relaxed: numbers to look at and a word that is acted on soon. Results travel by joining the threads.
+impl Board {
+    pub(super) fn new(threads: usize) -> Self {
+        let counters = (0..threads).map(|_| Counter::default()).collect();
+        Self { phase: AtomicU8::new(RAMP), counters }
+    }
+
+    /// From now on it counts.
+    pub(super) fn count(&self) {
+        self.phase.store(COUNT, Relaxed);
+    }
+
+    /// The threads end soon.
+    pub(super) fn stop(&self) {
+        self.phase.store(STOP, Relaxed);
+    }
+
+    /// Hits, misses and writes of all threads so far.
+    pub(super) fn so_far(&self) -> [u64; 3] {
+        self.counters.iter().fold([0; 3], |[hits, misses, writes], counter| {
+            let [h, m, w] =
+                [&counter.hits, &counter.misses, &counter.writes].map(|count| count.load(Relaxed));
+            [hits + h, misses + m, writes + w]
+        })
+    }
+}
+
+/// How long the emulated disk takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Disk {
+    /// The mean time, in nanoseconds; with 0 there is no disk, and no client is ever parked.
+    pub mean_ns: u64,
+    /// Whether times are exponentially distributed instead of all the same.
+    pub exponential: bool,
+}
+
+impl Disk {
+    /// No disk.
+    pub const NONE: Self = Self { mean_ns: 0, exponential: false };
+}
+
+/// What a thread needs to know.
+pub(super) struct Job<'a, S> {
+    pub(super) subject: &'a S,
+    pub(super) load: &'a Load,
+    pub(super) feed: &'a Feed,
+    pub(super) board: &'a Board,
+    /// Which of the threads this one is.
+    pub(super) thread: usize,
+    /// How many clients it has.
+    pub(super) clients: usize,
+    pub(super) disk: Disk,
+    pub(super) clock: Clock,
+    /// What reading the clock adds to a latency.
+    pub(super) reading_ns: u64,
+    /// Whether there are more threads than processors.
+    pub(super) yielding: bool,
+}
+
+impl<S: Subject> Job<'_, S> {
+    /// Works until it is told to stop.
+    pub(super) fn work(self) -> Tally {
+        let mut worker = Worker {
+            clients: Clients::new(self.clients),
+            looks: Looks::default(),
+            random: SmallRng::seed_from_u64(mix(self.thread as u64)),
+            tally: Tally::default(),
+            done: [0; 3],
+            until_sample: SAMPLED,
+            rest: &[],
+            phase: RAMP,
+            began_ns: self.clock.now(),
+            cpu_began_ns: thread_cpu_ns(),
+            job: self,
+        };
+        if worker.job.disk.mean_ns == 0 {
+            worker.without_disk()
+        } else {
+            worker.with_disk()
+        }
+        worker.tally.wall_ns = worker.job.clock.now() - worker.began_ns;
+        worker.tally.cpu_ns = thread_cpu_ns() - worker.cpu_began_ns;
+        worker.tally
+    }
+}
+
+struct Worker<'a, S> {
+    job: Job<'a, S>,
+    clients: Clients,
+    looks: Looks,
+    random: SmallRng,
+    tally: Tally,
+    /// Hits, misses and writes before what the tally counts.
+    done: [u64; 3],
+    until_sample: usize,
+    /// Operations taken from the feed and not done yet.
+    rest: &'a [Operation],
+    phase: u8,
+    began_ns: u64,
+    cpu_began_ns: u64,
+}
+
+/// A lookup that found nothing.
+struct Miss {
+    key: u64,
+    began_ns: Option<u64>,
+}
+
+impl<S: Subject> Worker<'_, S> {
+    /// Tells how far it is, and whether to go on.
+    fn goes_on(&mut self) -> bool {
+        let counter = &self.job.board.counters[self.job.thread];
+        let [hits, misses, writes] = self.done;
+        counter.hits.store(hits + self.tally.hits, Relaxed);
+        counter.misses.store(misses + self.tally.misses, Relaxed);
+        counter.writes.store(writes + self.tally.writes, Relaxed);
+        let phase = self.job.board.phase.load(Relaxed);
+        if phase != self.phase {
+            self.enter(phase);
+        }
+        phase != STOP
+    }
+
+    #[cold]
+    fn enter(&mut self, phase: u8) {
+        self.phase = phase;
+        if phase == COUNT {
+            let Tally { hits, misses, writes, .. } = self.tally;
+            self.done = [self.done[0] + hits, self.done[1] + misses, self.done[2] + writes];
+            self.tally.clear();
+            self.cpu_began_ns = thread_cpu_ns();
+            self.began_ns = self.job.clock.now();
+        }
+    }
+
+    /// Every client goes on at once, so they need not be told apart.
+    fn without_disk(&mut self) {
+        while self.goes_on() {
+            let mut rest = self.job.feed.next(self.job.load);
+            self.tally.taken += rest.len() as u64;
+            while !rest.is_empty() {
+                let (untimed, after) = rest.split_at(self.until_sample.min(rest.len()));
+                for &operation in untimed {
+                    if let Some(miss) = self.untimed(operation) {
+                        self.job.subject.fill(miss.key);
+                        self.tally.misses += 1;
+                    }
+                }
+                self.until_sample -= untimed.len();
+                rest = after;
+                if let Some((&operation, after)) = rest.split_first() {
+                    if let Some(Miss { key, began_ns }) = self.timed(operation) {
+                        self.job.subject.fill(key);
+                        self.tally.misses += 1;
+                        self.record_miss(began_ns);
+                    }
+                    rest = after;
+                }
+            }
+        }
+    }
+
+    fn with_disk(&mut self) {
+        let mut now = self.job.clock.now();
+        while self.goes_on() {
+            if let (0, Some(due)) = (self.clients.ready(), self.clients.next_due()) {
+                let from = now;
+                now = self.job.clock.wait_towards(due, self.job.yielding);
+                self.tally.idle_ns += now - from;
+            }
+            now = self.answer(now);
+            if self.clients.ready() == 0 {
+                continue;
+            }
+            let most = self.looks.lookups(now, self.clients.next_due());
+            let (lookups, missed) = self.burst(most);
+            let after = self.job.clock.now();
+            self.looks.observe(lookups, after - now);
+            now = after;
+            if let Some(Miss { key, began_ns }) = missed {
+                let due_ns = now + self.disk_ns();
+                self.clients.park(Parked { key, since_ns: now, due_ns, began_ns });
+            }
+        }
+    }
+
+    /// Lets those go on for whom the disk has answered. `now` is the last time seen; returns the last one seen.
+    fn answer(&mut self, mut now: u64) -> u64 {
+        while let Some(parked) = self.clients.wake(now) {
+            // Whatever it takes to record, bounded: a client cannot be parked for longer than the measurement.
+            self.tally.park_ns.saturating_record(now - parked.since_ns);
+            self.job.subject.fill(parked.key);
+            self.tally.misses += 1;
+            if parked.began_ns.is_some() {
+                now = self.record_miss(parked.began_ns);
+            } else if self.clients.next_due().is_some_and(|due| due <= now) {
+                // The next one has been waiting for this one.
+                now = self.job.clock.now();
+            }
+        }
+        now
+    }
+
+    /// Up to so many operations, ended by a miss; how many there were.
+    #[inline]
+    fn burst(&mut self, most: u32) -> (u32, Option<Miss>) {
+        for done in 0..most {
+            if self.rest.is_empty() {
+                self.rest = self.job.feed.next(self.job.load);
+            }
+            let (&operation, after) = self.rest.split_first().expect("a feed gives at least one operation");
+            self.rest = after;
+            self.tally.taken += 1;
+            let missed = if self.until_sample == 0 {
+                self.timed(operation)
+            } else {
+                self.until_sample -= 1;
+                self.untimed(operation)
+            };
+            if missed.is_some() {
+                return (done + 1, missed);
+            }
+        }
+        (most, None)
+    }
+
+    /// An operation, and nothing else.
+    #[inline]
+    fn untimed(&mut self, operation: Operation) -> Option<Miss> {
+        let key = operation.key();
+        if operation.writes() {
+            self.job.subject.update(key);
+            self.tally.writes += 1;
+        } else if self.job.subject.lookup(key) {
+            self.tally.hits += 1;
+        } else {
+            return Some(Miss { key, began_ns: None });
+        }
+        None
+    }
+
+    /// An operation on the clock.
+    #[cold]
+    fn timed(&mut self, operation: Operation) -> Option<Miss> {
+        // From half to one and a half of the mean distance, so that no rhythm of the load is met.
+        self.until_sample = self.random.random_range(SAMPLED / 2..SAMPLED + SAMPLED / 2) - 1;
+        let (hits, writes) = (self.tally.hits, self.tally.writes);
+        let began_ns = self.job.clock.now();
+        let missed = self.untimed(operation);
+        let took_ns = (self.job.clock.now() - began_ns).saturating_sub(self.job.reading_ns);
+        if self.tally.hits > hits {
+            self.tally.hit_ns.saturating_record(took_ns);
+        } else if self.tally.writes > writes {
+            self.tally.write_ns.saturating_record(took_ns);
+        }
+        missed.map(|Miss { key, .. }| Miss { key, began_ns: Some(began_ns) })
+    }
+
+    /// The end of a miss that began at a moment; it is now.
+    fn record_miss(&mut self, began_ns: Option<u64>) -> u64 {
+        let now = self.job.clock.now();
+        if let Some(began_ns) = began_ns {
+            self.tally.miss_ns.saturating_record((now - began_ns).saturating_sub(self.job.reading_ns));
+        }
+        now
+    }
+
+    /// How long the disk takes this time.
+    fn disk_ns(&mut self) -> u64 {
+        let Disk { mean_ns, exponential } = self.job.disk;
+        if exponential {
+            let share: f64 = self.random.random();
+            (-(1.0 - share).ln() * mean_ns as f64) as u64
+        } else {
+            mean_ns
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The benchmark's loop on real threads, over a cache simple enough to be right: shards of LRU behind locks.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use floe_lab::bench::{
+    Contender, Contestant, Disk, Load, Looped, Measured, Order, Plan, Setup, Step, Subject, measure,
+};
+use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use floe_policy::{Access, Eviction, Lru, Slot};
+use floe_trace::{GeneratorSpec, Trace};
+
+/// Shards of LRU. Counts what it is asked for.
+struct Shards {
+    shards: Vec<Mutex<Shard>>,
+    lookups: AtomicU64,
+}
+
+struct Shard {
+    order: Lru,
+    slots: HashMap<u64, u32>,
+    keys: Vec<u64>,
+    capacity: usize,
+}
+
+impl Shards {
+    fn new(shards: usize, capacity: usize) -> Self {
+        let shard = || {
+            let mut order = Lru::default();
+            order.reserve(capacity / shards);
+            Mutex::new(Shard { order, slots: HashMap::new(), keys: Vec::new(), capacity: capacity / shards })
+        };
+        Self { shards: (0..shards).map(|_| shard()).collect(), lookups: AtomicU64::new(0) }
+    }
+
+    fn with<T>(&self, key: u64, work: impl FnOnce(&mut Shard) -> T) -> T {
+        work(&mut self.shards[key as usize % self.shards.len()].lock().unwrap())
+    }
+}
+
+impl Shard {
+    fn touch(&mut self, key: u64) -> bool {
+        let slot = self.slots.get(&key).copied();
+        slot.inspect(|&slot| self.order.access(Slot(slot))).is_some()
+    }
+
+    fn insert(&mut self, key: u64) {
+        if self.touch(key) {
+            return; // another client has brought it in
+        }
+        let slot = if self.keys.len() < self.capacity {
+            self.keys.push(key);
+            self.keys.len() as u32 - 1
+        } else {
+            let Slot(victim) = self.order.evict(None).expect("a full cache has a victim");
+            self.slots.remove(&std::mem::replace(&mut self.keys[victim as usize], key));
+            victim
+        };
+        self.slots.insert(key, slot);
+        self.order.insert(Slot(slot), &Access::new(key));
+    }
+}
+
+impl Subject for Shards {
+    fn lookup(&self, key: u64) -> bool {
+        self.lookups.fetch_add(1, Relaxed);
+        self.with(key, |shard| shard.touch(key))
+    }
+
+    fn fill(&self, key: u64) {
+        self.with(key, |shard| shard.insert(key));
+    }
+
+    fn update(&self, key: u64) {
+        self.with(key, |shard| shard.insert(key));
+    }
+}
+
+const PLAN: Plan = Plan { repetitions: 3, seconds: 0.05, warm_up_seconds_max: 10.0 };
+
+fn stream(spec: &str) -> Stream {
+    let mut trace = Trace::generate(&spec.parse::<GeneratorSpec>().unwrap()).unwrap();
+    let mut builder = Builder::new(trace.kind(), Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+    trace.by_ref().for_each(|request| builder.add(&request.unwrap()).unwrap());
+    builder.finish().unwrap()
+}
+
+fn run(stream: &Stream, writes: Option<f64>, contestants: Vec<(Shards, u64, Setup)>) -> Vec<Measured> {
+    let load = Load::new(stream, writes, Order::Drawn).unwrap();
+    let contestants: Vec<Box<dyn Contestant>> = contestants
+        .into_iter()
+        .map(|(shards, capacity, setup)| -> Box<dyn Contestant> {
+            Box::new(Contender::new(shards, capacity, setup))
+        })
+        .collect();
+    measure(&load, &contestants, &PLAN, |_| {})
+}
+
+fn disk(us: u64) -> Disk {
+    Disk { mean_ns: us * 1000, exponential: false }
+}
+
+#[test]
+fn one_thread_hits_as_often_as_the_simulation() {
+    let stream = stream("zipf:keys=5000,theta=0.99,requests=200000");
+    let looped = Looped::new(&stream, Order::Drawn);
+    for capacity in [50, 500, 2500] {
+        let expected = looped.hit_ratio(&"lru".parse().unwrap(), capacity);
+        let setup = Setup { threads: 1, mpl: 1, disk: Disk::NONE };
+        let measured = &run(&stream, None, vec![(Shards::new(1, capacity as usize), capacity, setup)])[0];
+        let lookups = (measured.total.hits + measured.total.misses) as f64;
+        // Each counts other draws: four standard errors of the difference; and what is warm may drift by two thousandths.
+        let draws = 1.0 / lookups + 1.0 / stream.keys.len() as f64;
+        let error = 0.002 + 4.0 * (expected * (1.0 - expected) * draws).sqrt();
+        let hit_ratio = measured.total.hit_ratio();
+        assert!((hit_ratio - expected).abs() <= error, "{capacity}: {hit_ratio} {expected} ± {error}");
+        assert!(measured.warmed.settled);
+    }
+}
+
+#[test]
+fn everything_that_is_taken_is_counted_once() {
+    let stream = stream("zipf:keys=2000,requests=100000");
+    for (threads, mpl, us) in [(1, 1, 0), (1, 7, 5), (2, 2, 0), (2, 9, 20), (3, 3, 100)] {
+        let setup = Setup { threads, mpl, disk: disk(us) };
+        let measured = &run(&stream, Some(0.2), vec![(Shards::new(2, 300), 300, setup)])[0];
+        let total = &measured.total;
+        assert_eq!(measured.repetitions.len(), PLAN.repetitions);
+        // Clients may be parked at the beginning and at the end of what counts.
+        let parked = if us == 0 { 0 } else { (mpl * PLAN.repetitions) as u64 };
+        assert!(total.taken.abs_diff(total.operations()) <= parked, "{setup:?}: {total:?}");
+        let share = total.writes as f64 / total.operations() as f64;
+        assert!(total.operations() > 1000 && (share - 0.2).abs() < 0.06, "{setup:?}: {share}");
+        let sampled = total.hit_ns.len() + total.miss_ns.len() + total.write_ns.len();
+        let expected = total.operations() / 100;
+        assert!(sampled.abs_diff(expected) < expected / 5 + 20, "{setup:?}: {sampled} of {expected}");
+        assert_eq!(total.park_ns.len(), if us == 0 { 0 } else { total.misses }, "{setup:?}");
+        let times: u64 = total.wall_ns;
+        assert!(times >= (PLAN.seconds * 1e9) as u64 * threads as u64 / 2, "{setup:?}: {times}");
+    }
+}
+
+#[test]
+fn nobody_waits_less_than_the_disk_takes_and_no_more_wait_than_there_are() {
+    let stream = stream("zipf:keys=2000,requests=100000");
+    for (threads, mpl, us) in [(1, 1, 5), (1, 72, 5), (2, 72, 100), (4, 8, 500)] {
+        let setup = Setup { threads, mpl, disk: disk(us) };
+        let total = &run(&stream, None, vec![(Shards::new(1, 300), 300, setup)])[0].total;
+        assert!(total.park_ns.min() >= us * 999, "{setup:?}: {}", total.park_ns.min()); // three digits are kept
+        assert!(total.miss_ns.is_empty() || total.miss_ns.min() >= us * 990, "{setup:?}");
+        // Little's law: those who are parked are at most all, and each can be parked across the beginning.
+        let parked_ns = total.park_ns.mean() * total.park_ns.len() as f64;
+        let at_most = (total.wall_ns as f64 / threads as f64 + total.park_ns.max() as f64) * mpl as f64;
+        assert!(parked_ns <= 1.01 * at_most, "{setup:?}: {parked_ns} {at_most}");
+        assert!(total.idle_ns <= total.wall_ns, "{setup:?}");
+    }
+}
+
+#[test]
+fn exponential_disks_have_the_mean_that_was_asked_for() {
+    let stream = stream("uniform:keys=1000,requests=100000");
+    let setup = Setup { threads: 1, mpl: 16, disk: Disk { mean_ns: 20_000, exponential: true } };
+    let total = &run(&stream, None, vec![(Shards::new(1, 10), 10, setup)])[0].total;
+    // Waiting for the thread comes on top, so only the lower bound is sure; and some are short, some long.
+    assert!(total.park_ns.len() > 500 && total.park_ns.mean() > 18_000.0, "{}", total.park_ns.mean());
+    assert!(total.park_ns.min() < 10_000 && total.park_ns.max() > 40_000);
+}
+
+#[test]
+fn caches_take_turns_and_each_keeps_its_own() {
+    let stream = stream("zipf:keys=1000,requests=50000");
+    let load = Load::new(&stream, None, Order::AsIs).unwrap();
+    let setup = Setup { threads: 1, mpl: 1, disk: Disk::NONE };
+    let contestants: Vec<Box<dyn Contestant>> = [50usize, 1000]
+        .map(|capacity| -> Box<dyn Contestant> {
+            Box::new(Contender::new(Shards::new(1, capacity), capacity as u64, setup))
+        })
+        .into();
+    let mut steps = Vec::new();
+    let measured = measure(&load, &contestants, &PLAN, |step| steps.push(step));
+    let runs = (0..6).map(|at| Step::Run(at, 6));
+    assert_eq!(steps, [Step::WarmingUp(0), Step::WarmingUp(1)].into_iter().chain(runs).collect::<Vec<_>>());
+    assert!(measured[0].total.hit_ratio() < 0.7, "{}", measured[0].total.hit_ratio());
+    assert_eq!(measured[1].total.misses, 0, "all keys fit");
+    assert!(measured.iter().all(|measured| measured.repetitions.len() == 3));
+}

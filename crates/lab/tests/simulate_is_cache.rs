@@ -1,0 +1,171 @@
+//! What is simulated is what runs: the simulator and a cache of one shard, used by one thread, hit alike, key by key.
+//!
+//! Where entries are counted. By weight some policies (2Q and W-TinyLFU for two) do not: they size what they remember by
+//! how many slots there are, and there the simulator and the cache come to their slots by different steps.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::AtomicU64;
+
+use floe_lab::simulate::objects::{Run, simulate};
+use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use floe_memory::{BuildError, Cache};
+use floe_policy::registry::{Choice, Visitor, names};
+use floe_policy::{Access, Policy, Slot, Tick, mix};
+use floe_trace::{Kind, Op, Request};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rand_distr::{Distribution, Zipf};
+
+const REQUESTS: usize = 1_000_000;
+const CAPACITY: u64 = 2000;
+
+/// Policies that need to know what a cache does not.
+const REFUSED: [&str; 2] = ["sarc", "belady"];
+
+/// Leaves numbers as they are, so that policies get the hashes that they get in the simulator.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+/// Zipf's law, with scans and loops in between.
+fn stream() -> Stream {
+    let mut random = StdRng::seed_from_u64(7);
+    let popular = Zipf::new(20_000.0, 0.9).expect("these are parameters of it");
+    let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+    let (mut scanned, mut requests) = (1 << 32, 0);
+    let mut add = |key: u64| {
+        let request = Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read };
+        builder.add(&request).expect("there is room");
+        requests += 1;
+        requests < REQUESTS
+    };
+    'all: loop {
+        for _ in 0..random.random_range(1000..20_000) {
+            if !add(popular.sample(&mut random) as u64) {
+                break 'all;
+            }
+        }
+        for _ in 0..random.random_range(0..3000) {
+            scanned += 1;
+            if !add(scanned) {
+                break 'all;
+            }
+        }
+        let length = random.random_range(1..3000);
+        for at in 0..3 * length {
+            if !add((1 << 40) + at % length) {
+                break 'all;
+            }
+        }
+    }
+    builder.finish().expect("there are requests")
+}
+
+/// The simulator's loop in its simplest form, request by request.
+struct Reference<'a> {
+    stream: &'a Stream,
+    capacity: u64,
+}
+
+impl Visitor for Reference<'_> {
+    type Out = Vec<bool>;
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Vec<bool> {
+        let mut order = make();
+        order.reserve(self.capacity as usize);
+        order.set_capacity(self.capacity);
+        let (mut slots, mut keys) = (HashMap::new(), Vec::new());
+        let serve = |(at, &key): (usize, &u32)| {
+            if let Some(&slot) = slots.get(&key) {
+                order.access(Slot(slot));
+                return true;
+            }
+            let access = Access::new(mix(u64::from(key)));
+            let slot = if keys.len() < self.capacity as usize {
+                keys.push(key);
+                keys.len() as u32 - 1
+            } else {
+                let victim = order.evict(Some(&access)).expect("somebody can go");
+                slots.remove(&keys[victim.index()]);
+                keys[victim.index()] = key;
+                victim.0
+            };
+            slots.insert(key, slot);
+            order.insert(Slot(slot), &access);
+            order.tick(Tick(at as u64));
+            false
+        };
+        self.stream.keys.iter().enumerate().map(serve).collect()
+    }
+}
+
+fn cached(policy: &str, stream: &Stream) -> Vec<bool> {
+    let builder = Cache::<u64, ()>::builder().capacity(CAPACITY as usize).shards(1);
+    let builder = builder.hasher(BuildHasherDefault::<Identity>::default());
+    let cache = builder.policy_named(policy).expect("the policy is registered").build();
+    let serve = |&key: &u32| {
+        let hit = cache.get(&u64::from(key)).is_some();
+        if !hit {
+            cache.insert(u64::from(key), ());
+        }
+        hit
+    };
+    stream.keys.iter().map(serve).collect()
+}
+
+fn simulated(policy: &Choice, size: u64, stream: &Stream) -> u64 {
+    let run = Run { policy: policy.clone(), size };
+    simulate("stream", stream, &run, None, &AtomicU64::new(0)).hits
+}
+
+/// Runs a check for each policy that caches take, on two threads.
+fn for_each_policy(check: impl Fn(&'static str) + Sync) {
+    let names: Vec<_> = names().into_iter().filter(|name| !REFUSED.contains(name)).collect();
+    let (even, odd): (Vec<_>, Vec<_>) = names.iter().enumerate().partition(|(at, _)| at % 2 == 0);
+    std::thread::scope(|scope| {
+        for half in [even, odd] {
+            let check = &check;
+            scope.spawn(move || half.into_iter().for_each(|(_, name)| check(name)));
+        }
+    });
+}
+
+#[test]
+fn a_cache_of_one_shard_hits_as_simulated_key_by_key() {
+    let stream = stream();
+    for_each_policy(|name| {
+        let choice: Choice = name.parse().expect("it is registered");
+        let reference = floe_policy::with(&choice, Reference { stream: &stream, capacity: CAPACITY });
+        let hits = reference.iter().filter(|&&hit| hit).count() as u64;
+        assert!(hits > 0 && hits < REQUESTS as u64);
+        assert_eq!(hits, simulated(&choice, CAPACITY, &stream), "{name}: the reference is the simulator");
+        let cached = cached(name, &stream);
+        let differs = cached.iter().zip(&reference).position(|(cached, reference)| cached != reference);
+        assert_eq!(differs, None, "{name}: the first request at which cache and simulator differ");
+    });
+}
+
+#[test]
+fn policies_that_need_more_than_a_cache_knows_are_refused() {
+    for name in REFUSED {
+        let builder =
+            Cache::<u64, u64>::builder().capacity(100).policy_named(name).expect("it is registered");
+        let error = builder.try_build().expect_err("it needs more");
+        assert!(matches!(error, BuildError::Policy { policy, .. } if policy == name));
+        assert!(error.to_string().ends_with("it works in simulations only"), "{error}");
+    }
+}

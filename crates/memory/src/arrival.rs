@@ -1,0 +1,277 @@
+//! How an entry comes into a shard: in the place of its predecessor, of one that is evicted for it, or of nobody. What is
+//! usual is short; the rest is functions of its own.
+
+use floe_policy::{Access, Eviction, Slot};
+
+use crate::budget::{Amount, Budget};
+use crate::cause::Cause;
+use crate::clock::Clock;
+use crate::index::Lane;
+use crate::newcomer::Newcomer;
+use crate::owner::{Gone, Owner, Tenant};
+use crate::shard::Shard;
+use crate::sync::Ordering;
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// Puts an entry in, in the place of one with the same key if there is one. Takes it out of `newcomer`, where it can
+    /// be large, only when it has its place.
+    ///
+    /// # Errors
+    /// What room it needs, when the shard cannot make that alone, or with `asks_others` had better not. What the shard held
+    /// under the key is gone then.
+    #[inline(always)]
+    pub(crate) fn insert(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        clock: &Clock,
+        newcomer: &mut Newcomer<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone<K, V>,
+    ) -> Result<(), Amount>
+    where
+        K: Eq,
+    {
+        let (hash, need) = (newcomer.hash.in_shard(), Amount::of(newcomer.weight));
+        let access = newcomer.hash.access(newcomer.weight);
+        match self.find(shard.table(), hash, newcomer.key()) {
+            Some(before) => {
+                let (slot, expires) = (before.slot(), before.expiry.is_set());
+                let tenant = &self.tenants[slot as usize];
+                if !expires && !tenant.pinned && tenant.weight == newcomer.weight && newcomer.guard.is_none()
+                {
+                    self.succeed(shard, slot, newcomer, &access, gone);
+                    Ok(())
+                } else {
+                    self.replace(shard, budget, clock, slot, newcomer, asks_others, gone)
+                }
+            }
+            None if budget.take(need) => {
+                self.settle(shard, &access, newcomer);
+                Ok(())
+            }
+            None => {
+                let here = budget.could_hold(need) && !(asks_others && self.is_poor());
+                let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
+                    return Err(need);
+                };
+                if self.tenants[victim.index()].weight == newcomer.weight {
+                    self.exchange(shard, victim, newcomer, &access, gone);
+                    return Ok(());
+                }
+                let room = self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
+                self.make_room(shard, budget, room, None, newcomer, asks_others, gone)
+            }
+        }
+    }
+
+    /// [`insert`](Self::insert) in the place of an entry with the same key, whatever that is like.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments)] // what `insert` has
+    fn replace(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        clock: &Clock,
+        slot: u32,
+        newcomer: &mut Newcomer<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone<K, V>,
+    ) -> Result<(), Amount> {
+        let tenant = &self.tenants[slot as usize];
+        // SAFETY: it is in, and entries are taken out under this lock only.
+        if unsafe { &*tenant.entry }.expiry.has_expired(clock.now()) {
+            budget.give(self.take_out(shard.table(), slot, Cause::Expired, gone));
+        } else if newcomer.guard.is_some() {
+            // What came while this was loaded is newer.
+            self.pass_through(newcomer, gone);
+            return Ok(());
+        } else if tenant.pinned && budget.is_exceeded() {
+            // Beyond the limits nothing comes in; only what was pinned when they were lowered may stay.
+            budget.give(self.take_out(shard.table(), slot, Cause::Replaced, gone));
+        } else {
+            let room = Amount::of(tenant.weight);
+            return self.make_room(shard, budget, room, Some(slot), newcomer, asks_others, gone);
+        }
+        self.make_room(shard, budget, Amount::default(), None, newcomer, asks_others, gone)
+    }
+
+    /// [`insert`](Self::insert) when `room` is at hand, the replaced entry's included; the rest is taken or made.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments)] // what `insert` has
+    fn make_room(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        mut room: Amount,
+        mut replaced: Option<u32>,
+        newcomer: &mut Newcomer<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone<K, V>,
+    ) -> Result<(), Amount> {
+        let need = Amount::of(newcomer.weight);
+        let access = newcomer.hash.access(newcomer.weight);
+        loop {
+            let lacking = room.lacks(need);
+            if lacking.is_nothing() || budget.take(lacking) {
+                room += lacking;
+                break;
+            }
+            let here = budget.could_hold(need) && !(asks_others && self.is_poor());
+            let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
+                if let Some(slot) = replaced {
+                    self.take_out(shard.table(), slot, Cause::Replaced, gone);
+                }
+                budget.give(room);
+                return Err(need);
+            };
+            if replaced == Some(victim.0) {
+                // Its room is counted already, and its successor comes in as any other.
+                self.take_out(shard.table(), victim.0, Cause::Replaced, gone);
+                replaced = None;
+            } else {
+                room += self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
+            }
+        }
+        room -= need;
+        budget.give(room);
+        match replaced {
+            Some(slot) => self.succeed(shard, slot, newcomer, &access, gone),
+            None => self.settle(shard, &access, newcomer),
+        }
+        Ok(())
+    }
+
+    /// Whether the shard has less than half its share, so that others should make room for what comes here.
+    fn is_poor(&self) -> bool {
+        let held = if self.weighed { self.held.weight } else { self.held.entries };
+        (held as u64) < self.share / 2
+    }
+
+    /// An entry takes a slot for itself.
+    #[inline(never)]
+    fn settle(&mut self, shard: &Shard<K, V, P>, access: &Access, newcomer: &mut Newcomer<'_, K, V>) {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            if self.tenants.len() == self.reserved {
+                self.grow(shard, self.reserved * 2);
+            }
+            self.tenants.push(Tenant::NONE);
+            self.tenants.len() as u32 - 1
+        });
+        if self.held.entries as usize == self.keys_max {
+            self.keys_max *= 2;
+            self.regrow(shard);
+        }
+        let mut placed = self.place(slot, newcomer);
+        placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
+        self.held += Amount::of(placed.weight);
+        let pinned = placed.pinned;
+        self.tenants[slot as usize] = placed;
+        if pinned {
+            self.pinned += 1;
+        } else {
+            self.order.insert(Slot(slot), access);
+        }
+        self.counts.insertions += 1;
+    }
+
+    /// An entry takes the slot of one as heavy that has just been evicted.
+    #[inline(always)]
+    fn exchange(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        victim: Slot,
+        newcomer: &mut Newcomer<'_, K, V>,
+        access: &Access,
+        gone: &mut Gone<K, V>,
+    ) {
+        let index = &shard.table().index;
+        let mut placed = self.place(victim.0, newcomer);
+        let tenant = &mut self.tenants[victim.index()];
+        debug_assert!(!tenant.frozen, "what is frozen is out of reach");
+        index.remove(tenant.hash, tenant.lane);
+        placed.lane = index.insert(placed.hash, placed.entry.expose_provenance());
+        let pinned = placed.pinned;
+        let before = std::mem::replace(tenant, placed);
+        if pinned {
+            self.pinned += 1;
+        } else {
+            self.order.insert(victim, access);
+        }
+        self.counts.insertions += 1;
+        self.counts.evictions += 1;
+        self.let_go(before.retire(), Cause::Evicted, gone);
+    }
+
+    /// An entry takes the slot, the lane and the history of its predecessor.
+    #[inline(never)]
+    fn succeed(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        slot: u32,
+        newcomer: &mut Newcomer<'_, K, V>,
+        access: &Access,
+        gone: &mut Gone<K, V>,
+    ) {
+        let melts = self.tenants[slot as usize].frozen && (newcomer.pinned || newcomer.expiry.goes_idle());
+        if melts {
+            self.melt(slot); // such entries are not frozen
+        }
+        let mut placed = self.place(slot, newcomer);
+        let Tenant { entry: before, lane, frozen, .. } = self.tenants[slot as usize];
+        (placed.lane, placed.frozen) = (lane, frozen);
+        let after = placed.entry.expose_provenance();
+        let replace = || shard.table().index.replace(lane, after);
+        if frozen {
+            // SAFETY: just made, and known to nobody yet.
+            unsafe { &*placed.entry }.set_frozen(true);
+        }
+        match self.frozen_index.as_deref().filter(|_| frozen) {
+            Some(index) => index.replace(placed.hash, before.expose_provenance(), after, replace),
+            None => replace(),
+        }
+        let (weight, pinned) = (placed.weight, placed.pinned);
+        let before = std::mem::replace(&mut self.tenants[slot as usize], placed);
+        self.held -= Amount::of(before.weight);
+        self.held += Amount::of(weight);
+        match (before.pinned, pinned) {
+            (false, false) if melts => {
+                self.order.remove(Slot(slot));
+                self.order.insert(Slot(slot), access);
+            }
+            (false, false) => {
+                if before.weight != weight {
+                    self.order.reweigh(Slot(slot), weight);
+                }
+                self.order.access(Slot(slot));
+            }
+            (true, true) => {}
+            (false, true) => self.order.remove(Slot(slot)),
+            (true, false) => self.order.insert(Slot(slot), access),
+        }
+        self.pinned = self.pinned + usize::from(pinned) - usize::from(before.pinned);
+        self.counts.insertions += 1;
+        self.counts.note(Cause::Replaced);
+        self.let_go(before.retire(), Cause::Replaced, gone);
+    }
+
+    /// Puts an entry into memory that nobody looks at; its lane is still to be found.
+    #[inline(always)]
+    fn place(&mut self, slot: u32, newcomer: &mut Newcomer<'_, K, V>) -> Tenant<K, V> {
+        let entry = self.slab.take();
+        if let Some(guard) = newcomer.guard {
+            guard.store(entry.expose_provenance(), Ordering::Release); // as in `hazard`; and nobody else knows it yet
+        }
+        // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
+        unsafe { newcomer.settle(slot, entry) };
+        let Newcomer { hash, weight, pinned, .. } = *newcomer;
+        Tenant { entry, hash: hash.in_shard(), lane: Lane::NONE, weight, pinned, frozen: false }
+    }
+
+    /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at once.
+    pub(crate) fn pass_through(&mut self, newcomer: &mut Newcomer<'_, K, V>, gone: &mut Gone<K, V>) {
+        let placed = self.place(u32::MAX, newcomer);
+        self.counts.note(Cause::Rejected);
+        self.let_go(placed.retire(), Cause::Rejected, gone);
+    }
+}

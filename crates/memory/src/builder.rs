@@ -1,0 +1,442 @@
+//! How a cache is described before it is made.
+
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use floe_policy::registry::ChoiceError;
+use floe_policy::{AnyPolicy, QdClock, Replacement};
+
+use crate::budget::Budget;
+use crate::cache::Cache;
+use crate::cause::Cause;
+use crate::clock::Clock;
+use crate::frozen::freezer::Freezer;
+use crate::frozen::options::{FreezeStats, Freezing};
+use crate::hazard::Records;
+use crate::inner::{Inner, Listener, Weigher, shape};
+use crate::local::Threads;
+use crate::owner::Owner;
+use crate::shard::Shard;
+use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex};
+
+/// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at random, so that whoever
+/// chooses keys does not know which collide. Against an attacker who can watch hashes or time many lookups, give SipHash.
+pub type DefaultHasher = foldhash::fast::RandomState;
+
+/// Entries, or weight, that a shard is to have at least: smaller ones decide worse who leaves. On the traces of
+/// docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
+const SHARE_MIN: u64 = 256;
+/// Shards for each core, so that threads seldom meet at one.
+const SHARDS_PER_CORE: usize = 4;
+/// Bits of the hash that can choose a shard.
+const SHARDS_MAX: usize = 1 << 16;
+
+/// Why no cache can be made as described.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Neither of the two limits is given.
+    #[error("a cache needs a limit: give it a capacity or a weight_capacity")]
+    NoLimit,
+    /// A limit is 0.
+    #[error("a {0} of 0 can hold nothing")]
+    ZeroLimit(&'static str),
+    /// More entries than can be numbered.
+    #[error("a capacity of {0} is more than the {max} entries a cache can hold", max = u32::MAX / 2)]
+    TooManyEntries(usize),
+    /// A limit of weight, and nothing that weighs.
+    #[error("a weight_capacity needs a weigher")]
+    NoWeigher,
+    /// The number of shards is not a power of two, or too large.
+    #[error("{0} shards: it has to be a power of two, at most {max}", max = SHARDS_MAX)]
+    Shards(usize),
+    /// A time of 0.
+    #[error("a {0} of 0 lets nothing stay")]
+    ZeroTime(&'static str),
+    /// The policy needs to know what a cache does not.
+    #[error("policy {policy} {needs}; it works in simulations only")]
+    Policy {
+        /// The policy.
+        policy: &'static str,
+        /// What it needs.
+        needs: &'static str,
+    },
+}
+
+/// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the default.
+///
+/// ```
+/// # use floe_memory as floe;
+/// use std::time::Duration;
+/// use floe::Cache;
+///
+/// let cache: Cache<String, Vec<u8>> = Cache::builder()
+///     .weight_capacity(64 << 20)
+///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+///     .capacity(1_000_000)
+///     .time_to_live(Duration::from_secs(600))
+///     .build();
+/// cache.insert("key".into(), vec![0; 100]);
+/// assert_eq!(cache.stats().weight, 103);
+/// ```
+#[must_use = "nothing is made before `build`"]
+pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
+    entries: Option<usize>,
+    weight: Option<u64>,
+    weigher: Option<Weigher<K, V>>,
+    listener: Option<Listener<K, V>>,
+    policy: P,
+    hasher: S,
+    live: Option<Duration>,
+    idle: Option<Duration>,
+    shards: Option<usize>,
+    clock: Clock,
+    freezing: Option<Freezing>,
+}
+
+impl<K, V> Default for Builder<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: None,
+            weight: None,
+            weigher: None,
+            listener: None,
+            policy: QdClock::default(),
+            hasher: DefaultHasher::default(),
+            live: None,
+            idle: None,
+            shards: None,
+            clock: Clock::system(),
+            freezing: None,
+        }
+    }
+}
+
+impl<K, V, P, S> Builder<K, V, P, S> {
+    /// The most entries it holds.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(2).build();
+    /// (0..5).for_each(|key| cache.insert(key, key));
+    /// assert_eq!(cache.len(), 2);
+    /// ```
+    pub fn capacity(self, entries: usize) -> Self {
+        Self { entries: Some(entries), ..self }
+    }
+
+    /// The most weight it holds, in whatever the [`weigher`](Self::weigher) measures. May be combined with a
+    /// [`capacity`](Self::capacity): both are kept.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let text = |_: &u64, text: &String| text.len() as u32;
+    /// let cache = floe::Cache::builder().weight_capacity(10).weigher(text).build();
+    /// cache.insert(1, "four".to_string());
+    /// cache.insert(2, "more than ten".to_string()); // does not come in
+    /// assert_eq!((cache.len(), cache.stats().weight), (1, 4));
+    /// ```
+    pub fn weight_capacity(self, weight: u64) -> Self {
+        Self { weight: Some(weight), ..self }
+    }
+
+    /// What an entry weighs: bytes, mostly. Called once for each insertion, outside of locks; 0 counts as 1.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder()
+    ///     .weight_capacity(1 << 20)
+    ///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+    ///     .build();
+    /// cache.insert("key".to_string(), vec![0; 97]);
+    /// assert_eq!(cache.stats().weight, 100);
+    /// ```
+    pub fn weigher(self, weigh: impl Fn(&K, &V) -> u32 + Send + Sync + 'static) -> Self {
+        Self { weigher: Some(Box::new(weigh)), ..self }
+    }
+
+    /// Is told of each entry that leaves, with the cause, soon after it has left: by the thread whose call made it
+    /// leave, or by that of the library which takes out what has expired; outside of locks, and with no order promised
+    /// between threads. It may use the cache. It is not told of what is in the cache when that is dropped.
+    ///
+    /// If it panics, so does the call, once it has been told of the others who left.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::sync::{Arc, Mutex};
+    /// use floe::{Cache, Cause};
+    ///
+    /// let left = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&left);
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .listener(move |key: &u64, value: &&str, cause| log.lock().unwrap().push((*key, *value, cause)))
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// cache.insert(1, "uno");
+    /// cache.remove(&1);
+    /// assert_eq!(*left.lock().unwrap(), [(1, "one", Cause::Replaced), (1, "uno", Cause::Removed)]);
+    /// ```
+    pub fn listener(self, listen: impl Fn(&K, &V, Cause) + Send + Sync + 'static) -> Self {
+        Self { listener: Some(Box::new(listen)), ..self }
+    }
+
+    /// Who leaves when room is needed, by type: hits are compiled for it. The order given is a template, without room.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, policy::Lru};
+    ///
+    /// let cache = Cache::builder().capacity(2).policy(Lru::default()).build();
+    /// cache.insert(1, "a");
+    /// cache.insert(2, "b");
+    /// cache.get(&1);
+    /// cache.insert(3, "c");
+    /// assert!(cache.contains_key(&1) && !cache.contains_key(&2));
+    /// ```
+    pub fn policy<P2: Replacement>(self, policy: P2) -> Builder<K, V, P2, S> {
+        let Self {
+            entries,
+            weight,
+            weigher,
+            listener,
+            policy: _,
+            hasher,
+            live,
+            idle,
+            shards,
+            clock,
+            freezing,
+        } = self;
+        Builder { entries, weight, weigher, listener, policy, hasher, live, idle, shards, clock, freezing }
+    }
+
+    /// Who leaves when room is needed, by name, with parameters if need be: `lru`, `slru:segments=2`, as
+    /// `floe simulate` takes them.
+    ///
+    /// # Errors
+    /// When there is no such policy or parameter; says which there are.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(100).policy_named("slru:segments=2")?.build();
+    /// cache.insert(1, 1);
+    /// assert_eq!(cache.stats().policy, "slru");
+    /// # Ok::<(), floe::policy::registry::ChoiceError>(())
+    /// ```
+    pub fn policy_named(self, name: &str) -> Result<Builder<K, V, AnyPolicy, S>, ChoiceError> {
+        let policy = name.parse()?;
+        Ok(self.policy::<AnyPolicy>(policy))
+    }
+
+    /// How keys are hashed. Any hasher will do, for its result is mixed once more; one that can be foreseen, such as an
+    /// identity, lets whoever chooses keys make lookups slow.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::hash::RandomState; // SipHash
+    ///
+    /// let cache = floe::Cache::builder().capacity(100).hasher(RandomState::new()).build();
+    /// cache.insert("key", 1);
+    /// assert_eq!(cache.get_cloned("key"), Some(1));
+    /// ```
+    pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> Builder<K, V, P, S2> {
+        let Self {
+            entries,
+            weight,
+            weigher,
+            listener,
+            policy,
+            hasher: _,
+            live,
+            idle,
+            shards,
+            clock,
+            freezing,
+        } = self;
+        Builder { entries, weight, weigher, listener, policy, hasher, live, idle, shards, clock, freezing }
+    }
+
+    /// How long after its insertion an entry expires: at that time or up to two ticks of 5 ms later. It is not
+    /// found from then on, and freed within a second or two. Times over 124 days count as 124 days.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder().capacity(10).time_to_live(Duration::from_secs(60)).clock(clock.clone()).build();
+    /// cache.insert(1, "one");
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none());
+    /// ```
+    pub fn time_to_live(self, time: Duration) -> Self {
+        Self { live: Some(time), ..self }
+    }
+
+    /// How long after its last use an entry expires, as [`time_to_live`](Self::time_to_live) otherwise. Every hit of
+    /// such an entry reads the coarse time, and one a tick writes it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder().capacity(10).time_to_idle(Duration::from_secs(60)).clock(clock.clone()).build();
+    /// cache.insert(1, "one");
+    /// clock.advance(Duration::from_secs(40));
+    /// assert!(cache.get(&1).is_some());
+    /// clock.advance(Duration::from_secs(40));
+    /// assert!(cache.get(&1).is_some());
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none());
+    /// ```
+    pub fn time_to_idle(self, time: Duration) -> Self {
+        Self { idle: Some(time), ..self }
+    }
+
+    /// How many parts the cache has, each with a lock and an order of its own, that hits of FIFO-like policies never
+    /// take: a power of two. By default four a core, and fewer where they would have less than 256 entries. With one,
+    /// a cache decides exactly as `floe simulate` says.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(4).build();
+    /// cache.insert(1, 1);
+    /// assert_eq!(cache.stats().shards, 4);
+    /// ```
+    pub fn shards(self, shards: usize) -> Self {
+        Self { shards: Some(shards), ..self }
+    }
+
+    /// Where the time comes from, if not from the system: see [`Clock`].
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Has the hottest entries frozen, as far as that pays: see [`Freezing`]. A thread of the library, one for all caches of the
+    /// process, sees to it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, Freezing};
+    ///
+    /// let cache = Cache::builder().capacity(1000).freezing(Freezing::adaptive()).build();
+    /// cache.insert(1, "one");
+    /// println!("{}", cache.stats().freezing.unwrap().phase);
+    /// ```
+    pub fn freezing(self, freezing: Freezing) -> Self {
+        Self { freezing: Some(freezing), ..self }
+    }
+}
+
+impl<K, V, P, S> Builder<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Makes the cache.
+    ///
+    /// # Panics
+    /// When it cannot be as described; [`try_build`](Self::try_build) says so otherwise.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(10).build();
+    /// cache.insert("key", 1);
+    /// ```
+    pub fn build(self) -> Cache<K, V, P, S> {
+        self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// When it cannot be as described; says why.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{BuildError, Cache};
+    ///
+    /// let error = Cache::<u64, u64>::builder().try_build().unwrap_err();
+    /// assert_eq!(error, BuildError::NoLimit);
+    /// ```
+    pub fn try_build(self) -> Result<Cache<K, V, P, S>, BuildError> {
+        self.check()?;
+        crate::barrier::settle();
+        let budget = Budget::new(self.entries.map(|entries| entries as u64), self.weight);
+        let weighed = self.weigher.is_some();
+        let shards = self.shards.unwrap_or_else(|| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let share = [budget.entries_limit(), budget.weight_limit()].into_iter().flatten().min();
+            let most = (share.unwrap_or(u64::MAX) / SHARE_MIN).max(1).ilog2();
+            (cores * SHARDS_PER_CORE).next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
+        });
+        let shape = shape::<K, V>(&budget, weighed, shards);
+        let about = self.policy.about();
+        let make = |slab| {
+            let (owner, table) = Owner::new(self.policy.clone(), shape, slab);
+            Shard::new(owner, table)
+        };
+        let inner = Inner {
+            shards: shape.slabs(shards).map(make).collect(),
+            shard_shift: 32 - shards.ilog2(),
+            hasher: self.hasher,
+            threads: Threads::new(Records::new(self.freezing.is_some())),
+            frozen: AtomicPtr::default(),
+            timed_one_in: self.freezing.map_or(0, |freezing| freezing.sample_one_in),
+            all_frozen: AtomicBool::new(false),
+            freezer: Mutex::new(Freezer::new(self.freezing)),
+            index_bytes: AtomicUsize::new(0),
+            freeze_stats: Mutex::new(self.freezing.map(|_| FreezeStats::default())),
+            budget,
+            weigher: self.weigher,
+            listener: self.listener,
+            clock: self.clock,
+            live: self.live,
+            idle: self.idle,
+            about,
+            expires: AtomicBool::new(false),
+            is_kept: AtomicBool::new(false),
+            loads: AtomicU64::new(0),
+            failed_loads: AtomicU64::new(0),
+        };
+        let inner = Arc::new(inner);
+        if self.freezing.is_some() {
+            inner.keep_house();
+        }
+        Ok(Cache::from_inner(inner))
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        match (self.entries, self.weight) {
+            (None, None) => return Err(BuildError::NoLimit),
+            (Some(0), _) => return Err(BuildError::ZeroLimit("capacity")),
+            (_, Some(0)) => return Err(BuildError::ZeroLimit("weight_capacity")),
+            (Some(entries), _) if entries > u32::MAX as usize / 2 => {
+                return Err(BuildError::TooManyEntries(entries));
+            }
+            (_, Some(_)) if self.weigher.is_none() => return Err(BuildError::NoWeigher),
+            _ => {}
+        }
+        if let Some(shards) = self.shards.filter(|shards| !shards.is_power_of_two() || *shards > SHARDS_MAX) {
+            return Err(BuildError::Shards(shards));
+        }
+        for (name, time) in [("time_to_live", self.live), ("time_to_idle", self.idle)] {
+            if time == Some(Duration::ZERO) {
+                return Err(BuildError::ZeroTime(name));
+            }
+        }
+        let about = self.policy.about();
+        let needs = match (about.next_uses, about.positions) {
+            (true, _) => "needs to know the future",
+            (_, true) => "goes by the position of blocks and fetches ahead",
+            _ => return Ok(()),
+        };
+        Err(BuildError::Policy { policy: about.name, needs })
+    }
+}

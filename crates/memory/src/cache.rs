@@ -1,0 +1,576 @@
+//! The cache, as its users see it.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use floe_policy::{QdClock, Replacement};
+
+use crate::builder::{Builder, DefaultHasher};
+use crate::cause::Cause;
+use crate::frozen::freezer::Frozen;
+use crate::guard::{Held, Ref};
+use crate::hash::KeyHash;
+use crate::inner::Inner;
+use crate::iter::Iter;
+use crate::lookup::BATCH;
+use crate::newcomer::Newcomer;
+use crate::options::InsertOptions;
+use crate::stats::Stats;
+use crate::sync::{Arc, lock};
+
+/// A concurrent cache: see the [crate]. Clones are handles to the same cache.
+///
+/// `P` is the policy: who leaves when room is needed. `S` hashes keys.
+///
+/// Keys are compared while a part of the cache is locked: a [`Eq`] of the user's that uses the same cache waits for ever.
+pub struct Cache<K, V, P: Replacement = QdClock, S = DefaultHasher> {
+    pub(crate) inner: Arc<Inner<K, V, P, S>>,
+}
+
+impl<K, V, P: Replacement, S> Clone for Cache<K, V, P, S> {
+    /// Another handle to the same cache.
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<K, V> Cache<K, V> {
+    /// A description to be filled in: see [`Builder`].
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(1).build();
+    /// cache.insert("key", 1);
+    /// ```
+    pub fn builder() -> Builder<K, V> {
+        Builder::default()
+    }
+
+    /// A cache of so many entries.
+    ///
+    /// # Panics
+    /// When the capacity is 0, or 2³¹ or more.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(1000);
+    /// cache.insert("key", 1);
+    /// assert_eq!(cache.len(), 1);
+    /// ```
+    pub fn new(capacity: usize) -> Self
+    where
+        K: Hash + Eq + Send + Sync + 'static,
+        V: Send + Sync + 'static,
+    {
+        Self::builder().capacity(capacity).build()
+    }
+}
+
+impl<K, V, P, S> Cache<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(crate) fn from_inner(inner: Arc<Inner<K, V, P, S>>) -> Self {
+        Self { inner }
+    }
+
+    /// Looks a key up. The guard derefs to the value, which stays in memory as long as the guard does; nothing else does,
+    /// and no one waits for it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert("a".to_string(), vec![1, 2, 3]);
+    /// let value = cache.get("a").unwrap();
+    /// cache.remove("a");
+    /// assert_eq!(value.len(), 3);
+    /// assert!(cache.get("a").is_none());
+    /// ```
+    #[inline(always)] // cold parts are not: see `Shard::find`
+    pub fn get<Q>(&self, key: &Q) -> Option<Ref<'_, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let inner = &*self.inner;
+        let found = inner.look_up(inner.record(), inner.hash(key), key)?;
+        Some(Ref::new(found.entry, Inner::<K, V, P, S>::keep(&found)))
+    }
+
+    /// Looks a key up and copies the value.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// assert_eq!(cache.get_cloned(&1), Some("one"));
+    /// ```
+    #[inline]
+    pub fn get_cloned<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+        V: Clone,
+    {
+        self.read(key, V::clone)
+    }
+
+    /// Looks a key up and hands the value to a closure. Slow closures hold nobody up.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// assert_eq!(cache.read(&1, |value| value.len()), Some(3));
+    /// assert_eq!(cache.read(&2, |value| value.len()), None);
+    /// ```
+    #[inline(always)] // as `get`
+    pub fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.get(key).map(|value| read(&value))
+    }
+
+    /// Looks many keys up, each with its number and its value for `read` if it is there, in order. The memory of several
+    /// is fetched at once, which is worth most in caches larger than the processor's. Returns how many were there.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, 10);
+    /// cache.insert(3, 30);
+    /// let mut sum = 0;
+    /// let found = cache.get_many(&[1, 2, 3], |_, value| sum += value);
+    /// assert_eq!((found, sum), (2, 40));
+    /// ```
+    pub fn get_many<Q>(&self, keys: &[Q], mut read: impl FnMut(usize, &V)) -> usize
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq,
+    {
+        let inner = &*self.inner;
+        let record = inner.record();
+        let mut found = 0;
+        for (batch, keys) in keys.chunks(BATCH).enumerate() {
+            let mut hashes = [KeyHash::of_mixed(0); BATCH];
+            for (hash, key) in hashes.iter_mut().zip(keys) {
+                *hash = inner.hash(key);
+            }
+            inner.look_up_many(record, &hashes[..keys.len()], keys, |at, hit| {
+                let value = Ref::new(hit.entry, Inner::<K, V, P, S>::keep(&hit));
+                read(batch * BATCH + at, &value);
+                found += 1;
+            });
+        }
+        found
+    }
+
+    /// Whether a key is there. No hit is counted, and the policy does not learn of it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// assert!(cache.contains_key(&1));
+    /// assert_eq!(cache.stats().hits, 0);
+    /// ```
+    pub fn contains_key<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.peek(self.inner.hash(key), key).is_some()
+    }
+
+    /// A guard for a key without a trace.
+    pub(crate) fn peek<Q>(&self, hash: KeyHash, key: &Q) -> Option<Ref<'_, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let inner = &*self.inner;
+        let found = inner.find(inner.shard(hash), inner.record(), hash, key)?;
+        Some(Ref::new(found.entry, Inner::<K, V, P, S>::keep(&found)))
+    }
+
+    /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a lock, unlike
+    /// [`get`](Self::get).
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one".to_string());
+    /// let value = cache.hold(&1).unwrap();
+    /// assert_eq!(std::thread::spawn(move || value.len()).join().unwrap(), 3);
+    /// ```
+    pub fn hold<Q>(&self, key: &Q) -> Option<Held<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let inner = &*self.inner;
+        let found = inner.look_up(inner.record(), inner.hash(key), key)?;
+        let keep = Inner::<K, V, P, S>::keep(&found);
+        let cell = inner.threads.records.pooled(&raw const *found.entry as usize);
+        drop(keep);
+        let cell = NonNull::new(cell.cast_mut()).expect("a reference is not null");
+        Some(Held::new(NonNull::from(&found.entry.value), cell, Arc::clone(&self.inner) as _))
+    }
+
+    /// Inserts a value, in the place of the one that is there under the key, if any. What has to leave for it is up to
+    /// the policy. An entry that weighs more than the cache may hold does not come in, and what was there leaves; nor does one
+    /// for which only pinned entries could make room.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// cache.insert(1, "uno");
+    /// assert_eq!(cache.get_cloned(&1), Some("uno"));
+    /// ```
+    pub fn insert(&self, key: K, value: V) {
+        self.insert_with(key, value, InsertOptions::new());
+    }
+
+    /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the cache's others or is pinned.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock, InsertOptions};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder().capacity(10).clock(clock.clone()).build();
+    /// cache.insert_with(1, "one", InsertOptions::new().time_to_idle(Duration::from_secs(60)));
+    /// cache.insert(2, "two");
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none() && cache.get(&2).is_some());
+    /// ```
+    pub fn insert_with(&self, key: K, value: V, options: InsertOptions) {
+        let inner = &*self.inner;
+        let hash = inner.hash(&key);
+        let shard = inner.shard(hash);
+        let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
+        let mut newcomer = self.newcomer(hash, &mut key, &mut value, &options);
+        inner.put(shard, &mut newcomer, |after| inner.settle(after));
+        inner.note_insertion(hash);
+    }
+
+    /// A newcomer that takes over key and value.
+    #[inline(always)]
+    pub(crate) fn newcomer<'a>(
+        &self,
+        hash: KeyHash,
+        key: &'a mut ManuallyDrop<K>,
+        value: &'a mut ManuallyDrop<V>,
+        options: &InsertOptions,
+    ) -> Newcomer<'a, K, V> {
+        let mut newcomer = Newcomer::new(hash, key, value);
+        if let Some(expiry) = self.inner.expiry(options) {
+            newcomer.expiry = expiry;
+        }
+        newcomer.weight = self.inner.weigh(newcomer.key(), newcomer.value());
+        newcomer.pinned = options.pinned;
+        newcomer
+    }
+
+    /// Removes a key and returns a guard for what it had. A load of the key that is under way will not enter the cache.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// assert_eq!(*cache.remove(&1).unwrap(), "one");
+    /// assert!(cache.remove(&1).is_none());
+    /// ```
+    pub fn remove<Q>(&self, key: &Q) -> Option<Ref<'_, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let inner = &*self.inner;
+        let hash = inner.hash(key);
+        let shard = inner.shard(hash);
+        let (record, now) = (inner.record(), inner.clock.now());
+        let owner = inner.owner_past_loads(shard, hash, key);
+        inner.with_owner(shard, owner, |owner, gone| {
+            let entry = owner.find(shard.table(), hash.in_shard(), key)?;
+            let (entry, slot) = (&raw const *entry, entry.slot());
+            let cell = record.cell();
+            cell.store(entry as usize, crate::sync::Ordering::Release); // before it is taken out: see `hazard`
+            // SAFETY: it is in, and from now on kept by the cell, until the guard that takes the cell over is dropped.
+            let value = Ref::new(unsafe { &*entry }, crate::guard::Keep::new(cell));
+            // SAFETY: as above.
+            let expired = unsafe { &*entry }.expiry.has_expired(now);
+            let cause = if expired { Cause::Expired } else { Cause::Removed };
+            let room = owner.take_out(shard.table(), slot, cause, gone);
+            inner.budget.give(room);
+            (!expired).then_some(value)
+        })
+    }
+
+    /// Removes everything, pinned entries too. What is inserted meanwhile by others may stay. Loads under way will not
+    /// enter the cache.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// cache.clear();
+    /// assert!(cache.is_empty());
+    /// ```
+    pub fn clear(&self) {
+        let inner = &*self.inner;
+        for shard in &inner.shards {
+            let detached = lock(&shard.flights).clear();
+            drop(detached);
+            inner.retain(shard, |_| Some(Cause::Removed));
+        }
+        inner.reclaim();
+    }
+
+    /// Changes the limit of entries while the cache is used, or gives it one, and evicts what is too much before it returns;
+    /// pinned entries stay, however many they are. The policy keeps what it has learned. Memory reserved for entries is not
+    /// given back.
+    ///
+    /// # Panics
+    /// When the capacity is 0, or 2³¹ or more.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(100);
+    /// (0..100).for_each(|key| cache.insert(key, key));
+    /// cache.resize(10);
+    /// assert_eq!(cache.len(), 10);
+    /// ```
+    pub fn resize(&self, capacity: usize) {
+        assert!(capacity > 0, "a capacity of 0 can hold nothing");
+        assert!(
+            capacity <= u32::MAX as usize / 2,
+            "a capacity of {capacity} is more than a cache can number"
+        );
+        self.inner.budget.set_entries(capacity as u64);
+        self.resized();
+    }
+
+    /// Changes the limit of weight, as [`resize`](Self::resize) that of entries.
+    ///
+    /// # Panics
+    /// When the capacity is 0, or the cache has no weigher.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::Cache;
+    ///
+    /// let cache = Cache::builder().weight_capacity(100).weigher(|_, value: &String| value.len() as u32).build();
+    /// (0..10).for_each(|key| cache.insert(key, "ten bytes.".to_string()));
+    /// cache.resize_weight(55);
+    /// assert_eq!(cache.len(), 5);
+    /// ```
+    pub fn resize_weight(&self, capacity: u64) {
+        assert!(capacity > 0, "a weight_capacity of 0 can hold nothing");
+        assert!(self.inner.weigher.is_some(), "a weight_capacity needs a weigher");
+        self.inner.budget.set_weight(capacity);
+        self.resized();
+    }
+
+    fn resized(&self) {
+        let inner = &*self.inner;
+        inner.thaw(lock(&inner.freezer).by_hand()); // what is frozen cannot make room
+        let shape = inner.shape();
+        inner.shards.iter().for_each(|shard| shard.owner().reshape(shape));
+        inner.shrink();
+        inner.reclaim();
+    }
+
+    /// Freezes the share of the entries that is most worth keeping: they are not evicted, and hits on them take the shortest
+    /// way, until the cache is [thawed](Self::thaw) or frozen again. What is frozen can be replaced and removed, and expires,
+    /// as ever. With a share of 1 nothing new comes in.
+    ///
+    /// For caches that are filled once, and for experiments; a cache made with
+    /// [`freezing`](crate::Builder::freezing) sees to it by itself, and freezes and thaws as it likes.
+    /// Pinned entries, and those with a time to idle, are not frozen.
+    ///
+    /// # Panics
+    /// When the share is not between 0 and 1.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(100);
+    /// (0..100).for_each(|key| cache.insert(key, key));
+    /// assert_eq!(cache.freeze(0.5).entries, 50);
+    /// assert_eq!(cache.get_cloned(&99), Some(99));
+    /// cache.thaw();
+    /// ```
+    pub fn freeze(&self, share: f64) -> Frozen {
+        assert!((0.0..=1.0).contains(&share), "a share of the entries is between 0 and 1, not {share}");
+        self.inner.freeze(lock(&self.inner.freezer).by_hand(), share)
+    }
+
+    /// Has what is [frozen](Self::freeze) be evicted like everything else again.
+    pub fn thaw(&self) {
+        self.inner.thaw(lock(&self.inner.freezer).by_hand());
+    }
+
+    /// Keeps a key's entry from being evicted; false if there is none. It still counts towards the capacity, expires,
+    /// and can be removed; a value that replaces it is not pinned. Any number of pinned entries makes no eviction slower.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(2);
+    /// cache.insert("root", 0);
+    /// assert!(cache.pin("root"));
+    /// for key in ["a", "b", "c", "d"] {
+    ///     cache.insert(key, 1);
+    /// }
+    /// assert!(cache.contains_key("root"));
+    /// cache.unpin("root");
+    /// ```
+    pub fn pin<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.set_pinned(key, true)
+    }
+
+    /// Lets a pinned entry be evicted again, as one that has just come; false if there is none under the key.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, InsertOptions};
+    ///
+    /// let cache = Cache::new(10);
+    /// cache.insert_with(1, "one", InsertOptions::new().pinned());
+    /// assert!(cache.unpin(&1));
+    /// assert_eq!(cache.stats().pinned, 0);
+    /// ```
+    pub fn unpin<Q>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.set_pinned(key, false)
+    }
+
+    fn set_pinned<Q>(&self, key: &Q, pinned: bool) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let inner = &*self.inner;
+        let hash = inner.hash(key);
+        let shard = inner.shard(hash);
+        let now = inner.clock.now();
+        let found = inner.with_owner(shard, shard.owner(), |owner, _| {
+            let found = owner.find(shard.table(), hash.in_shard(), key);
+            let slot = found.filter(|entry| !entry.expiry.has_expired(now)).map(|entry| entry.slot());
+            slot.map(|slot| owner.set_pinned(slot, hash, pinned)).is_some()
+        });
+        if !pinned && inner.budget.is_exceeded() {
+            inner.shrink(); // it was made smaller than what is pinned
+        }
+        found
+    }
+
+    /// Goes through the entries, in no particular order. What stays in the cache meanwhile is yielded once; what comes or
+    /// leaves may be. Takes a lock for each entry, holds none in between, and counts no hits.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, 10);
+    /// cache.insert(2, 20);
+    /// assert_eq!(cache.iter().map(|item| item.key() + item.value()).sum::<i32>(), 33);
+    /// ```
+    pub fn iter(&self) -> Iter<'_, K, V, P, S> {
+        Iter::new(&self.inner)
+    }
+
+    /// How many entries there are, expired ones that have not been noticed included.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// assert_eq!(cache.len(), 1);
+    /// ```
+    pub fn len(&self) -> usize {
+        self.inner.shards.iter().map(|shard| shard.owner().held().entries as usize).sum()
+    }
+
+    /// Whether there is no entry.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// assert!(floe::Cache::<u64, u64>::new(10).is_empty());
+    /// ```
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the cache has counted. Goes through all threads and takes the lock of each shard: for once a second, not once a
+    /// request.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one");
+    /// cache.get(&1);
+    /// assert_eq!((cache.stats().hits, cache.stats().entries), (1, 1));
+    /// ```
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    /// Drops, now, what has left the cache and nobody looks at any more, and takes out what has expired. Otherwise some
+    /// entries that left wait for others that do, so that they can be freed together: of those without guards at most
+    /// 1/16 of the capacity, or 32 a shard if that is more, 64 where keys and values need no drop.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::sync::Arc;
+    ///
+    /// let value = Arc::new(());
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, Arc::clone(&value));
+    /// cache.remove(&1);
+    /// cache.reclaim();
+    /// assert_eq!(Arc::strong_count(&value), 1);
+    /// ```
+    pub fn reclaim(&self) {
+        if self.inner.expires.load(crate::sync::Ordering::Relaxed) {
+            crate::keeper::Sweep::sweep(&*self.inner); // set before this thread could know of an entry that expires
+        }
+        self.inner.reclaim();
+    }
+}
+
+impl<'a, K, V, P, S> IntoIterator for &'a Cache<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Item = crate::guard::Item<'a, K, V>;
+    type IntoIter = Iter<'a, K, V, P, S>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<K, V, P: Replacement, S> fmt::Debug for Cache<K, V, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("stats", &self.inner.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,104 @@
+//! A key with its value, as it lies in memory, and when it expires.
+
+use crate::clock::Ticks;
+use crate::sync::{AtomicU32, Ordering};
+
+/// When an entry expires: 16 bytes with the slot, beside the key, so that a hit that compares the key has it.
+#[derive(Debug)]
+pub(crate) struct Expiry {
+    /// When it expires if it is not used again; 0 is never.
+    next: AtomicU32,
+    /// When it expires even if it is; 0 is never.
+    last: u32,
+    /// How long it may go unused; 0 is for ever.
+    idle: u32,
+}
+
+impl Expiry {
+    /// Of an entry that does not expire.
+    pub(crate) fn never() -> Self {
+        Self { next: AtomicU32::new(0), last: 0, idle: 0 }
+    }
+
+    /// Of an entry made now.
+    pub(crate) fn new(now: Ticks, live: Option<Ticks>, idle: Option<Ticks>) -> Self {
+        let last = live.map_or(0, |live| now.after(live));
+        let idle = idle.map_or(0, |idle| idle.0);
+        let expiry = Self { next: AtomicU32::new(last), last, idle };
+        expiry.used(now);
+        expiry
+    }
+
+    /// Whether there is anything to look at: false for most caches, and then no clock is.
+    #[inline(always)]
+    pub(crate) fn is_set(&self) -> bool {
+        self.next.load(Ordering::Relaxed) != 0 // only ever moves on; a time seen late is a moment earlier
+    }
+
+    /// Whether it expires when it is not used.
+    pub(crate) fn goes_idle(&self) -> bool {
+        self.idle != 0
+    }
+
+    pub(crate) fn has_expired(&self, now: Ticks) -> bool {
+        match self.next.load(Ordering::Relaxed) {
+            0 => false,
+            next => now.is_past(next),
+        }
+    }
+
+    /// Notes a use. Writes at most once a tick.
+    pub(crate) fn used(&self, now: Ticks) {
+        if self.idle == 0 {
+            return;
+        }
+        let unused = now.after(Ticks(self.idle));
+        let next = if self.last != 0 && Ticks(unused).is_past(self.last) { self.last } else { unused };
+        if self.next.load(Ordering::Relaxed) != next {
+            self.next.store(next, Ordering::Relaxed); // two uses at once differ by a tick at most
+        }
+    }
+}
+
+/// Of an entry's slot: it is frozen.
+const FROZEN: u32 = 1 << 31;
+
+/// An entry. It does not change once readers can see it, but for `expiry` and whether it is frozen.
+#[derive(Debug)]
+#[repr(C)] // what every hit reads comes first, in one line more often than not
+pub(crate) struct Entry<K, V> {
+    slot: AtomicU32,
+    pub(crate) expiry: Expiry,
+    pub(crate) key: K,
+    pub(crate) value: V,
+}
+
+impl<K, V> Entry<K, V> {
+    /// Writes the slot of an entry that is being made.
+    ///
+    /// # Safety
+    /// The place may be written.
+    pub(crate) unsafe fn settle(entry: *mut Self, slot: u32) {
+        // SAFETY: the caller says so.
+        unsafe { (&raw mut (*entry).slot).write(AtomicU32::new(slot)) };
+    }
+
+    /// Its number in the policy's order, below 2³¹.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot.load(Ordering::Relaxed) & !FROZEN // it stays the same while the entry is in
+    }
+
+    /// Its number in the policy's order, unless it is frozen: then hits are of no interest to the policy.
+    #[inline(always)]
+    pub(crate) fn slot_unless_frozen(&self) -> Option<u32> {
+        let slot = self.slot.load(Ordering::Relaxed); // a hit at the same time may be noted or not
+        (slot & FROZEN == 0).then_some(slot)
+    }
+
+    /// For the owner.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        let slot = self.slot();
+        self.slot.store(if frozen { slot | FROZEN } else { slot }, Ordering::Relaxed); // as above
+    }
+}

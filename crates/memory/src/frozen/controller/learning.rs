@@ -1,0 +1,164 @@
+//! While the ratio is learned: every share without an index, all entries with one, and the choice.
+
+use std::time::Duration;
+
+use super::serving::PATIENCE;
+use super::{After, Controller, RISK, State, Then};
+use crate::frozen::learner::{Choice, Learner, Lesson};
+use crate::frozen::monitor::Monitor;
+use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
+use crate::frozen::options::Phase;
+use crate::frozen::windows::{Costs, WINDOW};
+use crate::frozen::worth::{IndexTrial, Worth};
+
+/// What must be gained, as a share of the baseline, to freeze.
+const MARGIN: f64 = 0.01;
+/// Between two trials of the index, at first.
+pub(super) const INDEX_INTERVAL: Duration = Duration::from_secs(10);
+/// Rounds of such a trial, and of the first one, in which all is frozen: that may do harm.
+pub(super) const INDEX_ROUNDS: usize = 24;
+const TRY_ROUNDS: usize = 12;
+
+impl Controller {
+    pub(super) fn start_learning(&mut self, reason: String) -> Step {
+        self.decide(Phase::Learning, reason);
+        self.learning_since = self.now;
+        let mut learner = Learner::new();
+        let action = learner.begin();
+        self.state = State::Learning { learner };
+        self.ask(action)
+    }
+
+    pub(super) fn learn(&mut self, mut learner: Learner, seen: &Observations) -> Step {
+        if let Some(Done::Extended { share }) = seen.done {
+            learner.extended(share, self.now);
+            self.state = State::Learning { learner };
+            return self.after(Duration::ZERO);
+        }
+        match learner.step(seen) {
+            Lesson::Do(action) => {
+                self.state = State::Learning { learner };
+                self.ask(action)
+            }
+            Lesson::Wait { until, lookups } => {
+                if learner.is_waiting() && self.is_stuck() {
+                    let ratio = learner.ratio() * 100.0;
+                    return self.give_up(format!("to freeze {ratio:.0} % of the entries takes too long"));
+                }
+                self.state = State::Learning { learner };
+                Step { action: Action::Keep, wake: Wake { at: until, lookups } }
+            }
+            Lesson::Over => {
+                let reason = "every share up to 98 % was seen; the last to be tried is all".to_owned();
+                self.decide(Phase::TryingAll, reason);
+                self.state = State::TryingAll { learner, trial: None };
+                self.ask(Action::FreezeAll)
+            }
+            Lesson::Idle => {
+                self.thaw(After::Measure(Then::Learn), "too few lookups to learn from".to_owned())
+            }
+        }
+    }
+
+    pub(super) fn try_all(
+        &mut self,
+        learner: Learner,
+        trial: Option<Box<IndexTrial>>,
+        seen: &Observations,
+    ) -> Step {
+        let Some(mut trial) = trial else {
+            let Some(Done::Constructed { took, entries }) = seen.done else {
+                if self.is_stuck() {
+                    let reason = "the construction of an index of all entries takes too long";
+                    return self.give_up(reason.to_owned());
+                }
+                self.state = State::TryingAll { learner, trial: None };
+                return self.after(WINDOW);
+            };
+            self.constructed(took, entries);
+            if entries == 0 {
+                return self.give_up("there is nothing that can be frozen".to_owned());
+            }
+            let mut trial = Box::new(IndexTrial::new(self.now, INDEX_INTERVAL, TRY_ROUNDS));
+            let action = trial.step(&Observations { now: self.now, ..Observations::default() });
+            return self.go_on_trying(learner, trial, action);
+        };
+        let action = trial.step(seen);
+        if trial.is_trying() {
+            return self.go_on_trying(learner, trial, action);
+        }
+        self.worth = trial.worth().or(self.worth);
+        let (all, baseline) = (trial.served().costs(), self.baseline.costs());
+        let costs = Costs { frozen: all.frozen, dynamic: baseline.dynamic, miss: all.miss.or(baseline.miss) };
+        self.costs = costs.or(&self.costs);
+        self.stats.learned += 1;
+        let choice = learner.best(&self.baseline, trial.served(), self.worth, RISK);
+        self.choose(choice, trial, action)
+    }
+
+    fn go_on_trying(&mut self, learner: Learner, trial: Box<IndexTrial>, action: Action) -> Step {
+        let wake = Wake { at: trial.until(), lookups: u64::MAX };
+        self.state = State::TryingAll { learner, trial: Some(trial) };
+        Step { action, wake }
+    }
+
+    /// Acts on what was learned. All entries are frozen at this point.
+    fn choose(&mut self, choice: Option<Choice>, trial: Box<IndexTrial>, action: Action) -> Step {
+        self.learning_took = self.now.saturating_sub(self.learning_since);
+        let index = match self.worth {
+            Some(Worth { saving, saving_error, failing }) => {
+                format!(
+                    "the index saves {saving:.1} ± {saving_error:.1} ns a hit and costs {failing:.1} ns in vain"
+                )
+            }
+            None => "the index was not seen at work".to_owned(),
+        };
+        let Some(choice) = choice else {
+            return self.give_up(format!("too little was seen to choose a ratio; {index}"));
+        };
+        let Choice { ratio, expected, frozen_share, hit_ratio } = choice;
+        let what = format!(
+            "{:.0} % frozen is expected to take {expected}, with {:.0} % of the hits frozen and {:.1} % hits; {index}; {}",
+            ratio * 100.0,
+            frozen_share * 100.0,
+            hit_ratio * 100.0,
+            self.costs_line()
+        );
+        if !expected.is_gain(MARGIN) {
+            return self.give_up(format!("the best would be no clear gain: {what}"));
+        }
+        self.begin_phases(ratio);
+        if ratio < 1.0 {
+            return self.freeze(ratio, false, what);
+        }
+        if trial.is_harmful() {
+            // Never to promote pays, but this index does not.
+            return self.give_up(format!("the index does not pay: {what}"));
+        }
+        self.index = *trial;
+        self.stats.lifetime = self.first_lifetime();
+        self.decide(Phase::Frozen, format!("all stays frozen: {what}"));
+        self.enter_frozen();
+        Step { action, ..self.after(WINDOW) }
+    }
+
+    /// Forgets what was known of frozen phases with another ratio.
+    fn begin_phases(&mut self, ratio: f64) {
+        self.stats.ratio = ratio;
+        self.confirmed = false;
+        self.patience = PATIENCE;
+        self.rounds.clear();
+        self.baseline_pool.clone_from(&self.baseline_means);
+        self.monitor = Monitor::new(self.now);
+        self.index = IndexTrial::new(self.now, INDEX_INTERVAL, INDEX_ROUNDS);
+        self.recheck.0.reset();
+        self.recheck.1 = self.now + self.recheck.0.take();
+        self.relearn.1 = self.now + self.relearn.0.take();
+    }
+
+    fn costs_line(&self) -> String {
+        let ns = |cost: Option<f64>| cost.map_or_else(|| "?".to_owned(), |ns| format!("{ns:.1}"));
+        let Costs { frozen, dynamic, miss } = self.costs;
+        format!("frozen hits take {} ns, others {}, misses {}", ns(frozen), ns(dynamic), ns(miss))
+    }
+}

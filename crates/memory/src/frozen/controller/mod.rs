@@ -1,0 +1,393 @@
+//! The freeze controller: when to freeze, how much, for how long, and when to let it be.
+//!
+//! ```text
+//!                     ┌───────────────────── no clear gain, or harm ◀──────────┐
+//!                     ▼                                                        │
+//!                  waiting                  another workload                   │
+//!                     │       ┌───────────────────────────────────────┐        │
+//!                     ▼       ▼                                       │        │
+//!   warming up ─▶ measuring ─▶ learning ─▶ trying all ─▶ constructing ─▶ frozen ┤
+//!        ▲            └───────── no worse than the baseline ─▶▲ ▲              │
+//!        └──── refresh, or another look at the baseline ──────┴─┴──────────────┘
+//! ```
+//!
+//! The phases are FrozenHot's (section 3.2). What differs, and why:
+//! - It learns by freezing step by step, see [`super::learner`], so one learner serves every policy.
+//! - 100 % is tried with an index, and there the index is bypassed by turns, which tells what it is worth
+//!   ([`super::worth`]): before anything was ever frozen, what a frozen hit costs is not known, and is not guessed.
+//! - Every comparison has an error, and a frozen phase ends only on a difference larger than that, several times in a row.
+//!   Then the baseline is measured afresh before anything is concluded: if it is as slow, it was the world that became slower,
+//!   and the same ratio is frozen again. The authors' code ended most frozen phases on noise, and waited 16 s.
+//! - Warming up and learning are bounded by lookups and time; nothing waits for an eviction, which near a hit ratio of 1
+//!   never comes. An idle cache is left as it is.
+//! - What thaws comes back as if just used, so whoever froze again at once would freeze the same entries for ever. So a
+//!   refresh first lets a few lookups per entry show what is still asked for, and costs are reckoned with that.
+//! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less often the longer it agrees, and
+//!   until a gain has been shown, which must not take for ever. The lifetime follows from the measured drift
+//!   ([`super::drift`]).
+//!
+//! It is a state machine without clock, thread or lock: [`Controller::step`] takes what the cache has counted and answers
+//! what to do and when to come back.
+
+mod learning;
+mod serving;
+
+use std::time::Duration;
+
+use floe_policy::trial::{Backoff, Record, trimmed_mean};
+
+use self::learning::{INDEX_INTERVAL, INDEX_ROUNDS};
+use self::serving::PATIENCE;
+use super::learner::Learner;
+use super::monitor::Monitor;
+use super::observe::{Action, Done, Observations, Step, Wake};
+use super::options::{FreezeDecision, FreezeStats, Freezing, Phase};
+use super::warmth::Warmth;
+use super::windows::{Costs, WINDOW, Windows};
+use super::worth::{IndexTrial, Worth};
+
+/// Fewer lookups are as good as none.
+const LOOKUPS_FEW: u64 = 1_000;
+/// Windows of a baseline.
+const BASELINE: usize = 16;
+/// The chance that a baseline that is measured again is judged wrongly.
+const RISK: f64 = 0.01;
+/// Between two looks at the baseline.
+const RECHECK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+/// Between two learning phases while all is well.
+const RELEARN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+/// A hit ratio that has moved by so much cuts a wait short.
+const WAIT_SHIFT: f64 = 0.05;
+/// Steps over which it is smoothed.
+const LEVEL_STEPS: u32 = 10;
+/// The first wait is at least so many times what learning took.
+const WAIT_PER_LEARNING: u32 = 3;
+/// An action that takes longer is called off.
+const STUCK: Duration = Duration::from_secs(60);
+/// Decisions that are kept.
+const DECISIONS: usize = 32;
+
+/// What a fresh baseline is for.
+#[derive(Debug, Clone)]
+enum Then {
+    /// To learn against it.
+    Learn,
+    /// These windows of a frozen phase were too slow: because of freezing?
+    Judge(Vec<f64>),
+    /// These were not; but are they still better than the baseline?
+    Recheck(Vec<f64>),
+    /// For nothing: what to freeze is known, and the cache was only to warm up.
+    Freeze,
+}
+
+#[derive(Debug, Clone)]
+enum After {
+    WarmUp(Then),
+    /// A short while without an index, and the next one.
+    Renew,
+    Measure(Then),
+    Wait(Duration),
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    WarmingUp { warmth: Warmth, then: Then },
+    Measuring { windows: Windows, then: Then },
+    Learning { learner: Learner },
+    TryingAll { learner: Learner, trial: Option<Box<IndexTrial>> },
+    Constructing { is_refresh: bool },
+    Frozen,
+    Thawing { after: After },
+    Waiting { until: Duration, lookups: u64, level: Level },
+}
+
+/// The hit ratio while nothing is frozen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Level {
+    /// At first.
+    start: f64,
+    /// Lately.
+    now: f64,
+    steps: u32,
+}
+
+impl Level {
+    /// Takes in a hit ratio, and says whether it has moved.
+    fn add(&mut self, hit_ratio: f64) -> bool {
+        self.steps += 1;
+        self.now += (hit_ratio - self.now) / f64::from(self.steps.min(LEVEL_STEPS));
+        if self.steps <= LEVEL_STEPS {
+            self.start = self.now;
+        }
+        (self.now - self.start).abs() > WAIT_SHIFT
+    }
+}
+
+/// Decides for one cache.
+#[derive(Debug, Clone)]
+pub(crate) struct Controller {
+    options: Freezing,
+    state: State,
+    now: Duration,
+    /// When the action under way was asked for.
+    asked: Duration,
+    baseline: Windows,
+    baseline_means: Vec<f64>,
+    /// Windows of all baselines since the ratio was learned.
+    baseline_pool: Vec<f64>,
+    /// Looks at the baseline since the last learning: its mean, and that of the frozen phase before.
+    rounds: Vec<(f64, f64)>,
+    monitor: Monitor,
+    /// Whether a frozen phase with this ratio was faster than its baseline, beyond doubt.
+    confirmed: bool,
+    patience: u32,
+    index: IndexTrial,
+    worth: Option<Worth>,
+    costs: Costs,
+    learning_since: Duration,
+    learning_took: Duration,
+    /// When everything thawed for a refresh, and how long the next index took to come last time.
+    detour_since: Duration,
+    detour: Duration,
+    wait: Backoff,
+    recheck: (Backoff, Duration),
+    relearn: (Backoff, Duration),
+    threads: u32,
+    /// Refreshes in a row for no other reason than age.
+    routine: u32,
+    stats: FreezeStats,
+    decisions: Record<FreezeDecision>,
+}
+
+impl Controller {
+    /// For a cache that was just made.
+    pub(crate) fn new(options: Freezing) -> Self {
+        let zero = Duration::ZERO;
+        let then = if options.ratio.is_some() { Then::Freeze } else { Then::Learn };
+        Self {
+            options,
+            state: State::WarmingUp { warmth: Warmth::new(zero), then },
+            now: zero,
+            asked: zero,
+            baseline: Windows::new(zero, BASELINE),
+            baseline_means: Vec::new(),
+            baseline_pool: Vec::new(),
+            rounds: Vec::new(),
+            monitor: Monitor::new(zero),
+            confirmed: false,
+            patience: PATIENCE,
+            index: IndexTrial::new(zero, INDEX_INTERVAL, INDEX_ROUNDS),
+            worth: None,
+            costs: Costs::default(),
+            learning_since: zero,
+            learning_took: zero,
+            detour_since: zero,
+            detour: zero,
+            wait: Backoff::new(options.wait_min, options.wait_max),
+            recheck: (Backoff::new(RECHECK.0, RECHECK.1), zero),
+            relearn: (Backoff::new(RELEARN.0, RELEARN.1), zero),
+            threads: 1,
+            routine: 0,
+            stats: FreezeStats::default(),
+            decisions: Record::new(DECISIONS),
+        }
+    }
+
+    /// What is told of it.
+    pub(crate) fn stats(&self) -> FreezeStats {
+        FreezeStats {
+            phase: self.phase(),
+            frozen_ns: self.costs.frozen,
+            dynamic_ns: self.costs.dynamic,
+            miss_ns: self.costs.miss,
+            decisions: self.decisions.iter().cloned().collect(),
+            ..self.stats.clone()
+        }
+    }
+
+    /// What is being done.
+    pub(crate) fn phase(&self) -> Phase {
+        match &self.state {
+            State::WarmingUp { .. } | State::Thawing { after: After::WarmUp(_) | After::Renew } => {
+                Phase::WarmingUp
+            }
+            State::Measuring { .. } | State::Thawing { after: After::Measure(_) } => Phase::Measuring,
+            State::Waiting { .. } | State::Thawing { after: After::Wait(_) } => Phase::Waiting,
+            State::Learning { .. } => Phase::Learning,
+            State::TryingAll { .. } => Phase::TryingAll,
+            State::Constructing { .. } => Phase::Constructing,
+            State::Frozen => Phase::Frozen,
+        }
+    }
+
+    /// Takes in what has happened since the step before, and says what to do and when to come back.
+    pub(crate) fn step(&mut self, seen: &Observations) -> Step {
+        let seen = &Observations { now: seen.now.max(self.now), ..*seen };
+        self.now = seen.now;
+        self.threads = seen.threads.max(1);
+        let state = std::mem::replace(&mut self.state, State::Frozen);
+        match state {
+            State::WarmingUp { warmth, then } => self.warm_up(warmth, then, seen),
+            State::Measuring { windows, then } => self.measure(windows, then, seen),
+            State::Learning { learner } => self.learn(learner, seen),
+            State::TryingAll { learner, trial } => self.try_all(learner, trial, seen),
+            State::Constructing { is_refresh } => self.construct(is_refresh, seen),
+            State::Frozen => self.stay_frozen(seen),
+            State::Thawing { after } => self.thaw_on(after, seen),
+            State::Waiting { until, lookups, level } => {
+                self.wait_on(until, lookups + seen.lookups(), level, seen)
+            }
+        }
+    }
+
+    fn warm_up(&mut self, mut warmth: Warmth, then: Then, seen: &Observations) -> Step {
+        let Some(reason) = warmth.add(seen) else {
+            self.state = State::WarmingUp { warmth, then };
+            return self.after(WINDOW);
+        };
+        if let Then::Freeze = then {
+            self.detour = self.now.saturating_sub(self.detour_since);
+            self.stats.ratio = self.options.ratio.unwrap_or(self.stats.ratio);
+            if self.stats.ratio <= 0.0 {
+                self.decide(Phase::Waiting, "nothing is to be frozen".to_owned());
+                return self.start_waiting(Duration::MAX);
+            }
+            return match self.stats.constructed {
+                0 => self.freeze(self.stats.ratio, false, reason),
+                _ => self.freeze_again(),
+            };
+        }
+        self.decide(Phase::Measuring, reason);
+        self.state = State::Measuring { windows: Windows::new(self.now, BASELINE), then };
+        self.after(WINDOW)
+    }
+
+    fn measure(&mut self, mut windows: Windows, then: Then, seen: &Observations) -> Step {
+        windows.add(seen);
+        if windows.len() < BASELINE {
+            self.state = State::Measuring { windows, then };
+            return self.after(WINDOW);
+        }
+        self.baseline_means = windows.means(&self.costs);
+        self.stats.baseline_ns = trimmed_mean(&self.baseline_means);
+        self.baseline = windows;
+        match then {
+            Then::Learn | Then::Freeze => {
+                let base = self.baseline_line();
+                self.start_learning(format!("without freezing {base}"))
+            }
+            Then::Judge(suspect) => self.judge(&suspect),
+            Then::Recheck(frozen) => self.compare_again(&frozen),
+        }
+    }
+
+    fn baseline_line(&self) -> String {
+        let hits = self.baseline.total().hit_ratio().unwrap_or(0.0) * 100.0;
+        format!("{:.1} ns a request at {hits:.1} % hits", self.stats.baseline_ns.unwrap_or(0.0))
+    }
+
+    fn give_up(&mut self, reason: String) -> Step {
+        let wait = self.note_failure();
+        self.thaw(After::Wait(wait), reason)
+    }
+
+    /// The same where nothing is frozen.
+    fn give_up_merged(&mut self, reason: String) -> Step {
+        let wait = self.note_failure();
+        self.decide(Phase::Waiting, reason);
+        self.start_waiting(wait)
+    }
+
+    /// Counts a failure, and answers how long to wait.
+    fn note_failure(&mut self) -> Duration {
+        self.stats.given_up += 1;
+        self.stats.ratio = 0.0;
+        self.wait.take_at_least(self.learning_took * WAIT_PER_LEARNING)
+    }
+
+    fn start_waiting(&mut self, wait: Duration) -> Step {
+        self.state =
+            State::Waiting { until: self.now.saturating_add(wait), lookups: 0, level: Level::default() };
+        self.after(WINDOW)
+    }
+
+    fn wait_on(&mut self, mut until: Duration, lookups: u64, mut level: Level, seen: &Observations) -> Step {
+        if seen.lookups() >= 100 && self.options.ratio.is_none() {
+            let hits = 1.0 - seen.misses as f64 / seen.lookups() as f64;
+            if level.add(hits) {
+                let Level { start, now, .. } = std::mem::take(&mut level);
+                self.wait.reset();
+                let soon = self.now + self.wait.take();
+                if soon < until {
+                    until = soon;
+                    let reason = format!(
+                        "the hit ratio went from {:.1} to {:.1} %: the wait is cut short",
+                        start * 100.0,
+                        now * 100.0
+                    );
+                    self.decide(Phase::Waiting, reason);
+                }
+            }
+        }
+        if self.now < until || lookups < LOOKUPS_FEW {
+            self.state = State::Waiting { until, lookups, level };
+            return self.after(WINDOW * 2);
+        }
+        let reason = "the wait is over".to_owned();
+        if self.options.ratio.is_some() {
+            self.decide(Phase::WarmingUp, reason);
+            self.state = State::WarmingUp { warmth: Warmth::new(self.now), then: Then::Freeze };
+        } else {
+            self.decide(Phase::Measuring, reason);
+            self.state = State::Measuring { windows: Windows::new(self.now, BASELINE), then: Then::Learn };
+        }
+        self.after(WINDOW)
+    }
+
+    fn thaw(&mut self, after: After, reason: String) -> Step {
+        self.state = State::Thawing { after };
+        self.decide(self.phase(), reason);
+        self.ask(Action::Thaw)
+    }
+
+    fn thaw_on(&mut self, after: After, seen: &Observations) -> Step {
+        if seen.done != Some(Done::Thawed) && !self.is_stuck() {
+            self.state = State::Thawing { after };
+            return self.after(WINDOW);
+        }
+        match after {
+            After::WarmUp(then) => {
+                self.state = State::WarmingUp { warmth: Warmth::new(self.now), then };
+                self.after(WINDOW)
+            }
+            After::Renew => {
+                self.state = State::WarmingUp { warmth: Warmth::renewal(self.now), then: Then::Freeze };
+                self.after(Duration::ZERO)
+            }
+            After::Measure(then) => {
+                self.state = State::Measuring { windows: Windows::new(self.now, BASELINE), then };
+                self.after(WINDOW)
+            }
+            After::Wait(wait) => self.start_waiting(wait),
+        }
+    }
+
+    fn decide(&mut self, phase: Phase, reason: String) {
+        self.routine = 0;
+        self.decisions.push(FreezeDecision { at: self.now, phase, reason });
+    }
+
+    /// Asks for something whose completion is reported.
+    fn ask(&mut self, action: Action) -> Step {
+        self.asked = self.now;
+        Step { action, ..self.after(Duration::from_secs(1)) }
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.now.saturating_sub(self.asked) >= STUCK
+    }
+
+    fn after(&self, span: Duration) -> Step {
+        Step { action: Action::Keep, wake: Wake { at: self.now + span, lookups: u64::MAX } }
+    }
+}

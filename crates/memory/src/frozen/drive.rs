@@ -1,0 +1,131 @@
+//! What steps the controller: takes from the cache what it has counted, and carries out what is asked for.
+
+use std::time::Duration;
+
+use floe_policy::Replacement;
+
+use crate::frozen::driver::{Driver, Totals};
+use crate::frozen::freezer::Freezer;
+use crate::frozen::observe::{Action, Done, Observations};
+use crate::frozen::options::Phase;
+use crate::frozen::timing;
+use crate::inner::Inner;
+use crate::sync::lock;
+
+/// Steps that may follow each other at once. More wait for the next tick, so that other caches have their turn.
+const STEPS_AT_ONCE: usize = 16;
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Steps the controller if it is time to; does what it asks for.
+    pub(crate) fn drive(&self) {
+        // Busy: somebody freezes or thaws by hand.
+        let Ok(mut freezer) = self.freezer.try_lock() else { return };
+        self.free_retired(&mut freezer);
+        let Some(mut driver) = freezer.driver.take() else { return };
+        for _ in 0..STEPS_AT_ONCE {
+            if !self.step(&mut driver, &mut freezer) {
+                break;
+            }
+        }
+        freezer.driver = Some(driver);
+    }
+
+    /// One step, if it is time; says whether the next one is due.
+    fn step(&self, driver: &mut Driver, freezer: &mut Freezer<K, V>) -> bool {
+        let now = timing::now() - driver.began;
+        let lookups = self.threads.records.fold(0, |sum, record| sum + record.lookups.get());
+        let is_time = now >= driver.wake.at || lookups - driver.seen.lookups >= driver.wake.lookups;
+        if !is_time && driver.done.is_none() {
+            return false;
+        }
+        let seen = self.observe(driver, now);
+        let step = driver.controller.step(&seen);
+        driver.wake = step.wake;
+        *lock(&self.freeze_stats) = Some(driver.controller.stats());
+        if driver.by_hand && driver.controller.stats().phase != Phase::WarmingUp {
+            driver.by_hand = false;
+            self.thaw(freezer); // what is measured from here on is the cache without
+        }
+        driver.done = match step.action {
+            Action::Keep => None,
+            Action::Bypass | Action::Resume => {
+                self.publish(freezer, step.action == Action::Resume);
+                None
+            }
+            Action::Thaw => {
+                self.thaw(freezer);
+                Some(Done::Thawed)
+            }
+            Action::Extend { to } => {
+                self.extend(freezer, to);
+                let (entries, frozen) = self.entries_and_frozen();
+                Some(Done::Extended { share: frozen as f64 / entries.max(1) as f64 })
+            }
+            Action::Freeze { ratio } => Some(self.construct(freezer, ratio)),
+            Action::FreezeAll => Some(self.construct(freezer, 1.0)),
+        };
+        driver.done.is_some()
+    }
+
+    fn construct(&self, freezer: &mut Freezer<K, V>, ratio: f64) -> Done {
+        let frozen = self.freeze(freezer, ratio);
+        Done::Constructed { took: frozen.took, entries: frozen.entries as u64 }
+    }
+
+    fn entries_and_frozen(&self) -> (u64, u64) {
+        let shards = self.shards.iter().map(|shard| {
+            let owner = shard.owner();
+            (owner.held().entries as u64, owner.frozen() as u64)
+        });
+        shards.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
+    }
+
+    /// What has happened since the step before.
+    fn observe(&self, driver: &mut Driver, now: Duration) -> Observations {
+        let mut totals = Totals::default();
+        let mut lookups = Vec::with_capacity(driver.lookups.len());
+        self.threads.records.fold((), |(), record| {
+            totals.misses += record.misses.get();
+            totals.dynamic_hits += record.dynamic_hits.get();
+            totals.latencies.add(&record.timings.latencies());
+            lookups.push(record.lookups.get());
+        });
+        totals.lookups = lookups.iter().sum();
+        let (mut entries, mut weight, mut frozen) = (0, 0, 0);
+        for shard in &self.shards {
+            let owner = shard.owner();
+            totals.insertions += owner.counts.insertions - owner.counts.replacements;
+            totals.evictions += owner.counts.evictions;
+            entries += owner.held().entries as u64;
+            weight += owner.held().weight as u64;
+            frozen += owner.frozen() as u64;
+        }
+        let by_weight = self.budget.weight_limit().map(|limit| {
+            if weight == 0 {
+                u64::MAX
+            } else {
+                (u128::from(limit) * u128::from(entries) / u128::from(weight)) as u64
+            }
+        });
+        let before = |at: usize| driver.lookups.get(at).copied().unwrap_or(0);
+        let threads = lookups.iter().enumerate().filter(|(at, lookups)| **lookups > before(*at)).count();
+        let seen = std::mem::replace(&mut driver.seen, totals);
+        driver.lookups = lookups;
+        let misses = totals.misses - seen.misses;
+        let dynamic_hits = totals.dynamic_hits - seen.dynamic_hits;
+        Observations {
+            now,
+            frozen_hits: (totals.lookups - seen.lookups).saturating_sub(misses + dynamic_hits),
+            dynamic_hits,
+            misses,
+            insertions: totals.insertions.saturating_sub(seen.insertions),
+            evictions: totals.evictions - seen.evictions,
+            latencies: totals.latencies.since(&seen.latencies),
+            entries,
+            frozen,
+            capacity: self.budget.entries_limit().into_iter().chain(by_weight).min().unwrap_or(u64::MAX),
+            threads: threads as u32,
+            done: driver.done.take(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A cache's freeze controller and what it has seen so far.
+
+use std::time::Duration;
+
+use crate::frozen::controller::Controller;
+use crate::frozen::observe::{Done, Latencies, Wake};
+use crate::frozen::options::Freezing;
+use crate::frozen::timing;
+
+/// What a cache has counted since it was made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Totals {
+    pub(crate) lookups: u64,
+    pub(crate) misses: u64,
+    pub(crate) dynamic_hits: u64,
+    pub(crate) insertions: u64,
+    pub(crate) evictions: u64,
+    pub(crate) latencies: Latencies,
+}
+
+/// The controller of a cache and what it has seen so far.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) options: Freezing,
+    pub(crate) controller: Controller,
+    /// Where its time begins.
+    pub(crate) began: Duration,
+    pub(crate) wake: Wake,
+    pub(crate) seen: Totals,
+    /// Lookups of each thread that the step before has seen.
+    pub(crate) lookups: Vec<u64>,
+    pub(crate) done: Option<Done>,
+    /// Whether entries may be frozen of which the controller knows nothing.
+    pub(crate) by_hand: bool,
+}
+
+impl Driver {
+    pub(crate) fn new(options: Freezing) -> Self {
+        Self {
+            options,
+            controller: Controller::new(options),
+            began: timing::now(),
+            wake: Wake { at: Duration::ZERO, lookups: u64::MAX },
+            seen: Totals::default(),
+            lookups: Vec::new(),
+            done: None,
+            by_hand: false,
+        }
+    }
+
+    /// Begins anew, after somebody else has frozen or thawed.
+    pub(crate) fn restart(&mut self) {
+        let (seen, lookups) = (self.seen, std::mem::take(&mut self.lookups));
+        *self = Self { seen, lookups, by_hand: true, ..Self::new(self.options) };
+    }
+}

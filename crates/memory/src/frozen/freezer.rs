@@ -1,0 +1,65 @@
+//! What a cache's freezer has at hand: the index in use, those that wait to be freed, and what decides.
+
+use std::time::Duration;
+
+use crate::frozen::driver::Driver;
+use crate::frozen::index::FrozenIndex;
+use crate::frozen::options::Freezing;
+use crate::sync::Arc;
+
+/// What the freezer of a cache works with.
+#[derive(Debug)]
+pub(crate) struct Freezer<K, V> {
+    /// The index in use, published or not.
+    pub(crate) index: Option<Arc<FrozenIndex<K, V>>>,
+    /// Unpublished indexes that a reader may still look at.
+    pub(crate) retired: Vec<Arc<FrozenIndex<K, V>>>,
+    /// Whether any entry may be frozen.
+    pub(crate) is_frozen: bool,
+    /// Whether readers are to look at the index at all.
+    pub(crate) is_published: bool,
+    /// What decides, if not only the cache's user does.
+    pub(crate) driver: Option<Driver>,
+}
+
+/// What freezing has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frozen {
+    /// Entries in the index.
+    pub entries: usize,
+    /// What the index takes, in bytes.
+    pub index_bytes: usize,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl<K, V> Freezer<K, V> {
+    pub(crate) fn new(options: Option<Freezing>) -> Self {
+        Self {
+            index: None,
+            retired: Vec::new(),
+            is_frozen: false,
+            is_published: options.is_none_or(|options| options.is_published),
+            driver: options.map(Driver::new),
+        }
+    }
+
+    /// Somebody freezes or thaws by hand.
+    pub(crate) fn by_hand(&mut self) -> &mut Self {
+        if let Some(driver) = &mut self.driver {
+            driver.restart();
+        }
+        self
+    }
+
+    /// Whether any entry may be frozen.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.is_frozen
+    }
+
+    /// Bytes of the index in use and of those that wait to be freed.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.index.iter().chain(&self.retired).map(|index| index.memory_bytes()).sum()
+    }
+}

@@ -1,0 +1,401 @@
+//! The frozen index: from the keys of the hottest entries to where they lie, for readers alone.
+//!
+//! Who stands in it is settled when it is built; so lookups need neither the policy's marks nor a shard. It is an overlay: its
+//! keys stay in the index of their shard, and whatever is not found here, for whatever reason, is looked up there. That makes
+//! taking an entry out a single store: the word of its address is cleared, and from then on the key is what its shard says.
+//!
+//! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys, and whether somebody passed by
+//! because the bucket was full when he came. Addresses are counted from the lowest entry, in units of an entry's alignment,
+//! which reaches over 16 GiB or more; entries that lie beyond are not frozen. At the filling here that is 7.6 bytes a key, so
+//! twice as many keys as in the index of a shard fit into the processor's caches. All tags are compared at once and without
+//! a branch.
+//!
+//! What a reader may rely on is as in [`index`](crate::index): *an address that stands here is that of a live entry*.
+
+use std::borrow::Borrow;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::barrier;
+use crate::entry::Entry;
+use crate::guard::Keep;
+use crate::hazard::{Cell, Record};
+use crate::index::Hash32;
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Lanes in a bucket.
+const LANES: usize = 12;
+/// Lanes filled, on average: with 8.4 of 12, one key in thirty passes its first bucket by.
+const FILLED: f64 = 0.7;
+
+/// Where an entry's address would be: it was taken out, or the index is no longer in use.
+const GONE: u32 = 0;
+/// The entry has just been replaced, and its successor is not yet in its shard's index.
+const REPLACING: u32 = 1;
+/// The first number that stands for an address.
+const FIRST: u32 = 2;
+
+/// The byte of the tags' second word that says whether somebody passed by.
+const PASSED_BY_SHIFT: u32 = 56;
+
+/// Keys of a cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Bucket {
+    /// Eight tags, then four and the byte for who passed by. Empty lanes have tags, too, but no address.
+    tags: [AtomicU64; 2],
+    entries: [AtomicU32; LANES],
+}
+
+impl Bucket {
+    fn empty() -> Self {
+        Self {
+            tags: std::array::from_fn(|_| AtomicU64::new(0)),
+            entries: std::array::from_fn(|_| AtomicU32::new(GONE)),
+        }
+    }
+
+    /// Where the address of a lane stands.
+    #[inline(always)]
+    fn word(&self, lane: u32) -> &AtomicU32 {
+        debug_assert!((lane as usize) < LANES);
+        // SAFETY: lanes come from `matching`, which knows of no others.
+        unsafe { self.entries.get_unchecked(lane as usize) }
+    }
+
+    /// Whether a key that is not here may be in the next one.
+    #[inline(always)]
+    fn was_passed_by(&self) -> bool {
+        self.tags()[1] >> PASSED_BY_SHIFT != 0
+    }
+
+    #[inline(always)]
+    fn tags(&self) -> [u64; 2] {
+        // Relaxed: they do not change once readers can see the index.
+        [self.tags[0].load(Ordering::Relaxed), self.tags[1].load(Ordering::Relaxed)]
+    }
+}
+
+/// The tag of a hash.
+#[inline(always)]
+fn tag(hash: Hash32) -> u8 {
+    hash.0 as u8
+}
+
+/// Bits of lanes.
+const ALL_LANES: u32 = (1 << LANES) - 1;
+
+impl Bucket {
+    /// Lanes whose tag is the one given, a bit each. For readers of an index that was published.
+    #[inline(always)]
+    fn matching(&self, tag: u8) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if crate::sync::ATOMICS_ARE_PLAIN {
+            use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_set1_epi8};
+            // SAFETY: SSE2 is part of x86_64; the tags are 16 bytes at the beginning of a cache line, and nobody writes them
+            // once the index is published.
+            let bits = unsafe {
+                let tags = _mm_load_si128((&raw const self.tags).cast());
+                _mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(tag as i8)))
+            };
+            return bits as u32 & ALL_LANES;
+        }
+        self.matching_in_words(tag)
+    }
+
+    /// The same while the index may be under construction.
+    #[inline(always)]
+    fn matching_in_words(&self, tag: u8) -> u32 {
+        bits_of_equal_bytes(self.tags(), tag) & ALL_LANES
+    }
+}
+
+/// Which of sixteen bytes are the one given, a bit each.
+#[inline(always)]
+fn bits_of_equal_bytes(words: [u64; 2], byte: u8) -> u32 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    let bits = |word: u64| {
+        let different = word ^ (u64::from(byte) * ONES);
+        // Bytes that are zero, and no others: without a carry from one to the next.
+        let equal = !(((different & LOW) + LOW) | different | LOW) >> 7;
+        (equal.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u32
+    };
+    bits(words[0]) | bits(words[1]) << 8
+}
+
+/// The index, over entries of one type.
+#[derive(Debug)]
+pub(crate) struct FrozenIndex<K, V> {
+    buckets: Box<[Bucket]>,
+    /// The address that number 0 stands for.
+    base: usize,
+    len: AtomicUsize,
+    _entries: PhantomData<fn(Entry<K, V>)>,
+}
+
+/// A word of the index and the number that stood there when somebody looked: where to find an entry without another search.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Likely<'a> {
+    word: &'a AtomicU32,
+    number: u32,
+}
+
+impl<K, V> FrozenIndex<K, V> {
+    const UNIT: usize = align_of::<Entry<K, V>>();
+    /// Bytes that addresses reach over.
+    const REACH: usize = (u32::MAX - FIRST) as usize * Self::UNIT;
+
+    /// Room for so many keys whose entries lie in the given memory, as much of it as can be reached.
+    pub(crate) fn with_room(keys: usize, memory: &[Range<usize>]) -> Self {
+        let count = ((keys as f64 / (LANES as f64 * FILLED)).ceil() as usize).max(1) + 1;
+        let mut buckets = Vec::with_capacity(count);
+        crate::huge::prefer(buckets.as_mut_ptr(), count * size_of::<Bucket>());
+        buckets.extend((0..count).map(|_| Bucket::empty()));
+        // Where most of it can be reached from.
+        let reached = |from: usize| -> usize {
+            let within = memory.iter().filter(|chunk| chunk.start >= from && chunk.end - from <= Self::REACH);
+            within.map(|chunk| chunk.len()).sum()
+        };
+        let lowest = memory.iter().map(|chunk| chunk.start).max_by_key(|&start| reached(start)).unwrap_or(0);
+        let base = lowest.wrapping_sub(FIRST as usize * Self::UNIT);
+        Self { buckets: buckets.into(), base, len: AtomicUsize::new(0), _entries: PhantomData }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+
+    /// Keys that can be in: more than were announced, as insertions may go on meanwhile, and so few that searches end.
+    fn room(&self) -> usize {
+        self.buckets.len() * LANES * 9 / 10
+    }
+
+    /// How many keys were put in.
+    pub(crate) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed) // a count
+    }
+
+    /// What stands for an address, if anything can.
+    fn number(&self, address: usize) -> Option<u32> {
+        u32::try_from(address.wrapping_sub(self.base) / Self::UNIT).ok().filter(|&number| number >= FIRST)
+    }
+
+    /// Whether an entry can be in.
+    pub(crate) fn reaches(&self, address: usize) -> bool {
+        self.number(address).is_some()
+    }
+
+    #[inline(always)]
+    fn address(&self, number: u32) -> usize {
+        self.base.wrapping_add(number as usize * Self::UNIT)
+    }
+
+    /// The number of a key's first bucket.
+    #[inline(always)]
+    fn first(&self, hash: Hash32) -> usize {
+        ((u64::from(hash.0) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    #[inline(always)]
+    fn after(&self, bucket: usize) -> usize {
+        if bucket + 1 < self.buckets.len() { bucket + 1 } else { 0 }
+    }
+
+    #[inline(always)]
+    fn bucket(&self, number: usize) -> &Bucket {
+        debug_assert!(number < self.buckets.len());
+        // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32, and from `after`.
+        unsafe { self.buckets.get_unchecked(number) }
+    }
+
+    /// The buckets where a key may be, with the lanes that have its tag. They end, as not all buckets are full.
+    #[inline(always)]
+    fn candidates(&self, hash: Hash32) -> impl Iterator<Item = (&Bucket, usize)> {
+        let tag = tag(hash);
+        let mut number = self.first(hash);
+        let mut lanes = self.bucket(number).matching_in_words(tag);
+        std::iter::from_fn(move || {
+            while lanes == 0 {
+                if !self.bucket(number).was_passed_by() {
+                    return None;
+                }
+                number = self.after(number);
+                lanes = self.bucket(number).matching_in_words(tag);
+            }
+            let lane = lanes.trailing_zeros() as usize;
+            lanes &= lanes - 1;
+            Some((self.bucket(number), lane))
+        })
+    }
+
+    /// For the builder: puts a live entry in, if there is room and it can be reached; it need not be here. Whoever owns the
+    /// entry must not take it out meanwhile.
+    pub(crate) fn insert(&self, hash: Hash32, address: usize) {
+        let Some(entry) = self.number(address) else { return };
+        let len = self.len.load(Ordering::Relaxed); // the builder alone writes it
+        if len == self.room() {
+            return;
+        }
+        self.len.store(len + 1, Ordering::Relaxed);
+        let mut number = self.first(hash);
+        loop {
+            let bucket = self.bucket(number);
+            let tags = bucket.tags();
+            // Relaxed: where an entry was taken out meanwhile, another may come.
+            let free = (0..LANES).find(|lane| bucket.entries[*lane].load(Ordering::Relaxed) == GONE);
+            if let Some(lane) = free {
+                let (word, shift) = (lane / 8, 8 * (lane % 8));
+                let tagged = tags[word] & !(0xff << shift) | u64::from(tag(hash)) << shift;
+                // Relaxed: seen by who sees the index published, or has the entry from who put it in; the builder alone
+                // writes them.
+                bucket.tags[word].store(tagged, Ordering::Relaxed);
+                bucket.entries[lane].store(entry, Ordering::Release); // the entry was made before
+                return;
+            }
+            bucket.tags[1].store(tags[1] | 1 << PASSED_BY_SHIFT, Ordering::Relaxed); // as above
+            number = self.after(number);
+        }
+    }
+
+    /// The word in which an entry stands.
+    fn word(&self, hash: Hash32, address: usize) -> Option<&AtomicU32> {
+        let number = self.number(address)?;
+        // Relaxed: whoever asks owns the entry, so nobody else changes the word but to end its use.
+        let is_it =
+            |(bucket, lane): &(&Bucket, usize)| bucket.entries[*lane].load(Ordering::Relaxed) == number;
+        self.candidates(hash).find(is_it).map(|(bucket, lane)| &bucket.entries[lane])
+    }
+
+    /// For the owner of an entry: it leaves, and is found by nobody from now on.
+    pub(crate) fn take_out(&self, hash: Hash32, address: usize) {
+        if let Some(word) = self.word(hash, address) {
+            word.store(GONE, Ordering::Release); // before the entry goes, by the barrier in between
+        }
+    }
+
+    /// For the owner of an entry: another one takes its place, which `replace` puts into the shard's index. In between the
+    /// key is looked up there: were it found here, before or after, one reader could see the new value here and the next, that
+    /// has just missed this index's end, the old one there.
+    pub(crate) fn replace(&self, hash: Hash32, before: usize, after: usize, replace: impl FnOnce()) {
+        let word = self.word(hash, before);
+        let Some(number) = self.number(before) else { return replace() };
+        let change = |from, to| {
+            // Not if the index has been poisoned meanwhile. Release: as in `take_out` and `insert`.
+            word.is_some_and(|word| {
+                word.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed).is_ok()
+            })
+        };
+        let is_in = change(number, REPLACING);
+        replace();
+        if is_in {
+            change(REPLACING, self.number(after).unwrap_or(GONE));
+        }
+    }
+
+    /// Makes every address here invalid, for readers that are late, after the index was unpublished and before entries can
+    /// leave without its being told.
+    pub(crate) fn poison(&self) {
+        for entry in self.buckets.iter().flat_map(|bucket| &bucket.entries) {
+            entry.store(GONE, Ordering::Release); // before any entry goes, by the barrier in between
+        }
+    }
+
+    /// Looks a key up; not to find it says nothing. `record` must name this index, which the caller knows to be published
+    /// after it did.
+    #[inline(always)]
+    pub(crate) fn find<'a, Q>(
+        &self,
+        record: &'a Record,
+        hash: Hash32,
+        key: &Q,
+    ) -> Option<(&'a Entry<K, V>, &'a Cell)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let tag = tag(hash);
+        let mut at = self.first(hash);
+        loop {
+            let bucket = self.bucket(at);
+            let mut lanes = bucket.matching(tag);
+            while lanes != 0 {
+                let word = bucket.word(lanes.trailing_zeros());
+                lanes &= lanes - 1;
+                let number = word.load(Ordering::Acquire); // the entry was made before
+                if number < FIRST {
+                    return None;
+                }
+                let (entry, keep) = self.keep(Likely { word, number }, record)?;
+                if entry.key.borrow() == key {
+                    return Some((entry, keep.into_cell()));
+                }
+                drop(keep);
+                // Comparing keys is the user's code and may have used this cache, that is, probed something else.
+                if record.probed() != &raw const *self as usize {
+                    return None;
+                }
+            }
+            if !bucket.was_passed_by() {
+                return None;
+            }
+            at = self.after(at);
+        }
+    }
+
+    /// Keeps the entry of a word if it still stands there.
+    #[inline(always)]
+    fn keep<'a>(&self, likely: Likely<'_>, record: &'a Record) -> Option<(&'a Entry<K, V>, Keep<'a>)> {
+        let address = self.address(likely.number);
+        let cell = record.cell();
+        cell.store(address, Ordering::Release); // see `Record::looked_at`
+        barrier::light_if_asymmetric(); // else no index is published
+        let keep = Keep::new(cell);
+        // Acquire: the entry was made before its address was put here.
+        if likely.word.load(Ordering::Acquire) != likely.number {
+            return None;
+        }
+        // SAFETY: numbers stand for addresses above the base.
+        unsafe { std::hint::assert_unchecked(address != 0) };
+        // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later will see the cell
+        // and not free it. Nobody frees what a filled cell names, and the cell stays filled as long as `keep` is there.
+        Some((unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(address) }, keep))
+    }
+
+    /// Asks for the line of a key's first bucket.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: Hash32) {
+        crate::prefetch::line(self.bucket(self.first(hash)));
+    }
+
+    /// The first entry with a key's tag, in the key's first bucket, which is prefetched: most probably the key's. `record` must
+    /// name this index.
+    #[inline(always)]
+    pub(crate) fn likely(&self, hash: Hash32) -> Option<Likely<'_>> {
+        let bucket = self.bucket(self.first(hash));
+        let lanes = bucket.matching(tag(hash));
+        if lanes == 0 {
+            return None;
+        }
+        let word = bucket.word(lanes.trailing_zeros());
+        let number = word.load(Ordering::Acquire); // as in `find`
+        crate::prefetch::span(std::ptr::without_provenance::<Entry<K, V>>(self.address(number)));
+        (number >= FIRST).then_some(Likely { word, number })
+    }
+
+    /// The entry at a likely place, if it has the key.
+    #[inline(always)]
+    pub(crate) fn find_at<'a, Q>(
+        &self,
+        likely: Likely<'_>,
+        record: &'a Record,
+        key: &Q,
+    ) -> Option<(&'a Entry<K, V>, &'a Cell)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let (entry, keep) = self.keep(likely, record)?;
+        if entry.key.borrow() == key { Some((entry, keep.into_cell())) } else { None }
+    }
+}

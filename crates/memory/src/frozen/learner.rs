@@ -1,0 +1,259 @@
+//! Which share of the entries to freeze: hits and latencies at every share from 0 to 100 %, and equation 1.
+//!
+//! FrozenHot learns with a marker that sinks through a list, and with a threshold of frequency for LFU. Here the entries that
+//! the policy ranks first really are frozen, step by step, without an index: they keep their places and are not promoted,
+//! others are, and come in and leave as always. That is what freezing this share would do, for any policy that can rank its
+//! slots: orders of recency name those promoted since the last step first, as the marker does, orders of frequency the most
+//! frequent. What is not seen yet is the index; [`Worth`] says by how much it makes frozen hits faster and others slower.
+//!
+//! Equation 1 charges each kind of hit its own latency. But colder entries are slower wherever they are found, and
+//! a larger frozen part has colder ones. So the latency of *all* hits at a stop is taken as measured, and the index is added:
+//! `L = H·S − H_FC·saving + (1 − H_FC)·failing + (1 − H)·L_miss`.
+//!
+//! Each stop takes a number of lookups or a time, whichever ends first, so that neither a cache without misses nor an idle
+//! one keeps the learner waiting.
+
+use std::time::Duration;
+
+use floe_policy::trial::{Difference, Sums};
+
+use super::observe::{Action, Observations};
+use super::windows::{Tally, Windows, typical};
+use super::worth::Worth;
+
+/// From one stop to the next, as a share of the entries.
+const STEP: f64 = 0.02;
+/// Stops between 0 and 100 %, neither of which is one.
+const STOPS: usize = 49;
+/// Lookups at a stop, as a share of the entries, and bounds of it.
+const LOOKUPS_SHARE: f64 = 0.1;
+const LOOKUPS_MIN: u64 = 10_000;
+const LOOKUPS_MAX: u64 = 100_000;
+/// What a stop takes at most.
+const STOP_TIME: Duration = Duration::from_millis(60);
+/// Fewer lookups say nothing; a stop goes on for them, but not for ever.
+const LOOKUPS_FEW: u64 = 200;
+const IDLE_TIME: Duration = Duration::from_secs(1);
+/// Stops on either side that are looked at together.
+const NEIGHBOURS: usize = 5;
+/// The chance that prices of misses are taken for different that are not.
+const RISK: f64 = 0.01;
+/// Errors of one standard deviation that a prediction is charged with.
+const CAUTION: f64 = 2.0;
+/// Hits and misses come in bursts: shares vary by so many times what they would if each were drawn by itself.
+const BURSTS: f64 = 2.0;
+
+#[derive(Debug, Clone)]
+struct Stop {
+    ratio: f64,
+    tally: Tally,
+}
+
+/// What the learner wants.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Lesson {
+    /// This done, and to be stepped on completion.
+    Do(Action),
+    /// To be stepped at this time or after so many lookups.
+    Wait {
+        /// When.
+        until: Duration,
+        /// How many.
+        lookups: u64,
+    },
+    /// Nothing more.
+    Over,
+    /// There is nobody to learn from.
+    Idle,
+}
+
+/// A share of the entries, and what freezing it is expected to bring.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Choice {
+    pub(super) ratio: f64,
+    /// Of a request, in nanoseconds: without freezing, and by how much less with it.
+    pub(super) expected: Difference,
+    /// Of all hits.
+    pub(super) frozen_share: f64,
+    pub(super) hit_ratio: f64,
+}
+
+impl Choice {
+    /// What is gained even if the error is as unlucky as it may be.
+    fn surely(&self) -> f64 {
+        self.expected.gain - self.expected.error
+    }
+}
+
+/// Takes the frozen share from 0 to 100 %.
+#[derive(Debug, Clone)]
+pub(super) struct Learner {
+    stops: Vec<Stop>,
+    /// The share of the entries that is frozen now, and since when; `None` while it is being extended.
+    here: Option<(f64, Duration)>,
+    asked: usize,
+    tally: Tally,
+}
+
+impl Learner {
+    pub(super) fn new() -> Self {
+        Self { stops: Vec::with_capacity(STOPS), here: None, asked: 0, tally: Tally::default() }
+    }
+
+    /// What to begin with.
+    pub(super) fn begin(&mut self) -> Action {
+        self.asked += 1;
+        self.here = None;
+        self.tally = Tally::default();
+        Action::Extend { to: self.asked as f64 * STEP }
+    }
+
+    /// The share that is being looked at or asked for.
+    pub(super) fn ratio(&self) -> f64 {
+        self.asked as f64 * STEP
+    }
+
+    /// Whether an extension is under way.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.here.is_none()
+    }
+
+    /// An extension has come to its end.
+    pub(super) fn extended(&mut self, share: f64, now: Duration) {
+        self.here = Some((share.clamp(0.0, 1.0), now));
+        self.tally = Tally::default();
+    }
+
+    /// Takes in what was seen.
+    pub(super) fn step(&mut self, seen: &Observations) -> Lesson {
+        let Some((ratio, since)) = self.here else {
+            return Lesson::Wait { until: seen.now + IDLE_TIME, lookups: u64::MAX };
+        };
+        self.tally.add(seen);
+        let wanted = ((seen.entries as f64 * LOOKUPS_SHARE) as u64).clamp(LOOKUPS_MIN, LOOKUPS_MAX);
+        let (age, lookups) = (seen.now.saturating_sub(since), self.tally.lookups());
+        if lookups < wanted && age < STOP_TIME {
+            return Lesson::Wait { until: since + STOP_TIME, lookups: wanted - lookups };
+        }
+        if lookups < LOOKUPS_FEW {
+            let until = since + IDLE_TIME;
+            return if seen.now >= until {
+                Lesson::Idle
+            } else {
+                Lesson::Wait { until, lookups: LOOKUPS_FEW - lookups }
+            };
+        }
+        self.stops.push(Stop { ratio, tally: self.tally });
+        if self.asked >= STOPS { Lesson::Over } else { Lesson::Do(self.begin()) }
+    }
+
+    /// The best of all shares between 0 and 100 %, and 100 % as it was tried; `None` if too little was seen.
+    pub(super) fn best(
+        &self,
+        baseline: &Windows,
+        all: &Windows,
+        worth: Option<Worth>,
+        risk: f64,
+    ) -> Option<Choice> {
+        let between = worth.into_iter().flat_map(|worth| {
+            (0..self.stops.len())
+                .filter(|&at| self.stops[at].ratio > 0.0)
+                .filter_map(move |at| self.predict(at, baseline, worth))
+        });
+        between
+            .chain(self.tried(baseline, all, risk))
+            .max_by(|one, other| one.surely().total_cmp(&other.surely()))
+    }
+
+    /// All entries frozen, as measured.
+    fn tried(&self, baseline: &Windows, all: &Windows, risk: f64) -> Option<Choice> {
+        let total = all.total();
+        // Misses that are not inserted may not be measured, either.
+        let (costs, tried) = (baseline.costs(), all.costs());
+        let (before, after) = (baseline.means(&tried), all.means(&costs));
+        Some(Choice {
+            ratio: 1.0,
+            expected: Difference::between(&before, &after, risk)?,
+            frozen_share: total.frozen_share().unwrap_or(0.0),
+            hit_ratio: total.hit_ratio()?,
+        })
+    }
+
+    /// Nanoseconds for a miss without freezing, and at some stops. As a rule it is not what differs, and may be a thousand
+    /// times what does, so both are the same unless they differ by more than the error.
+    fn miss_prices(&self, near: &[Stop], baseline: &Windows) -> (Option<f64>, Option<f64>) {
+        let misses = |tally: &Tally| tally.latencies.miss;
+        let sampled = near.iter().map(|stop| misses(&stop.tally)).filter(|sums| sums.count >= SAMPLES_FEW);
+        let here: Vec<f64> = sampled.filter_map(|sums| sums.mean()).collect();
+        if let Some(found) = Difference::between(&baseline.means_of(misses), &here, RISK)
+            && !found.is_open()
+        {
+            return (Some(found.baseline), Some(found.baseline - found.gain));
+        }
+        let everywhere = self.stops.iter().map(|stop| &stop.tally).chain(baseline.iter());
+        let price = typical(everywhere, misses);
+        (price, price)
+    }
+
+    /// What the index would make of a stop and its neighbours.
+    fn predict(&self, at: usize, baseline: &Windows, worth: Worth) -> Option<Choice> {
+        let near = &self.stops[at.saturating_sub(NEIGHBOURS)..(at + NEIGHBOURS + 1).min(self.stops.len())];
+        let mut here = Tally::default();
+        near.iter().for_each(|stop| here.merge(&stop.tally));
+        let tallies = || near.iter().map(|stop| &stop.tally);
+        let before = baseline.total();
+        let (hit_ratio, hit_ratio_before) = (here.hit_ratio()?, before.hit_ratio()?);
+        let (miss_before, miss) = self.miss_prices(near, baseline);
+        let hit_before = baseline.hit_ns().filter(|_| before.hits() > 0);
+        let hit = typical(tallies(), Tally::hit_latencies).filter(|_| here.hits() > 0);
+        let (hit_before, hit) = (hit_before.or(hit)?, hit.or(hit_before)?);
+        // Where nobody inserts, nothing is known but the lookup.
+        let (miss_before, miss) = (miss_before.unwrap_or(hit_before), miss.unwrap_or(hit));
+
+        let frozen = here.frozen_hits as f64 / here.lookups() as f64;
+        let without = hit_ratio_before * hit_before + (1.0 - hit_ratio_before) * miss_before;
+        let with = hit_ratio * hit - frozen * worth.saving
+            + (1.0 - frozen) * worth.failing
+            + (1.0 - hit_ratio) * miss;
+
+        let share_variance = |ratio: f64, lookups: u64| BURSTS * ratio * (1.0 - ratio) / lookups as f64;
+        let shares =
+            share_variance(hit_ratio, here.lookups()) + share_variance(hit_ratio_before, before.lookups());
+        let hits = hit_ratio.powi(2) * squared_error(&near_means(near))
+            + hit_ratio_before.powi(2) * squared_error(&baseline.means_of(Tally::hit_latencies));
+        let variance = shares * (miss - hit).powi(2) + hits + (frozen * worth.saving_error / CAUTION).powi(2);
+        Some(Choice {
+            ratio: self.stops[at].ratio,
+            expected: Difference {
+                baseline: without,
+                gain: without - with,
+                error: CAUTION * variance.sqrt(),
+                windows: near.len(),
+            },
+            frozen_share: here.frozen_share().unwrap_or(0.0),
+            hit_ratio,
+        })
+    }
+}
+
+/// Fewer samples make no mean.
+const SAMPLES_FEW: u64 = 4;
+
+fn near_means(near: &[Stop]) -> Vec<f64> {
+    near.iter().filter_map(|stop| stop.tally.hit_latencies().mean()).collect()
+}
+
+/// Of the mean of windows, roughly: extremes are pulled in to the quartiles, as in the mean itself.
+fn squared_error(means: &[f64]) -> f64 {
+    if means.is_empty() {
+        return 0.0;
+    }
+    let mut sorted = means.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let cut = sorted.len() / 5;
+    let (low, high) = (sorted[cut], sorted[sorted.len() - 1 - cut]);
+    let mut sums = Sums::default();
+    sorted.iter().for_each(|mean| sums.add(mean.clamp(low, high)));
+    // What is pulled in makes up for what is cut off: 0.6 is left of the windows.
+    sums.deviation().map_or(0.0, |deviation| (deviation / 0.6).powi(2) / sums.count as f64)
+}

@@ -1,0 +1,17 @@
+//! Freezing: the hottest entries are served from an immutable index.
+
+pub(crate) mod controller;
+mod drift;
+mod drive;
+pub(crate) mod driver;
+mod freeze;
+pub(crate) mod freezer;
+pub(crate) mod index;
+mod learner;
+mod monitor;
+pub(crate) mod observe;
+pub(crate) mod options;
+pub(crate) mod timing;
+mod warmth;
+mod windows;
+mod worth;

@@ -1,0 +1,414 @@
+//! A cache on a simulated machine: a real policy, a stream of keys, latencies by kind with noise, and a clock that they move.
+//!
+//! Latencies are a thousandfold those of memory, so that hours of histories pass in seconds.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use floe_policy::registry::Choice;
+use floe_policy::{Access, AnyPolicy, Cursor, Eviction, Slot, mix};
+
+use crate::frozen::controller::Controller;
+use crate::frozen::observe::{Action, Done, Observations, Wake};
+use crate::frozen::options::{Freezing, Phase};
+
+const TICK: Duration = Duration::from_millis(5);
+const SAMPLED_ONE_IN: u64 = 10;
+/// What reading the clock adds to what is measured.
+const CLOCK: f64 = 2.0;
+/// Microseconds of a stall.
+const STALL: f64 = 4000.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Frozen,
+    Dynamic,
+    Miss,
+}
+
+/// Latencies in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Machine {
+    /// A hit by the frozen index.
+    pub(crate) frozen: f64,
+    /// A lookup in the index of everything.
+    pub(crate) lookup: f64,
+    /// What a hit on an entry that is not frozen pays on top.
+    pub(crate) promotion: f64,
+    /// A lookup in the frozen index that finds nothing.
+    pub(crate) failing: f64,
+    pub(crate) load: f64,
+    pub(crate) insertion: f64,
+    /// Of each latency, the share that is exponential noise.
+    pub(crate) noise: f64,
+    /// Stalls per second.
+    pub(crate) stalls: f64,
+    /// For each entry of the frozen index.
+    pub(crate) construction: f64,
+    /// Whether entries may be frozen; they may not where each hit has to write to them.
+    pub(crate) freezes: bool,
+}
+
+impl Machine {
+    /// Freezing halves a hit, promotions are dear.
+    pub(crate) const LRU_LIKE: Self = Self {
+        frozen: 10.0,
+        lookup: 15.0,
+        promotion: 15.0,
+        failing: 2.0,
+        load: 200.0,
+        insertion: 20.0,
+        noise: 0.5,
+        stalls: 0.0,
+        construction: 1.0,
+        freezes: true,
+    };
+}
+
+/// Makes keys.
+pub(crate) enum Keys {
+    Zipf { shares: Vec<f64>, shift: u64, every: u64 },
+    Loop(u64),
+    Scan,
+    Uniform(u64),
+}
+
+impl Keys {
+    pub(crate) fn zipf(keys: usize, theta: f64) -> Self {
+        Self::drifting(keys, theta, 0, u64::MAX)
+    }
+
+    /// Each rank moves to a key further on by `shift`, every so many requests.
+    pub(crate) fn drifting(keys: usize, theta: f64, shift: u64, every: u64) -> Self {
+        let mut sum = 0.0;
+        let mut shares: Vec<f64> = (1..=keys)
+            .map(|rank| {
+                sum += (rank as f64).powf(-theta);
+                sum
+            })
+            .collect();
+        shares.iter_mut().for_each(|share| *share /= sum);
+        Self::Zipf { shares, shift, every }
+    }
+}
+
+/// A cache, its machine and its controller.
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) keys: Keys,
+    pub(crate) controller: Controller,
+    pub(crate) now: Duration,
+    pub(crate) requests: u64,
+    hits: u64,
+    hit_ratio_from: u64,
+    /// Added to all keys: another value, other keys.
+    pub(crate) other_keys: u64,
+    /// Phases with the time when they began.
+    pub(crate) phases: Vec<(Duration, Phase)>,
+    /// Time in which the index served.
+    pub(crate) served: Duration,
+    random: u64,
+    order: AnyPolicy,
+    capacity: usize,
+    slots: HashMap<u64, Slot>,
+    held: Vec<u64>,
+    frozen: Vec<bool>,
+    frozen_count: u64,
+    free: Vec<Slot>,
+    /// Whether there is an index, and whether it is bypassed.
+    index: bool,
+    bypassed: bool,
+    skips_insertions: bool,
+    pending: Option<(Duration, Done)>,
+    counts: Observations,
+    wake: Wake,
+    tick: Duration,
+}
+
+impl World {
+    pub(crate) fn new(
+        policy: &str,
+        capacity: usize,
+        keys: Keys,
+        machine: Machine,
+        options: Freezing,
+    ) -> Self {
+        let mut order = AnyPolicy::new(&policy.parse::<Choice>().expect("a policy"));
+        order.reserve(capacity);
+        order.set_capacity(capacity as u64);
+        Self {
+            machine,
+            keys,
+            controller: Controller::new(options),
+            now: Duration::ZERO,
+            requests: 0,
+            hits: 0,
+            hit_ratio_from: 0,
+            other_keys: 0,
+            phases: Vec::new(),
+            served: Duration::ZERO,
+            random: mix(1),
+            order,
+            capacity,
+            slots: HashMap::new(),
+            held: vec![0; capacity],
+            frozen: vec![false; capacity],
+            frozen_count: 0,
+            free: (0..capacity as u32).rev().map(Slot).collect(),
+            index: false,
+            bypassed: false,
+            skips_insertions: false,
+            pending: None,
+            counts: Observations::default(),
+            wake: Wake { at: Duration::ZERO, lookups: 0 },
+            tick: Duration::ZERO,
+        }
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.random = mix(self.random);
+        (self.random >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn key(&mut self) -> u64 {
+        let (draw, requests) = (self.uniform(), self.requests);
+        let key = match &self.keys {
+            Keys::Zipf { shares, shift, every } => {
+                let rank = shares.partition_point(|&share| share < draw) as u64;
+                (rank * 7919 + requests / every * shift * 7919) % (shares.len() as u64 * 8)
+            }
+            Keys::Loop(length) => requests % length,
+            Keys::Scan => requests,
+            Keys::Uniform(keys) => (draw * *keys as f64) as u64,
+        };
+        key + self.other_keys
+    }
+
+    /// Microseconds with noise.
+    fn noisy(&mut self, mean: f64) -> f64 {
+        let noise = self.machine.noise;
+        let draw = self.uniform();
+        mean * (1.0 - noise + noise * -(1.0 - draw).ln())
+    }
+
+    /// Serves one request.
+    fn request(&mut self) {
+        let key = self.key();
+        self.requests += 1;
+        let index_serves = self.index && !self.bypassed;
+        let Machine { frozen, lookup, promotion, failing, load, insertion, .. } = self.machine;
+        let in_vain = if index_serves { failing } else { 0.0 };
+        let (mean, kind) = match self.slots.get(&key).copied() {
+            Some(slot) if self.frozen[slot.index()] => {
+                (if index_serves { frozen } else { lookup }, Kind::Frozen)
+            }
+            Some(slot) => {
+                self.order.access(slot);
+                (in_vain + lookup + promotion, Kind::Dynamic)
+            }
+            None => {
+                let is_inserted = !self.skips_insertions && self.insert(key);
+                (in_vain + lookup + load + if is_inserted { insertion } else { 0.0 }, Kind::Miss)
+            }
+        };
+        let mut took = self.noisy(mean);
+        if self.uniform() < self.machine.stalls * took * 1e-6 {
+            took += STALL;
+        }
+        let counts = &mut self.counts;
+        let (count, sums) = match kind {
+            Kind::Frozen => (&mut counts.frozen_hits, &mut counts.latencies.frozen),
+            Kind::Dynamic => (&mut counts.dynamic_hits, &mut counts.latencies.dynamic),
+            Kind::Miss => (&mut counts.misses, &mut counts.latencies.miss),
+        };
+        *count += 1;
+        if mix(self.requests).is_multiple_of(SAMPLED_ONE_IN) {
+            sums.add((took + CLOCK) * 1e3);
+        }
+        self.hits += u64::from(kind != Kind::Miss);
+        let span = Duration::from_nanos((took * 1e3) as u64);
+        self.now += span;
+        if index_serves {
+            self.served += span;
+        }
+    }
+
+    fn insert(&mut self, key: u64) -> bool {
+        let access = Access::new(mix(key));
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => match self.order.evict(Some(&access)) {
+                Some(victim) => {
+                    self.slots.remove(&self.held[victim.index()]);
+                    self.counts.evictions += 1;
+                    victim
+                }
+                None => return false,
+            },
+        };
+        self.order.insert(slot, &access);
+        self.slots.insert(key, slot);
+        self.held[slot.index()] = key;
+        self.counts.insertions += 1;
+        true
+    }
+
+    /// Freezes what is ranked best until so many are frozen.
+    fn freeze_best(&mut self, wanted: u64) {
+        let (mut cursor, mut before) = (Cursor::START, self.frozen_count);
+        while self.machine.freezes && self.frozen_count < wanted && cursor != Cursor::END {
+            let mut batch = Vec::new();
+            cursor = self.order.rank(cursor, &mut batch);
+            batch.truncate((wanted - self.frozen_count) as usize);
+            self.order.freeze(&batch);
+            batch.iter().for_each(|slot| self.frozen[slot.index()] = true);
+            self.frozen_count += batch.len() as u64;
+            if cursor == Cursor::END && self.frozen_count > before {
+                (cursor, before) = (Cursor::START, self.frozen_count);
+            }
+        }
+    }
+
+    fn thaw(&mut self) {
+        self.order.thaw();
+        self.frozen.fill(false);
+        self.frozen_count = 0;
+        (self.index, self.bypassed, self.skips_insertions) = (false, false, false);
+    }
+
+    fn entries(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    fn perform(&mut self, action: Action) {
+        let later = |micros: f64| self.now + Duration::from_nanos((micros * 1e3) as u64);
+        let entries = self.entries() as f64;
+        match action {
+            Action::Keep => {}
+            Action::Thaw => {
+                self.pending = Some((later(100.0), Done::Thawed));
+                self.thaw();
+            }
+            Action::Extend { to } => {
+                assert!(!self.index, "learning goes without an index");
+                let at = later(100.0);
+                self.freeze_best((to * entries) as u64);
+                self.pending =
+                    Some((at, Done::Extended { share: self.frozen_count as f64 / entries.max(1.0) }));
+            }
+            Action::Freeze { ratio } => {
+                self.thaw();
+                self.freeze_best((ratio * entries) as u64);
+                self.construct();
+            }
+            Action::FreezeAll => {
+                self.freeze_best(self.entries());
+                self.construct();
+            }
+            Action::Bypass => {
+                assert!(self.index && !self.bypassed, "there is an index to bypass");
+                self.bypassed = true;
+            }
+            Action::Resume => {
+                assert!(self.index && self.bypassed, "an index is bypassed");
+                self.bypassed = false;
+            }
+        }
+    }
+
+    fn construct(&mut self) {
+        self.skips_insertions = false;
+        let took = Duration::from_nanos((self.frozen_count as f64 * self.machine.construction * 1e3) as u64);
+        self.pending = Some((self.now + took, Done::Constructed { took, entries: self.frozen_count }));
+    }
+
+    /// Lets the keeper look: steps the controller if it wants that.
+    fn look(&mut self) {
+        let mut done = None;
+        if let Some((at, what)) = self.pending
+            && self.now >= at
+        {
+            self.pending = None;
+            done = Some(what);
+            if let Done::Constructed { .. } = what {
+                self.index = true;
+                self.skips_insertions = self.frozen_count == self.entries();
+            }
+        }
+        if done.is_none() && self.now < self.wake.at && self.counts.lookups() < self.wake.lookups {
+            return;
+        }
+        let seen = Observations {
+            now: self.now,
+            entries: self.entries(),
+            frozen: self.frozen_count,
+            capacity: self.capacity as u64,
+            threads: u32::from(self.counts.lookups() > 0),
+            done,
+            ..std::mem::take(&mut self.counts)
+        };
+        let step = self.controller.step(&seen);
+        assert!(
+            step.action == Action::Keep || step.action == Action::Thaw || self.pending.is_none(),
+            "{:?} while {:?} is under way",
+            step.action,
+            self.pending
+        );
+        self.wake = step.wake;
+        self.perform(step.action);
+        let phase = self.controller.phase();
+        if self.phases.last().is_none_or(|&(_, last)| last != phase) {
+            self.phases.push((self.now, phase));
+        }
+    }
+
+    /// Lives for so many seconds; answers requests per second.
+    pub(crate) fn run(&mut self, seconds: f64) -> f64 {
+        let (until, before) = (self.now + Duration::from_secs_f64(seconds), self.requests);
+        while self.now < until {
+            if self.now >= self.tick {
+                self.tick = self.now + TICK;
+                self.look();
+            }
+            self.request();
+        }
+        (self.requests - before) as f64 / seconds
+    }
+
+    /// Lets time pass without requests.
+    pub(crate) fn idle(&mut self, seconds: f64) {
+        let until = self.now + Duration::from_secs_f64(seconds);
+        while self.now < until {
+            self.now += TICK;
+            self.look();
+        }
+    }
+
+    /// The hit ratio of all requests since the last call.
+    pub(crate) fn take_hit_ratio(&mut self) -> f64 {
+        let ratio = self.hits as f64 / self.requests.saturating_sub(self.hit_ratio_from) as f64;
+        (self.hits, self.hit_ratio_from) = (0, self.requests);
+        ratio
+    }
+
+    /// How often a phase was entered.
+    pub(crate) fn times(&self, phase: Phase) -> usize {
+        self.phases.iter().filter(|entered| entered.1 == phase).count()
+    }
+
+    /// How many seconds each visit to a phase took.
+    pub(crate) fn lengths(&self, phase: Phase) -> Vec<f64> {
+        let ends = self.phases.iter().skip(1).map(|next| next.0).chain([self.now]);
+        let visits = self.phases.iter().zip(ends).filter(|(visit, _)| visit.1 == phase);
+        visits.map(|(visit, end)| (end - visit.0).as_secs_f64()).collect()
+    }
+
+    /// What was decided and why, for messages of tests that fail.
+    pub(crate) fn story(&self) -> String {
+        let decisions = self.controller.stats().decisions;
+        let lines = decisions
+            .iter()
+            .map(|one| format!("{:8.2} s {:12} {}\n", one.at.as_secs_f64(), one.phase, one.reason));
+        lines.collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! How long lookups take: of one in about a hundred, by how it ended. The others read no clock.
+
+use std::time::{Duration, Instant};
+
+use crate::frozen::observe::Latencies;
+use crate::hash::KeyHash;
+use crate::hazard::Count;
+
+/// Where the controller's time begins for all caches.
+pub(crate) fn now() -> Duration {
+    static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    START.get_or_init(Instant::now).elapsed()
+}
+
+/// A number that one thread adds to and others read.
+#[derive(Debug, Default)]
+struct Total(Count);
+
+impl Total {
+    fn add(&self, value: f64) {
+        self.0.set((self.get() + value).to_bits());
+    }
+
+    fn get(&self) -> f64 {
+        f64::from_bits(self.0.get())
+    }
+}
+
+/// Longer times than so many typical ones and so many nanoseconds count as these: then the thread was put aside, which says
+/// nothing of the cache, and one such time would outweigh ten thousand others. What the cache does once in a while itself, such as
+/// freeing a batch of entries, is shorter.
+const STALL: f64 = 4.0;
+const STALL_NS: f64 = 16_000.0;
+/// Times over which the typical one is smoothed. It follows a real change within some dozens.
+const SMOOTHED: f64 = 64.0;
+
+/// Times of one kind of lookup.
+#[derive(Debug, Default)]
+struct Kind {
+    typical: Total,
+    count: Count,
+    sum: Total,
+    squares: Total,
+}
+
+impl Kind {
+    fn note(&self, took: Duration) {
+        let typical = self.typical.get();
+        let nanoseconds = match took.as_nanos() as f64 {
+            first if typical == 0.0 => first,
+            any => any.min(STALL * typical + STALL_NS),
+        };
+        let weight = if typical == 0.0 { 1.0 } else { 1.0 / SMOOTHED };
+        self.typical.add((nanoseconds - typical) * weight);
+        self.count.add(1);
+        self.sum.add(nanoseconds);
+        self.squares.add(nanoseconds * nanoseconds);
+    }
+
+    fn sums(&self) -> floe_policy::trial::Sums {
+        floe_policy::trial::Sums { count: self.count.get(), sum: self.sum.get(), squares: self.squares.get() }
+    }
+}
+
+/// What a timed lookup found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Frozen,
+    Dynamic,
+    Miss,
+}
+
+/// What one thread has timed, since the cache was made.
+#[derive(Debug, Default)]
+pub(crate) struct Timings {
+    frozen: Kind,
+    dynamic: Kind,
+    miss: Kind,
+    /// A miss that was timed: the hash of its key, 0 for none, and when it began, in nanoseconds. The insertion that follows
+    /// belongs to it, and what was loaded in between.
+    missed: Count,
+    missed_at: Count,
+    /// Where the next lookup to be timed is drawn from.
+    random: Count,
+}
+
+impl Timings {
+    /// In how many lookups the next one is to be timed: every number up to twice the mean is as likely, so that a pattern of
+    /// the keys does not coincide with that of the clock.
+    pub(crate) fn draw(&self, mean: u32) -> u64 {
+        let mut random = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.random.set(random);
+        random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        1 + (random >> 32) * (2 * u64::from(mean) - 1) / (1 << 32)
+    }
+
+    pub(crate) fn note(&self, outcome: Outcome, hash: KeyHash, began: Duration) {
+        match outcome {
+            Outcome::Frozen => self.frozen.note(now() - began),
+            Outcome::Dynamic => self.dynamic.note(now() - began),
+            Outcome::Miss => {
+                self.missed.set(hash.whole().max(1));
+                self.missed_at.set(began.as_nanos() as u64);
+            }
+        }
+    }
+
+    /// Whether an insertion is to be [told of](Self::inserted).
+    #[inline(always)]
+    pub(crate) fn waits_for_insertion(&self) -> bool {
+        self.missed.get() != 0
+    }
+
+    /// A key was inserted: that ends a miss of it that was timed.
+    #[cold]
+    pub(crate) fn inserted(&self, hash: KeyHash) {
+        if self.missed.get() == hash.whole().max(1) {
+            self.miss.note(now().saturating_sub(Duration::from_nanos(self.missed_at.get())));
+        }
+        self.missed.set(0); // the thread went on to something else
+    }
+
+    pub(crate) fn latencies(&self) -> Latencies {
+        Latencies { frozen: self.frozen.sums(), dynamic: self.dynamic.sums(), miss: self.miss.sums() }
+    }
+}

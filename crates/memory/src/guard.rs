@@ -1,0 +1,180 @@
+//! Values in a cache, looked at in place.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use crate::entry::Entry;
+use crate::hazard::Cell;
+use crate::sync::{Arc, Ordering};
+
+/// A cell that keeps an entry as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Keep<'a>(&'a Cell);
+
+impl<'a> Keep<'a> {
+    /// Takes over a cell that names an entry.
+    #[inline(always)]
+    pub(crate) fn new(cell: &'a Cell) -> Self {
+        Self(cell)
+    }
+
+    /// Hands the cell on, filled.
+    #[inline(always)]
+    pub(crate) fn into_cell(self) -> &'a Cell {
+        let cell = self.0;
+        std::mem::forget(self);
+        cell
+    }
+}
+
+impl Drop for Keep<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release); // what was read of the entry was read before; see `Record::looked_at`
+    }
+}
+
+/// A value in a cache: derefs to it.
+///
+/// As long as this is there, the value stays in memory, whatever happens to the entry meanwhile; nothing else does, and
+/// nobody waits. No reference count is touched. It belongs to its thread; [`Cache::hold`](crate::Cache::hold) makes one
+/// that may travel and outlive the cache.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(10);
+/// cache.insert(1, "one".to_string());
+/// let value = cache.get(&1).unwrap();
+/// cache.insert(1, "uno".to_string());
+/// assert_eq!(*value, "one");
+/// assert_eq!(*cache.get(&1).unwrap(), "uno");
+/// ```
+pub struct Ref<'a, V> {
+    value: &'a V,
+    _keep: Keep<'a>,
+    /// The cell belongs to a thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'a, V> Ref<'a, V> {
+    #[inline(always)]
+    pub(crate) fn new<K>(entry: &'a Entry<K, V>, keep: Keep<'a>) -> Self {
+        Self { value: &entry.value, _keep: keep, not_send: PhantomData }
+    }
+}
+
+// SAFETY: sharing a guard shares the value only.
+unsafe impl<V: Sync> Sync for Ref<'_, V> {}
+
+impl<V> Deref for Ref<'_, V> {
+    type Target = V;
+
+    #[inline(always)]
+    fn deref(&self) -> &V {
+        self.value
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for Ref<'_, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+impl<V: fmt::Display> fmt::Display for Ref<'_, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.value.fmt(f)
+    }
+}
+
+/// A key and its value in a cache, as [`Cache::iter`](crate::Cache::iter) yields them. Like [`Ref`], it keeps them in
+/// memory and belongs to its thread.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(10);
+/// cache.insert("one", 1);
+/// for item in &cache {
+///     println!("{}: {}", item.key(), item.value());
+/// }
+/// ```
+pub struct Item<'a, K, V> {
+    entry: &'a Entry<K, V>,
+    _keep: Keep<'a>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<'a, K, V> Item<'a, K, V> {
+    pub(crate) fn new(entry: &'a Entry<K, V>, keep: Keep<'a>) -> Self {
+        Self { entry, _keep: keep, not_send: PhantomData }
+    }
+
+    /// The key.
+    pub fn key(&self) -> &K {
+        &self.entry.key
+    }
+
+    /// The value.
+    pub fn value(&self) -> &V {
+        &self.entry.value
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Item").field(self.key()).field(self.value()).finish()
+    }
+}
+
+/// A value of a cache that may travel between threads and outlive the cache: derefs to it. Making one takes a lock.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(10);
+/// cache.insert(1, "one".to_string());
+/// let value = cache.hold(&1).unwrap();
+/// drop(cache);
+/// std::thread::spawn(move || assert_eq!(*value, "one")).join().unwrap();
+/// ```
+pub struct Held<V> {
+    value: NonNull<V>,
+    cell: NonNull<Cell>,
+    /// Whose memory value and cell are in.
+    _cache: Arc<dyn Send + Sync>,
+}
+
+// SAFETY: gives out `&V` only, and keeps alive what may hold any number of `V`.
+unsafe impl<V: Send + Sync> Send for Held<V> {}
+// SAFETY: as above.
+unsafe impl<V: Send + Sync> Sync for Held<V> {}
+
+impl<V> Held<V> {
+    /// Takes over a cell of the pool of `cache` that names the value's entry.
+    pub(crate) fn new(value: NonNull<V>, cell: NonNull<Cell>, cache: Arc<dyn Send + Sync>) -> Self {
+        Self { value, cell, _cache: cache }
+    }
+}
+
+impl<V> Drop for Held<V> {
+    fn drop(&mut self) {
+        // SAFETY: cells of the pool live as long as the cache. Release: see `Keep`.
+        unsafe { self.cell.as_ref() }.store(0, Ordering::Release);
+    }
+}
+
+impl<V> Deref for Held<V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        // SAFETY: the cell keeps the entry, and the cache its memory.
+        unsafe { self.value.as_ref() }
+    }
+}
+
+impl<V: fmt::Debug> fmt::Debug for Held<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

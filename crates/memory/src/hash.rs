@@ -1,0 +1,52 @@
+//! The hash of a key, and who looks at which of its bits.
+
+use floe_policy::{Access, mix};
+
+use crate::index::Hash32;
+
+/// A key's hash, in the two forms that are needed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyHash {
+    /// With every bit depending on every other, even if the hasher did not see to that.
+    folded: u64,
+    /// As policies know it.
+    ordered: u64,
+}
+
+impl KeyHash {
+    /// From a hasher whose bits all depend on all bits of the key.
+    #[inline(always)]
+    pub(crate) fn of_mixed(raw: u64) -> Self {
+        Self { folded: raw, ordered: raw }
+    }
+
+    /// From any hasher.
+    #[inline(always)]
+    pub(crate) fn of_any(raw: u64) -> Self {
+        let wide = u128::from(raw) * 0x9e37_79b9_7f4a_7c15;
+        Self { folded: wide as u64 ^ (wide >> 64) as u64, ordered: mix(raw) }
+    }
+
+    /// What a table of all keys goes by.
+    pub(crate) fn whole(self) -> u64 {
+        self.folded
+    }
+
+    /// What the index of a shard goes by.
+    #[inline(always)]
+    pub(crate) fn in_shard(self) -> Hash32 {
+        Hash32(self.folded as u32)
+    }
+
+    /// A number below a power of two, given as the bits to shift out; independent of [`in_shard`](Self::in_shard).
+    #[inline(always)]
+    pub(crate) fn shard(self, shift: u32) -> usize {
+        (self.folded >> 32 >> shift) as usize
+    }
+
+    /// What the policy knows of an access.
+    #[inline(always)]
+    pub(crate) fn access(self, weight: u32) -> Access {
+        Access { weight, ..Access::new(self.ordered) }
+    }
+}

@@ -1,0 +1,273 @@
+//! From a key's hash to the address of its entry: read by any thread without locks, changed by one owner.
+//!
+//! Buckets of one cache line each: seven addresses, a tag of seven bits for each, and how many keys *passed by* because the
+//! bucket was full when they came (as in F14: Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key
+//! stays in its lane until it is removed, so a reader that goes from bucket to bucket as long as somebody passed by finds
+//! every key that is there all the while. All tags of a bucket are compared at once and without a branch: a mispredicted
+//! branch on memory that has yet to arrive would stop the processor from working on the next lookup.
+//!
+//! What a reader may rely on: *an address that stands in a lane is that of a live entry*. It is cleared before the entry
+//! goes. Tags are hints; whoever follows one compares the key.
+
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+
+/// Lanes in a bucket.
+pub(crate) const LANES: usize = 7;
+/// Lanes filled at most, on average: at 4.6 of 7, one key in thirty passes its first bucket by.
+const FILLED: f64 = 0.66;
+/// No address.
+pub(crate) const NOWHERE: usize = 0;
+
+/// One in each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// The highest bit of each byte that is a tag: all but the last, which counts who passed by.
+const HIGHEST: u64 = 0x0080_8080_8080_8080;
+/// Where the count of those who passed by begins.
+const PASSED_BY_SHIFT: u32 = 56;
+/// So many and more are not counted: the count stays then, and readers look further than they need to.
+const PASSED_BY_MAX: u64 = 255;
+
+/// 32 bits of a key's hash: the upper ones choose the first bucket, the lower ones are the tag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hash32(pub(crate) u32);
+
+impl Hash32 {
+    /// The tag, which is not 0; 0 is an empty lane.
+    #[inline(always)]
+    fn tag(self) -> u64 {
+        u64::from(self.0 as u8 | 1 << 7)
+    }
+}
+
+/// A cache line of keys.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Bucket {
+    tags: AtomicU64,
+    entries: [AtomicUsize; LANES],
+}
+
+/// The tags of a bucket at one moment, and who passed by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tags(u64);
+
+impl Tags {
+    /// Lanes whose tag may be the key's: all that have it, rarely one more.
+    #[inline(always)]
+    pub(crate) fn matching(self, hash: Hash32) -> Lanes {
+        let different = self.0 ^ (hash.tag() * ONES);
+        // Bytes that are zero get their highest bit set (Mycroft's test); a borrow can mark one above a true match, too.
+        Lanes(different.wrapping_sub(ONES) & !different & HIGHEST)
+    }
+
+    /// Whether a key that is not here may be further on.
+    #[inline(always)]
+    pub(crate) fn were_passed_by(self) -> bool {
+        self.0 >> PASSED_BY_SHIFT != 0
+    }
+
+    /// The first lane that is empty.
+    fn free(self) -> Option<usize> {
+        // Tags in use have their highest bit set, empty ones have not.
+        Lanes(!self.0 & HIGHEST).first()
+    }
+
+    fn with_tag(self, lane: usize, tag: u64) -> Self {
+        let shift = 8 * lane;
+        Self(self.0 & !(0xff << shift) | tag << shift)
+    }
+
+    fn with_one_more_passed_by(self) -> Self {
+        if self.0 >> PASSED_BY_SHIFT == PASSED_BY_MAX { self } else { Self(self.0 + (1 << PASSED_BY_SHIFT)) }
+    }
+
+    fn with_one_less_passed_by(self) -> Self {
+        if self.0 >> PASSED_BY_SHIFT == PASSED_BY_MAX { self } else { Self(self.0 - (1 << PASSED_BY_SHIFT)) }
+    }
+}
+
+/// Lanes of a bucket, from the first: the highest bit of a byte each.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lanes(u64);
+
+impl Lanes {
+    /// The first of them.
+    #[inline(always)]
+    pub(crate) fn first(self) -> Option<usize> {
+        if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize / 8) }
+    }
+}
+
+impl Iterator for Lanes {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        let first = self.first()?;
+        self.0 &= self.0 - 1;
+        Some(first)
+    }
+}
+
+impl Bucket {
+    fn empty() -> Self {
+        Self { tags: AtomicU64::new(0), entries: std::array::from_fn(|_| AtomicUsize::new(NOWHERE)) }
+    }
+
+    /// The tags.
+    #[inline(always)]
+    pub(crate) fn tags(&self) -> Tags {
+        // Acquire: a tag is stored after its address, and a count goes down after the lane of who passed by was emptied. A
+        // tag that is not yet seen belongs to a key that was inserted just now, or after this.
+        Tags(self.tags.load(Ordering::Acquire))
+    }
+
+    /// The address in a lane, or [`NOWHERE`].
+    #[inline(always)]
+    pub(crate) fn entry(&self, lane: usize) -> usize {
+        // Acquire: the entry was made before its address was put here.
+        self.entries[lane].load(Ordering::Acquire)
+    }
+
+    /// For the owner, who alone changes tags.
+    fn change_tags(&self, change: impl FnOnce(Tags) -> Tags) {
+        let before = Tags(self.tags.load(Ordering::Relaxed)); // the owner stored them
+        self.tags.store(change(before).0, Ordering::Release); // see `tags`
+    }
+}
+
+/// The buckets.
+#[derive(Debug)]
+pub(crate) struct Index {
+    buckets: Box<[Bucket]>,
+}
+
+/// Where a key stands: it stays there until it is removed or the index replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Lane(u32);
+
+impl Lane {
+    /// No lane.
+    pub(crate) const NONE: Self = Self(u32::MAX);
+
+    fn new(bucket: usize, lane: usize) -> Self {
+        Self((bucket << 3 | lane) as u32)
+    }
+
+    fn bucket(self) -> usize {
+        self.0 as usize >> 3
+    }
+
+    fn lane(self) -> usize {
+        self.0 as usize & 7
+    }
+}
+
+impl Index {
+    /// Room for so many keys.
+    pub(crate) fn with_room(keys: usize) -> Self {
+        let buckets = ((keys as f64 / (LANES as f64 * FILLED)).ceil() as usize).max(1);
+        let mut lines = Vec::with_capacity(buckets);
+        crate::huge::prefer(lines.as_mut_ptr(), buckets * size_of::<Bucket>());
+        lines.extend((0..buckets).map(|_| Bucket::empty()));
+        Self { buckets: lines.into() }
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.buckets)
+    }
+
+    /// The number of a key's first bucket.
+    #[inline(always)]
+    pub(crate) fn first(&self, hash: Hash32) -> usize {
+        ((u64::from(hash.0) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    /// The number of the bucket after one.
+    #[inline(always)]
+    pub(crate) fn after(&self, bucket: usize) -> usize {
+        if bucket + 1 < self.buckets.len() { bucket + 1 } else { 0 }
+    }
+
+    /// A bucket.
+    #[inline(always)]
+    pub(crate) fn bucket(&self, number: usize) -> &Bucket {
+        debug_assert!(number < self.buckets.len());
+        // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32, and from `after`.
+        unsafe { self.buckets.get_unchecked(number) }
+    }
+
+    /// For the owner: the address of which `is_it` says that it is the key's.
+    pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(usize) -> bool) -> Option<usize> {
+        let first = self.first(hash);
+        let mut number = first;
+        loop {
+            let bucket = self.bucket(number);
+            let tags = bucket.tags();
+            for lane in tags.matching(hash) {
+                let entry = bucket.entry(lane);
+                if entry != NOWHERE && is_it(entry) {
+                    return Some(entry);
+                }
+            }
+            if !tags.were_passed_by() {
+                return None;
+            }
+            number = self.after(number);
+            if number == first {
+                return None;
+            }
+        }
+    }
+
+    /// For the owner: puts an address in for a key that is not in. There must be room.
+    #[inline(always)]
+    pub(crate) fn insert(&self, hash: Hash32, entry: usize) -> Lane {
+        let mut number = self.first(hash);
+        loop {
+            let bucket = self.bucket(number);
+            if let Some(lane) = bucket.tags().free() {
+                bucket.entries[lane].store(entry, Ordering::Release); // the entry is there: see `Bucket::entry`
+                bucket.change_tags(|tags| tags.with_tag(lane, hash.tag()));
+                return Lane::new(number, lane);
+            }
+            // Before the key is further on: a reader must not stop here then.
+            bucket.change_tags(Tags::with_one_more_passed_by);
+            number = self.after(number);
+        }
+    }
+
+    /// For the owner: another entry for the key in a lane, in one step.
+    #[inline(always)]
+    pub(crate) fn replace(&self, at: Lane, entry: usize) {
+        // The entry is there: see `Bucket::entry`.
+        self.bucket(at.bucket()).entries[at.lane()].store(entry, Ordering::Release);
+    }
+
+    /// For the owner: takes out the key in a lane.
+    #[inline(always)]
+    pub(crate) fn remove(&self, hash: Hash32, at: Lane) {
+        let bucket = self.bucket(at.bucket());
+        // Before the entry goes, by the barrier in between.
+        bucket.entries[at.lane()].store(NOWHERE, Ordering::Release);
+        bucket.change_tags(|tags| tags.with_tag(at.lane(), 0));
+        let mut number = self.first(hash);
+        while number != at.bucket() {
+            self.bucket(number).change_tags(Tags::with_one_less_passed_by);
+            number = self.after(number);
+        }
+    }
+
+    /// For the owner: makes every address here invalid for readers that are late, as another index has taken over.
+    pub(crate) fn poison(&self) {
+        for entry in self.buckets.iter().flat_map(|bucket| &bucket.entries) {
+            entry.store(NOWHERE, Ordering::Release); // before any entry goes, by the barrier in between
+        }
+    }
+
+    /// Asks for the line of a key's first bucket.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: Hash32) {
+        crate::prefetch::line(self.bucket(self.first(hash)));
+    }
+}

@@ -1,0 +1,221 @@
+//! What clones of a cache share, and what every operation on it is made of.
+
+use std::borrow::Borrow;
+use std::time::Duration;
+
+use floe_policy::{About, Replacement};
+
+use crate::budget::Budget;
+use crate::cause::Cause;
+use crate::clock::{Clock, Ticks};
+use crate::entry::{Entry, Expiry};
+use crate::frozen::freezer::Freezer;
+use crate::frozen::index::FrozenIndex;
+use crate::frozen::options::FreezeStats;
+use crate::hash::KeyHash;
+use crate::hazard::Record;
+use crate::keeper::Sweep;
+use crate::local::{self, Threads};
+use crate::options::InsertOptions;
+use crate::owner::{Owner, Shape};
+use crate::shard::Shard;
+use crate::sync::{
+    Arc, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Weak, lock,
+};
+
+/// Slots looked at under one lock when something goes through all of them.
+pub(crate) const SLOTS_PER_LOCK: u32 = 256;
+
+/// Weighs an entry.
+pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
+/// Is told who leaves.
+pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
+
+/// The cache itself.
+pub(crate) struct Inner<K, V, P: Replacement, S> {
+    pub(crate) shards: Box<[Shard<K, V, P>]>,
+    pub(crate) shard_shift: u32,
+    pub(crate) hasher: S,
+    pub(crate) threads: Arc<Threads>,
+    /// The frozen index that readers are to use; null for none. Freed by the freezer.
+    pub(crate) frozen: AtomicPtr<FrozenIndex<K, V>>,
+    /// One lookup in so many is timed, if any are.
+    pub(crate) timed_one_in: u32,
+    /// Whether nothing can be evicted, as all is frozen.
+    pub(crate) all_frozen: AtomicBool,
+    pub(crate) freezer: Mutex<Freezer<K, V>>,
+    /// Bytes of the freezer's indexes.
+    pub(crate) index_bytes: AtomicUsize,
+    /// What the controller of freezing tells, if there is one. Apart from the freezer, which can be busy for long.
+    pub(crate) freeze_stats: Mutex<Option<FreezeStats>>,
+    pub(crate) budget: Budget,
+    pub(crate) weigher: Option<Weigher<K, V>>,
+    pub(crate) listener: Option<Listener<K, V>>,
+    pub(crate) clock: Clock,
+    pub(crate) live: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) about: &'static About,
+    /// Whether entries can expire, so that somebody has to see to it.
+    pub(crate) expires: AtomicBool,
+    /// Whether the library's thread looks after the cache.
+    pub(crate) is_kept: AtomicBool,
+    pub(crate) loads: AtomicU64,
+    pub(crate) failed_loads: AtomicU64,
+}
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// The calling thread's record.
+    #[inline(always)]
+    pub(crate) fn record(&self) -> &Record {
+        local::record(&self.threads)
+    }
+
+    #[inline(always)]
+    pub(crate) fn shard(&self, hash: KeyHash) -> &Shard<K, V, P> {
+        let number = hash.shard(self.shard_shift);
+        debug_assert!(number < self.shards.len());
+        // SAFETY: the shift leaves as many bits as the number of shards, a power of two, has numbers.
+        unsafe { self.shards.get_unchecked(number) }
+    }
+
+    pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
+        self.weigher.as_ref().map_or(1, |weigh| weigh(key, value).max(1))
+    }
+
+    /// The share of a shard, by the present limits.
+    pub(crate) fn shape(&self) -> Shape {
+        shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
+    }
+
+    /// When an entry made now with these options expires, if it does.
+    #[inline(always)]
+    pub(crate) fn expiry(self: &Arc<Self>, options: &InsertOptions) -> Option<Expiry>
+    where
+        Self: Sweep + 'static,
+    {
+        let (live, idle) = (options.live.or(self.live), options.idle.or(self.idle));
+        (live.is_some() || idle.is_some()).then(|| self.expiry_of(live, idle))
+    }
+
+    /// Has the library's thread look after the cache from now on.
+    pub(crate) fn keep_house(self: &Arc<Self>)
+    where
+        Self: Sweep + 'static,
+    {
+        if !self.is_kept.swap(true, Ordering::Relaxed) {
+            let this: Weak<Self> = Arc::downgrade(self);
+            crate::keeper::keep(this);
+        }
+    }
+
+    /// When an entry expires that does. Starts the keeping of time with the first.
+    #[cold]
+    fn expiry_of(self: &Arc<Self>, live: Option<Duration>, idle: Option<Duration>) -> Expiry
+    where
+        Self: Sweep + 'static,
+    {
+        if !self.expires.swap(true, Ordering::Relaxed) && !self.clock.is_manual() {
+            self.keep_house();
+        }
+        self.clock.look(); // an insertion can afford it, and the entry lives as long as it is to
+        Expiry::new(self.clock.next(), live.map(Ticks::at_least), idle.map(Ticks::at_least))
+    }
+
+    /// An insertion is over, and perhaps with it a miss that is timed.
+    #[inline(always)]
+    pub(crate) fn note_insertion(&self, hash: KeyHash) {
+        if self.timed_one_in != 0 {
+            let timings = &self.record().timings;
+            if timings.waits_for_insertion() {
+                timings.inserted(hash);
+            }
+        }
+    }
+
+    /// A shard's lock, for what makes a load of a key that is under way out of date: no such load brings anything in
+    /// from now on. A load that begins later reads what the caller has changed before this.
+    ///
+    /// Whoever loads is counted under the same lock before it reads anything (see `Cache::turn`). So where nobody is
+    /// counted, whoever loads the key takes the lock after this, and the lock says that it reads what is new.
+    #[inline(always)]
+    pub(crate) fn owner_past_loads<'a, Q>(
+        &self,
+        shard: &'a Shard<K, V, P>,
+        hash: KeyHash,
+        key: &Q,
+    ) -> MutexGuard<'a, Owner<K, V, P>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let owner = shard.owner();
+        if shard.is_loading() { self.detach(shard, owner, hash, key) } else { owner }
+    }
+
+    /// Detaches the load of a key and takes the lock again. What is attached in between begins after this.
+    #[cold]
+    fn detach<'a, Q>(
+        &self,
+        shard: &'a Shard<K, V, P>,
+        owner: MutexGuard<'a, Owner<K, V, P>>,
+        hash: KeyHash,
+        key: &Q,
+    ) -> MutexGuard<'a, Owner<K, V, P>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        drop(owner); // it comes after that of the flights
+        let detached = lock(&shard.flights).detach(hash.whole(), |found| found.borrow() == key);
+        drop(detached); // the user's code, outside of the locks
+        shard.owner()
+    }
+}
+
+impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for Inner<K, V, P, S> {
+    fn tick(&self) {
+        self.drive();
+    }
+
+    fn sweep(&self) {
+        if !self.expires.load(Ordering::Relaxed) {
+            return; // set before anything that expires comes in
+        }
+        let now = self.clock.now();
+        for shard in &self.shards {
+            self.retain(shard, |entry| entry.expiry.has_expired(now).then_some(Cause::Expired));
+        }
+    }
+}
+
+impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
+    fn drop(&mut self) {
+        if self.is_kept.load(Ordering::Relaxed) {
+            crate::keeper::one_less();
+        }
+    }
+}
+
+/// What each of some shards is to be, by the limits of the cache.
+pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shape {
+    let shards = shards as u64;
+    let entries = budget.entries_limit();
+    let weight = budget.weight_limit();
+    // Keys fall unevenly: four standard deviations more than the share are ready at once.
+    let slots = entries.map(|entries| {
+        let share = entries.div_ceil(shards);
+        if shards == 1 { share } else { share + 4 * share.isqrt() + 8 }.min(entries) as usize
+    });
+    // Freeing has a price of its own for each batch. Entries that own nothing may wait a little longer in small shards: they
+    // hold up nobody's memory but the cache's own.
+    let batch_min = if std::mem::needs_drop::<Entry<K, V>>() { 16 } else { 32 };
+    let batch = entries.map_or(256, |entries| (entries / shards / 32).clamp(batch_min, 4096)) as usize;
+    let batch_weight = if weighed {
+        weight.map_or(u64::MAX / 2, |weight| (weight / shards / 48).max(1))
+    } else {
+        u64::MAX / 2
+    };
+    let capacity = if weighed { weight.or(entries) } else { entries };
+    let capacity = capacity.unwrap_or(u64::MAX).div_ceil(shards);
+    Shape { slots, batch, batch_weight, capacity, weighed: weighed && weight.is_some() }
+}

@@ -1,0 +1,53 @@
+//! Going through the entries of a cache.
+
+use floe_policy::Replacement;
+
+use crate::guard::{Item, Keep};
+use crate::inner::Inner;
+use crate::sync::Ordering;
+
+/// The entries of a cache: see [`Cache::iter`](crate::Cache::iter).
+pub struct Iter<'a, K, V, P: Replacement, S> {
+    inner: &'a Inner<K, V, P, S>,
+    shard: usize,
+    slot: u32,
+}
+
+impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {
+    pub(crate) fn new(inner: &'a Inner<K, V, P, S>) -> Self {
+        Self { inner, shard: 0, slot: 0 }
+    }
+}
+
+impl<K, V, P: Replacement, S> std::fmt::Debug for Iter<'_, K, V, P, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Iter").field("shard", &self.shard).field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
+    type Item = Item<'a, K, V>;
+
+    fn next(&mut self) -> Option<Item<'a, K, V>> {
+        let inner = self.inner;
+        let now = inner.clock.now();
+        while let Some(shard) = inner.shards.get(self.shard) {
+            let owner = shard.owner();
+            while self.slot < owner.slots() {
+                let slot = self.slot;
+                self.slot += 1;
+                let Some(entry) = owner.tenant(slot) else { continue };
+                // SAFETY: it is in, and is taken out under the lock only.
+                if unsafe { &*entry }.expiry.has_expired(now) {
+                    continue;
+                }
+                let cell = inner.record().cell();
+                cell.store(entry as usize, Ordering::Release); // before it can be taken out: see `hazard`
+                // SAFETY: kept by the cell from now on, until the guard that takes the cell over is dropped.
+                return Some(Item::new(unsafe { &*entry }, Keep::new(cell)));
+            }
+            (self.shard, self.slot) = (self.shard + 1, 0);
+        }
+        None
+    }
+}

@@ -1,0 +1,93 @@
+#![doc = include_str!("../README.md")]
+#![allow(unsafe_code)] // entries are read without locks; each block says why it is sound
+
+mod arrival;
+mod barrier;
+mod budget;
+mod builder;
+mod cache;
+mod cause;
+mod clock;
+mod entry;
+mod flight;
+mod frozen;
+mod grace;
+mod guard;
+mod hash;
+mod hazard;
+#[cfg(test)]
+#[path = "frozen/histories.rs"]
+mod histories; // not in `frozen`: models of threads take that into crates of their own
+mod huge;
+mod index;
+#[cfg(test)]
+#[path = "index/tests.rs"]
+mod index_tests; // not in `index`: models of threads take that into crates of their own, with atomics that work only there
+mod inner;
+mod iter;
+mod keeper;
+mod limbo;
+mod load;
+mod local;
+mod lookup;
+mod newcomer;
+mod options;
+mod owner;
+mod prefetch;
+mod reclaim;
+mod room;
+mod shard;
+#[cfg(test)]
+#[path = "frozen/simulation.rs"]
+mod simulation; // as `histories`
+mod slab;
+mod stats;
+mod sync;
+mod table;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+pub use builder::{BuildError, Builder, DefaultHasher};
+pub use cache::Cache;
+pub use cause::Cause;
+pub use clock::Clock;
+pub use floe_policy as policy;
+pub use frozen::freezer::Frozen;
+pub use frozen::options::{FreezeDecision, FreezeStats, Freezing, Phase};
+pub use guard::{Held, Item, Ref};
+pub use iter::Iter;
+pub use options::InsertOptions;
+pub use stats::Stats;
+
+/// For counting what hits write: where the calling thread has its own record in a cache.
+#[doc(hidden)]
+pub fn own_record<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> std::ops::Range<usize> {
+    let record = std::ptr::from_ref(cache.inner.record()) as usize;
+    record..record + size_of::<hazard::Record>()
+}
+
+/// For tests: hides what is frozen from readers, who then find it like everything else, or shows it again, as the
+/// controller of freezing does to see what the frozen index is worth.
+#[doc(hidden)]
+pub fn bypass<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>, bypass: bool) {
+    cache.inner.publish(&sync::lock(&cache.inner.freezer), !bypass);
+}
+
+/// For tests of what hits do where the system has no barrier for whole processes: from now on they fence.
+#[doc(hidden)]
+pub fn without_membarrier() {
+    barrier::without_membarrier();
+}
+
+/// Whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox forbids `membarrier(2)`. Elsewhere each
+/// hit passes one, which about doubles its time and changes nothing else.
+///
+/// ```
+/// # use floe_memory as floe;
+/// println!("hits are {} fences", if floe::hits_are_fenceless() { "without" } else { "with" });
+/// ```
+pub fn hits_are_fenceless() -> bool {
+    barrier::settle();
+    barrier::is_asymmetric()
+}

@@ -1,0 +1,278 @@
+//! Getting what is not there yet: one load per key, however many ask.
+
+use std::borrow::Borrow;
+use std::future::Future;
+use std::hash::{BuildHasher, Hash};
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+
+use floe_policy::Replacement;
+
+use crate::cache::Cache;
+use crate::entry::Entry;
+use crate::flight::Flight;
+use crate::guard::{Keep, Ref};
+use crate::hash::KeyHash;
+use crate::options::InsertOptions;
+use crate::owner::Owner;
+use crate::shard::Shard;
+use crate::sync::{Arc, Ordering, ThreadId, current_thread, lock};
+
+/// In a cell, no address of an entry: the cell is taken.
+const RESERVED: usize = 1;
+
+/// What whoever asks for a key that is not there is to do.
+enum Turn<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// It has come in the meantime.
+    LookAgain,
+    /// Another loads it.
+    Wait(Arc<Flight<K, V>>),
+    /// Load it.
+    Load(Loading<'a, K, V, P, S>),
+}
+
+/// A load that one caller has taken on. Dropped before it is finished, it fails, and another may try.
+struct Loading<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    cache: &'a Cache<K, V, P, S>,
+    hash: KeyHash,
+    flight: Arc<Flight<K, V>>,
+    finished: bool,
+}
+
+impl<'a, K, V, P, S> Loading<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Hands the value to the cache and to all who wait for it. `key` is for the case that the key was removed meanwhile.
+    fn finish(mut self, key: impl FnOnce() -> K, value: V) -> Ref<'a, V> {
+        let inner = &*self.cache.inner;
+        let shard = inner.shard(self.hash);
+        let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
+        let mut newcomer = self.cache.newcomer(self.hash, &mut key, &mut value, &InsertOptions::new());
+        let cell = inner.record().cell();
+        cell.store(RESERVED, Ordering::Relaxed); // comparing keys is the user's code and may need cells, too
+        let keep = Keep::new(cell);
+        newcomer.guard = Some(cell);
+        let mut afters = Vec::new();
+        let boarded;
+        {
+            // Until the entry is in, nobody may find that the flight has gone.
+            let mut flights = lock(&shard.flights);
+            boarded = flights.land(self.hash.whole(), &self.flight);
+            if boarded.is_some() {
+                inner.put(shard, &mut newcomer, |after| afters.push(after));
+            } else {
+                let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| owner.pass_through(&mut newcomer, gone);
+                let ((), after) = inner.change(shard, shard.owner(), pass);
+                afters.push(after);
+            }
+        }
+        drop(boarded); // the user's code, outside of the lock
+        let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(cell.load(Ordering::Relaxed));
+        // SAFETY: the cell was filled with the address of the entry before that could be taken out, and keeps it.
+        let entry = unsafe { &*entry };
+        if Arc::strong_count(&self.flight) > 1 {
+            // Whoever waits still has its flight; nobody can join any more.
+            let pooled = inner.threads.records.pooled(&raw const *entry as usize);
+            self.flight.land(entry, NonNull::new(pooled.cast_mut()).expect("a reference is not null"));
+        }
+        self.finished = true;
+        shard.ends_loading();
+        inner.note_insertion(self.hash);
+        for after in afters {
+            inner.settle(after);
+        }
+        Ref::new(entry, keep)
+    }
+}
+
+impl<K, V, P, S> Drop for Loading<'_, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let inner = &*self.cache.inner;
+        let shard = inner.shard(self.hash);
+        let key = lock(&shard.flights).land(self.hash.whole(), &self.flight);
+        shard.ends_loading();
+        inner.failed_loads.fetch_add(1, Ordering::Relaxed); // a count
+        self.flight.fail();
+        drop(key); // the user's code, outside of the lock
+    }
+}
+
+impl<K, V, P, S> Cache<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Looks a key up and, if it is not there, loads it, once however many threads ask at the same time: the others wait
+    /// for that load and get what it brings. One that fails or panics wakes them, and the next of them tries.
+    ///
+    /// What is loaded is handed out even where the cache does not take it. If the key is removed or inserted, or the
+    /// cache cleared, while it is loaded, what the load brings may be out of date and does not enter the cache.
+    ///
+    /// # Errors
+    /// What `load` fails with, to the caller whose `load` it was.
+    ///
+    /// # Panics
+    /// When `load` asks for its own key: it would wait for itself. And when `load` panics.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// let load = |key: u64| if key < 100 { Ok(key * 2) } else { Err("no such page") };
+    /// assert_eq!(*cache.get_or_insert_with(&7, || load(7))?, 14);
+    /// assert_eq!(*cache.get_or_insert_with(&7, || Err("not called"))?, 14);
+    /// assert_eq!(cache.get_or_insert_with(&200, || load(200)).unwrap_err(), "no such page");
+    /// # Ok::<(), &str>(())
+    /// ```
+    pub fn get_or_insert_with<Q, E>(
+        &self,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Ref<'_, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        if let Some(value) = self.get(key) {
+            return Ok(value);
+        }
+        let hash = self.inner.hash(key);
+        let this_thread = current_thread().id();
+        loop {
+            if let Some(value) = self.peek(hash, key) {
+                return Ok(value);
+            }
+            match self.turn(hash, key, Some(this_thread)) {
+                Turn::LookAgain => {}
+                Turn::Wait(flight) => {
+                    assert!(flight.loader() != Some(this_thread), "a load asks for the key that it loads");
+                    if let Some(value) = self.landed(&flight) {
+                        return Ok(value);
+                    }
+                }
+                Turn::Load(loading) => {
+                    let value = load()?;
+                    return Ok(loading.finish(|| key.to_owned(), value));
+                }
+            }
+        }
+    }
+
+    /// [`get_or_insert_with`](Self::get_or_insert_with) for a future: the value if it is there, or else what the first
+    /// of those who ask loads. Needs no runtime. When the future of the one who loads is dropped, the next one loads.
+    ///
+    /// The guard belongs to the thread that polled last; to hold a value across an `await`, clone it or
+    /// [`hold`](Self::hold) it.
+    ///
+    /// # Errors
+    /// What `load` fails with, to the caller whose `load` it was.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    /// # fn block_on<F: Future>(future: F) -> F::Output {
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) { return out }
+    /// #     }
+    /// # }
+    /// let cache = floe::Cache::new(10);
+    /// let value = block_on(cache.get_or_insert_async(&7, async { Ok::<_, std::io::Error>("seven") }))?;
+    /// assert_eq!(*value, "seven");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub async fn get_or_insert_async<Q, E>(
+        &self,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<Ref<'_, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let hash = self.inner.hash(key);
+        let mut counted = false;
+        loop {
+            let present = if counted { self.peek(hash, key).is_some() } else { self.get(key).is_some() };
+            counted = true;
+            if present {
+                if let Some(value) = self.peek(hash, key) {
+                    return Ok(value);
+                }
+                continue;
+            }
+            // No guard may be alive across an `await`.
+            let flight = match self.turn(hash, key, None) {
+                Turn::LookAgain => continue,
+                Turn::Wait(flight) => flight,
+                Turn::Load(loading) => {
+                    let value = load.await?;
+                    return Ok(loading.finish(|| key.to_owned(), value));
+                }
+            };
+            if flight.landing().await
+                && let Some(value) = self.landed(&flight)
+            {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Whose turn it is to load a key that was not there.
+    fn turn<Q>(&self, hash: KeyHash, key: &Q, loader: Option<ThreadId>) -> Turn<'_, K, V, P, S>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let inner = &*self.inner;
+        let shard: &Shard<K, V, P> = inner.shard(hash);
+        let owned = key.to_owned(); // the user's code, outside of the lock
+        let mut flights = lock(&shard.flights);
+        if let Some(flight) = flights.find(hash.whole(), |found| found.borrow() == key) {
+            return Turn::Wait(flight);
+        }
+        if self.peek(hash, key).is_some() {
+            return Turn::LookAgain;
+        }
+        let flight = Flight::new(loader);
+        flights.attach(hash.whole(), owned, &flight);
+        shard.begins_loading(); // before the load reads anything: see `Inner::owner_past_loads`
+        inner.loads.fetch_add(1, Ordering::Relaxed); // a count
+        Turn::Load(Loading { cache: self, hash, flight, finished: false })
+    }
+
+    /// What a flight has brought, when it is over.
+    fn landed(&self, flight: &Flight<K, V>) -> Option<Ref<'_, V>> {
+        let entry = flight.wait()?;
+        // The flight's own cell, filled as long as the flight is there, keeps the entry while this one is filled.
+        let cell = self.inner.threads.records.pooled(entry.as_ptr() as usize);
+        // SAFETY: kept by the cell; cells and entries of a cache live as long as it does.
+        unsafe { Some(Ref::new(entry.as_ref(), Keep::new(&*cell))) }
+    }
+}

@@ -1,0 +1,287 @@
+//! Looking keys up: in the frozen index if there is one, then in the shard; what hits leave behind.
+
+use std::any::TypeId;
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+
+use floe_policy::{Kind, Marks, Replacement, Slot, Touch};
+
+use crate::barrier;
+use crate::builder::DefaultHasher;
+use crate::entry::Entry;
+use crate::frozen::index::FrozenIndex;
+use crate::frozen::timing::{self, Outcome};
+use crate::guard::Keep;
+use crate::hash::KeyHash;
+use crate::hazard::Record;
+use crate::inner::Inner;
+use crate::shard::{Found, Shard};
+use crate::sync::Ordering;
+
+/// Lookups that [`Inner::look_up_many`] has under way at once.
+pub(crate) const BATCH: usize = 16;
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Whether an entry whose expiry is set is still to be had; notes its use if so.
+    #[cold]
+    pub(crate) fn is_alive(&self, entry: &Entry<K, V>) -> bool {
+        let now = self.clock.now();
+        let alive = !entry.expiry.has_expired(now);
+        if alive {
+            entry.expiry.used(self.clock.next());
+        }
+        alive
+    }
+
+    /// Notes a hit in the policy's marks, and in its order where they say so.
+    #[inline(always)]
+    pub(crate) fn note_hit(
+        &self,
+        shard: &Shard<K, V, P>,
+        record: &Record,
+        found: &Found<'_, K, V, P::Marks>,
+    ) {
+        // A hit on a frozen entry is what remains of all lookups, so that the usual case there counts once.
+        let Some(slot) = found.entry.slot_unless_frozen() else { return };
+        record.dynamic_hits.add(1);
+        let Some(marks) = found.marks else { return };
+        let touch = marks.touch(Slot(slot));
+        if <P::Marks as Marks>::KIND == Kind::LruLike && touch != Touch::Noted {
+            self.promote(shard, record, found.entry, touch);
+        }
+    }
+
+    #[inline(never)]
+    fn promote(&self, shard: &Shard<K, V, P>, record: &Record, entry: &Entry<K, V>, touch: Touch) {
+        let owner = if touch == Touch::Promote { Some(shard.owner()) } else { shard.try_owner() };
+        match owner {
+            Some(mut owner) => owner.promote(entry.slot(), entry),
+            None => record.promotions_skipped.add(1),
+        }
+    }
+
+    /// A guard for a found entry.
+    #[inline(always)]
+    pub(crate) fn keep<'a>(found: &Found<'a, K, V, P::Marks>) -> Keep<'a> {
+        Keep::new(found.cell)
+    }
+}
+
+impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
+    #[inline(always)]
+    pub(crate) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash {
+        let raw = self.hasher.hash_one(key);
+        // Known when this is compiled.
+        if TypeId::of::<S>() == TypeId::of::<DefaultHasher>() {
+            KeyHash::of_mixed(raw)
+        } else {
+            KeyHash::of_any(raw)
+        }
+    }
+
+    /// Looks a key up that has not expired. Counts nothing, marks nothing.
+    #[inline(always)]
+    pub(crate) fn find<'a, Q>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let found = shard.find(record, hash.in_shard(), key)?;
+        if found.entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
+    }
+
+    /// Looks a key up and counts the hit or the miss.
+    #[inline(always)]
+    pub(crate) fn look_up<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if record.lookups.next() >= record.timed_next.get() {
+            return self.look_up_timed(record, hash, key);
+        }
+        let frozen = self.frozen.load(Ordering::Relaxed); // not used before it is read again
+        if frozen.is_null() {
+            return self.look_up_dynamic(record, hash, key);
+        }
+        match self.find_frozen(frozen, record, hash, key) {
+            None => self.look_up_elsewhere(record, hash, key),
+            found => found,
+        }
+    }
+
+    /// [`look_up`](Self::look_up) by the clock.
+    #[cold]
+    fn look_up_timed<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        record.timed_next.set(record.lookups.get() + record.timings.draw(self.timed_one_in));
+        let (began, dynamic_hits) = (timing::now(), record.dynamic_hits.get());
+        let frozen = self.frozen.load(Ordering::Relaxed); // as in `look_up`
+        let found =
+            self.find_frozen(frozen, record, hash, key).or_else(|| self.look_up_dynamic(record, hash, key));
+        let outcome = match &found {
+            None => Outcome::Miss,
+            Some(_) if record.dynamic_hits.get() == dynamic_hits => Outcome::Frozen,
+            Some(_) => Outcome::Dynamic,
+        };
+        record.timings.note(outcome, hash, began);
+        found
+    }
+
+    /// Looks up to [`BATCH`] keys up, their memory fetched at once, and tells `found` of those that are there, in order.
+    #[inline]
+    pub(crate) fn look_up_many<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hashes: &[KeyHash],
+        keys: &[Q],
+        mut found: impl FnMut(usize, Found<'a, K, V, P::Marks>),
+    ) where
+        K: Borrow<Q>,
+        Q: Eq,
+    {
+        let mut likely = [None; BATCH];
+        let index = self.keep_frozen(record);
+        let index = index.as_ref().map(|(index, _)| *index);
+        if let Some(index) = index {
+            hashes.iter().for_each(|hash| index.prefetch(hash.in_shard()));
+            for (likely, hash) in likely.iter_mut().zip(hashes) {
+                *likely = index.likely(hash.in_shard());
+            }
+        } else {
+            for hash in hashes {
+                // SAFETY: the record names the table.
+                unsafe { &*self.shard(*hash).probe(record) }.index.prefetch(hash.in_shard());
+            }
+            for hash in hashes {
+                // SAFETY: as above.
+                let table = unsafe { &*self.shard(*hash).probe(record) };
+                crate::prefetch::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
+            }
+        }
+        for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
+            // By the usual way, which times it.
+            let is_timed = record.lookups.get() + 1 >= record.timed_next.get();
+            let likely = likely[at].filter(|_| !is_timed);
+            let frozen = likely.zip(index).and_then(|(likely, index)| {
+                let (entry, cell) = index.find_at(likely, record, key)?;
+                let found = Found { entry, cell, marks: None };
+                if entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
+            });
+            if let Some(hit) = frozen {
+                record.lookups.add(1);
+                found(at, hit);
+            } else if let Some(hit) = self.look_up(record, *hash, key) {
+                found(at, hit);
+            }
+        }
+    }
+
+    /// The frozen index, if there is one, kept whatever else this thread does with the cache meanwhile.
+    #[inline]
+    fn keep_frozen<'a>(&'a self, record: &'a Record) -> Option<(&'a FrozenIndex<K, V>, Keep<'a>)> {
+        let index = self.frozen.load(Ordering::Relaxed); // not used before it is read again
+        if index.is_null() {
+            return None;
+        }
+        let cell = record.another_cell();
+        cell.store(index as usize, Ordering::Release); // see `Record::looked_at`
+        barrier::light_if_asymmetric(); // else no index is published
+        let keep = Keep::new(cell);
+        // Acquire: what is in the index was written before it was published.
+        // SAFETY: the cell names the index, and it was published after the cell did. Used as long as the cell is kept.
+        (self.frozen.load(Ordering::Acquire) == index).then(|| (unsafe { &*index }, keep))
+    }
+
+    /// What was found, unless it has expired.
+    #[cold]
+    fn drop_expired<'a>(&self, found: Found<'a, K, V, P::Marks>) -> Option<Found<'a, K, V, P::Marks>> {
+        if self.is_alive(found.entry) {
+            return Some(found);
+        }
+        drop(Self::keep(&found));
+        None
+    }
+
+    /// Looks a key up in the frozen index; not to find it there says nothing.
+    #[inline(always)]
+    fn find_frozen<'a, Q>(
+        &'a self,
+        index: *const FrozenIndex<K, V>,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        record.probe(index as usize);
+        barrier::light_if_asymmetric(); // else no index is published
+        // Acquire: what is in the index was written before it was published.
+        if index.is_null() || self.frozen.load(Ordering::Acquire).cast_const() != index {
+            return None;
+        }
+        // SAFETY: the record names the index, and it was published after the record did.
+        let index = unsafe { &*index };
+        let (entry, cell) = index.find(record, hash.in_shard(), key)?;
+        record.probed_out();
+        let found = Found { entry, cell, marks: None };
+        if entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
+    }
+
+    /// [`look_up`](Self::look_up) for what is not in the frozen index.
+    #[inline(never)]
+    fn look_up_elsewhere<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        self.look_up_dynamic(record, hash, key)
+    }
+
+    /// Looks a key up in its shard and counts the hit or the miss.
+    #[inline(always)]
+    fn look_up_dynamic<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let shard = self.shard(hash);
+        let found = self.find(shard, record, hash, key);
+        match &found {
+            Some(found) => self.note_hit(shard, record, found),
+            None => record.misses.add(1),
+        }
+        found
+    }
+}

@@ -1,0 +1,68 @@
+//! An entry on its way in.
+
+use std::mem::ManuallyDrop;
+
+use crate::entry::{Entry, Expiry};
+use crate::hash::KeyHash;
+use crate::hazard::Cell;
+
+/// An entry that is to come in. Key and value stay where the caller has them until they have their place: values can be
+/// large. If they get none, they are dropped with this.
+#[derive(Debug)]
+pub(crate) struct Newcomer<'a, K, V> {
+    pub(crate) hash: KeyHash,
+    key: &'a mut ManuallyDrop<K>,
+    value: &'a mut ManuallyDrop<V>,
+    is_placed: bool,
+    pub(crate) weight: u32,
+    pub(crate) expiry: Expiry,
+    pub(crate) pinned: bool,
+    /// Is filled with the address of the entry before others can see it, to keep it for the caller.
+    pub(crate) guard: Option<&'a Cell>,
+}
+
+impl<'a, K, V> Newcomer<'a, K, V> {
+    /// Takes over key and value; the caller neither uses nor drops them any more.
+    #[inline(always)]
+    pub(crate) fn new(hash: KeyHash, key: &'a mut ManuallyDrop<K>, value: &'a mut ManuallyDrop<V>) -> Self {
+        let expiry = Expiry::never();
+        Self { hash, key, value, is_placed: false, weight: 1, expiry, pinned: false, guard: None }
+    }
+
+    pub(crate) fn key(&self) -> &K {
+        self.key
+    }
+
+    pub(crate) fn value(&self) -> &V {
+        self.value
+    }
+
+    /// Moves into memory for an entry.
+    ///
+    /// # Safety
+    /// It may be written and holds no entry. Called once.
+    pub(crate) unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
+        self.is_placed = true;
+        // SAFETY: the memory is the caller's to write. Key, value and expiry move there in one copy and are not dropped
+        // here: they are in `ManuallyDrop`, expiry needs none, and `is_placed` is set.
+        unsafe {
+            Entry::settle(entry, slot);
+            (&raw mut (*entry).expiry).copy_from_nonoverlapping(&raw const self.expiry, 1);
+            (&raw mut (*entry).key).copy_from_nonoverlapping(&raw const **self.key, 1);
+            (&raw mut (*entry).value).copy_from_nonoverlapping(&raw const **self.value, 1);
+        }
+    }
+}
+
+impl<K, V> Drop for Newcomer<'_, K, V> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // SAFETY: taken over by `new`, and not moved out.
+            unsafe {
+                ManuallyDrop::drop(self.key);
+                ManuallyDrop::drop(self.value);
+            }
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! The side of a shard that one thread changes at a time: which entries there are, their order, and who has to go.
+
+use std::ops::Range;
+
+use floe_policy::{Cursor, Eviction, Slot};
+
+use crate::budget::Amount;
+use crate::cause::Cause;
+use crate::entry::Entry;
+use crate::frozen::index::FrozenIndex;
+use crate::hash::KeyHash;
+use crate::index::{Hash32, Index, Lane};
+use crate::limbo::{Batch, Limbo, Retired};
+use crate::shard::Shard;
+use crate::slab::{Arena, Slab};
+use crate::stats::ShardCounts;
+use crate::sync::Arc;
+use crate::table::Table;
+
+/// Slots a shard without a limit of entries begins with, and by how much the first reservation is bounded.
+const SLOTS_FIRST: usize = 64;
+/// Keys that an index has room for at first.
+const KEYS_FIRST: usize = 1024;
+const SLOTS_AT_ONCE: usize = 1 << 20;
+
+/// What is known of the entry in a slot.
+#[derive(Debug)]
+pub(crate) struct Tenant<K, V> {
+    /// Null when there is none.
+    pub(crate) entry: *mut Entry<K, V>,
+    pub(crate) hash: Hash32,
+    pub(crate) lane: Lane,
+    pub(crate) weight: u32,
+    pub(crate) pinned: bool,
+    pub(crate) frozen: bool,
+}
+
+impl<K, V> Tenant<K, V> {
+    pub(crate) const NONE: Self = Self {
+        entry: std::ptr::null_mut(),
+        hash: Hash32(0),
+        lane: Lane::NONE,
+        weight: 0,
+        pinned: false,
+        frozen: false,
+    };
+
+    fn is_some(&self) -> bool {
+        !self.entry.is_null()
+    }
+
+    pub(crate) fn retire(self) -> RetiredOf<K, V> {
+        Retired { entry: self.entry, weight: self.weight }
+    }
+}
+
+/// An entry of a cache that was taken out.
+pub(crate) type RetiredOf<K, V> = Retired<Entry<K, V>>;
+
+/// Entries that were taken out, and why.
+type Departures<K, V> = Vec<(RetiredOf<K, V>, Cause)>;
+
+/// What an operation took out and a listener has yet to hear of. Without a listener it waits in limbo at once.
+#[derive(Debug)]
+pub(crate) struct Gone<K, V> {
+    // Boxed for the sake of those who have none: it is handed around on every insertion.
+    to_tell: Option<Box<Departures<K, V>>>,
+}
+
+impl<K, V> Gone<K, V> {
+    pub(crate) fn new(has_listener: bool) -> Self {
+        Self { to_tell: has_listener.then(Box::default) }
+    }
+
+    /// Whether there is a listener.
+    #[inline(always)]
+    pub(crate) fn has_listener(&self) -> bool {
+        self.to_tell.is_some()
+    }
+
+    /// What the listener is to hear of.
+    pub(crate) fn untold(&mut self) -> &mut [(RetiredOf<K, V>, Cause)] {
+        self.to_tell.as_deref_mut().map_or(&mut [], |to_tell| to_tell)
+    }
+
+    /// What the listener was to hear of, once.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = RetiredOf<K, V>> {
+        self.to_tell.take().into_iter().flat_map(|to_tell| *to_tell).map(|(retired, _)| retired)
+    }
+}
+
+/// What a shard is made with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Slots it is to have room for at first, and at once if they are not too many.
+    pub(crate) slots: Option<usize>,
+    /// Entries that may wait to be freed, and their weight, before they are.
+    pub(crate) batch: usize,
+    pub(crate) batch_weight: u64,
+    /// What the policy is told that the shard holds, in weight or else in entries.
+    pub(crate) capacity: u64,
+    pub(crate) weighed: bool,
+}
+
+impl Shape {
+    /// How many entries need memory, as far as that is known: those that are in, and those that wait to be freed.
+    fn places(&self) -> Option<usize> {
+        self.slots.map(|slots| slots + 2 * self.batch)
+    }
+
+    /// Memory for the entries of so many shards of this shape.
+    pub(crate) fn slabs<E>(&self, shards: usize) -> impl Iterator<Item = Slab<E>> {
+        let places = self.places();
+        let arena = places.and_then(|places| Arena::new(shards, places)).zip(places);
+        (0..shards).map(move |shard| match &arena {
+            Some((arena, places)) => Slab::in_arena(arena, shard, *places),
+            None => Slab::new(places),
+        })
+    }
+}
+
+/// What a shard frees at once.
+pub(crate) type BatchOf<K, V, P> = Batch<Entry<K, V>, TableOf<P>>;
+
+/// The table of a shard ordered by a policy.
+pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
+
+/// The owner's side of a shard. All methods are called under the shard's lock, with the shard's present table.
+pub(crate) struct Owner<K, V, P: Eviction> {
+    pub(crate) order: P,
+    pub(crate) tenants: Vec<Tenant<K, V>>,
+    pub(crate) vacant: Vec<u32>,
+    /// Slots that the order has room for.
+    pub(crate) reserved: usize,
+    /// Keys that the index has room for: it grows with what is in, as every line that it is larger is one more to miss.
+    pub(crate) keys_max: usize,
+    pub(crate) slab: Slab<Entry<K, V>>,
+    pub(crate) held: Amount,
+    /// Its share of the capacity, in weight or else in entries.
+    pub(crate) share: u64,
+    pub(crate) weighed: bool,
+    pub(crate) pinned: usize,
+    pub(crate) frozen: usize,
+    /// The frozen index that has, or is to have, entries of this shard.
+    pub(crate) frozen_index: Option<Arc<FrozenIndex<K, V>>>,
+    pub(crate) limbo: Limbo<Entry<K, V>, TableOf<P>>,
+    pub(crate) counts: ShardCounts,
+}
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// An empty shard and its table.
+    pub(crate) fn new(mut order: P, shape: Shape, slab: Slab<Entry<K, V>>) -> (Self, TableOf<P>) {
+        let reserved = shape.slots.unwrap_or(SLOTS_FIRST).clamp(1, SLOTS_AT_ONCE);
+        order.reserve(reserved);
+        order.set_capacity(shape.capacity.max(1));
+        let keys_max = reserved.min(KEYS_FIRST);
+        let table = Table { index: Index::with_room(keys_max), marks: order.marks().clone() };
+        let owner = Self {
+            order,
+            tenants: Vec::new(),
+            vacant: Vec::new(),
+            reserved,
+            keys_max,
+            slab,
+            held: Amount::default(),
+            share: shape.capacity,
+            weighed: shape.weighed,
+            pinned: 0,
+            frozen: 0,
+            frozen_index: None,
+            limbo: Limbo::new(shape.batch, shape.batch_weight),
+            counts: ShardCounts::default(),
+        };
+        (owner, table)
+    }
+
+    /// What is in the shard.
+    pub(crate) fn held(&self) -> Amount {
+        self.held
+    }
+
+    /// How many of its entries are pinned.
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned
+    }
+
+    /// Slots that are or were in use.
+    pub(crate) fn slots(&self) -> u32 {
+        self.tenants.len() as u32
+    }
+
+    /// Bytes of all but the table.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.order.memory_bytes()
+            + self.slab.memory_bytes()
+            + self.tenants.capacity() * size_of::<Tenant<K, V>>()
+            + self.vacant.capacity() * size_of::<u32>()
+            + self.limbo.len() * size_of::<Retired<Entry<K, V>>>()
+    }
+
+    /// The shard's share of the capacity has changed.
+    pub(crate) fn reshape(&mut self, shape: Shape) {
+        self.order.set_capacity(shape.capacity.max(1));
+        self.share = shape.capacity;
+        self.limbo.set_batch(shape.batch, shape.batch_weight);
+    }
+
+    /// The entry of a key.
+    pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let entry = |address| std::ptr::with_exposed_provenance::<Entry<K, V>>(address);
+        // SAFETY: addresses in the index are those of live entries, and entries are taken out under this lock only.
+        let found = table.index.find(hash, |address| unsafe { &*entry(address) }.key.borrow() == key)?;
+        // SAFETY: as above.
+        Some(unsafe { &*entry(found) })
+    }
+
+    /// The entry in a slot, for whoever goes through all of them.
+    pub(crate) fn tenant(&self, slot: u32) -> Option<*mut Entry<K, V>> {
+        Some(self.tenants.get(slot as usize)?.entry).filter(|entry| !entry.is_null())
+    }
+
+    /// The entries of all slots, for the end.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = *mut Entry<K, V>> + '_ {
+        self.tenants.iter().filter(|tenant| tenant.is_some()).map(|tenant| tenant.entry)
+    }
+
+    /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
+    pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
+        if self.tenant(slot).is_some_and(|tenant| std::ptr::eq(tenant, entry)) {
+            self.order.promote(Slot(slot));
+            self.counts.promotions += 1;
+        }
+    }
+
+    /// Takes an entry out, from the order as well, and says what it took. Its room is not yet given to anybody.
+    pub(crate) fn take_out(
+        &mut self,
+        table: &TableOf<P>,
+        slot: u32,
+        cause: Cause,
+        gone: &mut Gone<K, V>,
+    ) -> Amount {
+        let tenant = std::mem::replace(&mut self.tenants[slot as usize], Tenant::NONE);
+        if tenant.pinned {
+            self.pinned -= 1;
+        } else if cause != Cause::Evicted {
+            self.order.remove(Slot(slot)); // what was evicted has left it
+        }
+        if tenant.frozen {
+            self.frozen -= 1;
+            if let Some(index) = &self.frozen_index {
+                index.take_out(tenant.hash, tenant.entry.expose_provenance());
+            }
+        }
+        table.index.remove(tenant.hash, tenant.lane);
+        self.vacant.push(slot);
+        self.held -= Amount::of(tenant.weight);
+        self.counts.note(cause);
+        let room = Amount::of(tenant.weight);
+        self.let_go(tenant.retire(), cause, gone);
+        room
+    }
+
+    #[inline(always)]
+    pub(crate) fn let_go(&mut self, retired: Retired<Entry<K, V>>, cause: Cause, gone: &mut Gone<K, V>) {
+        match &mut gone.to_tell {
+            Some(to_tell) => to_tell.push((retired, cause)),
+            None => self.limbo.push(retired),
+        }
+    }
+
+    /// Takes out whoever is worth least.
+    pub(crate) fn evict(&mut self, table: &TableOf<P>, gone: &mut Gone<K, V>) -> Option<Amount> {
+        let victim = self.order.evict(None)?;
+        Some(self.take_out(table, victim.0, Cause::Evicted, gone))
+    }
+
+    /// Keeps an entry from being evicted, or no longer; false when that is so already.
+    pub(crate) fn set_pinned(&mut self, slot: u32, hash: KeyHash, pinned: bool) -> bool {
+        if self.tenants[slot as usize].pinned == pinned {
+            return false;
+        }
+        self.melt(slot); // it leaves the order, and comes back as one that is not frozen
+        let tenant = &mut self.tenants[slot as usize];
+        tenant.pinned = pinned;
+        if pinned {
+            self.pinned += 1;
+            self.order.remove(Slot(slot)); // out of the order: many pinned entries make no eviction slower
+        } else {
+            self.pinned -= 1;
+            self.order.insert(Slot(slot), &hash.access(tenant.weight));
+        }
+        true
+    }
+
+    /// How many entries are frozen.
+    pub(crate) fn frozen(&self) -> usize {
+        self.frozen
+    }
+
+    /// Where entries lie.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.slab.memory()
+    }
+
+    /// From now on, or no longer, frozen entries stand in this index, too.
+    pub(crate) fn set_frozen_index(&mut self, index: Option<Arc<FrozenIndex<K, V>>>) {
+        self.frozen_index = index;
+    }
+
+    /// Puts the frozen ones among some slots into the frozen index.
+    pub(crate) fn index_frozen(&self, slots: Range<u32>) {
+        let index = self.frozen_index.as_ref().expect("set before");
+        for tenant in &self.tenants[slots.start as usize..slots.end as usize] {
+            if tenant.frozen && index.reaches(tenant.entry.expose_provenance()) {
+                index.insert(tenant.hash, tenant.entry.expose_provenance());
+            }
+        }
+    }
+
+    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking goes, and puts them into the
+    /// frozen index if there is one. The next look goes on where this one ended.
+    pub(crate) fn freeze_best(&mut self, goal: usize, from: Cursor) -> Cursor {
+        let mut slots = Vec::with_capacity(Cursor::BATCH);
+        let next = self.order.rank(from, &mut slots);
+        let index = self.frozen_index.as_deref();
+        slots.retain(|slot| {
+            let tenant = &self.tenants[slot.index()];
+            // SAFETY: what is in the order is in, and is taken out under this lock only.
+            let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
+            !tenant.frozen
+                && index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance()))
+                && !goes_idle() // each hit of such an entry writes to it
+        });
+        slots.truncate(goal.saturating_sub(self.frozen));
+        self.order.freeze(&slots);
+        for slot in &slots {
+            let tenant = &mut self.tenants[slot.index()];
+            tenant.frozen = true;
+            // SAFETY: as above.
+            unsafe { &*tenant.entry }.set_frozen(true);
+            if let Some(index) = index {
+                index.insert(tenant.hash, tenant.entry.expose_provenance());
+            }
+        }
+        self.frozen += slots.len();
+        next
+    }
+
+    /// Lets hits on the entries in some slots count again. They are out of reach until the order [thaws](Self::thaw).
+    pub(crate) fn unfreeze(&mut self, slots: Range<u32>) {
+        for tenant in &mut self.tenants[slots.start as usize..slots.end as usize] {
+            if std::mem::take(&mut tenant.frozen) {
+                self.frozen -= 1;
+                // SAFETY: it is in, and is taken out under this lock only.
+                unsafe { &*tenant.entry }.set_frozen(false);
+            }
+        }
+    }
+
+    /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
+    pub(crate) fn melt(&mut self, slot: u32) {
+        let tenant = &mut self.tenants[slot as usize];
+        if std::mem::take(&mut tenant.frozen) {
+            self.frozen -= 1;
+            if let Some(index) = &self.frozen_index {
+                index.take_out(tenant.hash, tenant.entry.expose_provenance());
+            }
+            // SAFETY: it is in, and is taken out under this lock only.
+            unsafe { &*tenant.entry }.set_frozen(false);
+        }
+    }
+
+    /// Puts what was frozen back into the order.
+    pub(crate) fn thaw(&mut self) {
+        self.order.thaw();
+    }
+
+    /// Memory in which nothing lives any more.
+    pub(crate) fn reuse(&mut self, entries: impl Iterator<Item = *mut Entry<K, V>>) {
+        self.slab.give_back(entries);
+    }
+
+    /// Makes room for more slots.
+    pub(crate) fn grow(&mut self, shard: &Shard<K, V, P>, slots: usize) {
+        self.order.reserve(slots);
+        self.reserved = slots;
+        self.regrow(shard); // the marks have moved
+    }
+
+    /// Publishes another table in the place of the present one.
+    pub(crate) fn regrow(&mut self, shard: &Shard<K, V, P>) {
+        let table = Table { index: Index::with_room(self.keys_max), marks: self.order.marks().clone() };
+        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.is_some()) {
+            tenant.lane = table.index.insert(tenant.hash, tenant.entry.expose_provenance());
+        }
+        let before = shard.replace_table(table);
+        self.limbo.push_table(before);
+    }
+}

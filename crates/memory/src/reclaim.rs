@@ -1,0 +1,197 @@
+//! What is left to do when something has left: the listener is told, and memory is freed once nobody looks at it.
+//!
+//! Both are the user's code, which may use the cache, take its time or panic: so they come after the lock of the shard, and
+//! what they were not done for waits in [limbo](crate::limbo) like everything else.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use floe_policy::Replacement;
+
+use crate::entry::Entry;
+use crate::inner::Inner;
+use crate::limbo::Retired;
+use crate::owner::{BatchOf, Gone, Owner, TableOf};
+use crate::shard::Shard;
+use crate::sync::MutexGuard;
+
+/// What is left to do once a shard's lock is released. If that is not done, because the user's code panics before, what
+/// has left waits like everything else.
+#[must_use]
+pub(crate) struct After<'a, K, V, P: Replacement> {
+    shard: &'a Shard<K, V, P>,
+    gone: Gone<K, V>,
+    batch: Option<Box<BatchOf<K, V, P>>>,
+}
+
+impl<K, V, P: Replacement> Drop for After<'_, K, V, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.gone.has_listener() || self.batch.is_some() {
+            self.wait();
+        }
+    }
+}
+
+impl<K, V, P: Replacement> After<'_, K, V, P> {
+    #[cold]
+    fn wait(&mut self) {
+        let mut owner = self.shard.owner();
+        let told = self.gone.take_all();
+        let (entries, tables) =
+            self.batch.take().map(|batch| (batch.entries, batch.tables)).unwrap_or_default();
+        told.chain(entries).for_each(|retired| owner.limbo.push(retired));
+        tables.into_iter().for_each(|table| owner.limbo.push_table(table));
+    }
+}
+
+/// A batch that is being dropped. When that is over, even by a panic of the user's, places are given back and what is
+/// left waits again.
+struct Freed<'a, K, V, P: Replacement> {
+    shard: &'a Shard<K, V, P>,
+    entries: Vec<Retired<Entry<K, V>>>,
+    held: Vec<Retired<Entry<K, V>>>,
+    /// How many of the entries are no more.
+    dropped: usize,
+    probed: Vec<*mut TableOf<P>>,
+}
+
+impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
+    fn drop(&mut self) {
+        let mut owner = self.shard.owner();
+        let left = self.entries.drain(self.dropped..).chain(self.held.drain(..));
+        owner.limbo.keep(left);
+        self.probed.drain(..).for_each(|table| owner.limbo.keep_table(table));
+        owner.reuse(self.entries.iter().map(|retired| retired.entry));
+        owner.limbo.recycle(std::mem::take(&mut self.entries));
+    }
+}
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Changes a shard whose lock the caller has taken and releases that. What is left to do then is for
+    /// [`settle`](Self::settle).
+    #[inline(always)]
+    pub(crate) fn change<'a, R>(
+        &self,
+        shard: &'a Shard<K, V, P>,
+        mut owner: MutexGuard<'a, Owner<K, V, P>>,
+        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone<K, V>) -> R,
+    ) -> (R, After<'a, K, V, P>) {
+        let mut gone = Gone::new(self.listener.is_some());
+        let result = change(&mut owner, &mut gone);
+        (result, self.leave(shard, owner, gone))
+    }
+
+    /// Releases a shard's lock after it was changed.
+    #[inline(always)]
+    pub(crate) fn leave<'a>(
+        &self,
+        shard: &'a Shard<K, V, P>,
+        mut owner: MutexGuard<'a, Owner<K, V, P>>,
+        gone: Gone<K, V>,
+    ) -> After<'a, K, V, P> {
+        let batch = if owner.limbo.is_due() { self.due(&mut owner) } else { None };
+        drop(owner);
+        self.threads.records.answer(self.record());
+        After { shard, gone, batch }
+    }
+
+    /// What is to be freed after the lock. Where nothing is to be done but to give places back, and nobody need be waited
+    /// for, that is done here.
+    #[inline(never)]
+    fn due(&self, owner: &mut Owner<K, V, P>) -> Option<Box<BatchOf<K, V, P>>> {
+        let records = &self.threads.records;
+        let mut batch = owner.limbo.turn(records)?;
+        if !std::mem::needs_drop::<Entry<K, V>>()
+            && batch.tables.is_empty()
+            && let Some(protected) = records.protected_at_once(self.record(), batch.asked)
+        {
+            if !protected.is_empty() {
+                let is_looked_at =
+                    |retired: &mut Retired<_>| protected.binary_search(&(retired.entry as usize)).is_ok();
+                owner.limbo.keep(batch.entries.extract_if(.., is_looked_at));
+            }
+            owner.reuse(batch.entries.iter().map(|retired| retired.entry));
+            owner.limbo.recycle(batch.entries);
+            return None;
+        }
+        Some(Box::new(batch))
+    }
+
+    /// Tells the listener who left, and frees those that nobody looks at when there are enough of them.
+    #[inline(always)]
+    pub(crate) fn settle(&self, after: After<'_, K, V, P>) {
+        if self.listener.is_some() || after.batch.is_some() {
+            self.settle_up(after);
+        } else {
+            std::mem::forget(after); // there is nothing in it
+        }
+    }
+
+    #[inline(never)]
+    fn settle_up(&self, mut after: After<'_, K, V, P>) {
+        let mut panicked = None;
+        if let Some(listener) = &self.listener {
+            for (retired, cause) in after.gone.untold().iter() {
+                // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would be freed.
+                let entry = unsafe { &*retired.entry };
+                let tell = || listener(&entry.key, &entry.value, *cause);
+                // The others are told of all the same.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(tell)) {
+                    panicked.get_or_insert(panic);
+                }
+            }
+        }
+        let (shard, batch) = (after.shard, after.batch.take());
+        drop(after); // what was told of waits from now on
+        if let Some(batch) = batch {
+            self.free(shard, *batch);
+        }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Changes a shard whose lock the caller has taken, and does what that leaves to do.
+    pub(crate) fn with_owner<R>(
+        &self,
+        shard: &Shard<K, V, P>,
+        owner: MutexGuard<'_, Owner<K, V, P>>,
+        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone<K, V>) -> R,
+    ) -> R {
+        let (result, after) = self.change(shard, owner, change);
+        self.settle(after);
+        result
+    }
+
+    /// Drops the entries and tables of a batch that nobody looks at; the others go back to limbo.
+    #[cold]
+    fn free(&self, shard: &Shard<K, V, P>, batch: BatchOf<K, V, P>) {
+        let protected = self.threads.records.protected(self.record(), batch.asked);
+        let is_looked_at = |address: usize| protected.binary_search(&address).is_ok();
+        let (probed, unused): (Vec<_>, Vec<_>) =
+            batch.tables.into_iter().partition(|table| is_looked_at(*table as usize));
+        for table in unused {
+            // SAFETY: replaced before the barrier, and no record names it after.
+            drop(unsafe { Box::from_raw(table) });
+        }
+        let mut freed = Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0, probed };
+        freed.held.extend(freed.entries.extract_if(.., |retired| is_looked_at(retired.entry as usize)));
+        if !std::mem::needs_drop::<Entry<K, V>>() {
+            freed.dropped = freed.entries.len();
+        }
+        while let Some(retired) = freed.entries.get(freed.dropped) {
+            freed.dropped += 1;
+            // SAFETY: taken out of the index before the barrier, and no cell names it after. The place gets another entry
+            // only once it is given back, when `freed` is dropped.
+            unsafe { retired.entry.drop_in_place() };
+        }
+    }
+
+    /// Drops what has left all shards and is not looked at.
+    pub(crate) fn reclaim(&self) {
+        for shard in &self.shards {
+            let batch = shard.owner().limbo.everything(&self.threads.records);
+            self.free(shard, batch);
+        }
+    }
+}

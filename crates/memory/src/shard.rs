@@ -1,0 +1,320 @@
+//! A part of a cache: what hits go through without a lock, and the lock for all else.
+
+use std::borrow::Borrow;
+
+use floe_policy::Eviction;
+
+use crate::barrier;
+use crate::entry::Entry;
+use crate::flight::Flights;
+use crate::guard::Keep;
+use crate::hazard::{Cell, Record};
+use crate::index::{Hash32, NOWHERE};
+use crate::owner::{Owner, TableOf};
+use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+
+/// Something on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// A shard.
+#[repr(C)]
+pub(crate) struct Shard<K, V, P: Eviction> {
+    /// Read by every hit, written when the shard grows.
+    table: Apart<AtomicPtr<TableOf<P>>>,
+    owner: Apart<Owned<Owner<K, V, P>>>,
+    /// Loads under way.
+    pub(crate) flights: Mutex<Flights<K, V>>,
+}
+
+/// What is under the lock, and what is looked at with it.
+#[derive(Debug)]
+#[repr(C)] // on one line
+struct Owned<T> {
+    /// Loads that are or were just under way. Goes up under the lock.
+    loading: AtomicUsize,
+    owner: Mutex<T>,
+}
+
+// SAFETY: the table's raw memory holds keys and values, which are `Send` and `Sync` where the cache is to be shared.
+// Everything else in here is shared by locks and atomics.
+unsafe impl<K: Send + Sync, V: Send + Sync, P: Eviction<Marks: Send + Sync> + Send> Sync for Shard<K, V, P> {}
+// SAFETY: as above.
+unsafe impl<K: Send, V: Send, P: Eviction + Send> Send for Shard<K, V, P> {}
+
+/// An entry that a reader has found, kept by a cell.
+pub(crate) struct Found<'a, K, V, M> {
+    pub(crate) entry: &'a Entry<K, V>,
+    pub(crate) cell: &'a Cell,
+    /// The policy's marks, unless comparing keys has led this thread away from the table.
+    pub(crate) marks: Option<&'a M>,
+}
+
+/// What a short look has shown.
+enum Glance<'a, K, V, M> {
+    Hit(Found<'a, K, V, M>),
+    Miss,
+    Unsure,
+}
+
+impl<K, V, P: Eviction> Shard<K, V, P> {
+    pub(crate) fn new(owner: Owner<K, V, P>, table: TableOf<P>) -> Self {
+        Self {
+            table: Apart(AtomicPtr::new(Box::into_raw(Box::new(table)))),
+            owner: Apart(Owned { loading: AtomicUsize::new(0), owner: Mutex::new(owner) }),
+            flights: Mutex::default(),
+        }
+    }
+
+    /// Takes the lock.
+    pub(crate) fn owner(&self) -> MutexGuard<'_, Owner<K, V, P>> {
+        lock(&self.owner.0.owner)
+    }
+
+    /// Takes the lock if nobody has it.
+    pub(crate) fn try_owner(&self) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
+        match self.owner.0.owner.try_lock() {
+            Ok(owner) => Some(owner),
+            Err(std::sync::TryLockError::Poisoned(owner)) => Some(owner.into_inner()), // see `sync::lock`
+            Err(std::sync::TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// For the owner, that is with the lock held: whether a load may be under way.
+    #[inline(always)]
+    pub(crate) fn is_loading(&self) -> bool {
+        self.owner.0.loading.load(Ordering::Relaxed) != 0 // counted under the lock
+    }
+
+    /// Counts a load, whose flight is attached.
+    pub(crate) fn begins_loading(&self) {
+        let owner = self.owner();
+        self.owner.0.loading.fetch_add(1, Ordering::Relaxed); // the lock orders
+        drop(owner);
+    }
+
+    /// A load has brought in what it brings, or never will.
+    pub(crate) fn ends_loading(&self) {
+        self.owner.0.loading.fetch_sub(1, Ordering::Relaxed); // seen late, somebody looks for flights in vain
+    }
+
+    /// For the owner, that is with the lock held: the present table.
+    pub(crate) fn table(&self) -> &TableOf<P> {
+        // SAFETY: the present table is freed only after it was replaced, by the owner. Relaxed: the lock orders.
+        unsafe { &*self.table.0.load(Ordering::Relaxed) }
+    }
+
+    /// For the owner: publishes another table. The old one may be freed once nobody probes it.
+    pub(crate) fn replace_table(&self, table: TableOf<P>) -> *mut TableOf<P> {
+        // Release: who sees the table sees it whole.
+        let before = self.table.0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
+        // SAFETY: not freed yet; the owner has it.
+        unsafe { &*before }.index.poison();
+        before
+    }
+
+    /// The present table, kept from being freed while `record` names it.
+    #[inline(always)]
+    pub(crate) fn probe(&self, record: &Record) -> *const TableOf<P> {
+        let mut table = self.table.0.load(Ordering::Relaxed); // not used before it is read again
+        loop {
+            record.probe(table as usize);
+            barrier::light();
+            // Acquire: what is in the table was written before it was published.
+            let again = self.table.0.load(Ordering::Acquire);
+            if again == table {
+                return table;
+            }
+            table = again;
+        }
+    }
+
+    /// Looks a key up. Takes no lock, and writes nothing but the thread's own record.
+    #[inline(always)]
+    pub(crate) fn find<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: Hash32,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match self.glance(record, hash, key) {
+            Glance::Hit(found) => Some(found),
+            Glance::Miss => None,
+            Glance::Unsure => self.search(record, hash, key),
+        }
+    }
+
+    /// [`search`](Self::search) for the usual case, in as few instructions as it takes: the fewer there are, the more
+    /// lookups the processor has under way while it waits for the memory of the first.
+    #[inline(always)]
+    fn glance<'a, Q>(&'a self, record: &'a Record, hash: Hash32, key: &Q) -> Glance<'a, K, V, P::Marks>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if !barrier::is_asymmetric() {
+            return Glance::Unsure;
+        }
+        let address = self.table.0.load(Ordering::Relaxed); // not used before it is read again
+        record.probe(address as usize);
+        barrier::light_if_asymmetric();
+        if self.table.0.load(Ordering::Acquire) != address {
+            // as in `probe`
+            return Glance::Unsure;
+        }
+        // SAFETY: the record names the table, and it was published after the record did.
+        let table = unsafe { &*address };
+        let first = table.index.first(hash);
+        let mut number = first;
+        loop {
+            let bucket = table.index.bucket(number);
+            let tags = bucket.tags();
+            for lane in tags.matching(hash) {
+                let entry = bucket.entry(lane);
+                let Some(cell) = record.first_cell() else { return Glance::Unsure };
+                if entry == NOWHERE {
+                    return Glance::Unsure;
+                }
+                cell.store(entry, Ordering::Release); // see `Record::looked_at`
+                barrier::light_if_asymmetric();
+                let keep = Keep::new(cell); // comparing keys is the user's code and may panic
+                if bucket.entry(lane) != entry {
+                    return Glance::Unsure;
+                }
+                // SAFETY: as in `search`.
+                let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
+                let found = entry.key.borrow() == key;
+                let astray = record.probed() != address as usize; // as in `search`
+                if found {
+                    std::mem::forget(keep);
+                    let marks = if astray { None } else { Some(&table.marks) };
+                    return Glance::Hit(Found { entry, cell, marks });
+                }
+                if astray {
+                    return Glance::Unsure;
+                }
+            }
+            if !tags.were_passed_by() {
+                // Acquire: see `search`.
+                let is_miss = self.table.0.load(Ordering::Acquire) == address;
+                return if is_miss { Glance::Miss } else { Glance::Unsure };
+            }
+            number = table.index.after(number);
+            if number == first {
+                return Glance::Unsure;
+            }
+        }
+    }
+
+    /// Looks a key up, whatever happens meanwhile.
+    #[inline(never)]
+    fn search<'a, Q>(&'a self, record: &'a Record, hash: Hash32, key: &Q) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let mut goes_astray = false;
+        'again: loop {
+            let address = self.probe(record);
+            // Where comparing keys probes other tables a cell names this one, too, before the record no longer does.
+            let kept = goes_astray.then(|| {
+                let cell = record.another_cell();
+                cell.store(address as usize, Ordering::Release); // see `Record::looked_at`
+                Keep::new(cell)
+            });
+            // SAFETY: the record names the table, and it was published after the record did.
+            let table = unsafe { &*address };
+            let first = table.index.first(hash);
+            let mut number = first;
+            loop {
+                let bucket = table.index.bucket(number);
+                let tags = bucket.tags();
+                for lane in tags.matching(hash) {
+                    let entry = bucket.entry(lane);
+                    if entry == NOWHERE {
+                        continue; // about to get a key, or just emptied; or the table was replaced, see below
+                    }
+                    let cell = record.cell();
+                    cell.store(entry, Ordering::Release); // see `Record::looked_at`
+                    barrier::light();
+                    if bucket.entry(lane) != entry {
+                        cell.store(0, Ordering::Release); // as above
+                        continue 'again;
+                    }
+                    // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later
+                    // will see the cell and not free it.
+                    let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
+                    let keep = Keep::new(cell);
+                    let found = entry.key.borrow() == key;
+                    // Comparing keys is the user's code and may have used this cache, that is, probed another table.
+                    let astray = record.probed() != address as usize;
+                    if found {
+                        std::mem::forget(keep);
+                        let marks = if astray { None } else { Some(&table.marks) };
+                        return Some(Found { entry, cell, marks });
+                    }
+                    drop(keep);
+                    if astray && kept.is_none() {
+                        goes_astray = true;
+                        continue 'again;
+                    }
+                }
+                if !tags.were_passed_by() {
+                    break;
+                }
+                number = table.index.after(number);
+                if number == first {
+                    break;
+                }
+            }
+            // Acquire: if the table has been replaced, what was not found here may be in the next one.
+            if self.table.0.load(Ordering::Acquire).cast_const() == address {
+                return None;
+            }
+        }
+    }
+
+    /// The address at which a key's entry may be, to prefetch it. The record must name the table.
+    #[inline(always)]
+    pub(crate) fn likely_address(table: &TableOf<P>, hash: Hash32) -> *const Entry<K, V> {
+        let bucket = table.index.bucket(table.index.first(hash));
+        let address = bucket.tags().matching(hash).first().map_or(NOWHERE, |lane| bucket.entry(lane));
+        std::ptr::without_provenance(address)
+    }
+}
+
+impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else is left, so the table and the tables and entries that wait may be freed: guards borrow the
+        // cache or keep it alive.
+        unsafe {
+            drop(Box::from_raw(self.table.0.load(Ordering::Relaxed))); // nobody else is left
+            let owner = self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner);
+            let (entries, tables) = owner.limbo.take_all();
+            tables.into_iter().for_each(|table| drop(Box::from_raw(table)));
+            drop_all(entries.into_iter().map(|retired| retired.entry).chain(owner.tenants()));
+        }
+    }
+}
+
+/// Drops entries in place. Goes on when the user's code panics; twice aborts, as for a vector.
+///
+/// # Safety
+/// They are valid, come once each, and nobody uses them afterwards.
+unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
+    struct Rest<T, I: Iterator<Item = *mut T>>(I);
+    impl<T, I: Iterator<Item = *mut T>> Drop for Rest<T, I> {
+        fn drop(&mut self) {
+            // SAFETY: the caller of `drop_all` says so.
+            self.0.by_ref().for_each(|entry| unsafe { entry.drop_in_place() });
+        }
+    }
+    let mut rest = Rest(entries);
+    // SAFETY: as above.
+    rest.0.by_ref().for_each(|entry| unsafe { entry.drop_in_place() });
+}

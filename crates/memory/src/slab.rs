@@ -1,0 +1,147 @@
+//! Memory for entries: taken in chunks, given out one by one, and used again.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use crate::sync::Arc;
+
+/// Bytes in a chunk at most, if more than one entry is to fit in.
+const CHUNK_BYTES: usize = 16 << 20;
+/// Entries in the first chunk where nobody knows how many there will be; each further one is as large as all before.
+const ENTRIES_FIRST: usize = 64;
+/// Beyond what is expected, chunks are this part of all before.
+const BEYOND_SHARE: usize = 8;
+
+/// The most memory that the slabs of a cache have in one piece.
+const ARENA_BYTES: usize = 256 << 20;
+
+/// Memory for the first chunks of all slabs of a cache: in one piece, because only whole large pages of it can be large, and
+/// those of a single slab are few.
+#[derive(Debug)]
+pub(crate) struct Arena<E> {
+    /// From a box.
+    memory: *mut [MaybeUninit<E>],
+}
+
+// SAFETY: only memory, which slabs use, each its part.
+unsafe impl<E: Send> Send for Arena<E> {}
+// SAFETY: as above; nothing is reached through it.
+unsafe impl<E: Send> Sync for Arena<E> {}
+
+impl<E> Arena<E> {
+    /// For so many slabs of so many entries, if that is not too much to be taken at once. Memory that is not touched costs
+    /// nothing.
+    pub(crate) fn new(slabs: usize, entries: usize) -> Option<Arc<Self>> {
+        let entries = entries.checked_mul(slabs)?;
+        let bytes = entries.checked_mul(size_of::<E>())?;
+        (bytes <= ARENA_BYTES).then(|| {
+            let mut memory = Box::new_uninit_slice(entries);
+            crate::huge::prefer(memory.as_mut_ptr(), bytes);
+            Arc::new(Self { memory: Box::into_raw(memory) })
+        })
+    }
+}
+
+impl<E> Drop for Arena<E> {
+    fn drop(&mut self) {
+        // SAFETY: from `Box::into_raw`, and the slabs that had parts of it are no more.
+        drop(unsafe { Box::from_raw(self.memory) });
+    }
+}
+
+/// Memory for entries. It knows nothing of what is in it; whoever has it drops that.
+#[derive(Debug)]
+pub(crate) struct Slab<E> {
+    /// From boxes. Not kept as such: addresses in them are in use while others are given out.
+    chunks: Vec<*mut [MaybeUninit<E>]>,
+    /// How much of the last chunk has been given out.
+    begun: usize,
+    free: Vec<*mut E>,
+    /// How many entries there will be, as far as that is known.
+    expected: Option<usize>,
+    /// Where the first chunk is from, if it is not the slab's own.
+    arena: Option<Arc<Arena<E>>>,
+}
+
+impl<E> Slab<E> {
+    /// For so many entries, perhaps a few more; `None` if nobody knows.
+    pub(crate) fn new(expected: Option<usize>) -> Self {
+        Self { chunks: Vec::new(), begun: 0, free: Vec::new(), expected, arena: None }
+    }
+
+    /// For so many entries, perhaps a few more, in a part of an arena, by its number.
+    pub(crate) fn in_arena(arena: &Arc<Arena<E>>, part: usize, entries: usize) -> Self {
+        let first = arena.memory.cast::<MaybeUninit<E>>().wrapping_add(part * entries);
+        let first = std::ptr::slice_from_raw_parts_mut(first, entries);
+        let mut slab = Self::new(Some(entries));
+        slab.chunks.push(first);
+        slab.arena = Some(Arc::clone(arena));
+        slab
+    }
+
+    /// Memory for one entry, which stays where it is until it is [given back](Self::give_back).
+    #[inline(always)]
+    pub(crate) fn take(&mut self) -> *mut E {
+        match self.free.pop() {
+            Some(entry) => {
+                if let Some(&next) = self.free.last() {
+                    crate::prefetch::span(next.cast_const()); // written by the next insertion
+                }
+                entry
+            }
+            None => self.begin(),
+        }
+    }
+
+    #[inline(never)]
+    fn begin(&mut self) -> *mut E {
+        if self.chunks.last().is_none_or(|chunk| chunk.len() == self.begun) {
+            let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(1);
+            let there = self.chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
+            let more = match self.expected {
+                None => there.max(ENTRIES_FIRST),
+                // Memory that is not touched costs nothing, and large pages need large chunks.
+                Some(expected) if there < expected => expected - there,
+                Some(_) => there / BEYOND_SHARE,
+            };
+            let entries = more.clamp(1, most);
+            let mut chunk = Box::new_uninit_slice(entries);
+            crate::huge::prefer(chunk.as_mut_ptr(), size_of_val(&*chunk));
+            self.chunks.push(Box::into_raw(chunk));
+            self.begun = 0;
+        }
+        let chunk = *self.chunks.last().expect("there is one, see above");
+        let entry = chunk.cast::<E>().wrapping_add(self.begun);
+        self.begun += 1;
+        entry
+    }
+
+    /// Takes memory back in which nothing lives any more and at which nobody looks.
+    pub(crate) fn give_back(&mut self, entries: impl Iterator<Item = *mut E>) {
+        self.free.extend(entries);
+    }
+
+    /// Where entries lie, or will.
+    pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.chunks.iter().map(|chunk| {
+            let start = chunk.cast::<E>().expose_provenance();
+            start..start + chunk.len() * size_of::<E>()
+        })
+    }
+
+    /// Bytes that are or were in use, and what keeps account of them.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let full = self.chunks.split_last().map_or(&[][..], |(_, full)| full);
+        let entries = full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.begun;
+        entries * size_of::<E>() + self.free.capacity() * size_of::<*mut E>()
+    }
+}
+
+impl<E> Drop for Slab<E> {
+    fn drop(&mut self) {
+        for &chunk in &self.chunks[usize::from(self.arena.is_some())..] {
+            // SAFETY: from `Box::into_raw`, and nobody has memory of a slab that is no more.
+            drop(unsafe { Box::from_raw(chunk) });
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! What a cache counts.
+
+use crate::cause::Cause;
+use crate::frozen::options::FreezeStats;
+
+/// What a shard counts under its lock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ShardCounts {
+    pub(crate) insertions: u64,
+    pub(crate) replacements: u64,
+    pub(crate) rejections: u64,
+    pub(crate) evictions: u64,
+    pub(crate) expirations: u64,
+    pub(crate) removals: u64,
+    pub(crate) promotions: u64,
+}
+
+impl ShardCounts {
+    pub(crate) fn note(&mut self, cause: Cause) {
+        match cause {
+            Cause::Evicted => self.evictions += 1,
+            Cause::Expired => self.expirations += 1,
+            Cause::Removed => self.removals += 1,
+            Cause::Replaced => self.replacements += 1,
+            Cause::Rejected => self.rejections += 1,
+        }
+    }
+}
+
+/// What a cache has counted since it was made, and what it holds. Counts of other threads may be a moment late.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(100);
+/// cache.insert("a", 1);
+/// cache.get("a");
+/// cache.get("b");
+/// let stats = cache.stats();
+/// assert_eq!((stats.hits, stats.misses, stats.insertions), (1, 1, 1));
+/// assert_eq!(stats.hit_ratio(), Some(0.5));
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Lookups that found their key.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Of the hits, those on frozen entries.
+    pub frozen_hits: u64,
+    /// Entries that came in, under a new key or in another's place. Those that have not left since by one of the causes
+    /// below are in.
+    pub insertions: u64,
+    /// Values that took another's place.
+    pub replacements: u64,
+    /// Entries that did not come in; see [`Cause::Rejected`].
+    pub rejections: u64,
+    /// Entries that left to make room.
+    pub evictions: u64,
+    /// Entries whose time was over.
+    pub expirations: u64,
+    /// Entries that were removed.
+    pub removals: u64,
+    /// Loads that were begun by `get_or_insert_with` and its asynchronous sister.
+    pub loads: u64,
+    /// Of these, those that failed, panicked or were dropped.
+    pub failed_loads: u64,
+    /// Hits that moved an entry in the policy's order, under a lock.
+    pub promotions: u64,
+    /// Hits that were to move an entry and did not, because the order was busy.
+    pub promotions_skipped: u64,
+    /// Entries.
+    pub entries: u64,
+    /// Their weight; their number, if they are not weighed.
+    pub weight: u64,
+    /// Of the entries, those that are frozen.
+    pub frozen: u64,
+    /// Of the entries, those that are pinned.
+    pub pinned: u64,
+    /// Entries that have left and wait to be dropped, those kept by guards included.
+    pub waiting: u64,
+    /// The limit of entries.
+    pub capacity: Option<u64>,
+    /// The limit of weight.
+    pub weight_capacity: Option<u64>,
+    /// Bytes the cache holds for itself and its entries, without what keys and values own elsewhere and without the few
+    /// hundred for each thread.
+    pub memory_bytes: u64,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// What freezing does, for a cache that was made with [`freezing`](crate::Builder::freezing).
+    pub freezing: Option<FreezeStats>,
+    /// How many parts the cache has, each with a lock and an order of its own.
+    pub shards: u64,
+}
+
+impl Stats {
+    /// The share of lookups that found their key; `None` before the first.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        let lookups = self.hits + self.misses;
+        (lookups > 0).then(|| self.hits as f64 / lookups as f64)
+    }
+}

@@ -1,0 +1,26 @@
+//! What threads share here, in one place: the model checker's tests put their own in its stead.
+
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+};
+pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+pub(crate) use std::thread::{ThreadId, current as current_thread};
+
+/// Whether an atomic is the memory of its value: not so in the model checker.
+pub(crate) const ATOMICS_ARE_PLAIN: bool = true;
+
+/// Locks. What is under the locks of this crate is whole whenever code of the user's can panic, so a lock that was
+/// held by a thread that panicked is as good as any.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // The thread sanitizer does not see what a lock puts in order when it is waited for within the standard library.
+    #[cfg(floe_thread_sanitizer)]
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(std::sync::TryLockError::Poisoned(guard)) => return guard.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    }
+    #[cfg(not(floe_thread_sanitizer))]
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,51 @@
+//! Adding up what threads and shards have counted.
+
+use floe_policy::Replacement;
+
+use crate::inner::Inner;
+use crate::shard::Shard;
+use crate::stats::Stats;
+use crate::sync::{Ordering, lock};
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            loads: self.loads.load(Ordering::Relaxed), // counts, as all of these
+            failed_loads: self.failed_loads.load(Ordering::Relaxed),
+            capacity: self.budget.entries_limit(),
+            weight_capacity: self.budget.weight_limit(),
+            policy: self.about.name,
+            shards: self.shards.len() as u64,
+            freezing: lock(&self.freeze_stats).clone(),
+            memory_bytes: self.index_bytes.load(Ordering::Relaxed) as u64,
+            ..Stats::default()
+        };
+        stats = self.threads.records.fold(stats, |stats, record| Stats {
+            hits: stats.hits + record.hits(),
+            frozen_hits: stats.frozen_hits + record.frozen_hits(),
+            misses: stats.misses + record.misses.get(),
+            promotions_skipped: stats.promotions_skipped + record.promotions_skipped.get(),
+            ..stats
+        });
+        for shard in &self.shards {
+            let owner = shard.owner();
+            let counts = owner.counts;
+            stats.insertions += counts.insertions;
+            stats.replacements += counts.replacements;
+            stats.rejections += counts.rejections;
+            stats.evictions += counts.evictions;
+            stats.expirations += counts.expirations;
+            stats.removals += counts.removals;
+            stats.promotions += counts.promotions;
+            stats.entries += owner.held().entries as u64;
+            stats.weight += owner.held().weight as u64;
+            stats.frozen += owner.frozen() as u64;
+            stats.pinned += owner.pinned() as u64;
+            stats.waiting += owner.limbo.len() as u64;
+            stats.memory_bytes += (owner.memory_bytes()
+                + shard.table().index.memory_bytes()
+                + size_of::<Shard<K, V, P>>()) as u64;
+        }
+        stats
+    }
+}

@@ -1,0 +1,82 @@
+//! What of a cache cannot be seen from outside.
+
+use crate::frozen::index::FrozenIndex;
+use crate::hash::KeyHash;
+use crate::sync::{Mutex, lock};
+use crate::{Cache, Freezing};
+
+#[test]
+fn lookups_are_timed_in_batches_and_after_them() {
+    let cache = Cache::builder().capacity(100).freezing(Freezing::adaptive().sample_one_in(4)).build();
+    let keys: Vec<u64> = (0..100).collect();
+    keys.iter().for_each(|key| cache.insert(*key, *key));
+    assert_eq!(cache.freeze(1.0).entries, 100);
+    let timed =
+        || cache.inner.threads.records.fold(0, |sum, record| sum + record.timings.latencies().frozen.count);
+    for _ in 0..20 {
+        let before = timed();
+        assert_eq!(cache.get_many(&keys, |_, _| ()), 100);
+        let after = timed();
+        assert!(after - before > 10, "{} of a hundred, at one in four", after - before);
+        keys.iter().for_each(|key| assert!(cache.get(key).is_some()));
+        assert!(timed() - after > 10, "{} of a hundred, at one in four", timed() - after);
+    }
+}
+
+/// Addresses of entries, at which nobody looks here.
+const ADDRESSES: [usize; 2] = [1 << 12, 2 << 12];
+
+fn index_of_one() -> (FrozenIndex<u64, u64>, crate::index::Hash32) {
+    let memory = ADDRESSES[0]..ADDRESSES[1] + (1 << 12);
+    let (index, hash) = (FrozenIndex::with_room(1, &[memory]), KeyHash::of_mixed(1 << 40).in_shard());
+    index.insert(hash, ADDRESSES[0]);
+    (index, hash)
+}
+
+#[test]
+fn a_frozen_index_that_is_given_up_while_a_value_is_replaced_holds_nothing_afterwards() {
+    let (mut before, mut after) = (0, 0);
+    for round in 0..if cfg!(miri) { 10 } else { 3000 } {
+        let (index, hash) = index_of_one();
+        // That of the shard, which whoever gives an index up takes once it is poisoned.
+        let owner = Mutex::new(());
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let replaces = scope.spawn(|| {
+                start.wait();
+                let _owner = lock(&owner);
+                index.replace(hash, ADDRESSES[0], ADDRESSES[1], || ());
+                index.likely(hash).is_some()
+            });
+            start.wait();
+            (0..round % 256).for_each(|_| std::hint::spin_loop());
+            index.poison();
+            drop(lock(&owner));
+            assert!(index.likely(hash).is_none(), "its owner knows nothing of it any more");
+            if replaces.join().unwrap() { before += 1 } else { after += 1 }
+        });
+        assert!(index.likely(hash).is_none(), "its owner knows nothing of it any more");
+    }
+    eprintln!("replaced before it was given up: {before}, after: {after}");
+}
+
+#[test]
+fn while_a_value_is_replaced_the_frozen_index_sends_readers_to_the_shard() {
+    let (index, hash) = index_of_one();
+    assert!(index.likely(hash).is_some());
+    index.replace(hash, ADDRESSES[0], ADDRESSES[1], || assert!(index.likely(hash).is_none()));
+    assert!(index.likely(hash).is_some());
+    index.take_out(hash, ADDRESSES[0]);
+    assert!(index.likely(hash).is_some(), "that is not its address any more");
+    index.take_out(hash, ADDRESSES[1]);
+    assert!(index.likely(hash).is_none());
+    index.replace(hash, ADDRESSES[1], ADDRESSES[0], || ());
+    assert!(index.likely(hash).is_none(), "what has left does not come back");
+}
+
+#[test]
+fn a_poisoned_index_stays_so_though_a_replacement_is_under_way() {
+    let (index, hash) = index_of_one();
+    index.replace(hash, ADDRESSES[0], ADDRESSES[1], || index.poison());
+    assert!(index.likely(hash).is_none());
+}

@@ -1,0 +1,44 @@
+//! A thread's record, by the model checker's threads: nothing here is shared but the records.
+
+use std::collections::HashMap;
+
+use crate::hazard::{Record, Records};
+use crate::sync::{Arc, ThreadId};
+
+#[derive(Debug)]
+pub(crate) struct Threads {
+    pub(crate) records: Records,
+    taken: std::sync::Mutex<HashMap<ThreadId, *const Record>>,
+}
+
+// SAFETY: the map gives each thread its own record.
+unsafe impl Send for Threads {}
+// SAFETY: as above.
+unsafe impl Sync for Threads {}
+
+impl Threads {
+    pub(crate) fn new(records: Records) -> Arc<Self> {
+        Arc::new(Self { records, taken: Default::default() })
+    }
+
+    /// What happens in the library when a thread ends.
+    pub(crate) fn release(&self) {
+        let taken = self.taken.lock().unwrap().remove(&loom::thread::current().id());
+        if let Some(record) = taken {
+            // SAFETY: records live as long as `self`.
+            unsafe { &*record }.release();
+        }
+    }
+}
+
+pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
+    let this = loom::thread::current().id();
+    let taken = threads.taken.lock().unwrap().get(&this).copied();
+    let record = taken.unwrap_or_else(|| {
+        let record = threads.records.acquire(); // may switch threads, so not under the lock of the system's
+        threads.taken.lock().unwrap().insert(this, record);
+        record
+    });
+    // SAFETY: records live as long as `threads`.
+    unsafe { &*record }
+}

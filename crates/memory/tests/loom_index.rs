@@ -1,0 +1,165 @@
+//! Readers of the index beside its owner, under a model checker that tries every order in which threads and their
+//! memory can meet.
+
+#![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
+
+#[path = "../src/huge.rs"]
+mod huge;
+#[path = "../src/index.rs"]
+mod index;
+#[path = "../src/prefetch.rs"]
+mod prefetch;
+#[path = "loom/sync.rs"]
+mod sync;
+
+use std::sync::Arc;
+
+use index::{Hash32, Index, LANES, Lane, NOWHERE};
+use loom::thread;
+use sync::{Ordering, Tracked, fence};
+
+/// Keys of the first of two buckets, with tags of their own.
+fn hash(key: u32) -> Hash32 {
+    Hash32(key)
+}
+
+/// An index of two buckets, the first of which is full: key `n` is at address `n + 1`, and key 7 had to go to the second.
+fn crowded() -> (Arc<Index>, Vec<Lane>) {
+    let index = Index::with_room(LANES);
+    let lanes = (0..=LANES as u32).map(|key| index.insert(hash(key), key as usize + 1)).collect();
+    assert!(index.bucket(0).tags().were_passed_by() && !index.bucket(1).tags().were_passed_by());
+    (Arc::new(index), lanes)
+}
+
+/// What a reader does, as `Shard::search` does it, for a key that is known by its addresses: whether it is there.
+fn search(index: &Index, key: u32, addresses: &[usize]) -> Option<usize> {
+    'again: loop {
+        let first = index.first(hash(key));
+        let mut number = first;
+        loop {
+            let bucket = index.bucket(number);
+            let tags = bucket.tags();
+            for lane in tags.matching(hash(key)) {
+                let address = bucket.entry(lane);
+                if !addresses.contains(&address) {
+                    continue;
+                }
+                fence(Ordering::SeqCst);
+                if bucket.entry(lane) != address {
+                    thread::yield_now();
+                    continue 'again;
+                }
+                return Some(address);
+            }
+            if !tags.were_passed_by() {
+                return None;
+            }
+            number = index.after(number);
+            if number == first {
+                return None;
+            }
+        }
+    }
+}
+
+fn model(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 10_000;
+    builder.check(model);
+}
+
+#[test]
+fn a_key_that_is_there_is_found_whatever_is_put_in_and_taken_out_beside_it() {
+    model(5, || {
+        let (index, lanes) = crowded();
+        let read = Arc::clone(&index);
+        let reader = thread::spawn(move || {
+            assert_eq!(search(&read, 7, &[8]), Some(8), "it is there all the while");
+        });
+        index.remove(hash(3), lanes[3]); // its lane is free now, and the reader's key is past it
+        index.insert(hash(9), 10); // takes the lane
+        let further = index.insert(hash(10), 11); // passes the first bucket by
+        index.remove(hash(10), further);
+        reader.join().unwrap();
+        assert!(index.bucket(0).tags().were_passed_by(), "key 7 is still further on");
+    });
+}
+
+#[test]
+fn a_key_that_comes_in_is_there_with_its_entry() {
+    model(5, || {
+        let (index, _) = crowded();
+        let entry = Arc::new(Tracked::new(0));
+        let (read, seen) = (Arc::clone(&index), Arc::clone(&entry));
+        let reader = thread::spawn(move || {
+            if search(&read, 9, &[10]).is_some() {
+                assert_eq!(seen.get(), 9);
+            }
+        });
+        entry.set(9);
+        index.insert(hash(9), 10);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn an_address_that_is_replaced_is_the_old_one_or_the_new_one() {
+    model(5, || {
+        let (index, lanes) = crowded();
+        let read = Arc::clone(&index);
+        let reader = thread::spawn(move || {
+            let seen = search(&read, 7, &[8, 20, 21]).expect("it is there all the while");
+            let then = search(&read, 7, &[8, 20, 21]).expect("it is there all the while");
+            assert!(then >= seen, "{seen}, then {then}");
+        });
+        index.replace(lanes[7], 20);
+        index.replace(lanes[7], 21);
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn an_address_is_not_found_valid_once_it_is_free() {
+    model(5, || {
+        let (index, lanes) = crowded();
+        let (read, entry) = (Arc::clone(&index), Arc::new(Tracked::new(8)));
+        let looked_at = Arc::new(loom::sync::atomic::AtomicBool::new(false));
+        let (seen, says) = (Arc::clone(&entry), Arc::clone(&looked_at));
+        let reader = thread::spawn(move || {
+            // A cell that names the entry, in one bit.
+            says.store(true, Ordering::Release);
+            fence(Ordering::SeqCst);
+            if search(&read, 7, &[8]).is_some() {
+                assert_eq!(seen.get(), 8);
+            }
+            drop(seen);
+            says.store(false, Ordering::Release);
+        });
+        index.remove(hash(7), lanes[7]);
+        assert!(!index.bucket(0).tags().were_passed_by());
+        fence(Ordering::SeqCst);
+        if !looked_at.load(Ordering::Acquire) {
+            entry.free();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn an_index_that_is_poisoned_has_nothing_for_whoever_is_late() {
+    model(5, || {
+        let (index, _) = crowded();
+        let (read, gone) = (Arc::clone(&index), Arc::new(loom::sync::atomic::AtomicBool::new(false)));
+        let told = Arc::clone(&gone);
+        let reader = thread::spawn(move || {
+            let late = told.load(Ordering::Acquire);
+            let seen = [7, 3].map(|key| search(&read, key, &[key as usize + 1]));
+            assert!(!late || seen == [None, None]);
+            assert!(seen.iter().all(|address| *address != Some(NOWHERE)));
+        });
+        index.poison();
+        gone.store(true, Ordering::Release);
+        reader.join().unwrap();
+    });
+}

@@ -1,0 +1,206 @@
+//! How time is taken: all caches in turn, again and again, so that what disturbs the machine disturbs them alike.
+//!
+//! In each round every cache has a turn on every thread: requests that are not counted, until its memory is near again, then
+//! requests that are; all threads begin and end together. *Near again* takes requests, not time: where all have had their
+//! turns, a set of ten megabytes comes back from memory in several milliseconds, the same few nanoseconds a request for everyone,
+//! which would hide what they differ by. So each turn begins with some times as many requests as there are keys. What is compared is processor time of the threads; ratios are
+//! taken within a round.
+
+use std::sync::{Barrier, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::contender::{Contender, Counts};
+use crate::workload::{CHUNK, Ops, Request};
+
+/// A turn begins with this part of its time uncounted, at least.
+const WARM_SHARE: f64 = 0.5;
+
+/// How long to measure.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    pub rounds: usize,
+    /// Of a turn.
+    pub seconds: f64,
+    /// Requests of all threads together before a turn counts.
+    pub warm_requests: usize,
+}
+
+/// What all threads together did in a turn.
+#[derive(Clone, Copy, Default)]
+pub struct Turn {
+    pub counts: Counts,
+    threads: usize,
+    cpu_seconds: f64,
+    wall_seconds: f64,
+}
+
+impl Turn {
+    /// Nanoseconds of processor time a request.
+    pub fn cpu_ns(&self) -> f64 {
+        1e9 * self.cpu_seconds / self.counts.requests as f64
+    }
+
+    /// Nanoseconds a thread takes for a request, with its waiting.
+    pub fn wall_ns(&self) -> f64 {
+        1e9 * self.threads as f64 / self.requests_per_second()
+    }
+
+    pub fn requests_per_second(&self) -> f64 {
+        self.counts.requests as f64 / self.wall_seconds
+    }
+
+    /// Adds what another thread did meanwhile.
+    fn add(&mut self, other: &Turn) {
+        self.counts.requests += other.counts.requests;
+        self.counts.writes += other.counts.writes;
+        self.counts.hits += other.counts.hits;
+        self.counts.wrong = self.counts.wrong.wrapping_add(other.counts.wrong);
+        self.threads += other.threads;
+        self.cpu_seconds += other.cpu_seconds;
+        self.wall_seconds = self.wall_seconds.max(other.wall_seconds);
+    }
+}
+
+/// The turns of each contender, round by round, with a thread for each stream. Where threads share cores, turns are
+/// longer, so that every thread comes to run in each.
+pub fn rounds(
+    contenders: &[&dyn Contender],
+    ops: Ops,
+    streams: &[Vec<Request>],
+    plan: Plan,
+) -> Vec<Vec<Turn>> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let length =
+        Duration::from_secs_f64(plan.seconds).mul_f64((streams.len() as f64 / cores as f64).max(1.0));
+    let schedule = &Schedule {
+        contenders,
+        ops,
+        rounds: plan.rounds,
+        length,
+        warm_requests: plan.warm_requests.div_ceil(streams.len()),
+        together: Barrier::new(streams.len()),
+        begun: (0..2 * (1 + plan.rounds) * contenders.len()).map(|_| OnceLock::new()).collect(),
+    };
+    let by_thread: Vec<Vec<Vec<Turn>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            streams.iter().map(|stream| scope.spawn(|| schedule.one_thread(stream))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no cache panics")).collect()
+    });
+    let mut all = vec![vec![Turn::default(); plan.rounds]; contenders.len()];
+    for turns in &by_thread {
+        for (all, turn) in all.iter_mut().flatten().zip(turns.iter().flatten()) {
+            all.add(turn);
+        }
+    }
+    all
+}
+
+/// What the threads go through together.
+struct Schedule<'a> {
+    contenders: &'a [&'a dyn Contender],
+    ops: Ops,
+    rounds: usize,
+    length: Duration,
+    /// Requests of a thread before a turn counts.
+    warm_requests: usize,
+    together: Barrier,
+    /// When the first thread began with each half of a turn: for all of them it ends by the same clock.
+    begun: Vec<OnceLock<Instant>>,
+}
+
+impl Schedule<'_> {
+    /// The turns of each contender on one thread.
+    fn one_thread(&self, stream: &[Request]) -> Vec<Vec<Turn>> {
+        let count = self.contenders.len();
+        let mut turns = vec![Vec::new(); count];
+        let mut places = vec![0; count];
+        for round in 0..=self.rounds {
+            for step in 0..count {
+                // Nobody always comes after the same one.
+                let index = (round + step * coprime(count, round)) % count;
+                let halves = &self.begun[2 * (round * count + step)..][..2];
+                let turn = self.turn(self.contenders[index], halves, stream, &mut places[index]);
+                if round > 0 {
+                    turns[index].push(turn); // the first round is for practice
+                }
+            }
+        }
+        turns
+    }
+
+    fn turn(
+        &self,
+        contender: &dyn Contender,
+        halves: &[OnceLock<Instant>],
+        stream: &[Request],
+        place: &mut usize,
+    ) -> Turn {
+        let mut run_until = |least: usize, end: Instant| {
+            let mut counts = Counts::default();
+            let used = cpu_time();
+            loop {
+                contender.run(self.ops, &stream[*place..][..CHUNK], &mut counts);
+                *place = (*place + CHUNK) % stream.len();
+                if counts.requests >= least as u64 && Instant::now() >= end {
+                    return (counts, (cpu_time() - used).as_secs_f64());
+                }
+            }
+        };
+        let together = |half: usize| {
+            self.together.wait();
+            *halves[half].get_or_init(Instant::now)
+        };
+        run_until(self.warm_requests, together(0) + self.length.mul_f64(WARM_SHARE));
+        let begun = together(1);
+        let (counts, cpu_seconds) = run_until(0, begun + self.length.mul_f64(1.0 - WARM_SHARE));
+        Turn { counts, threads: 1, cpu_seconds, wall_seconds: begun.elapsed().as_secs_f64() }
+    }
+}
+
+/// A step that reaches all of `count` places, another one each round.
+fn coprime(count: usize, round: usize) -> usize {
+    let steps: Vec<usize> = (1..count.max(2)).filter(|&step| gcd(step, count) == 1).collect();
+    steps[round % steps.len()]
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// What this thread has used of the processor.
+fn cpu_time() -> Duration {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
+/// The share of hits in the second half of a stream that one thread asks for, the same for every cache; the first half
+/// makes it steady.
+pub fn hit_ratio(contender: &dyn Contender, stream: &[Request]) -> f64 {
+    let (first, second) = stream.split_at(stream.len() / 2);
+    contender.run(Ops::Read, first, &mut Counts::default());
+    let mut counts = Counts::default();
+    contender.run(Ops::Read, second, &mut counts);
+    counts.hits as f64 / counts.requests as f64
+}
+
+/// A median with the interval that holds the true one in 95 of 100 cases.
+#[derive(Clone, Copy)]
+pub struct Median {
+    pub middle: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Median {
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let last = values.len() - 1;
+        let (middle, reach) = (last as f64 / 2.0, 0.98 * (values.len() as f64).sqrt());
+        Self {
+            middle: (values[last / 2] + values[last.div_ceil(2)]) / 2.0,
+            low: values[(middle - reach).floor().max(0.0) as usize],
+            high: values[((middle + reach).ceil() as usize).min(last)],
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Who takes part.
+
+use std::sync::Arc;
+
+use crate::contender::{Contender, fill, fixed};
+use crate::subjects::{Line, Page, Value, floe, floor, foyer, lfu, lru, moka, quick_cache, scc, tinyufo};
+use crate::workload::{Keys, Load, Ops};
+
+type Make = fn(&Load, &Keys) -> Box<dyn Contender>;
+
+/// Someone who takes part.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    pub name: &'static str,
+    pub kind: Kind,
+    make: Make,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Kind {
+    Cache,
+    /// A cache whose entries are all frozen: it is only asked for what it holds.
+    Frozen,
+    /// A table that is only read, its entries laid out as in Floe.
+    Floor,
+    /// One that is laid out otherwise: shown beside the floor.
+    Table,
+}
+
+impl Subject {
+    /// Ours first, then the rivals, then the floor: for values that are kept in place or handed out as `S`.
+    fn list<V: Value, S: Value>() -> Vec<Self> {
+        let cache = |name, make| Self { name, kind: Kind::Cache, make };
+        let frozen = |name, make| Self { name, kind: Kind::Frozen, make };
+        let table = |name, kind, make| Self { name, kind, make };
+        vec![
+            cache("floe", fill::<floe::Floe<V, floe::ByDefault>> as Make),
+            cache("floe-read", fill::<floe::Read<V>>),
+            cache("floe-lru", fill::<floe::Floe<V, floe::Recency>>),
+            cache("floe-s3-fifo", fill::<floe::Floe<V, floe::TwoHits>>),
+            cache("floe-lfu", fill::<floe::Floe<V, floe::Frequency>>),
+            frozen("floe-frozen", fill::<floe::Frozen<floe::Floe<V, floe::ByDefault>>>),
+            frozen("floe-frozen-read", fill::<floe::Frozen<floe::Read<V>>>),
+            frozen("floe-frozen-lru", fill::<floe::Frozen<floe::Floe<V, floe::Recency>>>),
+            frozen("floe-frozen-lfu", fill::<floe::Frozen<floe::Floe<V, floe::Frequency>>>),
+            cache("floe-by-name", fill::<floe::Floe<V, floe::ByName>>),
+            cache("quick_cache", fill::<quick_cache::Quick<S>>),
+            cache("moka", fill::<moka::Moka<S>>),
+            cache("foyer", fill::<foyer::Foyer<V>>),
+            cache("scc", fill::<scc::Scc<S>>),
+            cache("tinyufo", fill::<tinyufo::Tiny<S>>),
+            cache("mutex-lru", fill::<lru::MutexLru<V>>),
+            cache("mutex-lfu", fill::<lfu::MutexLfu<V>>),
+            table("floor-probe", Kind::Floor, fixed::<floor::Probe<V>>),
+            table("floor-hashbrown", Kind::Floor, fixed::<floor::Hashbrown<V>>),
+            table("hashbrown-inline", Kind::Table, fixed::<floor::Inline<V>>),
+        ]
+    }
+
+    pub fn all(value_bytes: usize) -> Vec<Self> {
+        match value_bytes {
+            4096 => Self::list::<Page, Arc<Page>>(),
+            _ => Self::list::<Line, Line>(),
+        }
+    }
+
+    /// Whether it can do this at all: what is only read holds all keys.
+    pub fn takes(&self, load: &Load, ops: Ops) -> bool {
+        self.kind == Kind::Cache || load.capacity.is_none() && !matches!(ops, Ops::Write(_))
+    }
+
+    /// Whether it takes part only where it is wanted; tables always do.
+    pub fn is_cache(&self) -> bool {
+        matches!(self.kind, Kind::Cache | Kind::Frozen)
+    }
+
+    pub fn fill(&self, load: &Load, keys: &Keys) -> Box<dyn Contender> {
+        (self.make)(load, keys)
+    }
+}
