@@ -10,6 +10,7 @@ mod error;
 mod list;
 mod log;
 mod man;
+mod model;
 mod output;
 mod replay;
 mod serve;
@@ -44,6 +45,7 @@ Examples:
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe replay disk.vscsi --config floe.toml --in-flight 16
   floe bench memory --policy s3-fifo,lru --capacity 10% --threads 1,2
+  floe model --policy lru,fifo --mpl 16,72,144 --disk-us 5,100
   floe trace info *.vscsi";
 
 #[derive(Debug, Subcommand)]
@@ -68,6 +70,8 @@ enum Command {
     /// Measure caches under load
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Say what a hit ratio is worth in throughput, and where more hits stop helping
+    Model(Box<model::Arguments>),
     /// Look at traces
     #[command(subcommand)]
     Trace(trace::Command),
@@ -103,6 +107,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(*arguments),
         Command::Bench(command) => bench::run(&command),
+        Command::Model(arguments) => model::run(&arguments),
         Command::Trace(command) => trace::run(&command),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Man(arguments) => man::run(&arguments, command()),

@@ -301,6 +301,32 @@ fn a_replay_with_a_tier_in_memory_is_refused() {
 }
 
 #[test]
+fn impossible_models_are_refused() {
+    all_refused(
+        &["model"],
+        "
+        lru                                          → 'lru'
+        --nonsense                                   → '--nonsense'
+        --policy magic                               → magic | prob-lru
+        --hit-ratio 1.1                              → the hit ratio 1.1 | 0 to 1
+        --hit-ratio=-0.1                             → the hit ratio -0.1 | 0 to 1
+        --hit-ratio 90%                              → --hit-ratio | 90%
+        --mpl 0                                      → --mpl | 0
+        --mpl 1.5                                    → --mpl | 1.5
+        --disk-us=-5                                 → disk | -5
+        --disk-us soon                               → --disk-us | soon
+        --policy prob-lru --q 2                      → q 2 | 0 to 1
+        --frozen 1.5                                 → frozen share 1.5 | 0 to 1
+        --cores 0                                    → --cores | 0
+        --service missing.json                       → missing.json | No such file
+        --service noise                              → noise | UTF-8
+        --service nothing                            → nothing | line 1
+        --service good.toml                          → good.toml | line 1
+        ",
+    );
+}
+
+#[test]
 fn wrong_benchmarks_are_refused() {
     all_refused(
         &["bench", "memory"],

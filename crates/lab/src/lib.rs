@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod load;
+pub mod model;
 pub mod replay;
 pub mod report;
 pub mod simulate;

@@ -1,0 +1,124 @@
+//! Exact throughput of a closed network whose stations change with their queues, by its normalising constants.
+//!
+//! `X(n) = G(n − 1) / G(n)`, where `G` is the convolution over stations of `f_k(i) = Π_{j ≤ i} D_k(j)` (Buzen, "Computational Algorithms for Closed
+//! Queueing Networks with Exponential Servers", CACM 16, 1973). Mean value analysis covers such stations too, but gets the probability of an idle one
+//! as 1 minus the others and loses all digits of it under load; here every term is positive. The constants span thousands of orders of
+//! magnitude, so their logarithms are kept.
+
+use crate::Network;
+
+/// How a station serves.
+pub(crate) enum Serving<'a> {
+    /// One at a time, always as fast.
+    Steady {
+        /// Time of a request here.
+        demand_us: f64,
+    },
+    /// By how many are here.
+    Changing {
+        /// Time of a request with so many here, divided by how many are served side by side.
+        demand_us: Box<dyn Fn(u32) -> f64 + 'a>,
+        /// So many from which on it stays the same.
+        steady_from: u32,
+    },
+}
+
+/// A closed network as its solution sees it: what a request takes of each station.
+pub(crate) struct Closed<'a> {
+    /// Time spent without waiting for others.
+    pub(crate) think_us: f64,
+    /// Stations, and how many there are alike.
+    pub(crate) stations: Vec<(Serving<'a>, u32)>,
+}
+
+impl<'a> Closed<'a> {
+    /// The stations of a network; think time is for the caller to say.
+    pub(crate) fn of(network: &'a Network, think_us: f64) -> Self {
+        let serving = |(at, station): (usize, &crate::Station)| {
+            let (servers, copies) = (station.servers, f64::from(station.copies));
+            let serving = if servers == 1 && network.steady_from(at) == 1 {
+                Serving::Steady { demand_us: network.demand_us(at, 1) / copies }
+            } else {
+                Serving::Changing {
+                    demand_us: Box::new(move |queue| {
+                        network.demand_us(at, queue) / (copies * f64::from(queue.min(servers)))
+                    }),
+                    steady_from: network.steady_from(at).max(servers),
+                }
+            };
+            (serving, station.copies)
+        };
+        Self { think_us, stations: network.stations().iter().enumerate().map(serving).collect() }
+    }
+
+    /// Whether a request is over as soon as it begins.
+    pub(crate) fn takes_no_time(&self) -> bool {
+        let none = |(serving, _): &(Serving<'_>, u32)| match serving {
+            Serving::Steady { demand_us } => *demand_us == 0.0,
+            Serving::Changing { demand_us, .. } => demand_us(1) == 0.0,
+        };
+        self.think_us == 0.0 && self.stations.iter().all(none)
+    }
+
+    /// Throughput with 1 to `mpl` requests, in million requests a second.
+    pub(crate) fn throughputs(&self, mpl: u32) -> Vec<f64> {
+        let constants = self.log_constants(mpl);
+        constants.windows(2).map(|pair| (pair[0] - pair[1]).exp()).collect()
+    }
+
+    /// The logarithms of the normalising constants for 0 to `mpl` requests.
+    fn log_constants(&self, mpl: u32) -> Vec<f64> {
+        // Everybody by himself: Zⁿ/n!.
+        let mut constants = products(mpl, |n| self.think_us / f64::from(n));
+        for (serving, copies) in &self.stations {
+            match serving {
+                Serving::Steady { demand_us } => {
+                    (0..*copies).for_each(|_| constants = convolved(&constants, &[0.0], *demand_us));
+                }
+                Serving::Changing { demand_us, steady_from } => {
+                    let factors = products(*steady_from.min(&mpl), demand_us);
+                    let last = demand_us(*steady_from);
+                    (0..*copies).for_each(|_| constants = convolved(&constants, &factors, last));
+                }
+            }
+        }
+        constants
+    }
+}
+
+/// Logarithms of the products of 0 to `count` factors.
+fn products(count: u32, factor: impl Fn(u32) -> f64) -> Vec<f64> {
+    let sums = (1..=count).scan(0.0, |sum, n| {
+        *sum += factor(n).ln();
+        Some(*sum)
+    });
+    std::iter::once(0.0).chain(sums).collect()
+}
+
+/// The logarithm of the sum of two numbers given by theirs.
+fn log_sum(a: f64, b: f64) -> f64 {
+    let (large, small) = if a > b { (a, b) } else { (b, a) };
+    // Nothing at all plus nothing at all.
+    if large == f64::NEG_INFINITY { large } else { large + (small - large).exp().ln_1p() }
+}
+
+/// The convolution of two sequences in logarithms, of which the second goes on with `factor` from one number to the next.
+fn convolved(a: &[f64], b: &[f64], factor: f64) -> Vec<f64> {
+    let last = b.len() - 1;
+    let step = factor.ln();
+    // What the last number of `b` and all after it contribute.
+    let mut rest = f64::NEG_INFINITY;
+    let term = |n: usize| {
+        rest += step;
+        if n >= last {
+            rest = log_sum(rest, a[n - last] + b[last]);
+        }
+        let terms = || b[..last.min(n + 1)].iter().zip(a[..=n].iter().rev()).map(|(b, a)| a + b);
+        let largest = terms().fold(rest, f64::max);
+        if largest == f64::NEG_INFINITY {
+            return largest;
+        }
+        largest + (terms().map(|term| (term - largest).exp()).sum::<f64>() + (rest - largest).exp()).ln()
+    };
+    (0..a.len()).map(term).collect()
+}

@@ -1,0 +1,94 @@
+//! Why there is no such model.
+
+use crate::Operation;
+
+/// What is impossible.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A share below 0 or above 1, or none at all.
+    #[error("{what} {share} is not a share from 0 to 1")]
+    Share {
+        /// Of what.
+        what: &'static str,
+        /// What was given.
+        share: f64,
+    },
+    /// A time that is negative, or none at all.
+    #[error("{what} {us} is not a time of at least 0 µs")]
+    Time {
+        /// Of what.
+        what: &'static str,
+        /// What was given.
+        us: f64,
+    },
+    /// A time under contention has no place in order.
+    #[error("{what}: the times under contention are not at growing queue lengths above 1")]
+    Queues {
+        /// Of what.
+        what: &'static str,
+    },
+    /// Nothing of a histogram has weight.
+    #[error("{what}: the histogram is not of times with positive weights")]
+    Histogram {
+        /// Of what.
+        what: &'static str,
+    },
+    /// Outcomes that are not all there is.
+    #[error("the probabilities of all outcomes add up to {sum} instead of 1")]
+    Probabilities {
+        /// What they add up to.
+        sum: f64,
+    },
+    /// A visit to nowhere.
+    #[error("outcome {outcome} visits a station that is not in the network")]
+    NoStation {
+        /// The outcome.
+        outcome: &'static str,
+    },
+    /// A station that never serves.
+    #[error("station {station} has no server")]
+    NoServer {
+        /// The station.
+        station: &'static str,
+    },
+    /// A number that must not be 0.
+    #[error("{what} is 0")]
+    Zero {
+        /// What.
+        what: &'static str,
+    },
+    /// A policy without a network.
+    #[error("no model is called `{name}`; there are: {}", crate::policies::names().join(", "))]
+    UnknownPolicy {
+        /// What was asked for.
+        name: String,
+    },
+    /// Service times lack a policy.
+    #[error("there are no service times for {policy}; there are some for: {}", known.join(", "))]
+    NoTimes {
+        /// The policy.
+        policy: &'static str,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// Service times lack an operation.
+    #[error("the service times of {policy} lack `{operation}`")]
+    NoTime {
+        /// The policy.
+        policy: &'static str,
+        /// The operation.
+        operation: Operation,
+    },
+    /// More even than an exponential distribution is.
+    #[error(
+        "a hyperexponential distribution has a squared coefficient of variation of at least 1, not {squared}"
+    )]
+    Variation {
+        /// What was given.
+        squared: f64,
+    },
+    /// A network in which a request takes no time at all.
+    #[error("a request takes no time: throughput has no bound")]
+    NoWork,
+}

@@ -1,0 +1,51 @@
+#![doc = include_str!("../README.md")]
+
+pub mod bound;
+pub mod convolution;
+pub mod cores;
+mod error;
+pub mod mva;
+pub mod network;
+pub mod peak;
+pub mod policies;
+pub mod service;
+mod shares;
+
+pub use error::ModelError;
+pub use network::{Network, Outcome, Station, Step, Visit};
+pub use policies::{Policy, Setting};
+pub use service::{Locks, Operation, Service, Time, Times};
+pub use shares::Shares;
+
+/// How a cache is used: a closed loop of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Requests in flight, at least 1.
+    pub mpl: u32,
+    /// Cores they share, at least 1, when there may be fewer of them; `None` when there are enough for all.
+    pub cores: Option<u32>,
+}
+
+impl Load {
+    /// Clients with a core each.
+    pub fn of(mpl: u32) -> Self {
+        Self { mpl, cores: None }
+    }
+
+    /// Refuses loads that are none.
+    ///
+    /// # Errors
+    /// A number is 0.
+    pub fn check(&self) -> Result<(), ModelError> {
+        match self {
+            Load { mpl: 0, .. } => Err(ModelError::Zero { what: "the number of requests in flight (MPL)" }),
+            Load { cores: Some(0), .. } => Err(ModelError::Zero { what: "the number of cores" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many requests can compute side by side.
+    pub(crate) fn computing_max(&self) -> u32 {
+        self.cores.unwrap_or(self.mpl).min(self.mpl)
+    }
+}

@@ -1,0 +1,173 @@
+//! A cache as a closed queueing network, as data.
+//!
+//! A request draws one of a few *outcomes* (a hit, a miss, a ghost hit, …) and walks through its steps: time that any number of
+//! requests spend side by side (lookups; the disk), and visits to *stations*, which serve one after the other (list operations
+//! under a lock). When it ends the next one begins. Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?",
+//! sections 3.1 and 4.
+//!
+//! Invariants of a [`Network`]: probabilities are of 0 to 1 and add up to 1; every time is finite and at least 0; every visit is
+//! to a station of the network.
+
+use crate::{Load, ModelError, Time};
+
+/// Where requests are served one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Station {
+    /// Its name: `delink`, `head-S`.
+    pub name: &'static str,
+    /// How many it serves at a time.
+    pub servers: u32,
+    /// How many of it there are; each visit goes to one of them at random, as to one of many shards.
+    pub copies: u32,
+}
+
+/// Part of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Work that holds a core and nothing else, in microseconds.
+    Compute(f64),
+    /// Waiting for the backing device, which holds nothing and has room for all, in microseconds.
+    Disk(f64),
+    /// A list operation.
+    Visit(Visit),
+}
+
+/// A list operation of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Visit {
+    /// Index of the station.
+    pub station: usize,
+    /// How long it is served.
+    pub time: Time,
+    /// Whether the time is known as an upper limit only. The bound on throughput then takes it as 0, as the paper does with tail updates.
+    pub is_limit: bool,
+}
+
+/// What may come of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Its name: `hit`.
+    pub name: &'static str,
+    /// How probable it is.
+    pub probability: f64,
+    /// Whether the entry was not in the cache.
+    pub is_miss: bool,
+    /// What it does, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A cache under load; see the module.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Network {
+    stations: Vec<Station>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Network {
+    /// A network of these parts.
+    ///
+    /// # Errors
+    /// What of the module's invariants does not hold.
+    pub fn new(stations: Vec<Station>, outcomes: Vec<Outcome>) -> Result<Self, ModelError> {
+        for outcome in &outcomes {
+            share(outcome.name, outcome.probability)?;
+            for step in &outcome.steps {
+                match step {
+                    Step::Compute(us) | Step::Disk(us) => time(outcome.name, *us)?,
+                    Step::Visit(visit) => {
+                        let station = stations.get(visit.station);
+                        let station = station.ok_or(ModelError::NoStation { outcome: outcome.name })?;
+                        visit.time.check(station.name)?;
+                    }
+                }
+            }
+        }
+        if let Some(station) = stations.iter().find(|station| station.servers == 0 || station.copies == 0) {
+            return Err(ModelError::NoServer { station: station.name });
+        }
+        let sum: f64 = outcomes.iter().map(|outcome| outcome.probability).sum();
+        if (sum - 1.0).abs() > 1e-9 {
+            return Err(ModelError::Probabilities { sum });
+        }
+        Ok(Self { stations, outcomes })
+    }
+
+    /// The stations.
+    pub fn stations(&self) -> &[Station] {
+        &self.stations
+    }
+
+    /// What may come of a request.
+    pub fn outcomes(&self) -> &[Outcome] {
+        &self.outcomes
+    }
+
+    /// Mean time a request computes outside all stations, in microseconds.
+    pub fn compute_us(&self) -> f64 {
+        self.mean(|step| if let Step::Compute(us) = step { *us } else { 0.0 })
+    }
+
+    /// Mean time a request waits for the disk, in microseconds.
+    pub fn disk_us(&self) -> f64 {
+        self.mean(|step| if let Step::Disk(us) = step { *us } else { 0.0 })
+    }
+
+    /// Mean time a request needs of a station, all its copies together, with `queue` requests there, itself among them.
+    pub fn demand_us(&self, station: usize, queue: u32) -> f64 {
+        self.at(station, |visit| visit.time.at_us(queue))
+    }
+
+    /// The least that [`Network::demand_us`] may be, as the bound takes it.
+    pub fn least_demand_us(&self, station: usize) -> f64 {
+        self.at(station, |visit| if visit.is_limit { 0.0 } else { visit.time.least_us() })
+    }
+
+    /// The queue length from which on a station's times stay the same.
+    pub(crate) fn steady_from(&self, station: usize) -> u32 {
+        let length = |step: &Step| match step {
+            Step::Visit(visit) if visit.station == station => visit.time.contended.last().map(|last| last.0),
+            _ => None,
+        };
+        self.outcomes.iter().flat_map(|outcome| &outcome.steps).filter_map(length).max().unwrap_or(1)
+    }
+
+    /// What limits throughput when everything waits, by name: the station that is longest with each request, or the cores where they
+    /// are. `None` when requests wait for nothing.
+    pub fn bottleneck(&self, load: &Load) -> Option<&'static str> {
+        let stations = (0..self.stations.len()).map(|at| (self.stations[at].name, self.limit_us(at)));
+        let on_cores = load.cores.filter(|&cores| cores < load.mpl).map(|cores| {
+            let demands: f64 = (0..self.stations.len()).map(|at| self.demand_us(at, u32::MAX)).sum();
+            ("cores", (demands + self.compute_us()) / f64::from(cores))
+        });
+        let longest = stations.rev().chain(on_cores).max_by(|a, b| a.1.total_cmp(&b.1));
+        longest.filter(|longest| longest.1 > 0.0).map(|longest| longest.0)
+    }
+
+    /// The time a request takes of a station that is always busy.
+    pub(crate) fn limit_us(&self, station: usize) -> f64 {
+        let Station { servers, copies, .. } = self.stations[station];
+        self.demand_us(station, u32::MAX) / (f64::from(servers) * f64::from(copies))
+    }
+
+    fn at(&self, station: usize, us: impl Fn(&Visit) -> f64) -> f64 {
+        self.mean(|step| match step {
+            Step::Visit(visit) if visit.station == station => us(visit),
+            _ => 0.0,
+        })
+    }
+
+    fn mean(&self, us: impl Fn(&Step) -> f64) -> f64 {
+        let of = |outcome: &Outcome| outcome.probability * outcome.steps.iter().map(&us).sum::<f64>();
+        self.outcomes.iter().map(of).sum()
+    }
+}
+
+/// Refuses what is no probability.
+pub(crate) fn share(what: &'static str, share: f64) -> Result<(), ModelError> {
+    if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(ModelError::Share { what, share }) }
+}
+
+/// Refuses what is no time.
+pub(crate) fn time(what: &'static str, us: f64) -> Result<(), ModelError> {
+    if us >= 0.0 && us.is_finite() { Ok(()) } else { Err(ModelError::Time { what, us }) }
+}

@@ -1,0 +1,82 @@
+//! p*: the hit ratio past which throughput falls, and what limits it there.
+
+use crate::{Load, ModelError, Policy, Service, Setting, mva};
+
+/// How throughput goes with the hit ratio.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It falls past some hit ratio.
+    LruLike,
+    /// It never falls.
+    FifoLike,
+}
+
+impl Class {
+    /// Its name, as the paper has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::LruLike => "LRU-like",
+            Class::FifoLike => "FIFO-like",
+        }
+    }
+}
+
+/// Where throughput is highest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Peak {
+    /// The hit ratio; 1 when throughput never falls.
+    pub hit_ratio: f64,
+    /// Throughput there, in million requests a second.
+    pub throughput_mrps: f64,
+    /// Throughput when everything hits.
+    pub all_hits_mrps: f64,
+    /// Whether it falls from there.
+    pub class: Class,
+    /// What everything waits for in the end, as the hit ratio goes to 1: a station, or `cores`; `None` where requests visit none.
+    pub bottleneck: Option<&'static str>,
+}
+
+/// Hit ratios are looked at this far apart first.
+const STEPS: u32 = 100;
+/// Then p* is found to this.
+const EXACT_TO: f64 = 1e-4;
+/// What falls by less than this is taken not to: rounding, and fits that do not quite fit.
+const FALL_MIN: f64 = 1e-3;
+
+/// The peak of a policy's throughput over all hit ratios.
+///
+/// # Errors
+/// There is no such model.
+pub fn peak(policy: &Policy, service: &Service, setting: &Setting, load: &Load) -> Result<Peak, ModelError> {
+    let at = |hit_ratio: f64| mva::throughput(&policy.network(service, &setting.at(hit_ratio))?, load);
+    let step = 1.0 / f64::from(STEPS);
+    let mut highest = (1.0, at(1.0)?);
+    let all_hits_mrps = highest.1;
+    for place in 0..STEPS {
+        let hit_ratio = f64::from(place) * step;
+        let throughput = at(hit_ratio)?;
+        if throughput > highest.1 {
+            highest = (hit_ratio, throughput);
+        }
+    }
+    // Between its neighbours the peak is alone: a third of what is left is cut off at the lower side.
+    let (mut low, mut high) = ((highest.0 - step).max(0.0), (highest.0 + step).min(1.0));
+    while high - low > EXACT_TO {
+        let third = (high - low) / 3.0;
+        if at(low + third)? < at(high - third)? { low += third } else { high -= third }
+    }
+    let middle = (low + high) / 2.0;
+    let throughput = at(middle)?;
+    if throughput > highest.1 {
+        highest = (middle, throughput);
+    }
+    let falls = all_hits_mrps < highest.1 * (1.0 - FALL_MIN);
+    let network = policy.network(service, &setting.at(1.0 - EXACT_TO))?;
+    Ok(Peak {
+        hit_ratio: if falls { highest.0 } else { 1.0 },
+        throughput_mrps: if falls { highest.1 } else { all_hits_mrps },
+        all_hits_mrps,
+        class: if falls { Class::LruLike } else { Class::FifoLike },
+        bottleneck: network.bottleneck(load),
+    })
+}

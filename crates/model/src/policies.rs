@@ -1,0 +1,266 @@
+//! Replacement policies as networks: a row of [`POLICIES`] and a function each.
+//!
+//! What is drawn is who locks what on which path: hits that delink (LRU-like) or only set a mark (FIFO-like), misses that wait for the
+//! disk and then change tail and head. Figures 2, 4, 6, 9, 11 and 13 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"; those without
+//! a figure there follow its section 5.1. Any of them can be *frozen*: a share of the hits then ends with a lookup
+//! in the frozen index, and everything else begins with one in vain.
+
+use crate::network::{share, time};
+use crate::service::{Locks, Operation, Times};
+use crate::{ModelError, Network, Outcome, Service, Shares, Station, Step, Time, Visit};
+
+mod route;
+
+use route::{At, Walk};
+
+/// A policy.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// Its name.
+    pub name: &'static str,
+    /// What its hits and misses do.
+    pub about: &'static str,
+    q: Q,
+    walks: fn(&At<'_>) -> Result<Vec<Walk>, ModelError>,
+}
+
+/// What share of the hits skips the list.
+#[derive(Debug, Clone, Copy)]
+enum Q {
+    /// As many as the policy does, always.
+    Always(f64),
+    /// As many as one likes.
+    Parameter,
+    /// As many as find the lock taken.
+    Measured,
+    /// That is no question here.
+    None,
+}
+
+/// Every policy.
+pub const POLICIES: [Policy; 12] = [
+    Policy { name: "lru", about: "hit: delink, head; miss: tail, head", q: Q::Always(0.0), walks: lru },
+    Policy { name: "fifo", about: "hit: nothing; miss: tail, head", q: Q::Always(1.0), walks: lru },
+    Policy {
+        name: "prob-lru",
+        about: "lru, but a share --q of hits does nothing",
+        q: Q::Parameter,
+        walks: lru,
+    },
+    Policy {
+        name: "relaxed-lru",
+        about: "lru, but hits that find the lock taken do nothing",
+        q: Q::Measured,
+        walks: lru,
+    },
+    Policy { name: "single-lock-lru", about: "lru, all of it under one lock", q: Q::Always(0.0), walks: lru },
+    Policy {
+        name: "clock",
+        about: "hit: a mark; miss: tail, past marked entries, head",
+        q: Q::None,
+        walks: clock,
+    },
+    Policy {
+        name: "sieve",
+        about: "as clock, but entries passed by stay where they are",
+        q: Q::None,
+        walks: clock,
+    },
+    Policy {
+        name: "slru",
+        about: "hits: delink and head in two segments; miss: tail, head below",
+        q: Q::None,
+        walks: slru,
+    },
+    Policy {
+        name: "s3-fifo",
+        about: "hit: a mark; miss: small or main queue, by ghosts and marks",
+        q: Q::None,
+        walks: s3_fifo,
+    },
+    Policy {
+        name: "2q",
+        about: "hit in the main queue: delink, head; miss: small or main queue, by ghosts",
+        q: Q::None,
+        walks: two_q,
+    },
+    Policy {
+        name: "tiny-lru",
+        about: "lru behind a filter (TinyLFU) that keeps misses out",
+        q: Q::None,
+        walks: tiny_lru,
+    },
+    Policy {
+        name: "sampled",
+        about: "hit: a mark; miss: leaves who is worst of a few, without lists",
+        q: Q::None,
+        walks: sampled,
+    },
+];
+
+/// The names of all policies.
+pub fn names() -> Vec<&'static str> {
+    POLICIES.iter().map(|policy| policy.name).collect()
+}
+
+/// What a network is drawn for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setting {
+    /// Share of requests that hit.
+    pub hit_ratio: f64,
+    /// What a miss waits for, in microseconds.
+    pub disk_us: f64,
+    /// Share of hits that skips the list, for the policies that have it as a parameter, or instead of what was measured.
+    pub q: Option<f64>,
+    /// Share of hits that finds its entry frozen; `None` without a frozen part.
+    pub frozen: Option<f64>,
+    /// How often each outcome comes about, where not as fitted by the authors.
+    pub shares: Option<Shares>,
+}
+
+impl Setting {
+    /// With this hit ratio and disk, and all else as is usual.
+    pub fn new(hit_ratio: f64, disk_us: f64) -> Self {
+        Self { hit_ratio, disk_us, q: None, frozen: None, shares: None }
+    }
+
+    /// The same at another hit ratio.
+    pub fn at(self, hit_ratio: f64) -> Self {
+        Self { hit_ratio, ..self }
+    }
+}
+
+impl Policy {
+    /// What [`Setting::q`] is taken as where it is a parameter and not given.
+    pub const Q_DEFAULT: f64 = 0.5;
+
+    /// The policy of a name.
+    ///
+    /// # Errors
+    /// None is called so.
+    pub fn named(name: &str) -> Result<Policy, ModelError> {
+        let policy = POLICIES.iter().find(|policy| policy.name == name);
+        policy.copied().ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned() })
+    }
+
+    /// Whether [`Setting::q`] makes a difference.
+    pub fn takes_q(&self) -> bool {
+        matches!(self.q, Q::Parameter | Q::Measured)
+    }
+
+    /// The share of hits that skips the list, for the policies that have a list to skip.
+    pub fn q(&self, service: &Service, given: Option<f64>) -> Option<f64> {
+        match self.q {
+            Q::Always(q) => Some(q),
+            Q::Parameter => Some(given.unwrap_or(Self::Q_DEFAULT)),
+            Q::Measured => given.or(service.times(self.name, None).ok().and_then(|times| times.q)),
+            Q::None => None,
+        }
+    }
+
+    /// The policy's network.
+    ///
+    /// # Errors
+    /// A share is not one, a time is negative, or the service times lack an operation.
+    pub fn network(&self, service: &Service, setting: &Setting) -> Result<Network, ModelError> {
+        share("the hit ratio", setting.hit_ratio)?;
+        time("the disk's time", setting.disk_us)?;
+        share("the frozen share", setting.frozen.unwrap_or(0.0))?;
+        let q = self.q(service, setting.q);
+        share("q", q.unwrap_or(0.0))?;
+        let q_of_times = if let Q::Always(_) = self.q { None } else { q };
+        let times = service.times(self.name, q_of_times)?;
+        let at = At::new(self.name, &times, setting, q.unwrap_or(0.0))?;
+        let mut walks = (self.walks)(&at)?;
+        walks.extend(at.frozen_hits());
+        route::network(walks, &times)
+    }
+}
+
+/// LRU, and what becomes of it when a share of hits skips the list: FIFO when all do.
+fn lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    let (q, head) = (at.q, at.time(Operation::Head)?);
+    let mut walks =
+        vec![at.miss("miss", 1.0).limit("tail", at.time(Operation::Tail)?).visit("head", head.clone())];
+    if q > 0.0 {
+        walks.push(at.hit("skipping hit", at.hits * q).mark());
+    }
+    if q < 1.0 {
+        let delink = at.time(Operation::Delink)?;
+        walks.push(at.hit("hit", at.hits * (1.0 - q)).visit("delink", delink).visit("head", head));
+    }
+    Ok(walks)
+}
+
+/// CLOCK, and SIEVE: the hand is the tail, which costs more the more entries it passes by.
+fn clock(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    Ok(vec![
+        at.hit("hit", at.hits).mark(),
+        at.miss("miss", 1.0).visit("tail", at.tail_past_marks()?).limit("head", at.time(Operation::Head)?),
+    ])
+}
+
+/// SLRU with a protected segment H above a probationary one L.
+fn slru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    let delink = || at.time(Operation::Delink);
+    let head = || at.time(Operation::Head);
+    let protected = at.shares.protected * at.unfrozen;
+    Ok(vec![
+        at.hit("protected hit", protected).visit("delink-H", delink()?).visit("head-H", head()?),
+        at.hit("probationary hit", at.hits - protected)
+            .limit("delink-L", delink()?)
+            .visit("head-L", head()?)
+            .visit("head-H", head()?),
+        at.miss("miss", 1.0).limit("tail-L", at.time(Operation::Tail)?).visit("head-L", head()?),
+    ])
+}
+
+/// S3-FIFO with a small queue S, a main queue M that works as CLOCK, and ghosts.
+fn s3_fifo(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    let Shares { ghost, moved_on, .. } = at.shares;
+    let (head, tail) = (at.time(Operation::Head)?, at.time(Operation::Tail)?);
+    let ghosts = at.time(Operation::GhostLookup)?.alone_us;
+    let into_main =
+        |walk: Walk| Ok(walk.visit("head-M", head.clone()).visit("tail-M", at.tail_past_marks()?));
+    let into_small = |name, share: f64| {
+        at.miss(name, share).compute(ghosts).visit("head-S", head.clone()).visit("tail-S", tail.clone())
+    };
+    Ok(vec![
+        at.hit("hit", at.hits).mark(),
+        into_main(at.miss("ghost", ghost).compute(ghosts))?,
+        into_small("miss", (1.0 - ghost) * (1.0 - moved_on)),
+        into_main(into_small("miss, another moves on", (1.0 - ghost) * moved_on))?,
+    ])
+}
+
+/// 2Q with a small FIFO queue S, a main LRU queue M, and ghosts.
+fn two_q(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    let (head, tail) = (at.time(Operation::Head)?, at.time(Operation::Tail)?);
+    let ghosts = at.time(Operation::GhostLookup)?.alone_us;
+    let main = at.shares.protected * at.unfrozen;
+    let ghost = at.shares.ghost;
+    Ok(vec![
+        at.hit("hit", main).visit("delink-M", at.time(Operation::Delink)?).visit("head-M", head.clone()),
+        at.hit("hit in the small queue", at.hits - main).mark(),
+        at.miss("ghost", ghost).compute(ghosts).limit("tail-M", tail.clone()).visit("head-M", head.clone()),
+        at.miss("miss", 1.0 - ghost).compute(ghosts).limit("tail-S", tail).visit("head-S", head),
+    ])
+}
+
+/// LRU behind TinyLFU's filter.
+fn tiny_lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    let head = at.time(Operation::Head)?;
+    Ok(vec![
+        at.hit("hit", at.hits).visit("delink", at.time(Operation::Delink)?).visit("head", head.clone()),
+        at.miss("rejected miss", at.shares.rejected),
+        at.miss("miss", 1.0 - at.shares.rejected)
+            .limit("tail", at.time(Operation::Tail)?)
+            .visit("head", head),
+    ])
+}
+
+/// Sampled eviction: there is no list to wait for.
+fn sampled(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
+    let sample = at.time(Operation::Sample)?.alone_us;
+    Ok(vec![at.hit("hit", at.hits).mark(), at.miss("miss", 1.0).compute(sample)])
+}

@@ -1,0 +1,243 @@
+//! What list operations take: the authors' times, or those of another machine.
+//!
+//! A [`Service`] has a row of times for each policy it knows. How long an operation takes depends on how many threads want it
+//! (section 4.1 of "Can Increasing the Hit Ratio Hurt Cache Throughput?": a constant and a part that grows with its queue), so a [`Time`]
+//! may be given at several queue lengths. The form of the file is in `docs/model.md`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::ModelError;
+use crate::network::time;
+
+#[cfg(feature = "serde")]
+mod form;
+mod paper;
+
+/// What a request may have to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum Operation {
+    /// Finding a key in the index, or finding that it is not there.
+    Lookup,
+    /// The same in the frozen index.
+    FrozenLookup,
+    /// Finding out whether a key left lately.
+    GhostLookup,
+    /// Noting a hit where it takes no lock.
+    Mark,
+    /// Taking an entry out of the middle of a list.
+    Delink,
+    /// Putting an entry at the head of a list.
+    Head,
+    /// Taking the entry at the tail of a list.
+    Tail,
+    /// Passing an entry by on the way to one that may leave.
+    Step,
+    /// Choosing who leaves among entries drawn at random.
+    Sample,
+    /// What else a miss computes outside of locks: a value made, another freed.
+    Miss,
+}
+
+impl Operation {
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Lookup => "lookup",
+            Operation::FrozenLookup => "frozen-lookup",
+            Operation::GhostLookup => "ghost-lookup",
+            Operation::Mark => "mark",
+            Operation::Delink => "delink",
+            Operation::Head => "head",
+            Operation::Tail => "tail",
+            Operation::Step => "step",
+            Operation::Sample => "sample",
+            Operation::Miss => "miss",
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How long something takes, in microseconds.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Time {
+    /// When nobody else wants it.
+    pub alone_us: f64,
+    /// With so many there, the one that is served among them: growing queue lengths above 1. Between them the time changes evenly,
+    /// and past the last it stays.
+    pub contended: Vec<(u32, f64)>,
+    /// How it is distributed: times and how often each was seen. Only their form counts; the mean is as above. May be empty.
+    pub histogram: Vec<(f64, f64)>,
+}
+
+impl Time {
+    /// The same however many wait.
+    pub fn of(us: f64) -> Self {
+        Self { alone_us: us, ..Self::default() }
+    }
+
+    /// The mean with `queue` requests there, the one that is served among them.
+    pub fn at_us(&self, queue: u32) -> f64 {
+        let mut before = (1, self.alone_us);
+        for &(length, us) in &self.contended {
+            if queue < length {
+                let share = f64::from(queue.max(before.0) - before.0) / f64::from(length - before.0);
+                return before.1 + share * (us - before.1);
+            }
+            before = (length, us);
+        }
+        before.1
+    }
+
+    /// The least it takes with any queue.
+    pub fn least_us(&self) -> f64 {
+        self.contended.iter().map(|&(_, us)| us).fold(self.alone_us, f64::min)
+    }
+
+    /// Two operations, one after the other. Their distribution is not known from theirs, so the sum has none of its own.
+    pub fn then(&self, other: &Time) -> Time {
+        let mut queues: Vec<u32> =
+            self.contended.iter().chain(&other.contended).map(|&(queue, _)| queue).collect();
+        queues.sort_unstable();
+        queues.dedup();
+        let contended = queues.into_iter().map(|queue| (queue, self.at_us(queue) + other.at_us(queue)));
+        Time {
+            alone_us: self.alone_us + other.alone_us,
+            contended: contended.collect(),
+            histogram: Vec::new(),
+        }
+    }
+
+    /// As often as that, one after the other.
+    pub(crate) fn times(&self, times: f64) -> Time {
+        let contended = self.contended.iter().map(|&(queue, us)| (queue, times * us)).collect();
+        Time { alone_us: times * self.alone_us, contended, histogram: self.histogram.clone() }
+    }
+
+    /// So much of one time and the rest of another, for what lies between two that were measured.
+    pub(crate) fn between(&self, other: &Time, share: f64) -> Time {
+        let nearer = if share < 0.5 { self } else { other };
+        let mean = self.times(1.0 - share).then(&other.times(share));
+        Time { histogram: nearer.histogram.clone(), ..mean }
+    }
+
+    /// Refuses what is no time of `what`.
+    pub(crate) fn check(&self, what: &'static str) -> Result<(), ModelError> {
+        time(what, self.alone_us)?;
+        let mut longest = 1;
+        for &(queue, us) in &self.contended {
+            time(what, us)?;
+            if queue <= longest {
+                return Err(ModelError::Queues { what });
+            }
+            longest = queue;
+        }
+        let weighs =
+            |&(us, weight): &(f64, f64)| us >= 0.0 && us.is_finite() && weight > 0.0 && weight.is_finite();
+        let mean: f64 = self.histogram.iter().map(|(us, weight)| us * weight).sum();
+        if self.histogram.iter().all(weighs) && (self.histogram.is_empty() || mean > 0.0) {
+            return Ok(());
+        }
+        Err(ModelError::Histogram { what })
+    }
+}
+
+/// Which list operations exclude one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+pub enum Locks {
+    /// Each operation only itself, as the paper draws it: several stations.
+    #[default]
+    Operation,
+    /// All of a request's are one visit under one lock: one station.
+    List,
+}
+
+/// The times of a policy.
+#[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+pub struct Times {
+    /// Its name: `lru`.
+    pub policy: String,
+    /// The share of hits that skips the list, where that is a parameter or was measured. Between rows that differ in it only, times are
+    /// interpolated.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
+    pub q: Option<f64>,
+    /// Which operations exclude one another.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub locks: Locks,
+    /// How many independent parts the cache has, each with locks of its own.
+    #[cfg_attr(feature = "serde", serde(default = "one"))]
+    pub shards: u32,
+    /// What its operations take.
+    #[cfg_attr(feature = "serde", serde(rename = "times_us"))]
+    pub times: BTreeMap<Operation, Time>,
+}
+
+#[cfg(feature = "serde")]
+fn one() -> u32 {
+    1
+}
+
+/// Service times of policies on a machine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    /// Facts about the machine, for people: processor, cores, how it was measured.
+    pub machine: BTreeMap<String, String>,
+    /// A row for each policy, several where they differ in `q`.
+    pub policies: Vec<Times>,
+}
+
+impl Service {
+    /// The version of its form in files.
+    pub const VERSION: u32 = 1;
+
+    /// The times of a policy at `q`.
+    ///
+    /// # Errors
+    /// There are none.
+    pub(crate) fn times(&self, policy: &'static str, q: Option<f64>) -> Result<Times, ModelError> {
+        let mut rows: Vec<&Times> = self.policies.iter().filter(|times| times.policy == policy).collect();
+        rows.sort_by(|a, b| a.q.unwrap_or(0.0).total_cmp(&b.q.unwrap_or(0.0)));
+        let no_times = || {
+            let mut known: Vec<String> = self.policies.iter().map(|times| times.policy.clone()).collect();
+            known.dedup();
+            ModelError::NoTimes { policy, known }
+        };
+        let first = *rows.first().ok_or_else(no_times)?;
+        let Some(q) = q else { return Ok(first.clone()) };
+        let place = |times: &&Times| times.q.unwrap_or(0.0);
+        let above = rows.partition_point(|times| place(times) < q);
+        let (Some(below), Some(above)) = (above.checked_sub(1).map(|at| rows[at]), rows.get(above)) else {
+            return Ok(rows[above.min(rows.len() - 1)].clone());
+        };
+        let share = (q - place(&below)) / (place(above) - place(&below));
+        let times = below.times.iter().filter_map(|(operation, time)| {
+            Some((*operation, time.between(above.times.get(operation)?, share)))
+        });
+        Ok(Times { q: Some(q), times: times.collect(), ..(*below).clone() })
+    }
+
+    /// Refuses times that are none.
+    ///
+    /// # Errors
+    /// A time is negative or no number, queue lengths do not grow, a histogram is empty, or a number of shards is 0.
+    pub fn check(&self) -> Result<(), ModelError> {
+        for times in &self.policies {
+            if let Some(q) = times.q {
+                crate::network::share("q", q)?;
+            }
+            if times.shards == 0 {
+                return Err(ModelError::Zero { what: "the number of shards" });
+            }
+            times.times.iter().try_for_each(|(operation, time)| time.check(operation.name()))?;
+        }
+        Ok(())
+    }
+}
