@@ -17,7 +17,7 @@ use crate::inner::{Inner, Listener, Weigher, shape};
 use crate::local::Threads;
 use crate::owner::Owner;
 use crate::shard::Shard;
-use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex};
+use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
 
 /// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at random, so that whoever
 /// chooses keys does not know which collide. Against an attacker who can watch hashes or time many lookups, give SipHash.
@@ -388,7 +388,7 @@ where
             hasher: self.hasher,
             threads: Threads::new(Records::new(self.freezing.is_some())),
             frozen: AtomicPtr::default(),
-            timed_one_in: self.freezing.map_or(0, |freezing| freezing.sample_one_in),
+            timed_one_in: AtomicU32::new(self.freezing.map_or(0, |freezing| freezing.sample_one_in)),
             all_frozen: AtomicBool::new(false),
             freezer: Mutex::new(Freezer::new(self.freezing)),
             index_bytes: AtomicUsize::new(0),

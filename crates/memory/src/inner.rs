@@ -20,7 +20,7 @@ use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
 use crate::sync::{
-    Arc, AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Weak, lock,
+    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Weak, lock,
 };
 
 /// Slots looked at under one lock when something goes through all of them.
@@ -39,8 +39,8 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) threads: Arc<Threads>,
     /// The frozen index that readers are to use; null for none. Freed by the freezer.
     pub(crate) frozen: AtomicPtr<FrozenIndex<K, V>>,
-    /// One lookup in so many is timed, if any are.
-    pub(crate) timed_one_in: u32,
+    /// One lookup in so many is timed; 0 for none.
+    pub(crate) timed_one_in: AtomicU32,
     /// Whether nothing can be evicted, as all is frozen.
     pub(crate) all_frozen: AtomicBool,
     pub(crate) freezer: Mutex<Freezer<K, V>>,
@@ -124,7 +124,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// An insertion is over, and perhaps with it a miss that is timed.
     #[inline(always)]
     pub(crate) fn note_insertion(&self, hash: KeyHash) {
-        if self.timed_one_in != 0 {
+        if self.timed_one_in.load(Ordering::Relaxed) != 0 {
+            // whether it is 0 never changes
             let timings = &self.record().timings;
             if timings.waits_for_insertion() {
                 timings.inserted(hash);

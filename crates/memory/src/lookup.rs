@@ -133,7 +133,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        record.timed_next.set(record.lookups.get() + record.timings.draw(self.timed_one_in));
+        let one_in = self.timed_one_in.load(Ordering::Relaxed); // a number, and any recent one will do
+        record.timed_next.set(record.lookups.get() + record.timings.draw(one_in));
         let (began, dynamic_hits) = (timing::now(), record.dynamic_hits.get());
         let frozen = self.frozen.load(Ordering::Relaxed); // as in `look_up`
         let found =

@@ -10,7 +10,7 @@ use crate::frozen::observe::{Action, Done, Observations};
 use crate::frozen::options::Phase;
 use crate::frozen::timing;
 use crate::inner::Inner;
-use crate::sync::lock;
+use crate::sync::{Ordering, lock};
 
 /// Steps that may follow each other at once. More wait for the next tick, so that other caches have their turn.
 const STEPS_AT_ONCE: usize = 16;
@@ -41,6 +41,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let seen = self.observe(driver, now);
         let step = driver.controller.step(&seen);
         driver.wake = step.wake;
+        self.timed_one_in.store(driver.controller.timed_one_in(), Ordering::Relaxed); // a number
         *lock(&self.freeze_stats) = Some(driver.controller.stats());
         if driver.by_hand && driver.controller.stats().phase != Phase::WarmingUp {
             driver.by_hand = false;

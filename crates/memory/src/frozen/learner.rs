@@ -25,6 +25,8 @@ use super::worth::Worth;
 const STEP: f64 = 0.02;
 /// Stops between 0 and 100 %, neither of which is one.
 const STOPS: usize = 49;
+/// Steps at once where lookups are so rare that a stop ends by its time: learning then takes long enough to do harm.
+const STRIDE_SLOW: usize = 3;
 /// Lookups at a stop, as a share of the entries, and bounds of it.
 const LOOKUPS_SHARE: f64 = 0.1;
 const LOOKUPS_MIN: u64 = 10_000;
@@ -34,8 +36,13 @@ const STOP_TIME: Duration = Duration::from_millis(60);
 /// Fewer lookups say nothing; a stop goes on for them, but not for ever.
 const LOOKUPS_FEW: u64 = 200;
 const IDLE_TIME: Duration = Duration::from_secs(1);
-/// Stops on either side that are looked at together.
-const NEIGHBOURS: usize = 5;
+/// Stops on either side that are looked at together are no further away, as a share of the entries.
+const NEIGHBOURS: f64 = 5.5 * STEP;
+/// Stops in a row at which misses alone take longer than everything did without freezing, by a margin; and the share up to
+/// which that says nothing yet.
+const HOPELESS_STOPS: usize = 3;
+const HOPELESS_MARGIN: f64 = 0.02;
+const HOPELESS_FROM: f64 = 0.2;
 /// The chance that prices of misses are taken for different that are not.
 const RISK: f64 = 0.01;
 /// Errors of one standard deviation that a prediction is charged with.
@@ -92,17 +99,18 @@ pub(super) struct Learner {
     /// The share of the entries that is frozen now, and since when; `None` while it is being extended.
     here: Option<(f64, Duration)>,
     asked: usize,
+    stride: usize,
     tally: Tally,
 }
 
 impl Learner {
     pub(super) fn new() -> Self {
-        Self { stops: Vec::with_capacity(STOPS), here: None, asked: 0, tally: Tally::default() }
+        Self { stops: Vec::with_capacity(STOPS), here: None, asked: 0, stride: 1, tally: Tally::default() }
     }
 
     /// What to begin with.
     pub(super) fn begin(&mut self) -> Action {
-        self.asked += 1;
+        self.asked = (self.asked + self.stride).min(STOPS);
         self.here = None;
         self.tally = Tally::default();
         Action::Extend { to: self.asked as f64 * STEP }
@@ -111,6 +119,11 @@ impl Learner {
     /// The share that is being looked at or asked for.
     pub(super) fn ratio(&self) -> f64 {
         self.asked as f64 * STEP
+    }
+
+    /// The share that was frozen at the last stop.
+    pub(super) fn frozen(&self) -> f64 {
+        self.stops.last().map_or(0.0, |stop| stop.ratio)
     }
 
     /// Whether an extension is under way.
@@ -144,7 +157,43 @@ impl Learner {
             };
         }
         self.stops.push(Stop { ratio, tally: self.tally });
+        self.stride = if lookups < wanted { STRIDE_SLOW } else { 1 };
         if self.asked >= STOPS { Lesson::Over } else { Lesson::Do(self.begin()) }
+    }
+
+    /// Nanoseconds a request if hits took no time at all, and those of one without freezing; by what was counted, and the same
+    /// price of a miss.
+    fn at_best(&self, tally: &Tally, baseline: &Windows) -> Option<(f64, f64)> {
+        let before = baseline.total().hit_ratio()?;
+        let tallies = self.stops.iter().map(|stop| &stop.tally).chain(baseline.iter());
+        let miss = typical(tallies, |tally| tally.latencies.miss)?;
+        let without = before * baseline.hit_ns().unwrap_or(0.0) + (1.0 - before) * miss;
+        Some(((1.0 - tally.hit_ratio()?) * miss, without))
+    }
+
+    /// Whether to freeze yet more would only do harm while it is looked at: at the last stops, hits that took no time at all
+    /// would not have made up for those that were lost.
+    pub(super) fn is_hopeless(&self, baseline: &Windows) -> bool {
+        let last = &self.stops[self.stops.len().saturating_sub(HOPELESS_STOPS)..];
+        last.len() == HOPELESS_STOPS
+            && last.iter().all(|stop| stop.ratio >= HOPELESS_FROM && self.is_worse(&stop.tally, baseline))
+    }
+
+    /// The same, of what was seen with all entries frozen.
+    pub(super) fn is_hopeless_with(&self, all: &Windows, baseline: &Windows) -> bool {
+        all.len() >= HOPELESS_STOPS && self.is_worse(&all.total(), baseline)
+    }
+
+    fn is_worse(&self, tally: &Tally, baseline: &Windows) -> bool {
+        let margin = 1.0 + HOPELESS_MARGIN;
+        self.at_best(tally, baseline).is_some_and(|(best, without)| best > margin * without)
+    }
+
+    /// Whether any share that was seen could gain this much, as a share of the baseline, if hits took no time at all.
+    pub(super) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
+        self.stops.iter().any(|stop| {
+            self.at_best(&stop.tally, baseline).is_none_or(|(best, without)| best < (1.0 - margin) * without)
+        })
     }
 
     /// The best of all shares between 0 and 100 %, and 100 % as it was tried; `None` if too little was seen.
@@ -152,14 +201,12 @@ impl Learner {
         &self,
         baseline: &Windows,
         all: &Windows,
-        worth: Option<Worth>,
+        worth: Worth,
         risk: f64,
     ) -> Option<Choice> {
-        let between = worth.into_iter().flat_map(|worth| {
-            (0..self.stops.len())
-                .filter(|&at| self.stops[at].ratio > 0.0)
-                .filter_map(move |at| self.predict(at, baseline, worth))
-        });
+        let between = (0..self.stops.len())
+            .filter(|&at| self.stops[at].ratio > 0.0)
+            .filter_map(|at| self.predict(at, baseline, worth));
         between
             .chain(self.tried(baseline, all, risk))
             .max_by(|one, other| one.surely().total_cmp(&other.surely()))
@@ -197,7 +244,10 @@ impl Learner {
 
     /// What the index would make of a stop and its neighbours.
     fn predict(&self, at: usize, baseline: &Windows, worth: Worth) -> Option<Choice> {
-        let near = &self.stops[at.saturating_sub(NEIGHBOURS)..(at + NEIGHBOURS + 1).min(self.stops.len())];
+        let ratio = self.stops[at].ratio;
+        let is_near = |stop: &&Stop| (stop.ratio - ratio).abs() <= NEIGHBOURS;
+        let near: Vec<Stop> = self.stops.iter().filter(is_near).cloned().collect();
+        let near = &near[..];
         let mut here = Tally::default();
         near.iter().for_each(|stop| here.merge(&stop.tally));
         let tallies = || near.iter().map(|stop| &stop.tally);
@@ -223,7 +273,7 @@ impl Learner {
             + hit_ratio_before.powi(2) * squared_error(&baseline.means_of(Tally::hit_latencies));
         let variance = shares * (miss - hit).powi(2) + hits + (frozen * worth.saving_error / CAUTION).powi(2);
         Some(Choice {
-            ratio: self.stops[at].ratio,
+            ratio,
             expected: Difference {
                 baseline: without,
                 gain: without - with,

@@ -20,7 +20,7 @@ const RISK: f64 = 0.001;
 /// What a block may be slower by, as a share of the baseline.
 const MARGIN: f64 = 0.02;
 /// Windows at the start of a phase that are not looked at: the processor's caches do not know the new index yet.
-const FIRST: u64 = 2;
+const FIRST: u64 = 1;
 
 /// What a block says.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -49,7 +49,7 @@ impl Freezing {
         Self {
             ratio: None,
             lifetime: Lifetime::Drift,
-            lifetime_min: Duration::from_millis(500),
+            lifetime_min: Duration::from_millis(200),
             lifetime_max: Duration::from_secs(600),
             sample_one_in: 100,
             wait_min: Duration::from_secs(1),
@@ -87,7 +87,7 @@ impl Freezing {
         Self { lifetime: Lifetime::Fixed(lifetime), ..self }
     }
 
-    /// The shortest and the longest lifetime of a frozen index, unless a [time](Self::lifetime) is given: 0.5 s and 10 min
+    /// The shortest and the longest lifetime of a frozen index, unless a [time](Self::lifetime) is given: 0.2 s and 10 min
     /// by default.
     ///
     /// # Panics
@@ -100,7 +100,8 @@ impl Freezing {
         Self { lifetime_min: min, lifetime_max: max, ..self }
     }
 
-    /// Measures the latency of one request in so many; 100 by default. Only these read a clock.
+    /// Measures the latency of one request in so many; 100 by default. Only these read a clock. While nothing is frozen and no
+    /// trial is under way it is one in a hundred times as many, and fewer than asked for where requests are very frequent.
     ///
     /// # Panics
     /// When it is 0.

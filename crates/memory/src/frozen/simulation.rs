@@ -41,6 +41,8 @@ pub(crate) struct Machine {
     pub(crate) insertion: f64,
     /// Of each latency, the share that is exponential noise.
     pub(crate) noise: f64,
+    /// The share by which everything becomes slower and faster again, and how many seconds that takes.
+    pub(crate) wander: (f64, f64),
     /// Stalls per second.
     pub(crate) stalls: f64,
     /// For each entry of the frozen index.
@@ -59,6 +61,7 @@ impl Machine {
         load: 200.0,
         insertion: 20.0,
         noise: 0.5,
+        wander: (0.0, 1.0),
         stalls: 0.0,
         construction: 1.0,
         freezes: true,
@@ -188,7 +191,9 @@ impl World {
     fn noisy(&mut self, mean: f64) -> f64 {
         let noise = self.machine.noise;
         let draw = self.uniform();
-        mean * (1.0 - noise + noise * -(1.0 - draw).ln())
+        let (share, period) = self.machine.wander;
+        let tide = 1.0 + share * (std::f64::consts::TAU * self.now.as_secs_f64() / period).sin();
+        tide * mean * (1.0 - noise + noise * -(1.0 - draw).ln())
     }
 
     /// Serves one request.

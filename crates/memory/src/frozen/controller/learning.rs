@@ -36,6 +36,12 @@ impl Controller {
             return self.after(Duration::ZERO);
         }
         match learner.step(seen) {
+            Lesson::Do(_) if learner.is_hopeless(&self.baseline) => {
+                let ratio = learner.frozen() * 100.0;
+                self.give_up_learning(format!(
+                    "with {ratio:.0} % frozen, misses alone take longer than all requests do without"
+                ))
+            }
             Lesson::Do(action) => {
                 self.state = State::Learning { learner };
                 self.ask(action)
@@ -47,6 +53,9 @@ impl Controller {
                 }
                 self.state = State::Learning { learner };
                 Step { action: Action::Keep, wake: Wake { at: until, lookups } }
+            }
+            Lesson::Over if !learner.may_gain(&self.baseline, MARGIN) => {
+                self.give_up_learning("no share could gain anything, even if hits took no time".to_owned())
             }
             Lesson::Over => {
                 let reason = "every share up to 98 % was seen; the last to be tried is all".to_owned();
@@ -84,16 +93,25 @@ impl Controller {
             return self.go_on_trying(learner, trial, action);
         };
         let action = trial.step(seen);
-        if trial.is_trying() {
+        if trial.is_trying() && !learner.is_hopeless_with(trial.served(), &self.baseline) {
             return self.go_on_trying(learner, trial, action);
         }
+        // Where it ended early, what the index is worth is to be seen once it serves: for now, nothing.
         self.worth = trial.worth().or(self.worth);
+        let worth = self.worth.unwrap_or(Worth { saving: 0.0, saving_error: 0.0, failing: 0.0 });
         let (all, baseline) = (trial.served().costs(), self.baseline.costs());
         let costs = Costs { frozen: all.frozen, dynamic: baseline.dynamic, miss: all.miss.or(baseline.miss) };
         self.costs = costs.or(&self.costs);
         self.stats.learned += 1;
-        let choice = learner.best(&self.baseline, trial.served(), self.worth, RISK);
+        let choice = learner.best(&self.baseline, trial.served(), worth, RISK);
         self.choose(choice, trial, action)
+    }
+
+    /// Everything thaws before all was tried.
+    fn give_up_learning(&mut self, reason: String) -> Step {
+        self.learning_took = self.now.saturating_sub(self.learning_since);
+        self.stats.learned += 1;
+        self.give_up(format!("{reason}; without freezing {}", self.baseline_line()))
     }
 
     fn go_on_trying(&mut self, learner: Learner, trial: Box<IndexTrial>, action: Action) -> Step {
@@ -145,6 +163,7 @@ impl Controller {
     /// Forgets what was known of frozen phases with another ratio.
     fn begin_phases(&mut self, ratio: f64) {
         self.stats.ratio = ratio;
+        self.chosen_at = self.now;
         self.confirmed = false;
         self.patience = PATIENCE;
         self.rounds.clear();

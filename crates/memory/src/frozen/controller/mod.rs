@@ -61,7 +61,16 @@ const WAIT_SHIFT: f64 = 0.05;
 /// Steps over which it is smoothed.
 const LEVEL_STEPS: u32 = 10;
 /// The first wait is at least so many times what learning took.
-const WAIT_PER_LEARNING: u32 = 3;
+const WAIT_PER_LEARNING: u32 = 10;
+/// A choice that has not lasted for so many times as long as it took to learn, and so long at least, was not worth learning:
+/// then it is not learned again at once.
+const LASTING: u32 = 20;
+const LASTING_MIN: Duration = Duration::from_secs(10);
+/// Samples in a window that are enough while the index serves: with more of them, fewer requests are timed, down to one part in
+/// so many. While nothing is frozen nobody looks at latencies at all, but threads must learn of it when that changes.
+const SAMPLES_ENOUGH: f64 = 300.0;
+const SPARSER_FROZEN: f64 = 20.0;
+const SPARSER_WAITING: u32 = 100;
 /// An action that takes longer is called off.
 const STUCK: Duration = Duration::from_secs(60);
 /// Decisions that are kept.
@@ -146,6 +155,8 @@ pub(crate) struct Controller {
     costs: Costs,
     learning_since: Duration,
     learning_took: Duration,
+    /// When the ratio was chosen.
+    chosen_at: Duration,
     /// When everything thawed for a refresh, and how long the next index took to come last time.
     detour_since: Duration,
     detour: Duration,
@@ -153,6 +164,8 @@ pub(crate) struct Controller {
     recheck: (Backoff, Duration),
     relearn: (Backoff, Duration),
     threads: u32,
+    /// Lookups per second, lately.
+    rate: f64,
     /// Refreshes in a row for no other reason than age.
     routine: u32,
     stats: FreezeStats,
@@ -181,12 +194,14 @@ impl Controller {
             costs: Costs::default(),
             learning_since: zero,
             learning_took: zero,
+            chosen_at: zero,
             detour_since: zero,
             detour: zero,
             wait: Backoff::new(options.wait_min, options.wait_max),
             recheck: (Backoff::new(RECHECK.0, RECHECK.1), zero),
             relearn: (Backoff::new(RELEARN.0, RELEARN.1), zero),
             threads: 1,
+            rate: 0.0,
             routine: 0,
             stats: FreezeStats::default(),
             decisions: Record::new(DECISIONS),
@@ -223,6 +238,10 @@ impl Controller {
     /// Takes in what has happened since the step before, and says what to do and when to come back.
     pub(crate) fn step(&mut self, seen: &Observations) -> Step {
         let seen = &Observations { now: seen.now.max(self.now), ..*seen };
+        let span = seen.now.saturating_sub(self.now);
+        if !span.is_zero() {
+            self.rate = seen.lookups() as f64 / span.as_secs_f64();
+        }
         self.now = seen.now;
         self.threads = seen.threads.max(1);
         let state = std::mem::replace(&mut self.state, State::Frozen);
@@ -237,6 +256,19 @@ impl Controller {
             State::Waiting { until, lookups, level } => {
                 self.wait_on(until, lookups + seen.lookups(), level, seen)
             }
+        }
+    }
+
+    /// In how many requests one is to be timed from now on: reading the clock is what freezing costs where it does not pay.
+    pub(crate) fn timed_one_in(&self) -> u32 {
+        let often = self.options.sample_one_in;
+        match self.state {
+            State::Waiting { .. } => often.saturating_mul(SPARSER_WAITING),
+            State::Frozen if !self.index.is_trying() => {
+                let samples = self.rate * WINDOW.as_secs_f64() / f64::from(often);
+                (f64::from(often) * (samples / SAMPLES_ENOUGH).clamp(1.0, SPARSER_FROZEN)) as u32
+            }
+            _ => often,
         }
     }
 
@@ -303,6 +335,11 @@ impl Controller {
         self.stats.given_up += 1;
         self.stats.ratio = 0.0;
         self.wait.take_at_least(self.learning_took * WAIT_PER_LEARNING)
+    }
+
+    /// Whether what was learned last has been good for long.
+    fn has_lasted(&self) -> bool {
+        self.now.saturating_sub(self.chosen_at) >= LASTING_MIN.max(self.learning_took * LASTING)
     }
 
     fn start_waiting(&mut self, wait: Duration) -> Step {

@@ -20,7 +20,9 @@ const SHIFT: f64 = 0.1;
 /// Looks at the baseline that are kept.
 const ROUNDS: usize = 16;
 /// Looks by which a gain must have been shown.
-const UNPROVEN_MAX: usize = 8;
+const UNPROVEN_MAX: usize = 4;
+/// Looks after which what has not gained anything yet, whatever the error, is given up.
+const UNPROVEN_FEW: usize = 2;
 /// Windows of baselines that are kept.
 const POOL: usize = 60;
 
@@ -98,8 +100,12 @@ impl Controller {
         match verdict {
             Verdict::Gain(difference) if !self.confirmed => {
                 self.confirmed = true;
-                self.wait.reset();
                 self.decide(Phase::Frozen, format!("freezing pays: {difference}"));
+            }
+            // What was expected is not seen at once: is it, beside a baseline of now?
+            Verdict::Even(_) | Verdict::Loss(..) if adapts && !self.confirmed && self.rounds.is_empty() => {
+                self.recheck.1 = self.now;
+                return self.refresh("no gain is seen".to_owned());
             }
             Verdict::Loss(difference, blocks) if adapts && blocks >= self.patience => {
                 let reason = format!("slower than without freezing, {blocks} times in a row: {difference}");
@@ -191,6 +197,9 @@ impl Controller {
 
     /// Whether the ratio may no longer be the best one, and why.
     fn wants_to_learn(&self) -> Option<String> {
+        if !self.has_lasted() {
+            return None;
+        }
         if self.now >= self.relearn.1 {
             return Some("it was long ago that the ratio was learned".to_owned());
         }
@@ -214,7 +223,8 @@ impl Controller {
             let reason = format!("it is no faster without freezing: {numbers}");
             return self.freeze(self.stats.ratio, true, reason);
         }
-        if self.confirmed {
+        if self.confirmed && self.has_lasted() {
+            self.wait.reset();
             self.relearn.0.reset();
             let reason =
                 format!("the workload has changed: {numbers}; without freezing {}", self.baseline_line());
@@ -240,13 +250,15 @@ impl Controller {
         if let Some(loss) = [now, pooled, rounds].into_iter().flatten().find(|found| found.is_loss(0.0)) {
             let reason = format!("it is faster without freezing: {loss}");
             // It did pay once, so another ratio may.
-            return if self.confirmed { self.start_learning(reason) } else { self.give_up_merged(reason) };
+            let may_learn = self.confirmed && self.has_lasted();
+            return if may_learn { self.start_learning(reason) } else { self.give_up_merged(reason) };
         }
         self.confirmed |= [now, rounds].into_iter().flatten().any(|found| found.is_gain(0.0));
         if !self.confirmed {
             self.recheck.0.reset();
-            if self.rounds.len() >= UNPROVEN_MAX {
-                let looks = self.rounds.len();
+            let looks = self.rounds.len();
+            let is_ahead = pooled.is_some_and(|found| found.gain > 0.0);
+            if looks >= UNPROVEN_MAX || looks >= UNPROVEN_FEW && !is_ahead {
                 return self
                     .give_up_merged(format!("no gain could be shown in {looks} looks at the baseline"));
             }
