@@ -197,13 +197,7 @@ impl Learner {
     }
 
     /// The best of all shares between 0 and 100 %, and 100 % as it was tried; `None` if too little was seen.
-    pub(super) fn best(
-        &self,
-        baseline: &Windows,
-        all: &Windows,
-        worth: Worth,
-        risk: f64,
-    ) -> Option<Choice> {
+    pub(super) fn best(&self, baseline: &Windows, all: &Windows, worth: Worth, risk: f64) -> Option<Choice> {
         let between = (0..self.stops.len())
             .filter(|&at| self.stops[at].ratio > 0.0)
             .filter_map(|at| self.predict(at, baseline, worth));

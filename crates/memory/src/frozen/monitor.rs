@@ -19,6 +19,8 @@ const BLOCKS: usize = 4;
 const RISK: f64 = 0.001;
 /// What a block may be slower by, as a share of the baseline.
 const MARGIN: f64 = 0.02;
+/// Windows of the first block after which there should be something to be seen of a gain.
+const FIRST_LOOK: usize = 6;
 /// Windows at the start of a phase that are not looked at: the processor's caches do not know the new index yet.
 const FIRST: u64 = 1;
 
@@ -29,6 +31,8 @@ pub(super) enum Verdict {
     Open,
     /// Faster than the baseline.
     Gain(Difference),
+    /// In the first windows nothing is gained, whatever the error.
+    Doubt(Difference),
     /// The error is larger than the difference.
     Even(Difference),
     /// Slower than the baseline, for so many blocks in a row.
@@ -113,7 +117,10 @@ impl Monitor {
         }
         self.in_block += 1;
         if self.in_block < BLOCK {
-            return Verdict::Open;
+            let is_look = self.first.is_none() && self.in_block == FIRST_LOOK;
+            let found = is_look.then(|| Difference::between(baseline, &self.windows.means(elsewhere), RISK));
+            let doubt = found.flatten().filter(|found| found.gain <= 0.0);
+            return doubt.map_or(Verdict::Open, Verdict::Doubt);
         }
         self.in_block = 0;
         self.first.get_or_insert_with(|| self.windows.total());

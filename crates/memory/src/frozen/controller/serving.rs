@@ -21,8 +21,6 @@ const SHIFT: f64 = 0.1;
 const ROUNDS: usize = 16;
 /// Looks by which a gain must have been shown.
 const UNPROVEN_MAX: usize = 4;
-/// Looks after which what has not gained anything yet, whatever the error, is given up.
-const UNPROVEN_FEW: usize = 2;
 /// Windows of baselines that are kept.
 const POOL: usize = 60;
 
@@ -103,7 +101,9 @@ impl Controller {
                 self.decide(Phase::Frozen, format!("freezing pays: {difference}"));
             }
             // What was expected is not seen at once: is it, beside a baseline of now?
-            Verdict::Even(_) | Verdict::Loss(..) if adapts && !self.confirmed && self.rounds.is_empty() => {
+            Verdict::Doubt(_) | Verdict::Even(_) | Verdict::Loss(..)
+                if adapts && !self.confirmed && self.rounds.is_empty() =>
+            {
                 self.recheck.1 = self.now;
                 return self.refresh("no gain is seen".to_owned());
             }
@@ -258,7 +258,7 @@ impl Controller {
             self.recheck.0.reset();
             let looks = self.rounds.len();
             let is_ahead = pooled.is_some_and(|found| found.gain > 0.0);
-            if looks >= UNPROVEN_MAX || looks >= UNPROVEN_FEW && !is_ahead {
+            if looks >= UNPROVEN_MAX || !is_ahead {
                 return self
                     .give_up_merged(format!("no gain could be shown in {looks} looks at the baseline"));
             }
