@@ -259,8 +259,9 @@ impl Controller {
             let looks = self.rounds.len();
             let is_ahead = pooled.is_some_and(|found| found.gain > 0.0);
             if looks >= UNPROVEN_MAX || !is_ahead {
-                return self
-                    .give_up_merged(format!("no gain could be shown in {looks} looks at the baseline"));
+                let numbers =
+                    pooled.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
+                return self.give_up_merged(format!("no gain is seen beside {looks} baselines: {numbers}"));
             }
         }
         self.recheck.1 = self.now + self.recheck.0.take();
