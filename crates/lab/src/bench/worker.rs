@@ -5,6 +5,7 @@
 //! read once a miss, when it begins, and else when [`Looks`] expects a client to be due.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use floe_policy::mix;
 use rand::rngs::SmallRng;
@@ -27,6 +28,9 @@ const COUNT: u8 = 1;
 /// Threads stop.
 const STOP: u8 = 2;
 
+/// Between two looks at whether all threads count: they do after a chunk of the load, or a part of a sleep.
+const LOOK_AGAIN: Duration = Duration::from_micros(100);
+
 /// How threads are told what to do, and tell how far they are.
 #[derive(Debug)]
 pub(super) struct Board {
@@ -41,6 +45,8 @@ struct Counter {
     hits: AtomicU64,
     misses: AtomicU64,
     writes: AtomicU64,
+    /// What the thread knows it is to do.
+    phase: AtomicU8,
 }
 
 // All of it is relaxed: numbers to look at and a word that is acted on soon. Results travel by joining the threads.
@@ -50,9 +56,13 @@ impl Board {
         Self { phase: AtomicU8::new(RAMP), counters }
     }
 
-    /// From now on it counts.
+    /// From now on it counts. Returns when every thread knows: one that the machine keeps waiting would else count for less
+    /// than the time that follows, or not at all.
     pub(super) fn count(&self) {
         self.phase.store(COUNT, Relaxed);
+        while self.counters.iter().any(|counter| counter.phase.load(Relaxed) == RAMP) {
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     /// The threads end soon.
@@ -82,6 +92,17 @@ pub struct Disk {
 impl Disk {
     /// No disk.
     pub const NONE: Self = Self { mean_ns: 0, exponential: false };
+
+    /// How long it takes one time.
+    fn draw_ns(self, random: &mut impl Rng) -> u64 {
+        let Self { mean_ns, exponential } = self;
+        if exponential {
+            let share: f64 = random.random();
+            (-(1.0 - share).ln() * mean_ns as f64) as u64
+        } else {
+            mean_ns
+        }
+    }
 }
 
 /// What a thread needs to know.
@@ -125,7 +146,7 @@ impl<S: Subject> Job<'_, S> {
         }
         worker.tally.wall_ns = worker.job.clock.now() - worker.began_ns;
         worker.tally.cpu_ns = thread_cpu_ns() - worker.cpu_began_ns;
-        worker.tally
+        std::mem::take(&mut worker.tally)
     }
 }
 
@@ -176,6 +197,7 @@ impl<S: Subject> Worker<'_, S> {
             self.cpu_began_ns = thread_cpu_ns();
             self.began_ns = self.job.clock.now();
         }
+        self.job.board.counters[self.job.thread].phase.store(phase, Relaxed);
     }
 
     /// Every client goes on at once, so they need not be told apart.
@@ -211,7 +233,8 @@ impl<S: Subject> Worker<'_, S> {
             if let (0, Some(due)) = (self.clients.ready(), self.clients.next_due()) {
                 let from = now;
                 now = self.job.clock.wait_towards(due, self.job.yielding);
-                self.tally.idle_ns += now - from;
+                // The last look may have been before anything counted, long before on a machine that is busy.
+                self.tally.idle_ns += now - from.max(self.began_ns);
             }
             now = self.answer(now);
             if self.clients.ready() == 0 {
@@ -223,7 +246,7 @@ impl<S: Subject> Worker<'_, S> {
             self.looks.observe(lookups, after - now);
             now = after;
             if let Some(Miss { key, began_ns }) = missed {
-                let due_ns = now + self.disk_ns();
+                let due_ns = now + self.job.disk.draw_ns(&mut self.random);
                 self.clients.park(Parked { key, since_ns: now, due_ns, began_ns });
             }
         }
@@ -309,15 +332,30 @@ impl<S: Subject> Worker<'_, S> {
         }
         now
     }
+}
 
-    /// How long the disk takes this time.
-    fn disk_ns(&mut self) -> u64 {
-        let Disk { mean_ns, exponential } = self.job.disk;
-        if exponential {
-            let share: f64 = self.random.random();
-            (-(1.0 - share).ln() * mean_ns as f64) as u64
-        } else {
-            mean_ns
-        }
+impl<S> Drop for Worker<'_, S> {
+    /// Nobody waits for a thread that has ended, also by a panic of its subject.
+    fn drop(&mut self) {
+        self.job.board.counters[self.job.thread].phase.store(STOP, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_disks_have_the_mean_that_was_asked_for_and_others_no_other_time() {
+        const DRAWS: usize = 10_000;
+        let mut random = SmallRng::seed_from_u64(1);
+        let mut draws = |disk: Disk| -> Vec<u64> { (0..DRAWS).map(|_| disk.draw_ns(&mut random)).collect() };
+        assert!(draws(Disk { mean_ns: 7000, exponential: false }).iter().all(|ns| *ns == 7000));
+        let drawn = draws(Disk { mean_ns: 20_000, exponential: true });
+        let error = 4.0 / (DRAWS as f64).sqrt(); // four standard errors of a mean of 1
+        let mean = drawn.iter().sum::<u64>() as f64 / DRAWS as f64 / 20_000.0;
+        assert!((mean - 1.0).abs() < error, "{mean}");
+        let below_mean = drawn.iter().filter(|ns| **ns < 20_000).count() as f64 / DRAWS as f64;
+        assert!((below_mean - (1.0 - (-1.0f64).exp())).abs() < error, "{below_mean}"); // a share's is smaller
     }
 }
