@@ -213,7 +213,8 @@ impl Server {
         server.tcp = server.expect_line(&mut ready);
         wait_until("the admin address in the log", || {
             let log = server.log();
-            let address = log.lines().find_map(|line| line.split_once("admin="));
+            let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            let address = whole.filter_map(|line| line.split_once("admin=")).next();
             server.admin = address.map_or(String::new(), |(_, address)| address.trim().to_owned());
             !server.admin.is_empty()
         });
