@@ -40,6 +40,9 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// Of three requests each: a tenth of an allocation a round is far below one a request.
+const ROUNDS: u64 = 500;
+
 /// Hits and overwrites, one at a time, over two threads: half of them are served by the other one, unless memory has them. A
 /// tier in memory that is to hold writes keeps an account of them that grows and shrinks; its copies cost nothing.
 #[test]
@@ -64,14 +67,13 @@ fn requests_allocate_nothing() {
         };
         round(1000);
         let before = ALLOCATIONS.load(Relaxed);
-        round(500);
+        round(ROUNDS);
         let made = ALLOCATIONS.load(Relaxed) - before;
-        // A few are left for what still grows, such as the count of a longest queue.
-        // Pages that have left memory are dropped in batches, each of which costs a few.
-        let most = if memory.is_some() { 50 } else { 10 };
-        assert!(made < most, "{mode:?}, memory {memory:?}: {made} allocations for 1500 requests");
+        // Left for what still grows when more meets there than ever before, which is a matter of timing, and for pages that
+        // have left memory, which are dropped in batches.
+        assert!(made < ROUNDS / 10, "{mode:?}, memory {memory:?}: {made} allocations for {ROUNDS} rounds");
         let hits = rig.status().memory.map_or(0, |memory| memory.read_hits);
-        assert_eq!(hits >= 500, memory.is_some());
+        assert_eq!(hits >= ROUNDS, memory.is_some());
         rig.end();
     }
 }

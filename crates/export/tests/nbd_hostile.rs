@@ -11,7 +11,7 @@ use std::time::Duration;
 use floe_block::WriteMode;
 use floe_export::limits::Limits;
 use floe_export::nbd::client::Client;
-use rig::{PATIENCE, Random, Rig, drained, header, pattern, simple_reply};
+use rig::{PATIENCE, Random, Rig, drained, header, patiently, pattern, simple_reply};
 
 fn serve(limits: Limits) -> Rig {
     Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.limits = limits)
@@ -62,12 +62,12 @@ fn those_who_never_read_do_not_starve_those_who_do() {
     let rig = serve(limits);
     let mut good = rig.client();
     is_served(&mut good, 1);
+    // All at once, for who has asked for something may be hung up on soon.
+    let requests: Vec<u8> = (0..8).flat_map(|cookie| header(0, cookie, 0, LENGTH)).collect();
     let deaf: Vec<TcpStream> = (0..10)
         .map(|_| {
             let mut stream = rig.raw();
-            for cookie in 0..8 {
-                stream.write_all(&header(0, cookie, 0, LENGTH)).unwrap();
-            }
+            stream.write_all(&requests).unwrap();
             stream
         })
         .collect();
@@ -86,11 +86,12 @@ fn half_writes_do_not_starve_whole_ones() {
         Limits { budget_bytes: 8 << 20, stall_time: Duration::from_millis(100), ..Limits::default() };
     let rig = serve(limits);
     let mut good = rig.client();
+    // At once, for who has begun a write may be hung up on soon.
+    let half_a_write = [&header(1, 1, 1 << 20, LENGTH)[..], &[0xaa; 1000]].concat();
     let half: Vec<TcpStream> = (0..10)
         .map(|_| {
             let mut stream = rig.raw();
-            stream.write_all(&header(1, 1, 1 << 20, LENGTH)).unwrap();
-            stream.write_all(&vec![0xaa; 1000]).unwrap();
+            stream.write_all(&half_a_write).unwrap();
             stream
         })
         .collect();
@@ -186,6 +187,7 @@ fn admin_clients_that_say_nothing_are_hung_up_on_and_others_get_through() {
         assert!(!late, "nobody hung up");
         assert!(nothing.is_empty());
     }
-    rig.status();
+    // Who asks in time: on a busy machine not every attempt does.
+    patiently(|| floe_export::admin::client::status(&rig.admin).ok());
     rig.end();
 }
