@@ -24,6 +24,9 @@ const UNIT: u64 = 512;
 const REQUESTS: usize = 3_000;
 const AT_ONCE: usize = 12;
 
+/// So long without an answer is a hang on any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// One thread with its part of the cache, and what it knows of the volume.
 struct Member {
     number: usize,
@@ -44,6 +47,9 @@ impl Member {
         let mut answers = Vec::new();
         self.driver.take_answers(&mut answers);
         let quiet = answers.is_empty();
+        if !quiet {
+            self.patience = Instant::now() + PATIENCE;
+        }
         for Answer { request: id, result } in answers {
             assert_eq!(result, Ok(()));
             let at = self.pending.iter().position(|(pending, ..)| *pending == id).expect("answered once");
@@ -67,7 +73,7 @@ impl Member {
         }
         let exchange = self.driver.exchange().expect("it is one of several parts");
         let there_is_nothing = || may_sleep && quiet && exchange.is_empty();
-        let due = Instant::now() + Duration::from_secs(20);
+        let due = Instant::now() + PATIENCE;
         self.slept += usize::from(exchange.bell().wait(&self.ring, Some(due), there_is_nothing).unwrap());
         let mut rung = Vec::new();
         self.sockets.poll(&mut rung);
@@ -153,7 +159,7 @@ fn run(mode: WriteMode, seed: u64) -> Option<usize> {
                 sockets.readable(0, &bell);
                 let rng = SmallRng::seed_from_u64(seed + number as u64);
                 let pending = Vec::new();
-                let patience = Instant::now() + Duration::from_secs(60);
+                let patience = Instant::now() + PATIENCE;
                 let mut member =
                     Member { number, driver, ring, sockets, bell, pending, rng, slept: 0, patience };
                 let mut model = vec![0; (VOLUME / UNIT) as usize];
