@@ -124,7 +124,7 @@ impl Rig {
     }
 
     fn settle(&mut self) {
-        let patience = Instant::now() + Duration::from_secs(20);
+        let patience = Instant::now() + Duration::from_secs(60);
         while !self.pending.is_empty() || !self.driver.is_idle() {
             self.turn();
             if let Some(ring) = &self.ring {
