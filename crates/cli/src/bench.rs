@@ -1,6 +1,6 @@
 //! `floe bench`: caches under load.
 
-mod memory;
+pub(crate) mod memory;
 
 use clap::Subcommand;
 

@@ -6,12 +6,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use floe_lab::model::{Curve, Line, Star};
+use floe_lab::model::{Curve, Demand, Line};
+use floe_lab::report::models::{Solved, report};
+use floe_lab::report::{html, png};
+use floe_model::events::{Distribution, Distributions, Effort};
 use floe_model::policies::POLICIES;
-use floe_model::{Load, Policy, Service, Setting};
+use floe_model::{Policy, Service, Setting};
+use indicatif::ProgressBar;
 
+use crate::bench::memory::DiskTimes;
 use crate::error::CliError;
 use crate::list::{Counts, Numbers};
+use crate::simulate::on_all_cores;
 use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
@@ -19,13 +25,16 @@ Examples:
   floe model
   floe model --policy lru,fifo,slru --hit-ratio 0.4..=1:0.05 --mpl 16,72,144 --disk-us 5,100,500
   floe model --policy prob-lru --q 0.5,0.9,0.986 --json
+  floe model --policy lru,fifo,prob-lru,clock,slru,s3-fifo --disk-us 500,100,5 --report paper.html
   floe model --policy lru --frozen 0,0.5,0.9
+  floe model --policy lru,slru --distribution hyperexponential:4 --precision 0.002
+  floe model --policy lru,fifo --arrival-rate 0.5,1,1.5 --hit-ratio 0.9,0.99
   floe model --policy lru,s3-fifo --mpl 72 --cores 2 --service this-machine.json";
 
 const NOTES: &str = "\
 A closed network: so many requests are in flight at all times. A request looks its key up, waits for the disk if it misses, and
 changes lists one after the other with all others; throughput is in million requests a second. `bound` is what no such network can
-pass, `mva` is exact for it. Past p*, more hits cost throughput: such policies are LRU-like, others FIFO-like. Service times are those of
+pass, `mva` is exact for it, and `sim` a simulation with its 95 % interval. Past p*, more hits cost throughput: such policies are LRU-like, others FIFO-like. Service times are those of
 \"Can Increasing the Hit Ratio Hurt Cache Throughput?\" without --service.";
 
 fn policies_help() -> String {
@@ -56,19 +65,54 @@ pub(crate) struct Arguments {
     /// Cores that the requests in flight share [default: one for each]
     #[arg(long, value_name = "LIST")]
     cores: Option<Counts>,
+    /// Instead of requests in flight: million requests that arrive in a second; says how long each takes
+    #[arg(long, value_name = "LIST", conflicts_with = "mpl")]
+    arrival_rate: Option<Numbers>,
+    /// What the simulation draws service times from: exponential, deterministic, hyperexponential:CV2 (the squared coefficient of
+    /// variation), or measured (histograms in the --service file)
+    #[arg(long, value_name = "NAME", default_value = "exponential")]
+    distribution: Distribution,
+    /// How the simulated disk's times are distributed
+    #[arg(long, value_name = "HOW", default_value = "fixed")]
+    disk_times: DiskTimes,
+    /// Simulate until half the 95 % interval is no more than this share of the mean; 0 does not simulate
+    #[arg(long, value_name = "SHARE", default_value_t = 0.005)]
+    precision: f64,
     /// Service times of another machine, as JSON
     #[arg(long, value_name = "FILE")]
     service: Option<PathBuf>,
+    /// Write a page with charts that needs no network
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Write the same charts as pictures, named STEM-CHART.png
+    #[arg(long, value_name = "STEM")]
+    png: Option<PathBuf>,
     /// One JSON object per line instead of a table
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let precision = arguments.precision;
+    if !(0.0..=0.5).contains(&precision) {
+        return Err(CliError::usage(format!("--precision {precision} is not a share from 0 to 0.5")));
+    }
+    // All that can be refused is refused before anything is printed.
+    let mut solved = Vec::new();
     for curve in curves(arguments)? {
-        let lines: Vec<Line> =
-            arguments.hit_ratio.0.iter().map(|&at| curve.line(at).or_usage()).collect::<Result<_, _>>()?;
-        let star: Star = curve.star().or_usage()?;
+        let lines = arguments.hit_ratio.0.iter().map(|&at| curve.line(at).or_usage());
+        solved.push((lines.collect::<Result<Vec<Line>, _>>()?, curve.star().or_usage()?, curve));
+    }
+    let simulates = precision > 0.0 && arguments.arrival_rate.is_none();
+    let bar = output::progress(
+        if simulates { solved.iter().map(|(lines, ..)| lines.len() as u64).sum() } else { 0 },
+        "simulating",
+    );
+    let mut shown = Vec::new();
+    for (mut lines, star, curve) in solved {
+        if simulates {
+            simulate(arguments, &curve, &mut lines, &bar)?;
+        }
         if arguments.json {
             lines
                 .iter()
@@ -76,9 +120,51 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 .and_then(|()| output::json_line(&star))
                 .or_failure()?;
         } else {
-            print::curve(&lines, &star);
+            bar.suspend(|| print::curve(&lines, &star));
         }
+        shown.push((lines, star));
     }
+    bar.finish_and_clear();
+    draw(arguments, &shown)
+}
+
+/// Writes the page and the pictures that were asked for.
+fn draw(arguments: &Arguments, solved: &Solved) -> Result<(), CliError> {
+    if arguments.report.is_none() && arguments.png.is_none() {
+        return Ok(());
+    }
+    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
+    let report = report(&command, solved);
+    if let Some(file) = &arguments.report {
+        std::fs::write(file, html(&report))
+            .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))?;
+    }
+    if let Some(stem) = &arguments.png {
+        png::write_all(&report, stem).or_failure()?;
+    }
+    Ok(())
+}
+
+/// Adds to each line of a curve what a simulation says.
+fn simulate(
+    arguments: &Arguments,
+    curve: &Curve,
+    lines: &mut Vec<Line>,
+    bar: &ProgressBar,
+) -> Result<(), CliError> {
+    let effort = Effort { precision: arguments.precision, ..Effort::default() };
+    let disk = match arguments.disk_times {
+        DiskTimes::Fixed => Distribution::Deterministic,
+        DiskTimes::Exponential => Distribution::Exponential,
+    };
+    let distributions = Distributions { service: arguments.distribution, disk };
+    let simulated = on_all_cores(lines, |line| {
+        let mut line = line.clone();
+        let result = curve.simulate(&mut line, &distributions, &effort);
+        bar.inc(1);
+        result.map(|()| line)
+    });
+    *lines = simulated.into_iter().map(OrFail::or_usage).collect::<Result<_, _>>()?;
     Ok(())
 }
 
@@ -93,6 +179,10 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         Some(Counts(counts)) => counts.iter().map(|&count| Some(count as u32)).collect(),
         None => vec![None],
     };
+    let demands: Vec<Demand> = match &arguments.arrival_rate {
+        Some(Numbers(rates)) => rates.iter().map(|&mrps| Demand::Open(mrps)).collect(),
+        None => arguments.mpl.0.iter().map(|&mpl| Demand::Closed(mpl as u32)).collect(),
+    };
     let mut curves = Vec::new();
     for name in &arguments.policy {
         let policy = Policy::named(name).or_usage()?;
@@ -100,12 +190,11 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         for q in qs {
             for frozen in options(&arguments.frozen) {
                 for &disk_us in &arguments.disk_us.0 {
-                    for &mpl in &arguments.mpl.0 {
+                    for &demand in &demands {
                         for &cores in &cores {
                             let setting = Setting { q, frozen, ..Setting::new(1.0, disk_us) };
-                            let load = Load { mpl: mpl as u32, cores };
                             let service = service.clone();
-                            curves.push(Curve { policy, service, setting, load });
+                            curves.push(Curve { policy, service, setting, demand, cores });
                         }
                     }
                 }

@@ -318,6 +318,11 @@ fn impossible_models_are_refused() {
         --policy prob-lru --q 2                      → q 2 | 0 to 1
         --frozen 1.5                                 → frozen share 1.5 | 0 to 1
         --cores 0                                    → --cores | 0
+        --arrival-rate 0                             → arrival rate of 0
+        --arrival-rate 1 --mpl 5                     → --arrival-rate | --mpl
+        --distribution pareto                        → --distribution | pareto | hyperexponential:CV2
+        --distribution hyperexponential:0.5          → --distribution | 0.5 | at least 1
+        --precision 2                                → --precision 2 | 0 to 0.5
         --service missing.json                       → missing.json | No such file
         --service noise                              → noise | UTF-8
         --service nothing                            → nothing | line 1

@@ -52,6 +52,12 @@ pub enum ModelError {
         /// The station.
         station: &'static str,
     },
+    /// A rate that is not above 0.
+    #[error("an arrival rate of {mrps} million requests a second is not above 0")]
+    Rate {
+        /// What was given.
+        mrps: f64,
+    },
     /// A number that must not be 0.
     #[error("{what} is 0")]
     Zero {
@@ -87,6 +93,14 @@ pub enum ModelError {
     Variation {
         /// What was given.
         squared: f64,
+    },
+    /// A distribution that is none of those there are.
+    #[error(
+        "`{name}` is no distribution; there are: exponential, deterministic, hyperexponential:CV2 and measured"
+    )]
+    UnknownDistribution {
+        /// What was given.
+        name: String,
     },
     /// A network in which a request takes no time at all.
     #[error("a request takes no time: throughput has no bound")]

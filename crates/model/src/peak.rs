@@ -1,6 +1,6 @@
 //! p*: the hit ratio past which throughput falls, and what limits it there.
 
-use crate::{Load, ModelError, Policy, Service, Setting, mva};
+use crate::{Load, ModelError, Policy, Service, Setting, mva, open};
 
 /// How throughput goes with the hit ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,31 @@ const FALL_MIN: f64 = 1e-3;
 /// # Errors
 /// There is no such model.
 pub fn peak(policy: &Policy, service: &Service, setting: &Setting, load: &Load) -> Result<Peak, ModelError> {
-    let at = |hit_ratio: f64| mva::throughput(&policy.network(service, &setting.at(hit_ratio))?, load);
+    let network = |hit_ratio: f64| policy.network(service, &setting.at(hit_ratio));
+    let bottleneck = network(1.0 - EXACT_TO)?.bottleneck(load);
+    highest(|hit_ratio| mva::throughput(&network(hit_ratio)?, load), bottleneck)
+}
+
+/// The peak of the arrival rate that a policy can bear, over all hit ratios.
+///
+/// # Errors
+/// There is no such model.
+pub fn saturation_peak(
+    policy: &Policy,
+    service: &Service,
+    setting: &Setting,
+    cores: Option<u32>,
+) -> Result<Peak, ModelError> {
+    let network = |hit_ratio: f64| policy.network(service, &setting.at(hit_ratio));
+    let load = Load { mpl: u32::MAX, cores };
+    let bottleneck = network(1.0 - EXACT_TO)?.bottleneck(&load);
+    highest(|hit_ratio| open::saturation(&network(hit_ratio)?, cores), bottleneck)
+}
+
+fn highest(
+    at: impl Fn(f64) -> Result<f64, ModelError>,
+    bottleneck: Option<&'static str>,
+) -> Result<Peak, ModelError> {
     let step = 1.0 / f64::from(STEPS);
     let mut highest = (1.0, at(1.0)?);
     let all_hits_mrps = highest.1;
@@ -71,12 +95,11 @@ pub fn peak(policy: &Policy, service: &Service, setting: &Setting, load: &Load) 
         highest = (middle, throughput);
     }
     let falls = all_hits_mrps < highest.1 * (1.0 - FALL_MIN);
-    let network = policy.network(service, &setting.at(1.0 - EXACT_TO))?;
     Ok(Peak {
         hit_ratio: if falls { highest.0 } else { 1.0 },
         throughput_mrps: if falls { highest.1 } else { all_hits_mrps },
         all_hits_mrps,
         class: if falls { Class::LruLike } else { Class::FifoLike },
-        bottleneck: network.bottleneck(load),
+        bottleneck,
     })
 }

@@ -1,44 +1,60 @@
 //! Curves as tables.
 
-use floe_lab::model::{Identity, Line, Star};
+use floe_lab::model::{Answer, Identity, Line, Star};
 
 use crate::output;
 
+/// A table for a curve, and what to take home from it.
 pub(super) fn curve(lines: &[Line], star: &Star) {
     println!("{}", heading(&star.identity));
-    let mut table = output::table(&["hit ratio", "bound M/s", "mva M/s"], 0);
+    let (rate, time) = (|mrps: f64| format!("{mrps:.4}"), |us: f64| format!("{us:.2}"));
+    let columns: &[&str] = match lines.first().map(|line| &line.answer) {
+        Some(Answer::Open { .. }) => &["hit ratio", "saturation M/s", "response µs", "limits"],
+        Some(Answer::Closed { sim_mrps: Some(_), .. }) => {
+            &["hit ratio", "bound M/s", "mva M/s", "sim M/s", "± 95 %", "limits"]
+        }
+        _ => &["hit ratio", "bound M/s", "mva M/s", "limits"],
+    };
+    let mut table = output::table(columns, 0);
     for line in lines {
-        table.add_row([
-            format!("{}", line.hit_ratio),
-            format!("{:.4}", line.bound_mrps),
-            format!("{:.4}", line.mva_mrps),
-        ]);
+        let mut cells = vec![line.hit_ratio.to_string()];
+        match line.answer {
+            Answer::Closed { bound_mrps, mva_mrps, sim_mrps, sim_ci95 } => {
+                cells.extend([rate(bound_mrps), rate(mva_mrps)]);
+                cells.extend([sim_mrps, sim_ci95].into_iter().flatten().map(rate));
+            }
+            Answer::Open { saturation_mrps, response_us } => {
+                cells.push(saturation_mrps.map_or("none".to_owned(), rate));
+                cells.push(response_us.map_or("piles up".to_owned(), time));
+            }
+        }
+        cells.push(line.bottleneck.unwrap_or("nothing").to_owned());
+        table.add_row(cells);
     }
     output::print_table(&table);
     println!("{}\n", verdict(star));
 }
 
 fn heading(identity: &Identity) -> String {
-    let Identity { policy, q, frozen, mpl, cores, disk_us } = identity;
+    let Identity { policy, q, frozen, mpl, arrival_mrps, cores, disk_us } = identity;
     let option =
         |name: &str, value: Option<f64>| value.map_or(String::new(), |value| format!(" · {name} {value}"));
     let q = if matches!(*policy, "prob-lru" | "relaxed-lru") { option("q", *q) } else { String::new() };
-    let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores (mva approximate)"));
-    format!("{policy}{q}{} · MPL {mpl}{cores} · disk {disk_us} µs", option("frozen", *frozen))
+    let mpl = mpl.map_or(String::new(), |mpl| format!(" · MPL {mpl}"));
+    let arrivals = arrival_mrps.map_or(String::new(), |mrps| format!(" · {mrps} M/s arrive"));
+    let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores, so mva is approximate"));
+    format!("{policy}{q}{}{mpl}{arrivals}{cores} · disk {disk_us} µs", option("frozen", *frozen))
 }
 
 /// The line that says what to take home.
 fn verdict(star: &Star) -> String {
     let Star { p_star, peak_mrps, all_hits_mrps, classification, bottleneck, .. } = star;
-    let limit =
-        bottleneck.map_or("no list operation limits it".to_owned(), |name| format!("{name} limits it"));
+    let rate = |mrps: &Option<f64>| mrps.map_or("any rate".to_owned(), |mrps| format!("{mrps:.4} M/s"));
+    let limit = bottleneck.map_or("nothing is waited for".to_owned(), |name| format!("bottleneck {name}"));
+    let (peak, hits) = (rate(peak_mrps), rate(all_hits_mrps));
     if *p_star < 1.0 {
-        format!(
-            "p* {p_star:.3}: {peak_mrps:.4} M/s there, {all_hits_mrps:.4} with hits only; {classification}, {limit}"
-        )
+        format!("p* {p_star:.3}: {peak} there, {hits} with hits only; {classification}, {limit}")
     } else {
-        format!(
-            "p* 1: throughput never falls, {all_hits_mrps:.4} M/s with hits only; {classification}, {limit}"
-        )
+        format!("p* 1: it never falls, {hits} with hits only; {classification}, {limit}")
     }
 }

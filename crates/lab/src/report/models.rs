@@ -1,0 +1,236 @@
+//! Models as a report: throughput over the hit ratio by each method, p* where it falls, and the policies beside each other.
+//!
+//! With the policies, disks and MPL of "Can Increasing the Hit Ratio Hurt Cache Throughput?" these are its figures 3, 5, 7, 8, 10, 12
+//! and 14.
+
+use super::table::{Group, Row, Table};
+use super::{Axis, Band, Chart, Point, Report, Section, Series, Unit};
+use crate::model::{Answer, Identity, Line, Star};
+
+/// Curves that were solved: the lines of each, and where it is highest.
+pub type Solved = [(Vec<Line>, Star)];
+
+/// A report with a section for each policy, after one with all of them if there are several.
+pub fn report(command: &str, solved: &Solved) -> Report {
+    let mut policies: Vec<&str> = Vec::new();
+    for (_, star) in solved {
+        if !policies.contains(&star.identity.policy) {
+            policies.push(star.identity.policy);
+        }
+    }
+    let of = |policy: &str| -> Vec<&(Vec<Line>, Star)> {
+        solved.iter().filter(|(_, star)| star.identity.policy == policy).collect()
+    };
+    let mut sections: Vec<Section> = policies.iter().map(|policy| section(policy, &of(policy))).collect();
+    if policies.len() > 1 {
+        sections.insert(0, beside_each_other(solved));
+    }
+    Report { title: "What a hit ratio is worth".to_owned(), command: command.to_owned(), sections }
+}
+
+/// One policy: a chart for each curve.
+fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
+    let figure = |star: &Star| match (policy, star.identity.q) {
+        ("lru", _) => "Figure 3 of the paper. ",
+        ("fifo", _) => "Figure 5 of the paper. ",
+        ("prob-lru", Some(q)) if q < 0.9 => "Figure 7 of the paper is for q = 0.5. ",
+        ("prob-lru", _) => "Figure 8 of the paper is for q = 1 − 1/72. ",
+        ("clock", _) => "Figure 10 of the paper. ",
+        ("slru", _) => "Figure 12 of the paper. ",
+        ("s3-fifo", _) => "Figure 14 of the paper. ",
+        _ => "",
+    };
+    let chart = |(at, (lines, star)): (usize, &&(Vec<Line>, Star))| {
+        let ends = lines.iter().map(|line| line.hit_ratio).fold(0.0, f64::max);
+        let past = (star.p_star < ends).then(|| Band {
+            name: "past p*".to_owned(),
+            from: star.p_star,
+            to: ends,
+            look: 4,
+        });
+        Chart {
+            name: format!("{policy}-{}", at + 1),
+            title: conditions(&star.identity),
+            note: format!("{}{}", figure(star), verdict(star)),
+            x: Axis::new("hit ratio", Unit::Ratio),
+            y: axis(lines),
+            series: methods(lines),
+            bands: past.into_iter().collect(),
+        }
+    };
+    Section {
+        heading: policy.to_owned(),
+        lead: "Throughput at each hit ratio, by the methods beside each other.".to_owned(),
+        summary: Some(stars(curves)),
+        charts: curves.iter().enumerate().map(chart).collect(),
+        figures: Some(figures(curves)),
+    }
+}
+
+/// All policies, a chart for each load and disk.
+fn beside_each_other(solved: &Solved) -> Section {
+    let place = |identity: &Identity| Identity { policy: "", q: None, frozen: None, ..identity.clone() };
+    let mut charts: Vec<(String, Chart)> = Vec::new();
+    for (lines, star) in solved {
+        let name = conditions(&place(&star.identity));
+        if !charts.iter().any(|(known, _)| *known == name) {
+            let chart = Chart {
+                name: format!("policies-{}", charts.len() + 1),
+                title: name.clone(),
+                note: "At the same hit ratio; which one a policy has at a size is another question."
+                    .to_owned(),
+                x: Axis::new("hit ratio", Unit::Ratio),
+                y: axis(lines),
+                series: Vec::new(),
+                bands: Vec::new(),
+            };
+            charts.push((name.clone(), chart));
+        }
+        let chart = charts.iter_mut().find(|(known, _)| *known == name).map(|(_, chart)| chart);
+        let Some(Chart { series, .. }) = chart else { continue };
+        let look = Some(series.len());
+        series.push(Series { name: variant(&star.identity), look, points: points(lines, best) });
+    }
+    Section {
+        heading: "All policies".to_owned(),
+        lead: "Past p* throughput falls for LRU-like policies; for FIFO-like ones it never does.".to_owned(),
+        summary: Some(stars(&solved.iter().collect::<Vec<_>>())),
+        charts: charts.into_iter().map(|(_, chart)| chart).collect(),
+        figures: None,
+    }
+}
+
+fn axis(lines: &[Line]) -> Axis {
+    match lines.first().map(|line| &line.answer) {
+        Some(Answer::Open { .. }) => Axis::new("mean time of a request", Unit::Microseconds),
+        _ => Axis::new("throughput", Unit::PerSecond),
+    }
+}
+
+/// The value that stands for a line.
+fn best(answer: &Answer) -> (Option<f64>, Option<f64>) {
+    match *answer {
+        Answer::Closed { mva_mrps, .. } => (Some(1e6 * mva_mrps), None),
+        Answer::Open { response_us, .. } => (response_us, None),
+    }
+}
+
+fn points(lines: &[Line], value: impl Fn(&Answer) -> (Option<f64>, Option<f64>)) -> Vec<Point> {
+    let point = |line: &Line| {
+        let (y, error) = value(&line.answer);
+        Some(Point { x: line.hit_ratio, y: y?, error })
+    };
+    lines.iter().filter_map(point).collect()
+}
+
+fn methods(lines: &[Line]) -> Vec<Series> {
+    let of = |name: &str, look, points| Series { name: name.to_owned(), look, points };
+    if let Some(Answer::Open { .. }) = lines.first().map(|line| &line.answer) {
+        return vec![of("mean time", Some(0), points(lines, best))];
+    }
+    let bound = |answer: &Answer| match *answer {
+        Answer::Closed { bound_mrps, .. } => (Some(1e6 * bound_mrps), None),
+        Answer::Open { .. } => (None, None),
+    };
+    let simulated = |answer: &Answer| match *answer {
+        Answer::Closed { sim_mrps, sim_ci95, .. } => {
+            (sim_mrps.map(|mrps| 1e6 * mrps), sim_ci95.map(|mrps| 1e6 * mrps))
+        }
+        Answer::Open { .. } => (None, None),
+    };
+    let exact = if lines[0].identity.cores.is_some() { "approximate" } else { "exact" };
+    vec![
+        of("bound", None, points(lines, bound)),
+        of(exact, Some(0), points(lines, best)),
+        of("simulated", Some(1), points(lines, simulated)),
+    ]
+}
+
+fn variant(identity: &Identity) -> String {
+    let option =
+        |name: &str, value: Option<f64>| value.map_or(String::new(), |value| format!(" {name} {value}"));
+    let q = if matches!(identity.policy, "lru" | "fifo" | "single-lock-lru") { None } else { identity.q };
+    format!("{}{}{}", identity.policy, option("q", q), option("frozen", identity.frozen))
+}
+
+fn conditions(identity: &Identity) -> String {
+    let parts = [
+        Some(variant(identity)).filter(|variant| !variant.is_empty()),
+        identity.mpl.map(|mpl| format!("MPL {mpl}")),
+        identity.arrival_mrps.map(|mrps| format!("{mrps} M/s arrive")),
+        identity.cores.map(|cores| format!("{cores} cores")),
+        Some(format!("disk {} µs", identity.disk_us)),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
+}
+
+fn rate(mrps: Option<f64>) -> String {
+    mrps.map_or("no limit".to_owned(), |mrps| Unit::PerSecond.value(1e6 * mrps))
+}
+
+fn verdict(star: &Star) -> String {
+    let limit = star.bottleneck.map_or("nothing".to_owned(), str::to_owned);
+    let hits = rate(star.all_hits_mrps);
+    if star.p_star < 1.0 {
+        let p_star = Unit::Ratio.value(star.p_star);
+        format!("Falls past {p_star}, from {} to {hits}; in the end {limit} limits it.", rate(star.peak_mrps))
+    } else {
+        format!("Never falls, and comes to {hits}; in the end {limit} limits it.")
+    }
+}
+
+fn stars(curves: &[&(Vec<Line>, Star)]) -> Table {
+    let columns = ["", "class", "bottleneck", "p*", "throughput there", "with hits only"];
+    let row = |(_, star): &&(Vec<Line>, Star)| {
+        let cells = vec![
+            conditions(&star.identity),
+            star.classification.to_owned(),
+            star.bottleneck.unwrap_or("none").to_owned(),
+            Unit::Ratio.value(star.p_star),
+            rate(star.peak_mrps),
+            rate(star.all_hits_mrps),
+        ];
+        Row { cells, ..Row::default() }
+    };
+    table(
+        "Where throughput falls",
+        &columns,
+        3,
+        vec![Group { heading: String::new(), rows: curves.iter().map(row).collect() }],
+    )
+}
+
+fn figures(curves: &[&(Vec<Line>, Star)]) -> Table {
+    let is_open = matches!(curves[0].0.first().map(|line| &line.answer), Some(Answer::Open { .. }));
+    let columns: &[&str] = if is_open {
+        &["limits", "hit ratio", "piles up at", "mean time"]
+    } else {
+        &["limits", "hit ratio", "bound", "mva", "simulated", "± 95 %"]
+    };
+    let row = |line: &Line| {
+        let mut cells =
+            vec![line.bottleneck.unwrap_or("nothing").to_owned(), Unit::Ratio.value(line.hit_ratio)];
+        let mrps =
+            |mrps: Option<f64>| mrps.map_or("–".to_owned(), |mrps| Unit::PerSecond.value(1e6 * mrps));
+        match line.answer {
+            Answer::Closed { bound_mrps, mva_mrps, sim_mrps, sim_ci95 } => {
+                cells.extend([Some(bound_mrps), Some(mva_mrps), sim_mrps, sim_ci95].map(mrps));
+            }
+            Answer::Open { saturation_mrps, response_us } => {
+                cells.push(rate(saturation_mrps));
+                cells.push(response_us.map_or("never ends".to_owned(), |us| Unit::Microseconds.value(us)));
+            }
+        }
+        Row { cells, ..Row::default() }
+    };
+    let group = |(lines, star): &&(Vec<Line>, Star)| Group {
+        heading: conditions(&star.identity),
+        rows: lines.iter().map(row).collect(),
+    };
+    table("All figures", columns, 1, curves.iter().map(group).collect())
+}
+
+fn table(caption: &str, columns: &[&str], text_columns: usize, groups: Vec<Group>) -> Table {
+    let columns = columns.iter().map(|&column| column.to_owned()).collect();
+    Table { caption: caption.to_owned(), columns, text_columns, groups }
+}
