@@ -41,6 +41,17 @@ fn files(folder: &Path) {
     toml("value-in-volume", "", "[[volume]]\nname = \"b\"\nbacking = \"disk:5\"\n");
     toml("shards", "shards = 2\nthreads = 3\n", "");
     toml("interval", "flush-interval = \"1s\"\n", "");
+    let times = |name: &str, policies: &str| {
+        let text = format!("{{\"floe_service\":1,\n\"policies\":[{policies}]}}");
+        write(&format!("{name}.json"), text.as_bytes());
+    };
+    write("version.json", b"{\"floe_service\": 9, \"policies\": []}");
+    times("of-none", "");
+    times("fly", r#"{"policy":"lru","times_us":{"fly":1}}"#);
+    times("negative", r#"{"policy":"lru","times_us":{"lookup":-1}}"#);
+    times("text", r#"{"policy":"lru","times_us":{"lookup":"1 µs"}}"#);
+    times("lookup-only", r#"{"policy":"lru","times_us":{"lookup":1}}"#);
+    times("queues", r#"{"policy":"lru","times_us":{"head":{"alone":1,"contended":[[4,2],[2,3]]}}}"#);
     write("binary.toml", b"\xff\xfe\0\x01");
     write("cacheless.toml", b"[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n");
     write("volumeless.toml", b"cache = \"memory:1MiB\"\n");
@@ -327,6 +338,13 @@ fn impossible_models_are_refused() {
         --service noise                              → noise | UTF-8
         --service nothing                            → nothing | line 1
         --service good.toml                          → good.toml | line 1
+        --service version.json                       → version.json | floe_service is 9 | only 1
+        --service of-none.json                       → no service times for lru
+        --service fly.json                           → fly.json | line 2 | `fly` | `frozen-lookup`
+        --service negative.json                      → negative.json | lookup -1
+        --service text.json                          → text.json | line 2 | a time in µs
+        --service lookup-only.json                   → service times of lru lack `head`
+        --service queues.json                        → queues.json | head | growing queue lengths
         ",
     );
 }

@@ -40,6 +40,8 @@ pub struct Peak {
 const STEPS: u32 = 100;
 /// Then p* is found to this.
 const EXACT_TO: f64 = 1e-4;
+/// Saturation rates that differ by less than this share are the same: they have corners and level parts.
+const ROUNDING: f64 = 1e-12;
 /// What falls by less than this is taken not to: rounding, and fits that do not quite fit.
 const FALL_MIN: f64 = 1e-3;
 
@@ -50,7 +52,7 @@ const FALL_MIN: f64 = 1e-3;
 pub fn peak(policy: &Policy, service: &Service, setting: &Setting, load: &Load) -> Result<Peak, ModelError> {
     let network = |hit_ratio: f64| policy.network(service, &setting.at(hit_ratio));
     let bottleneck = network(1.0 - EXACT_TO)?.bottleneck(load);
-    highest(|hit_ratio| mva::throughput(&network(hit_ratio)?, load), bottleneck)
+    highest(|hit_ratio| mva::throughput(&network(hit_ratio)?, load), 0.0, bottleneck)
 }
 
 /// The peak of the arrival rate that a policy can bear, over all hit ratios.
@@ -66,32 +68,35 @@ pub fn saturation_peak(
     let network = |hit_ratio: f64| policy.network(service, &setting.at(hit_ratio));
     let load = Load { mpl: u32::MAX, cores };
     let bottleneck = network(1.0 - EXACT_TO)?.bottleneck(&load);
-    highest(|hit_ratio| open::saturation(&network(hit_ratio)?, cores), bottleneck)
+    highest(|hit_ratio| open::saturation(&network(hit_ratio)?, cores), ROUNDING, bottleneck)
 }
 
 fn highest(
     at: impl Fn(f64) -> Result<f64, ModelError>,
+    rounding: f64,
     bottleneck: Option<&'static str>,
 ) -> Result<Peak, ModelError> {
     let step = 1.0 / f64::from(STEPS);
-    let mut highest = (1.0, at(1.0)?);
-    let all_hits_mrps = highest.1;
-    for place in 0..STEPS {
-        let hit_ratio = f64::from(place) * step;
+    // With some rounding, of a plateau the last: past it throughput falls.
+    let is_higher = |throughput: f64, than: f64| throughput > than * (1.0 - rounding);
+    let mut highest = (0.0, at(0.0)?);
+    for place in 1..=STEPS {
+        let hit_ratio = f64::from(place) / f64::from(STEPS);
         let throughput = at(hit_ratio)?;
-        if throughput > highest.1 {
+        if is_higher(throughput, highest.1) {
             highest = (hit_ratio, throughput);
         }
     }
+    let all_hits_mrps = at(1.0)?;
     // Between its neighbours the peak is alone: a third of what is left is cut off at the lower side.
     let (mut low, mut high) = ((highest.0 - step).max(0.0), (highest.0 + step).min(1.0));
     while high - low > EXACT_TO {
         let third = (high - low) / 3.0;
-        if at(low + third)? < at(high - third)? { low += third } else { high -= third }
+        if is_higher(at(high - third)?, at(low + third)?) { low += third } else { high -= third }
     }
     let middle = (low + high) / 2.0;
     let throughput = at(middle)?;
-    if throughput > highest.1 {
+    if is_higher(throughput, highest.1) {
         highest = (middle, throughput);
     }
     let falls = all_hits_mrps < highest.1 * (1.0 - FALL_MIN);

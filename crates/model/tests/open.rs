@@ -1,6 +1,7 @@
 //! Arrivals at a rate, against the textbook.
 
 use floe_model::open::{open, saturation};
+use floe_model::peak::{Class, saturation_peak};
 use floe_model::{ModelError, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit};
 
 fn one_station(servers: u32, copies: u32, us: f64) -> Network {
@@ -56,4 +57,17 @@ fn past_saturation_requests_pile_up() {
     assert_eq!(open(&network, 1.43, None).expect("a rate").response_us, None);
     assert!(open(&network, 1.42, None).expect("a rate").response_us.is_some());
     assert_eq!(open(&network, 0.0, None), Err(ModelError::Rate { mrps: 0.0 }));
+}
+
+#[test]
+fn the_rate_that_lru_can_bear_falls_from_the_corner_of_the_bound_on() {
+    let lru = Policy::named("lru").expect("a policy");
+    let peak = saturation_peak(&lru, &Service::paper(), &Setting::new(1.0, 100.0), None).expect("a model");
+    // Below it the head limits, which all requests visit.
+    assert!((peak.hit_ratio - 0.59 / 0.7).abs() < 1e-3, "{peak:?}");
+    assert!((peak.throughput_mrps - 1.0 / 0.59).abs() < 1e-3, "{peak:?}");
+    assert_eq!((peak.class, peak.bottleneck), (Class::LruLike, Some("delink")));
+    let fifo = Policy::named("fifo").expect("a policy");
+    let peak = saturation_peak(&fifo, &Service::paper(), &Setting::new(1.0, 100.0), None).expect("a model");
+    assert_eq!((peak.class, peak.hit_ratio, peak.throughput_mrps), (Class::FifoLike, 1.0, f64::INFINITY));
 }
