@@ -324,6 +324,9 @@ fn impossible_models_are_refused() {
         --hit-ratio 90%                              → --hit-ratio | 90%
         --mpl 0                                      → --mpl | 0
         --mpl 1.5                                    → --mpl | 1.5
+        --mpl 100001                                 → MPL | 100001 | 100000
+        --cores 100001                               → cores is 100001 | 100000
+        --cores 100001 --arrival-rate 1              → 100001 | 100000
         --disk-us=-5                                 → disk | -5
         --disk-us soon                               → --disk-us | soon
         --policy prob-lru --q 2                      → q 2 | 0 to 1

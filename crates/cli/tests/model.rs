@@ -106,6 +106,19 @@ fn times_of_another_machine_are_taken_from_a_file() {
 }
 
 #[test]
+fn the_file_in_the_documentation_can_be_read() {
+    let documentation = include_str!("../../../docs/model.md");
+    let (_, example) = documentation.split_once("```json").expect("an example");
+    let (example, _) = example.split_once("```").expect("its end");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("machine.json");
+    std::fs::write(&file, example).expect("a file");
+    let options = ["--policy", "lru", "--frozen", "0.5", "--hit-ratio", "0.5,1", "--cores", "2"];
+    let measured = ["--service", text(&file), "--distribution", "measured"];
+    assert_eq!(lines(&[&options[..], &measured].concat()).len(), 3);
+}
+
+#[test]
 fn a_page_has_a_section_for_each_policy() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");

@@ -64,6 +64,16 @@ pub enum ModelError {
         /// What.
         what: &'static str,
     },
+    /// A number past what can be solved in reasonable time.
+    #[error("{what} is {number}, more than {most}")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// What was given.
+        number: u32,
+        /// What can be.
+        most: u32,
+    },
     /// A policy without a network.
     #[error("no model is called `{name}`; there are: {}", crate::policies::names().join(", "))]
     UnknownPolicy {

@@ -34,20 +34,29 @@ impl Load {
         Self { mpl, cores: None }
     }
 
-    /// Refuses loads that are none.
+    /// The most requests in flight, or cores.
+    pub const MOST: u32 = 100_000;
+
+    /// Refuses loads that are none, or too much.
     ///
     /// # Errors
-    /// A number is 0.
+    /// A number is 0, or above [`Load::MOST`].
     pub fn check(&self) -> Result<(), ModelError> {
-        match self {
-            Load { mpl: 0, .. } => Err(ModelError::Zero { what: "the number of requests in flight (MPL)" }),
-            Load { cores: Some(0), .. } => Err(ModelError::Zero { what: "the number of cores" }),
-            _ => Ok(()),
-        }
+        count("the number of requests in flight (MPL)", self.mpl, Self::MOST)?;
+        self.cores.map_or(Ok(()), |cores| count("the number of cores", cores, Self::MOST))
     }
 
     /// How many requests can compute side by side.
     pub(crate) fn computing_max(&self) -> u32 {
         self.cores.unwrap_or(self.mpl).min(self.mpl)
+    }
+}
+
+/// Refuses what is no number of things.
+fn count(what: &'static str, number: u32, most: u32) -> Result<(), ModelError> {
+    match number {
+        0 => Err(ModelError::Zero { what }),
+        number if number > most => Err(ModelError::TooMany { what, number, most }),
+        _ => Ok(()),
     }
 }

@@ -197,6 +197,8 @@ pub struct Service {
 impl Service {
     /// The version of its form in files.
     pub const VERSION: u32 = 1;
+    /// The most independent parts of a cache.
+    pub const SHARDS_MAX: u32 = 4096;
 
     /// The times of a policy at `q`.
     ///
@@ -227,15 +229,14 @@ impl Service {
     /// Refuses times that are none.
     ///
     /// # Errors
-    /// A time is negative or no number, queue lengths do not grow, a histogram is empty, or a number of shards is 0.
+    /// A time is negative or no number, queue lengths do not grow, a histogram is empty, or a number of shards is 0 or above
+    /// [`Service::SHARDS_MAX`].
     pub fn check(&self) -> Result<(), ModelError> {
         for times in &self.policies {
             if let Some(q) = times.q {
                 crate::network::share("q", q)?;
             }
-            if times.shards == 0 {
-                return Err(ModelError::Zero { what: "the number of shards" });
-            }
+            crate::count("the number of shards", times.shards, Self::SHARDS_MAX)?;
             times.times.iter().try_for_each(|(operation, time)| time.check(operation.name()))?;
         }
         Ok(())

@@ -106,7 +106,7 @@ impl Run {
         let mut servers = Vec::new();
         for station in network.stations() {
             servers.push(run.free_us.len());
-            let places = run.free_us.len() + (station.servers * station.copies) as usize;
+            let places = run.free_us.len() + station.servers as usize * station.copies as usize;
             run.free_us.resize(places, 0.0);
         }
         run.present.resize_with(run.free_us.len(), VecDeque::new);
