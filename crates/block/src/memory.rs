@@ -138,6 +138,12 @@ pub struct MemoryUse {
     pub page_bytes: u64,
     /// Pages that left to make room for others.
     pub evictions: u64,
+    /// Pages that are frozen.
+    pub frozen_pages: u64,
+    /// The policy that orders them.
+    pub policy: &'static str,
+    /// Parts of the tier, each with an order of its own.
+    pub shards: u64,
 }
 
 impl MemoryTier {
@@ -198,6 +204,9 @@ impl MemoryTier {
             size_bytes: self.bytes,
             page_bytes: stats.entries * SECTOR_BYTES,
             evictions: stats.evictions,
+            frozen_pages: stats.frozen,
+            policy: stats.policy,
+            shards: stats.shards,
         }
     }
 

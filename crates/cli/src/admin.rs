@@ -189,6 +189,10 @@ fn print(status: &Status) {
             );
         }
     }
+    if let Some(advice) = &status.advice {
+        println!();
+        println!(" advice for {}", advice.text);
+    }
     if status.threads.len() > 1 {
         println!();
         let mut threads =

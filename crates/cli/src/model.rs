@@ -170,7 +170,7 @@ fn simulate(
 
 /// Every combination of what the arguments list.
 fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
-    let service = Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read)?);
+    let service = Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
     let options = |list: &Option<Numbers>| match list {
         Some(Numbers(numbers)) => numbers.iter().copied().map(Some).collect(),
         None => vec![None],
@@ -204,8 +204,9 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
     Ok(curves)
 }
 
-fn read(file: &PathBuf) -> Result<Service, CliError> {
-    let refused = |error: &dyn std::fmt::Display| CliError::usage(format!("{}: {error}", file.display()));
+/// Service times in a file.
+pub(crate) fn read(file: &PathBuf) -> Result<Service, String> {
+    let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
     serde_json::from_str(&text).map_err(|error| refused(&error))
 }

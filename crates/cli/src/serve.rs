@@ -82,7 +82,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 ///
 /// What can fail without a trace comes first: opening devices may create files.
 pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> {
-    let memory = plan.memory.map(|memory| memory.tier);
+    let (memory, service) = match plan.memory {
+        Some(memory) => (Some(memory.tier), memory.service.map(|service| service.times)),
+        None => (None, None),
+    };
     let config = Config {
         sizes: plan.sizes,
         cache_bytes: plan.cache_bytes,
@@ -101,6 +104,7 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         flush_interval: plan.flush_interval,
         cache_bytes: plan.cache_bytes,
         memory,
+        service,
     })
     .or_usage()?;
     let volume = |VolumePlan { name, description, backing, read_only }| {

@@ -54,6 +54,9 @@ pub(crate) struct Settings {
     /// Whether the hottest pages in memory are frozen as far as that pays: adaptive or off (default)
     #[arg(long, value_name = "HOW")]
     pub(crate) memory_freeze: Option<String>,
+    /// What list operations take on this machine, a file as for floe model, for the advice in floe status [default: the paper's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) service: Option<PathBuf>,
     /// Threads that serve, each with its own shards; by default as many as there are cores and shards for
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u64>,

@@ -174,6 +174,8 @@ fn wrong_settings_are_refused() {
         --memory-write back                                   → memory-write | give memory
         --memory-freeze adaptive                              → memory-freeze | give memory
         --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
+        --service none.json                                   → service | give memory
+        --memory 64MiB --service none.json                    → service | none.json | No such file
         --memory 64MiB --memory-write sideways                → memory-write | sideways | through and back
         --memory 64MiB --flush-interval 1s                    → flush-interval | memory-write = back
         --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → 8 shard(s) | 2MiB | fewer --shards

@@ -328,6 +328,12 @@ fn the_status_adds_up() {
             let rising = [0.0, latency.p50_us, latency.p99_us, latency.p999_us];
             assert!(rising.is_sorted() && latency.p50_us > 0.0 && latency.mean_us > 0.0, "{latency:?}");
         }
+        assert_eq!(idle.advice, None);
+        let advice = status.advice.as_ref().expect("there were reads");
+        assert_eq!(advice.tier, if status.memory.is_some() { "memory" } else { "cache" });
+        assert!(!advice.past_p_star && advice.p_star == 1.0, "its policy is FIFO-like: {advice:?}");
+        assert!((0.0..=0.5).contains(&advice.hit_ratio) && advice.in_flight > 0.0, "{advice:?}");
+        assert_eq!(advice.model_reads_per_second.is_some(), status.memory.is_some());
         if let Some(memory) = &status.memory {
             assert_eq!((memory.read_hits, memory.read_bytes), (16, 1 << 20), "{memory:?}");
             assert_eq!((memory.read_hit_ratio, memory.dirty_bytes), (0.5, 0));

@@ -34,6 +34,7 @@ pub(crate) fn render(report: &Report) -> String {
     latencies(&mut page, report);
     cache(&mut page, report);
     memory(&mut page, report);
+    advice(&mut page, report);
     devices(&mut page, report);
     threads(&mut page, report);
     process::write(&mut page, report.facts.started);
@@ -139,6 +140,25 @@ fn memory(page: &mut Page, report: &Report) {
     page.gauge("floe_memory_frozen_share", "The share of hits that frozen pages had last.", share);
     page.counter("floe_memory_freezings_total", "How often pages were frozen.", freezing.constructed);
     page.counter("floe_memory_freezings_given_up_total", "How often it did not pay.", freezing.given_up);
+}
+
+fn advice(page: &mut Page, report: &Report) {
+    let Some(advice) = &report.advice else { return };
+    if let Some(bottleneck) = &advice.bottleneck {
+        let name = "floe_bottleneck_info";
+        page.family(
+            name,
+            Kind::Gauge,
+            "The list operation that is busiest by the model, or cores; always 1.",
+        );
+        page.sample(name, &[("tier", &advice.tier), ("station", bottleneck)], 1);
+        let help = "The share of time for which it is busy.";
+        page.gauge("floe_bottleneck_utilisation", help, advice.utilisation);
+    }
+    let help = "The hit ratio past which more hits cost throughput, by the model; 1 where they never do.";
+    page.gauge("floe_p_star", help, advice.p_star);
+    let help = "1 when the hit ratio is past it.";
+    page.gauge("floe_past_p_star", help, u64::from(advice.past_p_star));
 }
 
 fn cache(page: &mut Page, report: &Report) {

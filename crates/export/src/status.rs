@@ -1,5 +1,6 @@
 //! What a server tells about itself: to people and programs as JSON, to Prometheus as `metrics`.
 
+mod advice;
 mod tally;
 
 use std::time::{Duration, SystemTime};
@@ -7,6 +8,8 @@ use std::time::{Duration, SystemTime};
 use floe_block::{FreezeStats, MemoryUse, MemoryWrite, VolumeId, WriteMode};
 use serde::{Deserialize, Serialize};
 
+pub use advice::AdviceStatus;
+pub(crate) use advice::{Counted, Lately, ServiceTimes};
 pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
 
 /// Latencies in microseconds, 0 when there was no request.
@@ -184,6 +187,8 @@ pub struct Status {
     pub read_latency: Latency,
     /// Latency of writes.
     pub write_latency: Latency,
+    /// What limits reads, and what would help; `None` where there have been none lately.
+    pub advice: Option<AdviceStatus>,
 }
 
 /// A volume as all threads know it.
@@ -205,6 +210,8 @@ pub(crate) struct Facts {
     pub(crate) uptime: Duration,
     pub(crate) cache_size_bytes: u64,
     pub(crate) memory: Option<MemoryFacts>,
+    /// What advice goes by.
+    pub(crate) service: ServiceTimes,
 }
 
 /// What the tier in memory knows of itself.
@@ -222,6 +229,8 @@ pub(crate) struct Report {
     pub(crate) threads: Vec<Snapshot>,
     /// All of it together.
     pub(crate) sum: Snapshot,
+    /// What limits reads, and what would help.
+    pub(crate) advice: Option<AdviceStatus>,
 }
 
 impl FreezingStatus {
@@ -244,7 +253,13 @@ impl Report {
     pub(crate) fn new(facts: Facts, threads: Vec<Snapshot>) -> Self {
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
-        Self { facts, threads, sum }
+        Self { facts, threads, sum, advice: None }
+    }
+
+    /// Adds advice, on what was counted lately.
+    pub(crate) fn advise(&mut self, lately: &mut Lately, processor: Duration) {
+        let now = Counted::of(&self.sum, self.facts.uptime, processor);
+        self.advice = AdviceStatus::of(&self.facts, self.threads.len(), &lately.until(now));
     }
 
     /// Clients connected to a volume.
@@ -323,6 +338,7 @@ impl Report {
             spun_seconds: self.sum.spun.as_secs_f64(),
             read_latency: tally.latencies(Operation::Read).summary(),
             write_latency: tally.latencies(Operation::Write).summary(),
+            advice: self.advice.clone(),
         }
     }
 }

@@ -6,5 +6,15 @@ pub use floe_memory::{
     InsertOptions, Item, Iter, Phase, Ref, Stats, hits_are_fenceless, policy,
 };
 
+/// What a cache is limited by and what would help, as [`Stats::advice`] says.
+pub mod advice {
+    #[doc(inline)]
+    pub use floe_model::advice::{Advice, Alternative, Busy};
+    #[doc(inline)]
+    pub use floe_model::service::{Locks, Operation, Service, Time, Times};
+    #[doc(inline)]
+    pub use floe_model::{Load, ModelError};
+}
+
 #[doc = include_str!("../../../docs/coming-from.md")]
 pub mod coming_from {}

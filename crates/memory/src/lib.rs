@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![allow(unsafe_code)] // entries are read without locks; each block says why it is sound
 
+mod advice;
 mod arrival;
 mod barrier;
 mod budget;

@@ -112,6 +112,12 @@ pub enum ModelError {
         /// What was given.
         name: String,
     },
+    /// Something that was not measured.
+    #[error("nothing is known of {what} yet")]
+    Unknown {
+        /// Of what.
+        what: &'static str,
+    },
     /// A network in which a request takes no time at all.
     #[error("a request takes no time: throughput has no bound")]
     NoWork,

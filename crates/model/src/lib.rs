@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod advice;
 pub mod bound;
 pub mod convolution;
 pub mod cores;
@@ -13,6 +14,7 @@ pub mod policies;
 pub mod service;
 mod shares;
 
+pub use advice::{Advice, Situation};
 pub use error::ModelError;
 pub use network::{Network, Outcome, Station, Step, Visit};
 pub use policies::{Policy, Setting};

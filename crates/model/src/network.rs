@@ -134,13 +134,18 @@ impl Network {
     /// What limits throughput when everything waits, by name: the station that is longest with each request, or the cores where they
     /// are. `None` when requests wait for nothing.
     pub fn bottleneck(&self, load: &Load) -> Option<&'static str> {
+        self.longest(load).map(|(name, _)| name)
+    }
+
+    /// The same, and the time it takes with each request when it is always busy.
+    pub(crate) fn longest(&self, load: &Load) -> Option<(&'static str, f64)> {
         let stations = (0..self.stations.len()).map(|at| (self.stations[at].name, self.limit_us(at)));
         let on_cores = load.cores.filter(|&cores| cores < load.mpl).map(|cores| {
             let demands: f64 = (0..self.stations.len()).map(|at| self.demand_us(at, u32::MAX)).sum();
             ("cores", (demands + self.compute_us()) / f64::from(cores))
         });
         let longest = stations.rev().chain(on_cores).max_by(|a, b| a.1.total_cmp(&b.1));
-        longest.filter(|longest| longest.1 > 0.0).map(|longest| longest.0)
+        longest.filter(|longest| longest.1 > 0.0)
     }
 
     /// The time a request takes of a station that is always busy.

@@ -110,6 +110,8 @@ pub struct Setting {
     pub hit_ratio: f64,
     /// What a miss waits for, in microseconds.
     pub disk_us: f64,
+    /// What each request computes besides what the model knows of, in microseconds: parsing, copying, sending.
+    pub compute_us: f64,
     /// Share of hits that skips the list, for the policies that have it as a parameter, or instead of what was measured.
     pub q: Option<f64>,
     /// Share of hits that finds its entry frozen; `None` without a frozen part.
@@ -121,7 +123,7 @@ pub struct Setting {
 impl Setting {
     /// With this hit ratio and disk, and all else as is usual.
     pub fn new(hit_ratio: f64, disk_us: f64) -> Self {
-        Self { hit_ratio, disk_us, q: None, frozen: None, shares: None }
+        Self { hit_ratio, disk_us, compute_us: 0.0, q: None, frozen: None, shares: None }
     }
 
     /// The same at another hit ratio.
@@ -141,6 +143,29 @@ impl Policy {
     pub fn named(name: &str) -> Result<Policy, ModelError> {
         let policy = POLICIES.iter().find(|policy| policy.name == name);
         policy.copied().ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned() })
+    }
+
+    /// The policy whose hits and misses lock as those of a cache's policy do, by the name that one has in `floe_policy`. Hits
+    /// that owe a promotion take an entry out of a list and put it in again under the lock, whatever the list is for; those that
+    /// leave a mark take none, and misses then differ in what they look at to find who leaves.
+    ///
+    /// # Errors
+    /// None is known to.
+    pub fn alike(name: &str) -> Result<Policy, ModelError> {
+        Self::named(match name {
+            "arc" | "lfu" | "lirs" | "lru-k" | "lecar" | "cacheus" | "sarc" => "lru",
+            "w-tinylfu" => "tiny-lru",
+            "qdlp" | "qd-clock" => "s3-fifo",
+            "lfru" => "clock",
+            "hyperbolic" | "lhd" => "sampled",
+            name => name,
+        })
+    }
+
+    /// The share of hits that skips the list for which one would choose the policy: of probabilistic LRU, the least with which it
+    /// is FIFO-like (section 5.2 of the paper: all but one in as many hits as requests are in flight).
+    pub(crate) fn q_chosen(&self, mpl: u32) -> Option<f64> {
+        matches!(self.q, Q::Parameter).then(|| 1.0 - 1.0 / f64::from(mpl))
     }
 
     /// Whether [`Setting::q`] makes a difference.
@@ -165,6 +190,7 @@ impl Policy {
     pub fn network(&self, service: &Service, setting: &Setting) -> Result<Network, ModelError> {
         share("the hit ratio", setting.hit_ratio)?;
         time("the disk's time", setting.disk_us)?;
+        time("the time computed besides", setting.compute_us)?;
         share("the frozen share", setting.frozen.unwrap_or(0.0))?;
         let q = self.q(service, setting.q);
         share("q", q.unwrap_or(0.0))?;

@@ -226,6 +226,12 @@ impl Service {
         Ok(Times { q: Some(q), times: times.collect(), ..(*below).clone() })
     }
 
+    /// The same times in a cache of so many parts.
+    pub fn with_shards(&self, shards: u32) -> Self {
+        let policies = self.policies.iter().map(|times| Times { shards, ..times.clone() });
+        Self { machine: self.machine.clone(), policies: policies.collect() }
+    }
+
     /// Refuses times that are none.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use floe_block::{BlockSizes, Freezing, MemoryTier, MemoryWrite, SECTOR_BYTES, WriteMode, format_size};
@@ -11,6 +12,7 @@ use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::limits::MOST_CONNECTIONS;
 use floe_export::tls::TlsMode;
 use floe_export::uri::Uri;
+use floe_model::{Policy, Service, Setting};
 
 use super::place::Place;
 use super::{Settings, VolumeTable, Wrong};
@@ -67,6 +69,25 @@ pub(crate) struct MemoryPlan {
     bytes: u64,
     freeze: Freeze,
     pub(crate) tier: MemoryTier,
+    pub(crate) service: Option<ServicePlan>,
+}
+
+/// What list operations take on this machine.
+#[derive(Debug, Clone)]
+pub(crate) struct ServicePlan {
+    file: PathBuf,
+    pub(crate) times: Arc<Service>,
+}
+
+impl ServicePlan {
+    /// Reads the times, which must be of the tier's policy, too.
+    fn read(file: PathBuf, tier: &MemoryTier) -> Result<Self, Wrong> {
+        let times = named("service", crate::model::read(&file))?;
+        let policy = named("service", Policy::alike(tier.usage().policy))?;
+        let network = policy.network(&times, &Setting::new(1.0, 0.0));
+        named("service", network.map_err(|error| format!("{}: {error}", file.display())))?;
+        Ok(Self { file, times: Arc::new(times) })
+    }
 }
 
 /// Whether the hottest pages are frozen.
@@ -135,6 +156,7 @@ impl Settings {
             parsed("memory", self.memory.as_deref())?,
             parsed("memory-write", self.memory_write.as_deref())?,
             parsed("memory-freeze", self.memory_freeze.as_deref())?,
+            self.service,
         )?;
         let keeps_writes = keeps_writes(mode, memory.as_ref());
         let listen = if self.listen.is_empty() { vec![LISTEN.to_owned()] } else { self.listen };
@@ -207,6 +229,7 @@ impl Plan {
                 Freeze::Off => "off".to_owned(),
                 Freeze::Adaptive => "adaptive".to_owned(),
             }),
+            service: self.memory.as_ref().and_then(|memory| Some(memory.service.as_ref()?.file.clone())),
             threads: Some(self.threads as u64),
             shards: self.shards,
             listen: self.listen.iter().map(Uri::to_string).collect(),
@@ -327,9 +350,14 @@ fn memory(
     size: Option<Bytes>,
     write: Option<MemoryWrite>,
     freeze: Option<Freeze>,
+    service: Option<PathBuf>,
 ) -> Result<Option<MemoryPlan>, Wrong> {
     let Some(Bytes(bytes)) = size else {
-        let given = [("memory-write", write.is_some()), ("memory-freeze", freeze.is_some())];
+        let given = [
+            ("memory-write", write.is_some()),
+            ("memory-freeze", freeze.is_some()),
+            ("service", service.is_some()),
+        ];
         return match given.into_iter().find(|(_, given)| *given) {
             None => Ok(None),
             Some((setting, _)) => {
@@ -347,7 +375,8 @@ fn memory(
     let freeze = freeze.unwrap_or_default();
     let freezing = (freeze == Freeze::Adaptive).then(Freezing::adaptive);
     let tier = named("memory", MemoryTier::new(bytes, write.unwrap_or_default(), freezing))?;
-    Ok(Some(MemoryPlan { bytes, freeze, tier }))
+    let service = service.map(|file| ServicePlan::read(file, &tier)).transpose()?;
+    Ok(Some(MemoryPlan { bytes, freeze, tier, service }))
 }
 
 fn flush_interval(text: Option<&str>, keeps_writes: bool, mode: WriteMode) -> Result<Duration, Wrong> {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use floe_block::{FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
-use crate::status::{Facts, MemoryFacts, Snapshot};
+use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, Snapshot};
 
 /// A page read as strictly as Prometheus does: families with help and type first, each name once, no sample twice.
 struct Read {
@@ -88,9 +88,16 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         cache_size_bytes: 1 << 30,
         memory: Some(MemoryFacts {
             write: MemoryWrite::Back,
-            usage: MemoryUse { size_bytes: 1 << 20, page_bytes: 4096, ..MemoryUse::default() },
+            usage: MemoryUse {
+                size_bytes: 1 << 20,
+                page_bytes: 4096,
+                policy: "lru",
+                shards: 1,
+                ..MemoryUse::default()
+            },
             freezing: Some(FreezeStats::default()),
         }),
+        service: ServiceTimes::of(None),
     };
     Report::new(facts, threads)
 }
@@ -133,6 +140,26 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_degraded", ""), 1.0);
     assert_eq!(read.value("floe_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_thread_requests_total", r#"thread="1""#), 2.0);
+}
+
+#[test]
+fn advice_is_there_when_something_was_read() {
+    let mut thread = Snapshot::default();
+    let of = |thread: &Snapshot| {
+        let mut report = report(&["floe"], vec![thread.clone()]);
+        report.advise(&mut Lately::default(), Duration::from_millis(1));
+        Read::page(&render(&report))
+    };
+    assert!(!of(&thread).types.contains_key("floe_p_star"));
+    for _ in 0..100 {
+        thread.tally.answered(VolumeId(0), Operation::Read, 4096, Duration::from_millis(1), true);
+    }
+    thread.stats.memory_hits = 90;
+    let read = of(&thread);
+    assert_eq!(read.value("floe_past_p_star", ""), 0.0);
+    assert_eq!(read.value("floe_bottleneck_info", r#"tier="memory",station="delink""#), 1.0);
+    assert!((0.0..0.01).contains(&read.value("floe_bottleneck_utilisation", "")));
+    assert_eq!(read.value("floe_p_star", ""), 1.0);
 }
 
 #[test]

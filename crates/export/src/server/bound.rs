@@ -19,7 +19,7 @@ use super::team::Team;
 use super::volume::{DeviceSource, Volume};
 use super::worker::{Beginning, RING_ENTRIES};
 use crate::listener::Listener;
-use crate::status::Tally;
+use crate::status::{Lately, ServiceTimes, Tally};
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each at least. More is taken
 /// as needed.
@@ -119,6 +119,8 @@ impl Bound {
             refusing: false,
             crowded: false,
             begun: Instant::now(),
+            service: ServiceTimes::of(config.service.as_ref()),
+            lately: Lately::default(),
             started: SystemTime::now(),
             last_flush: Ok(()),
             left_dirty: (0, 0),

@@ -219,7 +219,9 @@ impl Worker {
         {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
-                self.note(index, &request, now.elapsed(), true);
+                let latency = now.elapsed();
+                self.tally.from_memory += latency;
+                self.note(index, &request, latency, true);
                 self.sessions[index].reply(&request, Ok(Some(payload)));
             } else {
                 self.submit(index, request, Kind::Read, Some(buffer), Some(payload), now);

@@ -1,9 +1,11 @@
 //! What a server is told, and what can keep it from serving.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use floe_block::MemoryTier;
 use floe_device::{OpenError, RingError};
+use floe_model::Service;
 
 use crate::limits::Limits;
 use crate::listener::ListenError;
@@ -31,6 +33,8 @@ pub struct ServerConfig {
     /// The tier in memory above the cache, if there is one. The cache was made for it: see
     /// [`MemoryTier::config`].
     pub memory: Option<MemoryTier>,
+    /// What list operations take on this machine, for the advice in the status; the paper's times without it.
+    pub service: Option<Arc<Service>>,
 }
 
 /// Why a server could not begin, go on, or end well.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use floe_block::{VolumeId, WriteMode};
 use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::admin_side::AdminSession;
 use super::config::{ServeError, ServerConfig};
@@ -28,7 +29,7 @@ use super::slots::Slots;
 use super::token::FrontToken;
 use crate::listener::Listener;
 use crate::notify;
-use crate::status::{Facts, MemoryFacts, Report, Snapshot, Tally};
+use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
 use crate::uri::Uri;
 
 /// How long to wait before accepting again after the system refused (out of descriptors, say).
@@ -79,6 +80,9 @@ pub(super) struct Front {
     /// The last client was sent away for want of room; the first of a row is worth a line in the log.
     pub(super) crowded: bool,
     pub(super) begun: Instant,
+    /// What advice in the status goes by.
+    pub(super) service: ServiceTimes,
+    pub(super) lately: Lately,
     pub(super) started: SystemTime,
     /// How the last flush ended, and what it left dirty.
     pub(super) last_flush: Result<(), Problem>,
@@ -341,7 +345,7 @@ impl Front {
     }
 
     /// All there is to know, from what the workers handed in.
-    pub(super) fn report(&self, snapshots: Vec<Snapshot>) -> Report {
+    pub(super) fn report(&mut self, snapshots: Vec<Snapshot>) -> Report {
         let facts = Facts {
             volumes: self.offer.facts(),
             mode: self.mode,
@@ -353,9 +357,13 @@ impl Front {
                 usage: tier.usage(),
                 freezing: tier.freezing(),
             }),
+            service: self.service.clone(),
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.tally += &self.tally;
+        let processor = clock_gettime(ClockId::ProcessCPUTime);
+        let processor = Duration::new(processor.tv_sec as u64, processor.tv_nsec as u32);
+        report.advise(&mut self.lately, processor);
         report
     }
 }

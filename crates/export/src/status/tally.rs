@@ -124,6 +124,8 @@ pub(crate) struct Tally {
     volumes: Vec<VolumeTally>,
     /// By `Operation as usize`.
     latencies: [Latencies; Operation::ALL.len()],
+    /// Of the latencies of reads, those of reads answered from memory, added up.
+    pub(crate) from_memory: Duration,
     /// Connections taken so far.
     pub(crate) connections_taken: u64,
     /// Connections sent away because there were too many.
@@ -194,6 +196,7 @@ impl AddAssign<&Tally> for Tally {
             sum.histogram += &part.histogram;
             sum.sum += part.sum;
         }
+        self.from_memory += other.from_memory;
         self.connections_taken += other.connections_taken;
         self.connections_refused += other.connections_refused;
         self.clients_hung_up_on += other.clients_hung_up_on;

@@ -74,6 +74,7 @@ impl Setup {
             flush_interval: Duration::from_secs(3600),
             cache_bytes: CACHE,
             memory: None,
+            service: None,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
         let memory = MemoryDevice::new(VOLUME as u64);

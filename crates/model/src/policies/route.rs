@@ -21,6 +21,7 @@ pub(super) struct At<'a> {
     pub(super) shares: Shares,
     lookup_us: f64,
     frozen_lookup_us: f64,
+    compute_us: f64,
     mark_us: f64,
     miss_us: f64,
     disk_us: f64,
@@ -62,11 +63,13 @@ impl<'a> At<'a> {
             shares: setting.shares.unwrap_or_else(|| Shares::fitted(hit_ratio)),
             lookup_us: 0.0,
             frozen_lookup_us: 0.0,
+            compute_us: 0.0,
             mark_us: optional(Operation::Mark),
             miss_us: optional(Operation::Miss),
             disk_us,
         };
         at.lookup_us = at.time(Operation::Lookup)?.alone_us;
+        at.compute_us = setting.compute_us;
         if frozen.is_some() {
             at.frozen_lookup_us = at.time(Operation::FrozenLookup)?.alone_us;
         }
@@ -88,7 +91,7 @@ impl<'a> At<'a> {
     /// A hit on an entry that is not frozen.
     pub(super) fn hit(&self, name: &'static str, probability: f64) -> Walk {
         let walk = Walk { name, probability, is_miss: false, mark_us: self.mark_us, parts: Vec::new() };
-        walk.compute(self.frozen_lookup_us + self.lookup_us)
+        walk.compute(self.compute_us + self.frozen_lookup_us + self.lookup_us)
     }
 
     /// A share of the misses.
@@ -108,7 +111,7 @@ impl<'a> At<'a> {
             mark_us: 0.0,
             parts: Vec::new(),
         };
-        Some(walk.compute(self.frozen_lookup_us))
+        Some(walk.compute(self.compute_us + self.frozen_lookup_us))
     }
 }
 

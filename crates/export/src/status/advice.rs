@@ -1,0 +1,231 @@
+//! What limits the server's reads, and what would help: the model's word on what was counted lately.
+//!
+//! The tier in memory is the one place where threads wait for each other's hits, so it is what the model is asked about: with the
+//! hit ratio, the reads in flight and the latency of reads it did not have. Without it, lists belong to threads, no hit waits
+//! for another's, and what is left to say is how busy the threads are.
+//!
+//! Counts since the start say little of a server that has run for months: [`Lately`] keeps two earlier counts, so that what is said is of
+//! the time since it was last asked, ten seconds ago or more.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floe_model::advice::{Advice, advise};
+use floe_model::{Load, Policy, Service, Setting, Situation};
+use serde::{Deserialize, Serialize};
+
+use super::{Facts, MemoryFacts, Snapshot};
+use crate::status::Operation;
+
+/// A count is an earlier one after so long.
+const APART: Duration = Duration::from_secs(10);
+
+/// Reads in flight that the model is asked about at most: far more than threads, so that one more makes no difference, and few
+/// enough for an answer in milliseconds.
+const IN_FLIGHT_MAX: f64 = 4096.0;
+
+/// What limits reads, and what would help. Shares are of 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AdviceStatus {
+    /// What it is about: `memory`, or `cache` without a tier in memory.
+    pub tier: String,
+    /// Seconds in which what follows was counted.
+    pub seconds: f64,
+    /// The tier's hit ratio.
+    pub hit_ratio: f64,
+    /// Reads in flight, on average.
+    pub in_flight: f64,
+    /// Latency of reads the tier did not have, on average; `None` where it is not measured apart, or there were none.
+    pub miss_us: Option<f64>,
+    /// Reads answered in a second.
+    pub reads_per_second: f64,
+    /// The same by the model; `None` without a tier in memory.
+    pub model_reads_per_second: Option<f64>,
+    /// What is busiest: a list operation, or `cores`.
+    pub bottleneck: Option<String>,
+    /// The share of time for which it is busy, 0 without one.
+    pub utilisation: f64,
+    /// The hit ratio past which more hits cost throughput; 1 where they never do.
+    pub p_star: f64,
+    /// Whether the hit ratio is past it.
+    pub past_p_star: bool,
+    /// What freezing all hits would give.
+    pub frozen_gain: Option<f64>,
+    /// The policy that would give most at the same hit ratio.
+    pub other_policy: Option<String>,
+    /// What it would give.
+    pub other_gain: Option<f64>,
+    /// All of it in a sentence.
+    pub text: String,
+}
+
+/// What advice goes by, since the start or in a stretch of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Counted {
+    /// Its length.
+    time: Duration,
+    /// Requests of any kind.
+    requests: u64,
+    reads: u64,
+    memory_hits: u64,
+    /// Those of memory among them.
+    cache_hits: u64,
+    /// Latencies of reads, added up.
+    reading: Duration,
+    /// Of these, latencies of reads answered from memory.
+    from_memory: Duration,
+    /// Processor time, without what imitates media.
+    processor: Duration,
+}
+
+impl Counted {
+    /// What all threads have counted, `uptime` after the start.
+    pub(crate) fn of(sum: &Snapshot, uptime: Duration, processor: Duration) -> Self {
+        let latencies = sum.tally.latencies(Operation::Read);
+        Self {
+            time: uptime,
+            requests: sum.tally.requests(),
+            reads: latencies.count(),
+            memory_hits: sum.stats.memory_hits,
+            cache_hits: sum.stats.requests.read_hits,
+            reading: latencies.sum(),
+            from_memory: sum.tally.from_memory,
+            processor: processor.saturating_sub(sum.spun),
+        }
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            time: self.time.saturating_sub(earlier.time),
+            requests: self.requests.saturating_sub(earlier.requests),
+            reads: self.reads.saturating_sub(earlier.reads),
+            memory_hits: self.memory_hits.saturating_sub(earlier.memory_hits),
+            cache_hits: self.cache_hits.saturating_sub(earlier.cache_hits),
+            reading: self.reading.saturating_sub(earlier.reading),
+            from_memory: self.from_memory.saturating_sub(earlier.from_memory),
+            processor: self.processor.saturating_sub(earlier.processor),
+        }
+    }
+}
+
+/// The stretch that advice is about.
+#[derive(Debug, Default)]
+pub(crate) struct Lately {
+    older: Counted,
+    newer: Counted,
+}
+
+impl Lately {
+    /// What was counted between an earlier count, [`APART`] or more before this one unless the server is younger, and this one.
+    pub(crate) fn until(&mut self, now: Counted) -> Counted {
+        if now.time.saturating_sub(self.newer.time) >= APART {
+            self.older = std::mem::replace(&mut self.newer, now);
+        }
+        now.since(&self.older)
+    }
+}
+
+/// Service times, and whether they are this machine's.
+#[derive(Debug, Clone)]
+pub(crate) struct ServiceTimes {
+    service: Arc<Service>,
+    is_measured: bool,
+}
+
+impl ServiceTimes {
+    /// The paper's, unless there are others.
+    pub(crate) fn of(measured: Option<&Arc<Service>>) -> Self {
+        match measured {
+            Some(service) => Self { service: Arc::clone(service), is_measured: true },
+            None => Self { service: Arc::new(Service::paper()), is_measured: false },
+        }
+    }
+}
+
+impl AdviceStatus {
+    /// Advice on what was counted; `None` where there were no reads.
+    pub(crate) fn of(facts: &Facts, threads: usize, lately: &Counted) -> Option<Self> {
+        if lately.reads == 0 || lately.time.is_zero() {
+            return None;
+        }
+        match &facts.memory {
+            Some(memory) => Self::on_memory(facts, memory, threads, lately),
+            None => Some(Self::on_threads(threads, lately)),
+        }
+    }
+
+    fn on_memory(facts: &Facts, memory: &MemoryFacts, threads: usize, lately: &Counted) -> Option<Self> {
+        let misses = lately.reads.saturating_sub(lately.memory_hits);
+        let seconds = lately.time.as_secs_f64();
+        let below = lately.reading.saturating_sub(lately.from_memory).as_secs_f64() * 1e6;
+        let miss_us = (misses > 0).then(|| below / misses as f64);
+        let hit_ratio = lately.memory_hits.min(lately.reads) as f64 / lately.reads as f64;
+        let in_flight = lately.reading.as_secs_f64() / seconds;
+        let frozen = memory.freezing.as_ref().filter(|_| memory.usage.frozen_pages > 0);
+        let setting = Setting {
+            compute_us: lately.processor.as_secs_f64() * 1e6 / lately.requests.max(1) as f64,
+            frozen: frozen.and_then(|freezing| freezing.frozen_share),
+            ..Setting::new(hit_ratio, miss_us.unwrap_or(0.0))
+        };
+        let situation = Situation {
+            policy: Policy::alike(memory.usage.policy).ok()?,
+            setting,
+            load: Load {
+                mpl: in_flight.round().clamp(1.0, IN_FLIGHT_MAX) as u32,
+                cores: u32::try_from(threads).ok(),
+            },
+            shards: u32::try_from(memory.usage.shards).ok()?,
+        };
+        // The settings were refused where service times lack the policy; without them there is nothing to say.
+        let advice: Advice = advise(&situation, &facts.service.service).ok()?;
+        let times = if facts.service.is_measured { "measured" } else { "the paper's" };
+        Some(Self {
+            tier: "memory".into(),
+            seconds,
+            hit_ratio,
+            in_flight,
+            miss_us,
+            reads_per_second: lately.reads as f64 / seconds,
+            model_reads_per_second: Some(advice.throughput_mrps * 1e6),
+            bottleneck: advice.bottleneck.map(|busy| busy.name.to_owned()),
+            utilisation: advice.bottleneck.map_or(0.0, |busy| busy.utilisation),
+            p_star: advice.p_star,
+            past_p_star: advice.is_past_p_star,
+            frozen_gain: advice.frozen.map(|frozen| frozen.gain),
+            other_policy: advice.other.map(|other| other.policy.to_owned()),
+            other_gain: advice.other.map(|other| other.gain),
+            text: format!(
+                "memory ({}), by {times} service times: {advice}; last {seconds:.0} s",
+                memory.usage.policy
+            ),
+        })
+    }
+
+    fn on_threads(threads: usize, lately: &Counted) -> Self {
+        let seconds = lately.time.as_secs_f64();
+        let utilisation = (lately.processor.as_secs_f64() / (seconds * threads.max(1) as f64)).min(1.0);
+        Self {
+            tier: "cache".into(),
+            seconds,
+            hit_ratio: lately.cache_hits.min(lately.reads) as f64 / lately.reads as f64,
+            in_flight: lately.reading.as_secs_f64() / seconds,
+            miss_us: None,
+            reads_per_second: lately.reads as f64 / seconds,
+            model_reads_per_second: None,
+            bottleneck: Some("cores".into()),
+            utilisation,
+            p_star: 1.0,
+            past_p_star: false,
+            frozen_gain: None,
+            other_policy: None,
+            other_gain: None,
+            text: format!(
+                "cache: cores {:.0} % busy; each thread has lists of its own, so more hits do not cost throughput; last {seconds:.0} s",
+                100.0 * utilisation
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
