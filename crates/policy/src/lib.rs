@@ -76,6 +76,7 @@ mod marks;
 mod order;
 mod random;
 pub mod registry;
+pub mod shedding;
 mod sketch;
 pub mod trial;
 

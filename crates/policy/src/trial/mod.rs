@@ -15,12 +15,14 @@
 
 mod backoff;
 mod difference;
+mod level;
 mod sums;
 
 use std::time::Duration;
 
 pub use backoff::{Backoff, Record};
 pub use difference::{Difference, trimmed_mean};
+pub(crate) use level::Level;
 pub use sums::Sums;
 
 /// Rounds before the first look at the result. Looks come at this number and at each double of it.
@@ -33,8 +35,6 @@ const FAILURES_MAX: u32 = 4;
 const RECORD: usize = 32;
 /// Trials that found nothing and count in the next ones, too.
 const TRIALS_KEPT: usize = 4;
-/// How much a new level counts against the ones before.
-const LEVEL_WEIGHT: f64 = 0.3;
 
 /// Which of two ways to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,8 +158,7 @@ pub struct Trial {
     /// Rounds of the last trials, as long as these decided nothing.
     undecided: Vec<(f64, f64)>,
     interval: Backoff,
-    level: Option<f64>,
-    level_decided: Option<f64>,
+    level: Level,
     now: Duration,
     decisions: Record<Decision>,
 }
@@ -174,8 +173,7 @@ impl Trial {
             state: State::Resting { next: Duration::ZERO },
             undecided: Vec::new(),
             interval: Backoff::new(options.interval_min, options.interval_max),
-            level: None,
-            level_decided: None,
+            level: Level::new(options.shift),
             now: Duration::ZERO,
             decisions: Record::new(RECORD),
         }
@@ -208,7 +206,9 @@ impl Trial {
     /// Takes in what was seen, and says what to do until when.
     pub fn step(&mut self, seen: &Seen) -> Order {
         self.now = self.now.max(seen.now);
-        self.watch(seen.level);
+        if self.level.shifts(seen.level) {
+            self.notice();
+        }
         match &mut self.state {
             State::Resting { next } if self.now >= *next => self.begin(),
             State::Resting { .. } => {}
@@ -222,17 +222,6 @@ impl Trial {
             }
         }
         self.order()
-    }
-
-    fn watch(&mut self, level: Option<f64>) {
-        let Some(level) = level.filter(|level| level.is_finite()) else { return };
-        let smooth = self.level.map_or(level, |before| before + (level - before) * LEVEL_WEIGHT);
-        self.level = Some(smooth);
-        let decided = *self.level_decided.get_or_insert(smooth);
-        if (smooth - decided).abs() > self.options.shift {
-            self.level_decided = Some(smooth);
-            self.notice();
-        }
     }
 
     fn begin(&mut self) {
@@ -319,7 +308,8 @@ impl Trial {
         }
         let wait = if may_change { self.options.interval_min } else { self.interval.take() };
         self.state = State::Resting { next: self.now + wait };
-        (self.mode, self.running, self.level_decided) = (mode, mode, self.level);
+        (self.mode, self.running) = (mode, mode);
+        self.level.decide();
         self.decisions.push(Decision { at: self.now, mode, changed, difference: found, reason });
     }
 

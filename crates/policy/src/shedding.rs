@@ -1,0 +1,222 @@
+//! Load shedding: past p*, a share of the requests goes straight to the disk.
+//!
+//! Where hits wait for each other's list operations more than a miss waits for the disk, each request that passes the cache by makes
+//! room for the others, and throughput stays where it was highest instead of falling ("Can Increasing the Hit Ratio Hurt Cache
+//! Throughput?", section 5.2). Where they do not, it costs a disk access for nothing. Which of the two it is, [`Shedding`] finds out
+//! as freezing does: it never goes by a model, but [tries](crate::trial) the next share beside the present one, in windows that take
+//! turns, and takes what has less mean time for a request.
+//!
+//! The shares are rungs of a ladder. One more is taken if it is better by more than the error and a margin; the one that is
+//! stood on has to prove its gain over the one below again and again, and is given up if it cannot. So what is shed is what pays for
+//! itself, it is never above the highest rung, and without a gain nothing is shed but in trials, which double their waits.
+//!
+//! It is pure: times and sums of latencies go in, the share to shed and until when comes out. The caller must only shed what the
+//! disk would answer as the cache does, so never a key that the cache alone has the newest value of. Neither of Floe's caches does it by
+//! itself; `docs/model.md` says why.
+
+use std::time::Duration;
+
+use crate::trial::{Backoff, Difference, Level, Mode, Record, Seen, Trial, TrialOptions};
+
+/// Decisions that are kept.
+const RECORD: usize = 32;
+
+/// How much may be shed, and how that is tried.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SheddingOptions {
+    /// From one share of requests to the next.
+    pub step: f64,
+    /// No more is shed, in trials too.
+    pub max: f64,
+    /// How trials are run. [`interval_min`](TrialOptions::interval_min) and [`interval_max`](TrialOptions::interval_max) are the waits between those
+    /// that change nothing.
+    pub trial: TrialOptions,
+}
+
+impl Default for SheddingOptions {
+    /// Twentieths, up to half of the requests.
+    fn default() -> Self {
+        Self { step: 0.05, max: 0.5, trial: TrialOptions::default() }
+    }
+}
+
+/// What share of the requests to send to the disk, and when to come back with what was seen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Order {
+    /// The share, from 0 to the highest.
+    pub share: f64,
+    /// In the time of [`Seen::now`].
+    pub until: Duration,
+}
+
+/// A share that was decided for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// When.
+    pub at: Duration,
+    /// The share from then on.
+    pub share: f64,
+    /// What a rung more was found to gain; `None` when too little was seen.
+    pub difference: Option<Difference>,
+    /// Why, in words and numbers.
+    pub reason: String,
+}
+
+/// Decides what share of the requests is shed.
+///
+/// ```
+/// use std::time::Duration;
+/// use floe_policy::shedding::{Shedding, SheddingOptions};
+/// use floe_policy::trial::{Seen, Sums};
+///
+/// // Requests take 1000 ns, and 8 ns less for each hundredth that is shed, up to a fifth.
+/// let mut shedding = Shedding::new(SheddingOptions::default());
+/// let mut order = shedding.step(&Seen::default());
+/// for _ in 0..10_000 {
+///     let mean = 1000.0 + if order.share <= 0.2 { -800.0 * order.share } else { 4000.0 * (order.share - 0.2) - 160.0 };
+///     let mut sums = Sums::default();
+///     (0..100).for_each(|_| sums.add(mean));
+///     order = shedding.step(&Seen { now: order.until, sums, level: None });
+/// }
+/// assert!((shedding.share() - 0.2).abs() < 1e-9);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Shedding {
+    options: SheddingOptions,
+    /// Rungs that there are.
+    rungs: u32,
+    /// The rung that was decided for.
+    rung: u32,
+    state: State,
+    interval: Backoff,
+    level: Level,
+    decisions: Record<Decision>,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Resting {
+        next: Duration,
+        /// Of the two neighbours, the one to try.
+        side: Side,
+    },
+    /// The baseline is a rung and the variant the one above it.
+    Trying { low: u32, trial: Box<Trial> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Above,
+    Below,
+}
+
+impl Shedding {
+    /// Sheds nothing yet; the first trial begins with the first step.
+    ///
+    /// # Panics
+    /// When the step is not above 0, or the highest share not from 0 to 1.
+    pub fn new(options: SheddingOptions) -> Self {
+        assert!(options.step > 0.0, "rungs are apart");
+        assert!((0.0..=1.0).contains(&options.max), "a share is from 0 to 1");
+        Self {
+            options,
+            // What is short of a rung by rounding is one.
+            rungs: (options.max / options.step + 1e-9) as u32,
+            rung: 0,
+            state: State::Resting { next: Duration::ZERO, side: Side::Above },
+            interval: Backoff::new(options.trial.interval_min, options.trial.interval_max),
+            level: Level::new(options.trial.shift),
+            decisions: Record::new(RECORD),
+        }
+    }
+
+    /// The share that was decided for, whatever a trial is running.
+    pub fn share(&self) -> f64 {
+        self.share_of(self.rung)
+    }
+
+    /// The last decisions, oldest first.
+    pub fn decisions(&self) -> &Record<Decision> {
+        &self.decisions
+    }
+
+    /// Takes in what was seen since the step before, and says what to shed until when.
+    pub fn step(&mut self, seen: &Seen) -> Order {
+        if self.level.shifts(seen.level) {
+            self.interval.reset();
+            if let State::Resting { next, .. } = &mut self.state {
+                *next = (*next).min(seen.now);
+            }
+        }
+        if let State::Resting { next, side } = self.state
+            && seen.now >= next
+            && self.rungs > 0
+        {
+            self.begin(side, seen.now);
+        }
+        let (low, order, is_over) = match &mut self.state {
+            State::Resting { next, .. } => {
+                // Not later than this, to notice when the level shifts.
+                let until = (*next).min(seen.now + self.options.trial.interval_min);
+                return Order { share: self.share_of(self.rung), until };
+            }
+            State::Trying { low, trial } => {
+                let before = trial.decisions().iter().len();
+                let order = trial.step(seen);
+                (*low, order, trial.decisions().iter().len() > before)
+            }
+        };
+        if is_over {
+            self.conclude(seen.now);
+            return Order { share: self.share(), until: seen.now + self.options.trial.settle };
+        }
+        let rung = low + u32::from(order.mode == Mode::Variant);
+        Order { share: self.share_of(rung), until: order.until }
+    }
+
+    fn share_of(&self, rung: u32) -> f64 {
+        (f64::from(rung) * self.options.step).min(self.options.max)
+    }
+
+    fn begin(&mut self, side: Side, now: Duration) {
+        let (low, mode) = match side {
+            Side::Above if self.rung < self.rungs => (self.rung, Mode::Baseline),
+            Side::Below if self.rung == 0 => (0, Mode::Baseline),
+            _ => (self.rung - 1, Mode::Variant),
+        };
+        let mut trial = Box::new(Trial::new(mode, self.options.trial));
+        // Begins; what was seen until now was seen before it.
+        trial.step(&Seen { now, ..Seen::default() });
+        self.state = State::Trying { low, trial };
+    }
+
+    fn conclude(&mut self, now: Duration) {
+        let State::Trying { low, trial } = &self.state else { return };
+        let Some(found) = trial.decisions().iter().last() else { return };
+        let (low, difference) = (*low, found.difference);
+        let was_above = self.rung > low;
+        let margin = if was_above { 0.0 } else { self.options.trial.margin };
+        let pays = difference.is_some_and(|difference| difference.is_gain(margin));
+        self.rung = low + u32::from(pays);
+        let numbers = difference.map_or_else(|| "too few requests to tell".to_owned(), |it| it.to_string());
+        let (share, more) = (self.share_of(self.rung), self.share_of(low + 1));
+        let said = if pays { "pays" } else { "does not pay" };
+        let reason = format!("shedding {:.0} % {said}: {numbers}", 100.0 * more);
+        self.decisions.push(Decision { at: now, share, difference, reason });
+        self.level.decide();
+        let changed = pays != was_above;
+        // On in the direction that was right; otherwise the other neighbour is next, after a wait.
+        let (side, wait) = match (changed, pays) {
+            (true, true) => (Side::Above, Duration::ZERO),
+            (true, false) => (Side::Below, Duration::ZERO),
+            (false, true) => (Side::Above, self.interval.take()),
+            (false, false) => (Side::Below, self.interval.take()),
+        };
+        if changed {
+            self.interval.reset();
+        }
+        // At the foot of the ladder there is nothing below to go on to.
+        let wait = if self.rung == 0 && changed { self.interval.take() } else { wait };
+        self.state = State::Resting { next: now + wait, side };
+    }
+}
