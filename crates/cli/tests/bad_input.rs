@@ -409,6 +409,19 @@ fn wrong_benchmarks_are_refused() {
         --vs capacity=1MiB                           → --vs capacity=1MiB | share of the keys
         --vs hit-ratio=2                             → --vs hit-ratio=2 | share
         --vs threads=100 --mpl 4 --threads 2         → --vs threads=100 | mpl 4
+        --service-out new.img                        → --calibrate
+        --calibrate --disk-us 5                      → --calibrate | --disk-us
+        --calibrate good.csv                         → --calibrate | [TRACE]
+        --calibrate --hit-ratio 0.5                  → --calibrate | --hit-ratio
+        --calibrate --policy arc                     → arc | floe model | s3-fifo
+        --calibrate --policy magic                   → --policy | magic
+        --calibrate --threads 1,2                    → --threads | one number
+        --calibrate --threads 100000                 → --threads | 100000
+        --calibrate --keys 100                       → 500 keys
+        --calibrate --value 7                        → --value | 7
+        --calibrate --repetitions 0                  → --repetitions | 0
+        --calibrate --keys 2000 --service-out /no/new.img → /no/new.img | No such file
+        --calibrate --keys 2000 --service-out folder → --service-out folder | directory
         ",
     );
 }

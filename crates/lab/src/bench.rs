@@ -4,12 +4,14 @@
 //! a miss parks its client until an emulated disk answers, while the thread runs its other clients: so 72 requests are in
 //! flight on two cores, as in the experiments that ask what a hit ratio is worth. [`Load`] is what they ask for,
 //! [`measure()`] warms caches up and runs them in turn, and [`capacity_for`] finds the capacity that gives a hit ratio.
+//! [`calibrate()`] measures what single operations take, for the model of all this.
 //!
 //! [`Cache`] is Floe's own cache as a [`Subject`]; whatever can be looked up in may take part. What decides is without clock
 //! and threads: who is parked ([`Clients`]), when to look at the clock ([`Looks`]), when a cache is warm ([`WarmUp`]),
 //! what a median is worth ([`Estimate`]).
 
 mod cache;
+mod calibrate;
 mod capacity;
 mod clients;
 mod clock;
@@ -27,6 +29,9 @@ mod watch;
 mod worker;
 
 pub use cache::{Built, Cache};
+pub use calibrate::{
+    Calibrate, CalibrateError, Calibration, Figure, POLICIES as CALIBRATED_POLICIES, calibrate,
+};
 pub use capacity::{Curve, Found, Looped, capacity_for, search};
 pub use clients::{Clients, Parked};
 pub use freezing::{Freezing, Frozen, Lifetime};

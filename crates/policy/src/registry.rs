@@ -47,6 +47,11 @@ impl Choice {
         self.name
     }
 
+    /// Its parameters, those included that were not given.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
     /// The choice of a registered policy with its defaults.
     pub fn of(about: &About) -> Self {
         Self { name: about.name, text: about.name.to_owned(), parameters: Parameters::defaults(about) }

@@ -1,5 +1,6 @@
 //! `floe bench memory`: the cache in memory under a closed loop of clients.
 
+mod calibrate;
 mod capacities;
 mod picture;
 mod plan;
@@ -26,6 +27,9 @@ use plan::Configuration;
 /// What block traces are cut into.
 const BLOCK_BYTES: u64 = 4096;
 
+/// How caches at work are measured, if nothing else is said.
+const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.0 };
+
 /// Most repetitions, and the longest one.
 const REPETITIONS_MAX: usize = 10_000;
 const SECONDS_MAX: f64 = 3600.0;
@@ -40,13 +44,17 @@ Examples:
   floe bench memory zipf:keys=1000000,theta=0.8,requests=10000000 --capacity 10%
   floe bench memory P3.lis.zst --policy arc --capacity 10% --seconds 5
   floe bench memory --policy lru --disk-us 5 --vs frozen=adaptive --seconds 0.2 --repetitions 30
-  floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive --repetitions 1 --seconds 60 --png drift";
+  floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive --repetitions 1 --seconds 60 --png drift
+  floe bench memory --keys 20000 --calibrate --service-out this-machine.json";
 
 const NOTES: &str = "\
 A closed loop: clients share the threads and ask for one key after the other. A hit goes on at once; a miss parks its client until
 the emulated disk answers, while its thread runs others. The load begins again at its end. Caches at the same point of the lists
 run in turn, after each is warm, and are compared pair by pair with the first. Waiting for the disk is precise, and so
-takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it has tried to.";
+takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it has tried to.
+
+--calibrate measures what operations take in caches of one shard, without a disk: lookups, and the changes of lists under their lock, by one
+thread and by several. It writes what floe model reads with --service.";
 
 /// How long the emulated disk takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -84,9 +92,9 @@ pub(crate) struct Arguments {
     /// Find, by simulation, the capacity that hits this often
     #[arg(long, value_name = "LIST")]
     hit_ratio: Option<Numbers>,
-    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "qd-clock")]
-    policy: Vec<String>,
+    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default: qd-clock]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    policy: Option<Vec<String>>,
     /// Independent parts of each cache [default: what the cache thinks best]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     shards: Option<u32>,
@@ -111,18 +119,25 @@ pub(crate) struct Arguments {
     /// Another cache to compare with the first, as policy=lru,shards=1: what is different; repeat for more
     #[arg(long, value_name = "NAME=VALUE,…")]
     vs: Vec<String>,
-    /// How often to run each cache
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    repetitions: usize,
-    /// How long each time
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
-    seconds: f64,
+    /// How often to run each cache [default: 5, or 21 to calibrate]
+    #[arg(long, value_name = "N")]
+    repetitions: Option<usize>,
+    /// How long each time [default: 1, or 0.05 to calibrate]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
     /// Longest time to warm each cache up for
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = PLAN.warm_up_seconds_max)]
     warm_up: f64,
     /// Write charts of throughput and frozen share over time, with the phases of freezing: STEM-throughput.png, …
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
+    /// Measure service times of policies, for floe model, instead of caches at work
+    #[arg(long, conflicts_with_all = ["trace", "shuffle", "writes", "capacity", "hit_ratio", "shards", "frozen", "lifetime",
+                                      "mpl", "disk_us", "disk_times", "vs", "png"])]
+    calibrate: bool,
+    /// Where to write them, as JSON
+    #[arg(long, value_name = "FILE", requires = "calibrate")]
+    service_out: Option<PathBuf>,
     #[command(flatten)]
     open: TraceArguments,
     /// One JSON object per cache instead of a table
@@ -131,9 +146,12 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let plan = plan(arguments)?;
+    if arguments.calibrate {
+        return calibrate::run(arguments);
+    }
+    let plan = plan(arguments, &PLAN)?;
     let points = plan::points(arguments)?;
-    let stream = read(arguments)?;
+    let stream = read(arguments, REQUESTS_MIN)?;
     let order = if arguments.shuffle || arguments.trace.is_none() { Order::Drawn } else { Order::AsIs };
     let load = Load::new(&stream, arguments.writes, order).or_usage()?;
     let mut capacities = Capacities::new(&stream, order);
@@ -171,9 +189,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// How to measure.
-fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
+/// How to measure, where something is not said as in `default`.
+fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
     let &Arguments { repetitions, seconds, warm_up, writes, .. } = arguments;
+    let (repetitions, seconds) =
+        (repetitions.unwrap_or(default.repetitions), seconds.unwrap_or(default.seconds));
     if !(1..=REPETITIONS_MAX).contains(&repetitions) {
         return Err(CliError::usage(format!("--repetitions {repetitions} is not 1 to {REPETITIONS_MAX}")));
     }
@@ -190,11 +210,13 @@ fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
     Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up })
 }
 
-/// Reads what is asked for.
-fn read(arguments: &Arguments) -> Result<Stream, CliError> {
-    // Ten times as many requests as keys, and no fewer than a million.
+/// Fewest requests by Zipf's law.
+const REQUESTS_MIN: u64 = 1_000_000;
+
+/// Reads what is asked for; without a trace, ten times as many requests as keys, and no fewer than so many.
+fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
     let zipf = |keys: u64| {
-        format!("zipf:keys={keys},theta={},requests={}", arguments.theta, (10 * keys).max(1_000_000))
+        format!("zipf:keys={keys},theta={},requests={}", arguments.theta, (10 * keys).max(requests_min))
     };
     let source = arguments.trace.clone().unwrap_or_else(|| zipf(arguments.keys));
     let mut trace = arguments.open.open(&source, false)?;

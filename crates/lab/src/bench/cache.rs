@@ -38,22 +38,39 @@ impl Cache<'_> {
     /// # Errors
     /// When there is no such cache.
     pub fn build(&self, setup: Setup) -> Result<Built, BuildError> {
+        self.filled(setup, &Filling::default())
+    }
+
+    /// Builds it and fills it.
+    ///
+    /// # Errors
+    /// When there is no such cache.
+    pub(super) fn filled(&self, setup: Setup, filling: &Filling) -> Result<Built, BuildError> {
         match self.value_bytes {
-            8 => floe_policy::with(self.policy, Build::<[u64; 1]>(*self, setup, PhantomData)),
-            64 => floe_policy::with(self.policy, Build::<[u64; 8]>(*self, setup, PhantomData)),
-            _ => floe_policy::with(self.policy, Build::<Box<[u8]>>(*self, setup, PhantomData)),
+            8 => floe_policy::with(self.policy, Build::<[u64; 1]>(*self, setup, filling, PhantomData)),
+            64 => floe_policy::with(self.policy, Build::<[u64; 8]>(*self, setup, filling, PhantomData)),
+            _ => floe_policy::with(self.policy, Build::<Box<[u8]>>(*self, setup, filling, PhantomData)),
         }
     }
 }
 
+/// What a cache begins with.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Filling {
+    /// These keys.
+    pub(super) keys: std::ops::Range<u64>,
+    /// All of them frozen, for good.
+    pub(super) frozen: bool,
+}
+
 /// Builds a cache of values of a type.
-struct Build<'a, V>(Cache<'a>, Setup, PhantomData<V>);
+struct Build<'a, V>(Cache<'a>, Setup, &'a Filling, PhantomData<V>);
 
 impl<V: Value> Visitor for Build<'_, V> {
     type Out = Result<Built, BuildError>;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
-        let Self(Cache { shards, capacity, value_bytes, freezing, .. }, setup, _) = self;
+        let Self(Cache { shards, capacity, value_bytes, freezing, .. }, setup, filling, _) = self;
         let builder = floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(make());
         let builder = match shards {
             Some(shards) => builder.shards(shards),
@@ -64,6 +81,10 @@ impl<V: Value> Visitor for Build<'_, V> {
             None => builder,
         };
         let cache = builder.try_build()?;
+        filling.keys.clone().for_each(|key| cache.insert(key, V::of(key, value_bytes)));
+        if filling.frozen {
+            cache.freeze(1.0);
+        }
         let shards = cache.stats().shards as usize;
         let is_freezing = freezing.options().is_some();
         Ok((Box::new(Contender::new(Cached { cache, value_bytes, is_freezing }, capacity, setup)), shards))

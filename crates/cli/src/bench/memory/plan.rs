@@ -10,6 +10,9 @@ use super::{Arguments, DiskTimes};
 use crate::error::CliError;
 use crate::size::{Bytes, CacheSize};
 
+/// The policy that is measured by default.
+const POLICY: &str = "qd-clock";
+
 /// A value begins with its key, by which a hit is checked.
 const VALUE_BYTES_MIN: u64 = 8;
 
@@ -61,9 +64,7 @@ impl Configuration {
     /// Refuses what cannot be, in the words of the option that says it.
     fn check(&self) -> Result<(), String> {
         let Setup { threads, mpl, .. } = self.setup();
-        if threads > THREADS_MAX {
-            return Err(format!("--threads {threads}: there may be up to {THREADS_MAX}"));
-        }
+        check_threads(threads)?;
         if mpl > MPL_MAX {
             return Err(format!("--mpl {mpl}: there may be up to {MPL_MAX} clients"));
         }
@@ -81,9 +82,7 @@ impl Configuration {
         if let Capacity::Size(CacheSize::Bytes(_)) = self.capacity {
             return Err("--capacity: entries are counted; give a count or a share of the keys".to_owned());
         }
-        if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&(self.value_bytes as u64)) {
-            return Err(format!("--value {}: a value has 8 bytes to 64MiB", self.value_bytes));
-        }
+        check_value(self.value_bytes)?;
         // A small one, to see whether there could be a large one.
         let cache = Cache {
             policy: &self.policy,
@@ -127,15 +126,38 @@ impl Configuration {
     }
 }
 
+pub(super) fn check_threads(threads: usize) -> Result<(), String> {
+    if threads > THREADS_MAX {
+        return Err(format!("--threads {threads}: there may be up to {THREADS_MAX}"));
+    }
+    Ok(())
+}
+
+pub(super) fn check_value(bytes: usize) -> Result<(), String> {
+    if !(VALUE_BYTES_MIN..=VALUE_BYTES_MAX).contains(&(bytes as u64)) {
+        return Err(format!("--value {bytes}: a value has 8 bytes to 64MiB"));
+    }
+    Ok(())
+}
+
+/// The policies asked for, or else those of a list.
+pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choice>, CliError> {
+    let parsed = |policy: &str| policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}")));
+    match &arguments.policy {
+        Some(given) => given.iter().map(|policy| parsed(policy)).collect(),
+        None => default.split(',').map(parsed).collect(),
+    }
+}
+
+/// How many threads can run side by side.
+pub(super) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// All points in the order of the lists, the caches of each together.
 pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, CliError> {
-    let policies: Vec<Choice> = arguments
-        .policy
-        .iter()
-        .map(|policy| policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}"))))
-        .collect::<Result<_, _>>()?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = arguments.threads.as_ref().map_or(vec![cores], |threads| threads.0.clone());
+    let policies = policies(arguments, POLICY)?;
+    let threads = arguments.threads.as_ref().map_or(vec![cores()], |threads| threads.0.clone());
     let mpls: Vec<Option<usize>> =
         arguments.mpl.as_ref().map_or(vec![None], |mpls| mpls.0.iter().copied().map(Some).collect());
     let capacities: Vec<Capacity> = match &arguments.hit_ratio {

@@ -1,0 +1,120 @@
+//! `floe bench memory --calibrate` as a user runs it, and what becomes of its file; the script that sets the cache beside its model.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{floe_in, floe_ok, installed, text};
+use serde_json::Value;
+
+/// What keeps a run short.
+const BRIEF: [&str; 8] = ["--keys", "1000", "--seconds", "0.005", "--repetitions", "3", "--warm-up", "0.1"];
+
+/// Calibrates into a file of a folder; the lines printed.
+fn calibrated(folder: &Path, policies: &str) -> (PathBuf, Vec<Value>) {
+    let file = folder.join("service.json");
+    let name = text(&file);
+    let arguments =
+        ["bench", "memory", "--calibrate", "--threads", "2", "--policy", policies, "--service-out", name];
+    let lines = floe_ok(&[&arguments, &BRIEF[..], &["--json"]].concat());
+    (file, lines.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect())
+}
+
+#[test]
+fn the_model_takes_what_was_calibrated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, lines) =
+        calibrated(folder.path(), "prob-lru:q=0.5,prob-lru:q=0.9,clock,slru:segments=2,s3-fifo,sieve");
+    for line in &lines {
+        let [ns, low, high] =
+            ["ns", "ns_low", "ns_high"].map(|field| line[field].as_f64().expect("a number"));
+        assert!(low <= ns && ns <= high, "{line}");
+    }
+    let contended = |line: &&Value| line["threads"] == 2 && line["operation"] == "list, by a miss";
+    assert_eq!(lines.iter().filter(contended).count(), 8, "one a policy, LRU and FIFO among them");
+
+    let service: Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).expect("a file")).expect("JSON");
+    assert_eq!(service["machine"]["threads"], "2");
+    let rows = service["policies"].as_array().expect("rows");
+    let names: BTreeSet<&str> = rows.iter().filter_map(|row| row["policy"].as_str()).collect();
+    let expected = ["lru", "single-lock-lru", "fifo", "prob-lru", "clock", "slru", "s3-fifo", "sieve"];
+    assert_eq!(names, BTreeSet::from(expected));
+    for row in rows {
+        for (operation, time) in row["times_us"].as_object().expect("times") {
+            let alone = time.get("alone").unwrap_or(time).as_f64();
+            let contended = time.get("contended").and_then(Value::as_array);
+            let contended = contended.into_iter().flatten().map(|pair| pair[1].as_f64());
+            for us in contended.chain([alone]) {
+                assert!(us.is_some_and(|us| us > 0.0 && us.is_finite()), "{operation} of {row}");
+            }
+        }
+    }
+
+    let policies = expected.join(",");
+    let name = text(&file);
+    let model = [
+        "model",
+        "--service",
+        name,
+        "--policy",
+        &policies,
+        "--q",
+        "0.7",
+        "--cores",
+        "2",
+        "--frozen",
+        "0.5",
+        "--json",
+    ];
+    let curves = floe_ok(&model);
+    let found: Vec<f64> = curves
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).expect("JSON")["mva_mrps"].as_f64())
+        .collect();
+    assert!(found.len() >= expected.len() && found.iter().all(|&mrps| mrps > 0.0 && mrps.is_finite()));
+}
+
+#[test]
+fn what_cannot_be_calibrated_leaves_no_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let arguments = ["bench", "memory", "--calibrate", "--policy", "arc", "--service-out", "service.json"];
+    assert_eq!(floe_in(folder.path(), &arguments).status.code(), Some(2));
+    assert!(!folder.path().join("service.json").exists());
+}
+
+#[test]
+fn the_script_measures_asks_the_model_and_prints() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/results-hit-ratio");
+    if !installed(&["python3"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |arguments: &[&str]| {
+        let out = Command::new("python3")
+            .arg(&script)
+            .args(arguments)
+            .current_dir(folder.path())
+            .output()
+            .expect("python3");
+        assert!(out.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&out.stderr));
+    };
+    let floe = env!("CARGO_BIN_EXE_floe");
+    let only = ["--brief", "--only", "lru;lru, frozen"];
+    run(&[&["run", floe, "measured"], &only[..]].concat());
+    let measured =
+        || std::fs::read_to_string(folder.path().join("measured")).expect("a file").lines().count();
+    let lines = measured();
+    run(&[&["run", floe, "measured"], &only[..]].concat());
+    assert_eq!(measured(), lines, "what was measured is not measured again");
+
+    std::fs::write(folder.path().join("report.md"), "<!-- measured: goals -->\nnothing\n<!-- end -->\n")
+        .expect("a file");
+    run(&["print", "measured", "--into", "report.md", "--pictures", "picture"]);
+    let report = std::fs::read_to_string(folder.path().join("report.md")).expect("a file");
+    assert!(report.contains("| median difference | at most 5% |") && !report.contains("nothing"), "{report}");
+    let picture = std::fs::read_to_string(folder.path().join("picture-mpl-16.svg")).expect("a picture");
+    assert_eq!(picture.matches("<polyline").count(), 2, "a line a policy");
+}

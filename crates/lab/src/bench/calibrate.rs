@@ -1,0 +1,355 @@
+//! What list operations take on this machine: the service times that `floe model` is fed with.
+//!
+//! Nothing here waits for a disk, and nothing is fitted to what the model is to explain: each time comes from runs of one kind only.
+//! Caches of one shard, so that one lock guards one list, are asked for what they all hold (every request hits) and for what they
+//! never hold (every request misses), by one thread and by several, in turn. What a request takes beyond that of FIFO, whose hits do
+//! nothing but look up, is its policy's; what several threads take beyond one is contention. How a change of the list divides into delink,
+//! head and tail is seen on the order alone, without lock and cache.
+//!
+//! The time of an operation under contention is that with which the closed network of a thread each, lookup and list, has the throughput
+//! that was measured; where nothing but the list takes time that is the reciprocal of the throughput. Method of "Can Increasing the Hit
+//! Ratio Hurt Cache Throughput?", section 4.1.
+
+use std::collections::BTreeMap;
+
+use floe_memory::BuildError;
+use floe_model::{ModelError, Service};
+use floe_policy::registry::{Choice, ChoiceError};
+use serde::Serialize;
+
+use super::cache::{Cache, Filling};
+use super::freezing::Freezing;
+use super::load::{Load, LoadError};
+use super::measure::{Contender, Contestant, Measured, Plan, Setup, Step, measure};
+use super::order::{CHUNK, Order};
+use super::subject::Subject;
+use super::worker::Disk;
+use crate::simulate::stream::{Builder, Keep, Stream, StreamError};
+
+mod contention;
+mod orders;
+mod times;
+
+/// A time below that, in microseconds, cannot be told from none; it stands in its place, as there is none that takes no time at all.
+const LEAST_US: f64 = 1e-4;
+
+/// Keys that are to miss come in a circle, so many times as many as there are entries: no key is there any more, nor known, when it comes back.
+const CIRCLE: usize = 10;
+
+/// A circle has at least so many keys. Threads take them in chunks; one that was stopped in the middle of its own finds keys that others have
+/// just brought in where these have gone full circle, and that chunk shall be a small part of it.
+const CIRCLE_MIN: usize = 100 * CHUNK;
+
+/// Fewest keys: a tenth of them has to be a cache worth its name.
+const KEYS_MIN: usize = 500;
+
+/// Clients of a thread that only waits for a disk which takes no time: enough that one is always ready.
+const CLIENTS: usize = 8;
+
+/// A hit ratio that is off by more than that is not of one kind of requests.
+const IMPURE: f64 = 0.02;
+
+/// What a policy's hits do beyond looking up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hits {
+    /// Nothing.
+    Nothing,
+    /// They leave a mark.
+    Mark,
+    /// They change the list.
+    List,
+    /// Some change the list, some do not, and a coin says which.
+    Coin,
+}
+
+/// A policy that both the model and the cache have.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    name: &'static str,
+    hits: Hits,
+    /// Hits that make an entry be passed by once.
+    touches: Option<u32>,
+    ghosts: bool,
+    /// What else the model calls it.
+    alias: Option<&'static str>,
+}
+
+const KNOWN: [Known; 7] = [
+    Known { name: "lru", hits: Hits::List, touches: None, ghosts: false, alias: Some("single-lock-lru") },
+    Known { name: "fifo", hits: Hits::Nothing, touches: None, ghosts: false, alias: None },
+    Known { name: "prob-lru", hits: Hits::Coin, touches: None, ghosts: false, alias: None },
+    Known { name: "clock", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
+    Known { name: "sieve", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
+    Known { name: "slru", hits: Hits::List, touches: None, ghosts: false, alias: None },
+    Known { name: "s3-fifo", hits: Hits::Mark, touches: Some(2), ghosts: true, alias: None },
+];
+
+/// Those that are measured in any case, as others are compared with them.
+const BASES: [&str; 2] = ["lru", "fifo"];
+
+/// Policies measured by default.
+pub const POLICIES: &str = "lru,fifo,prob-lru:q=0,prob-lru:q=0.5,prob-lru:q=0.9861111111111112,prob-lru:q=1,clock,sieve,slru:segments=2,s3-fifo";
+
+/// Why nothing can be calibrated.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// The model has no such policy, or it is too different from the cache's.
+    #[error("{policy} cannot be calibrated for floe model; there are: {known}")]
+    Policy {
+        /// Its name.
+        policy: String,
+        /// What there is.
+        known: String,
+    },
+    /// Too few keys.
+    #[error("calibration takes a load of at least {KEYS_MIN} keys; this one has {keys}")]
+    Keys {
+        /// How many there are.
+        keys: usize,
+    },
+    /// A name that should be right is not.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// No cache can be made.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// No circle of keys can be made.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// Nor a load of it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A run did nothing.
+    #[error("{policy}: nothing was done in one of the runs; a larger --seconds leaves time for it")]
+    Nothing {
+        /// Whose.
+        policy: String,
+    },
+    /// What was measured makes no model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Requests that should all hit, or all miss, did not.
+    #[error("{policy}: {share:.4} of the requests hit where {wanted} should; more --keys may help")]
+    Impure {
+        /// Whose.
+        policy: String,
+        /// What share hit.
+        share: f64,
+        /// What share should.
+        wanted: f64,
+    },
+}
+
+/// What to calibrate.
+#[derive(Debug)]
+pub struct Calibrate<'a> {
+    /// Keys as they are asked for where all hit.
+    pub load: &'a Load,
+    /// Policies.
+    pub policies: &'a [Choice],
+    /// Most threads.
+    pub threads: usize,
+    /// Bytes of a value.
+    pub value_bytes: usize,
+    /// How often and how long.
+    pub plan: Plan,
+}
+
+/// A time that was measured: the median of the repetitions, and the interval that holds the true one with `confidence`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// Whose, with parameters.
+    pub policy: String,
+    /// Of what.
+    pub operation: &'static str,
+    /// With so many threads at work.
+    pub threads: usize,
+    /// In nanoseconds.
+    pub ns: f64,
+    /// Where its interval begins.
+    pub ns_low: f64,
+    /// Where it ends.
+    pub ns_high: f64,
+    /// How sure the interval is.
+    pub confidence: f64,
+}
+
+/// What was found.
+#[derive(Debug, Clone)]
+pub struct Calibration {
+    /// For the model.
+    pub service: Service,
+    /// For people.
+    pub figures: Vec<Figure>,
+}
+
+/// What a run is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Hits,
+    Misses,
+}
+
+/// Times of requests in microseconds, of each repetition, by policy, kind and number of threads.
+type Requests = BTreeMap<(String, bool, usize), Vec<f64>>;
+
+/// The bench itself, without a cache.
+const CLIENT: &str = "client";
+/// LRU, all of it frozen.
+const FROZEN: &str = "lru, frozen";
+
+/// Measures.
+///
+/// # Errors
+/// A policy is not among those that can be, there are too few keys, or a run was not what it should be.
+pub fn calibrate(
+    what: &Calibrate<'_>,
+    mut progress: impl FnMut(Step),
+) -> Result<Calibration, CalibrateError> {
+    let (keys, choices) = (what.load.keys(), what.choices()?);
+    let circle = Load::new(&circle(keys.max(CIRCLE_MIN))?, None, Order::AsIs)?;
+    let mut requests = Requests::new();
+    what.run(Kind::Hits, what.load, &choices, keys, &mut requests, &mut progress)?;
+    what.run(Kind::Misses, &circle, &choices, keys / CIRCLE, &mut requests, &mut progress)?;
+    what.times(&choices, &requests)
+}
+
+fn known(choice: &Choice) -> Result<Known, CalibrateError> {
+    let known = KNOWN.iter().find(|known| known.name == choice.name());
+    known.copied().ok_or_else(|| CalibrateError::Policy {
+        policy: choice.name().to_owned(),
+        known: KNOWN.map(|known| known.name).join(", "),
+    })
+}
+
+/// Each key once.
+fn circle(keys: usize) -> Result<Stream, StreamError> {
+    use floe_trace::{Kind, Op, Request};
+    let keep = Keep { rate: 1.0, sizes: false, next_use: false };
+    let mut builder = Builder::new(Kind::Key, keep, 1);
+    for key in 0..keys as u64 {
+        builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read })?;
+    }
+    builder.finish()
+}
+
+/// No cache: always the same answer. What remains is what clients do.
+struct Nobody {
+    hits: bool,
+}
+
+impl Subject for Nobody {
+    fn lookup(&self, key: u64) -> bool {
+        std::hint::black_box(key);
+        self.hits
+    }
+
+    fn fill(&self, key: u64) {
+        std::hint::black_box(key);
+    }
+
+    fn update(&self, key: u64) {
+        std::hint::black_box(key);
+    }
+}
+
+impl Calibrate<'_> {
+    /// Whether that can be calibrated; what is, the bases first.
+    fn choices(&self) -> Result<Vec<(Choice, Known)>, CalibrateError> {
+        let keys = self.load.keys();
+        if keys < KEYS_MIN {
+            return Err(CalibrateError::Keys { keys });
+        }
+        let mut choices: Vec<(Choice, Known)> = Vec::new();
+        let bases = BASES.iter().map(|name| name.parse()).collect::<Result<Vec<Choice>, _>>()?;
+        for choice in bases.into_iter().chain(self.policies.iter().cloned()) {
+            let known = known(&choice)?;
+            if choices.iter().all(|(other, _)| other.to_string() != choice.to_string()) {
+                choices.push((choice, known));
+            }
+        }
+        Ok(choices)
+    }
+
+    /// Whether that can be calibrated.
+    ///
+    /// # Errors
+    /// A policy is not among those that can be, or there are too few keys.
+    pub fn check(&self) -> Result<(), CalibrateError> {
+        self.choices().map(drop)
+    }
+
+    /// Numbers of threads that are measured: powers of two, and all.
+    fn threads(&self) -> Vec<usize> {
+        let mut threads: Vec<usize> = std::iter::successors(Some(1), |count| Some(2 * count))
+            .take_while(|&count| count < self.threads)
+            .collect();
+        threads.push(self.threads);
+        threads
+    }
+
+    /// Runs all caches on one kind of requests.
+    fn run(
+        &self,
+        kind: Kind,
+        load: &Load,
+        choices: &[(Choice, Known)],
+        capacity: usize,
+        into: &mut Requests,
+        progress: &mut impl FnMut(Step),
+    ) -> Result<(), CalibrateError> {
+        let mut names: Vec<(String, usize)> = Vec::new();
+        let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
+        for threads in self.threads() {
+            let setup = Setup { threads, mpl: threads, disk: Disk::NONE };
+            let cache = |policy, frozen| {
+                let cache = Cache {
+                    policy,
+                    shards: Some(1),
+                    capacity: capacity as u64,
+                    value_bytes: self.value_bytes,
+                    freezing: Freezing::default(),
+                };
+                // Keys of which the circle comes to those that are there last.
+                let last = load.keys() as u64;
+                cache.filled(setup, &Filling { keys: last - capacity as u64..last, frozen })
+            };
+            for (choice, _) in choices {
+                contestants.push(cache(choice, false)?.0);
+                names.push((choice.to_string(), threads));
+            }
+            let nobody = Nobody { hits: kind == Kind::Hits };
+            if kind == Kind::Hits {
+                contestants.push(cache(&choices[0].0, true)?.0);
+                names.push((FROZEN.to_owned(), threads));
+                contestants.push(Box::new(Contender::new(nobody, capacity as u64, setup)));
+            } else {
+                let disk = Disk { mean_ns: 1, exponential: false };
+                let setup = Setup { threads, mpl: CLIENTS * threads, disk };
+                contestants.push(Box::new(Contender::new(nobody, capacity as u64, setup)));
+            }
+            names.push((CLIENT.to_owned(), threads));
+        }
+        let measured = measure(load, &contestants, &self.plan, progress);
+        for ((policy, threads), found) in names.into_iter().zip(&measured) {
+            check(&policy, kind, found)?;
+            let us = found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second);
+            into.insert((policy, kind == Kind::Hits, threads), us.collect());
+        }
+        Ok(())
+    }
+}
+
+/// Refuses runs that were not of one kind of requests.
+fn check(policy: &str, kind: Kind, found: &Measured) -> Result<(), CalibrateError> {
+    let policy = || policy.to_owned();
+    if found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
+        return Err(CalibrateError::Nothing { policy: policy() });
+    }
+    let wanted = if kind == Kind::Hits { 1.0 } else { 0.0 };
+    let share = found.total.hit_ratio();
+    if (share - wanted).abs() > IMPURE {
+        return Err(CalibrateError::Impure { policy: policy(), share, wanted });
+    }
+    Ok(())
+}
