@@ -67,6 +67,8 @@ fn the_model_takes_what_was_calibrated() {
         "2",
         "--frozen",
         "0.5",
+        "--precision",
+        "0",
         "--json",
     ];
     let curves = floe_ok(&model);
