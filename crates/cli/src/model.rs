@@ -1,5 +1,6 @@
 //! `floe model`: what a hit ratio is worth in throughput, from queueing networks.
 
+mod counted;
 mod print;
 
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ use crate::bench::memory::DiskTimes;
 use crate::error::CliError;
 use crate::list::{Counts, Numbers};
 use crate::simulate::on_all_cores;
+use crate::size::Sizes;
+use crate::trace::TraceArguments;
 use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
@@ -29,13 +32,17 @@ Examples:
   floe model --policy lru --frozen 0,0.5,0.9
   floe model --policy lru,slru --distribution hyperexponential:4 --precision 0.002
   floe model --policy lru,fifo --arrival-rate 0.5,1,1.5 --hit-ratio 0.9,0.99
-  floe model --policy lru,s3-fifo --mpl 72 --cores 2 --service this-machine.json";
+  floe model --policy lru,s3-fifo --mpl 72 --cores 2 --service this-machine.json
+  floe model --policy arc,lirs,sieve --trace zipf:keys=100000,theta=0.9 --disk-us 5,100";
 
 const NOTES: &str = "\
 A closed network: so many requests are in flight at all times. A request looks its key up, waits for the disk if it misses, and
 changes lists one after the other with all others; throughput is in million requests a second. `bound` is what no such network can
 pass, `mva` is exact for it, and `sim` a simulation with its 95 % interval. Past p*, more hits cost throughput: such policies are LRU-like, others FIFO-like. Service times are those of
-\"Can Increasing the Hit Ratio Hurt Cache Throughput?\" without --service.";
+\"Can Increasing the Hit Ratio Hurt Cache Throughput?\" without --service.
+
+With --trace, any policy of `floe simulate` runs over a trace at several sizes, what its own code does to its lists is counted, and these
+counts are the network: with a station for each operation on each list, and with one lock for all.";
 
 fn policies_help() -> String {
     POLICIES.iter().map(|policy| format!("  {:<16} {}\n", policy.name, policy.about)).collect()
@@ -87,12 +94,28 @@ pub(crate) struct Arguments {
     /// Write the same charts as pictures, named STEM-CHART.png
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
+    /// Draw the networks from what the policies' own code does over this trace, compressed or not
+    #[arg(long, value_name = "TRACE", conflicts_with_all = [
+        "hit_ratio", "q", "frozen", "arrival_rate", "distribution", "disk_times", "precision", "report", "png",
+    ])]
+    trace: Option<String>,
+    /// Cache sizes, with --trace: entries (1000) or shares of what the trace touches (10%) [default: 20 from 0.1% to 100%]
+    #[arg(long, value_name = "LIST", requires = "trace")]
+    size: Option<Sizes>,
+    #[command(flatten)]
+    open: TraceArguments,
     /// One JSON object per line instead of a table
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    if let Some(trace) = &arguments.trace {
+        return counted::run(arguments, trace);
+    }
+    if arguments.open.is_told() {
+        return Err(CliError::usage("--format, --columns and --skip-bad are about a --trace"));
+    }
     let precision = arguments.precision;
     if !(0.0..=0.5).contains(&precision) {
         return Err(CliError::usage(format!("--precision {precision} is not a share from 0 to 0.5")));

@@ -12,6 +12,8 @@ use crate::error::CliError;
 use crate::size::Sizes;
 use crate::trace::TraceArguments;
 
+pub(crate) use objects::read_stream;
+
 const EXAMPLES: &str = "\
 Examples:
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,5%,10%,20%

@@ -41,6 +41,11 @@ pub(crate) struct TraceArguments {
 }
 
 impl TraceArguments {
+    /// Whether anything is said about a trace.
+    pub(crate) fn is_told(&self) -> bool {
+        self.format.is_some() || self.columns.is_some() || self.skip_bad
+    }
+
     pub(crate) fn open(&self, path: &str, as_blocks: bool) -> Result<Trace, CliError> {
         let columns = self.columns.clone();
         let options = OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks, columns };

@@ -350,6 +350,19 @@ fn impossible_models_are_refused() {
         --service text.json                          → text.json | line 2 | a time in µs
         --service lookup-only.json                   → service times of lru lack `head`
         --service queues.json                        → queues.json | head | growing queue lengths
+        --size 10%                                   → --trace
+        --trace good.csv --policy magic              → magic | lirs
+        --trace good.csv --policy belady             → belady | more than which keys
+        --trace good.csv --size 4KiB                 → --size | entries
+        --skip-bad                                   → --skip-bad | --trace
+        --trace good.csv --report page.html          → --trace | --report
+        --trace good.csv --arrival-rate 1            → --trace | --arrival-rate
+        --trace good.csv --frozen 0.5                → --trace | --frozen
+        --trace good.csv --hit-ratio 0.5             → --trace | --hit-ratio
+        --trace good.csv --mpl 0                     → --mpl | 0
+        --trace missing.csv                          → missing.csv | No such file
+        --trace nothing                              → nothing | empty
+        --trace good.csv --service missing.json      → missing.json | No such file
         ",
     );
 }

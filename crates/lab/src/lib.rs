@@ -1,6 +1,7 @@
 //! The lab: says what policies, sizes and tiers are worth, by running the very code that serves.
 
 pub mod bench;
+pub mod classes;
 pub mod load;
 pub mod model;
 pub mod replay;

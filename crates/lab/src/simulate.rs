@@ -2,4 +2,5 @@
 
 pub mod blocks;
 pub mod objects;
+pub mod operations;
 pub mod stream;

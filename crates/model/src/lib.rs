@@ -4,6 +4,7 @@ pub mod advice;
 pub mod bound;
 pub mod convolution;
 pub mod cores;
+pub mod counted;
 mod error;
 pub mod events;
 pub mod mva;

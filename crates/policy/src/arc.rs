@@ -89,7 +89,7 @@ impl Policy for Arc {
 
     fn new(_: &Parameters) -> Self {
         Self {
-            cached: Lists::default(),
+            cached: Lists::named(["T1", "T2"]),
             ghosts: GhostQueues::default(),
             tags: Vec::new(),
             once_target: 0.0,

@@ -3,6 +3,7 @@
 //! Members lie side by side in a flat array and each knows its place, so one is added, taken out or drawn in constant
 //! time. Frozen slots leave the set. Eight bytes a slot.
 
+use crate::count::{Names, Operation};
 use crate::icebox::Icebox;
 use crate::random::Random;
 use crate::{Cursor, Slot};
@@ -14,6 +15,9 @@ const FROZEN: u32 = 1 << 31;
 
 /// Seed of the draws; any number does.
 const SEED: u64 = 0xf10e;
+
+/// A bag is an array that insertions and departures share.
+const NAMES: Names<1> = Names::new(["entries"]);
 
 /// A set of slots.
 #[derive(Debug, Clone)]
@@ -58,6 +62,7 @@ impl Bag {
     #[inline]
     pub(crate) fn insert(&mut self, slot: Slot) {
         debug_assert_eq!(self.places[slot.index()], OUT, "slot {} is in the order already", slot.0);
+        NAMES.note(0, Operation::Head);
         self.put(slot);
     }
 
@@ -74,7 +79,10 @@ impl Bag {
                 let places = &mut self.places;
                 self.frozen.leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
             }
-            place => self.take(place as usize),
+            place => {
+                NAMES.note(0, Operation::Tail);
+                self.take(place as usize);
+            }
         }
     }
 
@@ -88,6 +96,7 @@ impl Bag {
     /// A random member.
     #[inline]
     pub(crate) fn draw(&mut self) -> Option<Slot> {
+        NAMES.note(0, Operation::Draw);
         if self.members.is_empty() { None } else { Some(self.members[self.random.below(self.members.len())]) }
     }
 

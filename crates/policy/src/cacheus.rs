@@ -211,9 +211,9 @@ impl Policy for Cacheus {
 
     fn new(_: &Parameters) -> Self {
         Self {
-            recency: Lists::default(),
+            recency: Lists::named(["Q", "S"]),
             frequency: FrequencyList::default(),
-            ghosts: Ghosts::default(),
+            ghosts: Ghosts::named(["ghosts of LRU", "ghosts of LFU"]),
             tags: Vec::new(),
             origins: Vec::new(),
             s_limit: 0,

@@ -28,7 +28,7 @@ impl Policy for Clock {
 
     fn new(parameters: &Parameters) -> Self {
         let limit = (1u8 << parameters.count("bits")) - 1;
-        Self { ring: List::default(), chances: Counters::new(limit) }
+        Self { ring: List::named("ring"), chances: Counters::new(limit) }
     }
 }
 

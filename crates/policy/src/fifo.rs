@@ -19,7 +19,7 @@ impl Policy for Fifo {
     const ABOUT: About = About::new("fifo", "leaves in the order of arrival", "-");
 
     fn new(_: &Parameters) -> Self {
-        Self { queue: List::default() }
+        Self { queue: List::named("queue") }
     }
 }
 

@@ -22,7 +22,11 @@ pub(crate) struct FrequencyList {
 
 impl Default for FrequencyList {
     fn default() -> Self {
-        Self { order: Lists::default(), frequencies: Vec::new(), newest: vec![NONE; FREQUENCY_MAX + 1] }
+        Self {
+            order: Lists::named(["frequencies"]),
+            frequencies: Vec::new(),
+            newest: vec![NONE; FREQUENCY_MAX + 1],
+        }
     }
 }
 

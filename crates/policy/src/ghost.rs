@@ -5,6 +5,7 @@
 //! without notes are faster without links ([`GhostQueues`](crate::ghost_queues::GhostQueues)); one whose last few ghosts may
 //! be missing takes half the memory ([`GhostTable`](crate::ghost_table::GhostTable)).
 
+use crate::count::looked_up_ghost;
 use crate::index::{Index, Tag};
 use crate::{Lists, Slot};
 
@@ -31,6 +32,11 @@ impl<const N: usize, Note> Default for Ghosts<N, Note> {
 }
 
 impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
+    /// No ghosts, in lists that are called so where operations are counted.
+    pub(crate) fn named(names: [&'static str; N]) -> Self {
+        Self { order: Lists::named(names), ..Self::default() }
+    }
+
     /// Makes room for `count` ghosts in all.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.order.reserve(count);
@@ -72,7 +78,9 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
     /// Forgets a tag and says in which list it was.
     #[inline]
     pub(crate) fn take(&mut self, tag: Tag) -> Option<usize> {
-        let id = self.index.remove(tag)?;
+        let known = self.index.remove(tag);
+        looked_up_ghost(known.is_some());
+        let id = known?;
         self.free.push(id);
         self.order.delink(Slot(id))
     }
@@ -80,8 +88,8 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
     /// Forgets a tag and says in which list it was and what was noted.
     #[inline]
     pub(crate) fn take_note(&mut self, tag: Tag) -> Option<(usize, Note)> {
-        let note = self.notes[self.index.find(tag)? as usize];
-        Some((self.take(tag)?, note))
+        let note = self.index.find(tag).map(|id| self.notes[id as usize]);
+        Some((self.take(tag)?, note?))
     }
 
     /// Forgets the oldest tag of a list and says what was noted.

@@ -8,7 +8,11 @@
 //! Invariants: each ghost's bit is set and one place holds its number; a ghost that does not fit into its bucket is in the
 //! first after it that had room, and every bucket on the way knows the newest number of that queue which went past.
 
+use crate::count::{Names, Operation, looked_up_ghost};
 use crate::index::Tag;
+
+/// ARC's names for the two.
+const NAMES: Names<2> = Names::new(["B1", "B2"]);
 
 /// Ghosts in a bucket: with the numbers of those that went past, a cache line.
 const PLACES: usize = 7;
@@ -120,15 +124,17 @@ impl Queue {
         self.size -= self.weight(number);
     }
 
-    fn pop_oldest(&mut self) {
+    /// Forgets the oldest and says whether there was one.
+    fn pop_oldest(&mut self) -> bool {
         while self.oldest != self.next {
             let number = self.oldest;
             self.oldest = (number + 1) & NUMBER_MASK;
             if self.is_present(number) {
                 self.forget(number);
-                return;
+                return true;
             }
         }
+        false
     }
 
     /// Whether the bits are used up. The word that the oldest is in cannot be used twice.
@@ -237,6 +243,7 @@ impl GhostQueues {
             let longer = usize::from(self.queues[1].size > self.queues[0].size);
             self.pop_oldest(if self.queues[queue].len > 0 { queue } else { longer });
         }
+        NAMES.note(queue, Operation::Head);
         if self.queues[queue].is_full() {
             self.renumber(queue);
         }
@@ -258,23 +265,28 @@ impl GhostQueues {
                 let queue = &mut self.queues[queue_of(stamp)];
                 if queue.is_current(stamp) && queue.is_present(stamp >> 1) {
                     queue.forget(stamp >> 1);
+                    looked_up_ghost(true);
+                    NAMES.note(queue_of(stamp), Operation::Delink);
                     bucket.stamps[place] = (queue.oldest.wrapping_sub(1) << 1) | stamp & 1;
                     return Some(queue_of(stamp));
                 }
                 same &= same - 1;
             }
             if !bucket.passed.iter().any(|&passed| self.queues[queue_of(passed)].is_current(passed)) {
-                return None;
+                break;
             }
             at = self.after(at);
         }
+        looked_up_ghost(false);
         None
     }
 
     /// Forgets the oldest tag of a queue.
     #[inline]
     pub(crate) fn pop_oldest(&mut self, queue: usize) {
-        self.queues[queue].pop_oldest();
+        if self.queues[queue].pop_oldest() {
+            NAMES.note(queue, Operation::Tail);
+        }
     }
 
     /// Forgets the oldest tags of a queue until it is no larger than `size`.

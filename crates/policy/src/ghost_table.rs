@@ -4,6 +4,7 @@
 //! move up for it; a ghost whose number is too long ago counts as forgotten, so the queue needs no order (S3-FIFO, section
 //! 4.2). A bucket that overflows forgets its oldest early: one ghost in fifty at the load chosen here.
 
+use crate::count::looked_up_ghost;
 use crate::index::Tag;
 
 /// Places in a bucket: a cache line.
@@ -62,12 +63,15 @@ impl GhostTable {
         let Some(bucket) = self.bucket(tag) else { return false };
         let same = (0..PLACES).fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
         if same == 0 {
+            looked_up_ghost(false);
             return false;
         }
         let at = same.trailing_zeros() as usize % PLACES;
         let departed = std::mem::take(&mut bucket.departed[at]);
         bucket.tags[at] = 0;
-        departed != 0 && u64::from(now.wrapping_sub(departed)) < limit
+        let found = departed != 0 && u64::from(now.wrapping_sub(departed)) < limit;
+        looked_up_ghost(found);
+        found
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -3,6 +3,7 @@
 //! A heap of four children per node in a flat array, the least at the root; where each slot stands is known, so that
 //! its number can change. Frozen slots leave the heap but keep their number. Sixteen bytes a slot.
 
+use crate::count::{Names, Operation};
 use crate::icebox::Icebox;
 use crate::{Cursor, Slot};
 
@@ -11,6 +12,9 @@ const CHILDREN: usize = 4;
 const OUT: u32 = u32::MAX;
 /// Added to the place among the frozen of a slot that is.
 const FROZEN: u32 = 1 << 31;
+
+/// What moves up or down a heap is counted as an operation of a list, which it takes no less than.
+const NAMES: Names<1> = Names::new(["heap"]);
 
 /// Slots by number.
 #[derive(Debug, Clone, Default)]
@@ -48,6 +52,7 @@ impl Heap {
 
     pub(crate) fn push(&mut self, slot: Slot, key: u64) {
         debug_assert_eq!(self.places[slot.index()], OUT, "slot {} is in the order already", slot.0);
+        NAMES.note(0, Operation::Head);
         self.keys[slot.index()] = key;
         self.heap.push(slot);
         self.sift_up(self.heap.len() - 1);
@@ -56,6 +61,8 @@ impl Heap {
     /// Changes the number of a slot in the heap; a slot that is not there keeps out.
     pub(crate) fn change(&mut self, slot: Slot, key: u64) {
         if self.contains(slot) {
+            NAMES.note(0, Operation::Delink);
+            NAMES.note(0, Operation::Head);
             let before = std::mem::replace(&mut self.keys[slot.index()], key);
             let place = self.places[slot.index()] as usize;
             if key < before { self.sift_up(place) } else { self.sift_down(place) }
@@ -64,6 +71,7 @@ impl Heap {
 
     pub(crate) fn pop(&mut self) -> Option<Slot> {
         let least = *self.heap.first()?;
+        NAMES.reached(0, Some(least));
         self.remove(least);
         Some(least)
     }
@@ -75,7 +83,10 @@ impl Heap {
                 let places = &mut self.places;
                 self.frozen.leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
             }
-            place => self.take(place as usize),
+            place => {
+                NAMES.left(0, slot);
+                self.take(place as usize);
+            }
         }
     }
 

@@ -80,9 +80,9 @@ impl Policy for LeCaR {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            recency: List::default(),
+            recency: List::named("recency"),
             frequency: FrequencyList::default(),
-            ghosts: Ghosts::default(),
+            ghosts: Ghosts::named(["ghosts of LRU", "ghosts of LFU"]),
             tags: Vec::new(),
             trust_in_lru: 0.5,
             learning_rate: parameters.get("rate"),

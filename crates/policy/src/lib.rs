@@ -63,6 +63,10 @@ macro_rules! with_policies {
 mod about;
 mod any;
 mod bag;
+#[cfg(not(feature = "count-operations"))]
+mod count;
+#[cfg(feature = "count-operations")]
+pub mod count;
 mod frequency;
 mod ghost;
 mod ghost_queues;

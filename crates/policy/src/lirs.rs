@@ -10,6 +10,7 @@
 //!
 //! Not to be used with many cores: a hit moves in two lists and may prune the stack.
 
+use crate::count::looked_up_ghost;
 use crate::index::{Index, Tag};
 use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot};
 
@@ -125,8 +126,8 @@ impl Policy for Lirs {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            stack: Lists::default(),
-            roles: Lists::default(),
+            stack: Lists::named(["stack"]),
+            roles: Lists::named(["HIR queue", "ghosts", "LIR list"]),
             tags: Vec::new(),
             ghosts: Index::default(),
             free_ghosts: Vec::new(),
@@ -187,6 +188,7 @@ impl Eviction for Lirs {
     fn insert(&mut self, slot: Slot, access: &Access) {
         let (node, tag) = (node(slot), Tag::of(access.hash));
         let known = self.ghosts.find(tag).map(Slot);
+        looked_up_ghost(known.is_some());
         if let Some(ghost) = known {
             self.forget(ghost);
         }

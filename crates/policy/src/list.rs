@@ -9,6 +9,11 @@ pub struct List {
 }
 
 impl List {
+    /// An empty list that is called so where operations are counted.
+    pub(crate) fn named(name: &'static str) -> Self {
+        Self { lists: Lists::named([name]) }
+    }
+
     /// Makes room for slots `0..slots`.
     ///
     /// # Panics

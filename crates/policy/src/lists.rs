@@ -7,6 +7,7 @@
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen slots; a slot whose
 //! link says frozen is in `frozen`, at the place that is its `colder`.
 
+use crate::count::{Names, Operation};
 use crate::icebox::Icebox;
 use crate::{Cursor, Slot};
 
@@ -40,6 +41,7 @@ pub struct Lists<const N: usize> {
     assumed: Option<u64>,
     frozen: Icebox,
     frozen_size: u64,
+    names: Names<N>,
 }
 
 impl<const N: usize> Default for Lists<N> {
@@ -54,11 +56,17 @@ impl<const N: usize> Default for Lists<N> {
             assumed: None,
             frozen: Icebox::default(),
             frozen_size: 0,
+            names: Names::new(["list"; N]),
         }
     }
 }
 
 impl<const N: usize> Lists<N> {
+    /// Empty lists that are called so where operations are counted.
+    pub(crate) fn named(names: [&'static str; N]) -> Self {
+        Self { names: Names::new(names), ..Self::default() }
+    }
+
     /// Makes room for slots `0..slots`.
     ///
     /// # Panics
@@ -184,6 +192,7 @@ impl<const N: usize> Lists<N> {
     #[inline(always)]
     pub fn push_head(&mut self, list: usize, slot: Slot) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
+        self.names.note(list, Operation::Head);
         self.link_at_head(list, slot);
         self.sizes[list] += self.weight(slot);
         self.len += 1;
@@ -205,6 +214,7 @@ impl<const N: usize> Lists<N> {
     #[inline]
     pub fn push_hotter(&mut self, list: usize, slot: Slot, than: Option<Slot>) {
         debug_assert!(!self.contains(slot), "slot {} is in a list already", slot.0);
+        self.names.note(list, Operation::Head);
         let own = slot.0 + N as u32;
         let colder = than.map_or(list as u32, |than| than.0 + N as u32);
         let hotter = self.links[colder as usize].hotter;
@@ -231,6 +241,7 @@ impl<const N: usize> Lists<N> {
     pub fn delink(&mut self, slot: Slot) -> Option<usize> {
         if self.contains(slot) {
             let list = self.list_before(slot);
+            self.names.left(list, slot);
             self.unlink(slot);
             self.sizes[list] -= self.weight(slot);
             self.links[slot.index() + N].hotter = OUT;
@@ -260,6 +271,7 @@ impl<const N: usize> Lists<N> {
         if hotter >= FROZEN || hotter == list as u32 {
             return;
         }
+        self.names.moved(self.list_before(slot), list, slot);
         if N > 1 {
             let before = self.list_before(slot);
             if before != list {
@@ -281,7 +293,9 @@ impl<const N: usize> Lists<N> {
     /// The slot at the cold end.
     #[inline]
     pub fn tail(&self, list: usize) -> Option<Slot> {
-        self.links[list].hotter.checked_sub(N as u32).map(Slot)
+        let tail = self.links[list].hotter.checked_sub(N as u32).map(Slot);
+        self.names.reached(list, tail);
+        tail
     }
 
     /// The next slot towards the hot end of the same list.
@@ -300,6 +314,7 @@ impl<const N: usize> Lists<N> {
     #[inline(always)]
     pub fn pop_tail(&mut self, list: usize) -> Option<Slot> {
         let tail = self.tail(list)?;
+        self.names.note(list, Operation::Tail);
         let hotter = self.links[tail.index() + N].hotter;
         self.links[hotter as usize].colder = list as u32;
         self.links[list].hotter = hotter;

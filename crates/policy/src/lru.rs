@@ -19,7 +19,7 @@ impl Policy for Lru {
     const ABOUT: About = About::new("lru", "leaves when unused for longest", "-");
 
     fn new(_: &Parameters) -> Self {
-        Self { recency: List::default() }
+        Self { recency: List::named("list") }
     }
 }
 

@@ -59,7 +59,7 @@ impl Policy for LruK {
             by_second_last_use: Heap::default(),
             last_uses: Vec::new(),
             tags: Vec::new(),
-            ghosts: Ghosts::default(),
+            ghosts: Ghosts::named(["ghosts"]),
             now: 0,
         }
     }

@@ -26,7 +26,7 @@ impl Policy for ProbLru {
             .with(&[Parameter::share("q", 0.5, "probability that a hit skips the promotion")]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self { recency: List::default(), coins: Coins::new(parameters.get("q"), SEED) }
+        Self { recency: List::named("list"), coins: Coins::new(parameters.get("q"), SEED) }
     }
 }
 

@@ -23,7 +23,7 @@ impl Policy for RelaxedLru {
     );
 
     fn new(_: &Parameters) -> Self {
-        Self { recency: List::default() }
+        Self { recency: List::named("list") }
     }
 }
 

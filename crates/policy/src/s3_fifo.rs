@@ -62,7 +62,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
     /// An empty order that remembers this share of the cache as ghosts and counts so many hits.
     pub(crate) fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
         Self {
-            queues: Lists::default(),
+            queues: Lists::named(["small queue", "main queue"]),
             hits: Counters::new(hits_max),
             tags: Vec::new(),
             ghosts: GhostTable::default(),

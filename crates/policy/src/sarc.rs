@@ -136,7 +136,7 @@ impl Policy for Sarc {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            lists: Lists::default(),
+            lists: Lists::named(["random", "random bottom", "sequential"]),
             streams: [Stream::default(); STREAMS],
             order: None,
             threshold: parameters.count("threshold"),

@@ -43,7 +43,8 @@ impl Policy for Sieve {
         About::new("sieve", "FIFO, but a moving hand spares what was hit in place", "Zhang et al., NSDI '24");
 
     fn new(_: &Parameters) -> Self {
-        Self { order: Lists::default(), ahead: 0, visited: Counters::new(1) }
+        // Both parts are one queue with a hand in it.
+        Self { order: Lists::named(["queue"; 2]), ahead: 0, visited: Counters::new(1) }
     }
 }
 

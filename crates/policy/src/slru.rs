@@ -13,6 +13,10 @@ use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters
 /// The most segments there can be.
 const SEGMENTS_MAX: usize = 8;
 
+/// What they are called where operations are counted.
+const NAMES: [&str; SEGMENTS_MAX] =
+    ["segment 1", "segment 2", "segment 3", "segment 4", "segment 5", "segment 6", "segment 7", "segment 8"];
+
 /// LRU in segments.
 #[derive(Debug, Clone)]
 pub struct Slru {
@@ -54,7 +58,11 @@ impl Policy for Slru {
             .with(&[Parameter::count("segments", 4, 2..=SEGMENTS_MAX as u64, "number of equal segments")]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self { segments: Lists::default(), top: parameters.count("segments") as usize - 1, segment_size: 0 }
+        Self {
+            segments: Lists::named(NAMES),
+            top: parameters.count("segments") as usize - 1,
+            segment_size: 0,
+        }
     }
 }
 

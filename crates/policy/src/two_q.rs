@@ -60,7 +60,7 @@ impl Policy for TwoQ {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            queues: Lists::default(),
+            queues: Lists::named(["A1in", "Am"]),
             tags: Vec::new(),
             a1out: GhostTable::default(),
             in_share: parameters.get("in"),

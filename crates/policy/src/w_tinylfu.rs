@@ -149,7 +149,7 @@ impl Policy for WTinyLfu {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            segments: Lists::default(),
+            segments: Lists::named(["window", "probation", "protected"]),
             tags: Vec::new(),
             sketch: Sketch::default(),
             window_share: parameters.get("window"),

@@ -1,6 +1,8 @@
 //! Curves as tables.
 
+use floe_lab::classes::{self, Point, Verdict};
 use floe_lab::model::{Answer, Identity, Line, Star};
+use floe_model::Locks;
 
 use crate::output;
 
@@ -56,5 +58,53 @@ fn verdict(star: &Star) -> String {
         format!("p* {p_star:.3}: {peak} there, {hits} with hits only; {classification}, {limit}")
     } else {
         format!("p* 1: it never falls, {hits} with hits only; {classification}, {limit}")
+    }
+}
+
+/// What was counted of a policy over a trace, and what comes out.
+pub(super) fn counted(points: &[Point], verdict: &Verdict) {
+    let classes::Identity { policy, mpl, cores, disk_us, locks, .. } = &verdict.identity;
+    let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores (mva approximate)"));
+    let locks = match locks {
+        Locks::Operation => "a lock for each operation",
+        Locks::List => "one lock",
+    };
+    println!("{policy} · {locks} · MPL {mpl}{cores} · disk {disk_us} µs");
+    let columns = [
+        "size",
+        "hit ratio",
+        "mva M/s",
+        "list operations a hit",
+        "hits that lock",
+        "longest",
+        "its µs a request",
+    ];
+    let mut table = output::table(&columns, 0);
+    for point in points {
+        table.add_row([
+            point.size.to_string(),
+            format!("{:.4}", point.hit_ratio),
+            format!("{:.4}", point.mva_mrps),
+            format!("{:.3}", point.operations_per_hit),
+            output::percent(point.hits_locking),
+            point.bottleneck.clone().unwrap_or_else(|| "–".into()),
+            format!("{:.3}", point.bottleneck_us),
+        ]);
+    }
+    output::print_table(&table);
+    let paper = verdict.paper.map_or(String::new(), |paper| {
+        let agrees = if paper == verdict.classification { "as" } else { "not as" };
+        format!(", {agrees} the paper says")
+    });
+    let limit =
+        verdict.bottleneck.as_deref().map_or(String::new(), |station| format!("; {station} limits it"));
+    let Verdict { p_star, fall, lowest_at, classification, .. } = verdict;
+    if *p_star < 1.0 {
+        println!(
+            "p* {p_star:.3}: throughput then falls by {}, furthest at {lowest_at:.3}; {classification}{paper}{limit}\n",
+            output::percent(*fall)
+        );
+    } else {
+        println!("throughput never falls; {classification}{paper}{limit}\n");
     }
 }

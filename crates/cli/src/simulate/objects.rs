@@ -9,12 +9,12 @@ use floe_lab::report::{html, png};
 use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::registry::Choice;
-use floe_trace::Kind;
+use floe_trace::{Kind, Trace};
 
 use super::{Arguments, on_all_cores};
 use crate::error::CliError;
 use crate::size::CacheSize;
-use crate::trace::PROGRESS_EVERY;
+use crate::trace::{PROGRESS_EVERY, tell_skipped};
 use crate::{OrFail, output};
 
 /// What a hit takes when only the time of a miss is given: a lookup in memory and a copy.
@@ -109,7 +109,7 @@ fn write_report(arguments: &Arguments, in_bytes: bool, outcomes: &[Outcome]) -> 
 
 /// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no sizes.
 fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u64), CliError> {
-    let mut trace = arguments.open.open(&arguments.trace, false)?;
+    let trace = arguments.open.open(&arguments.trace, false)?;
     let blocks = trace.kind() == Kind::Block;
     if in_bytes && trace.kind() == Kind::Key {
         return Err(CliError::usage(format!(
@@ -117,7 +117,13 @@ fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u6
             arguments.trace
         )));
     }
-    let mut builder = Builder::new(trace.kind(), Keep { sizes: keep.sizes && !blocks, ..keep }, BLOCK_BYTES);
+    let stream = read_stream(&arguments.trace, trace, Keep { sizes: keep.sizes && !blocks, ..keep })?;
+    Ok((stream, if blocks && in_bytes { BLOCK_BYTES } else { 1 }))
+}
+
+/// Reads a trace, disk I/O as its blocks.
+pub(crate) fn read_stream(path: &str, mut trace: Trace, keep: Keep) -> Result<Stream, CliError> {
+    let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
     let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
     let progress = trace.progress();
     for (request, count) in trace.by_ref().zip(0u64..) {
@@ -127,11 +133,8 @@ fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u6
         }
     }
     bar.finish_and_clear();
-    if trace.skipped() > 0 {
-        eprintln!("floe: {}: {} bad record(s) passed over", arguments.trace, trace.skipped());
-    }
-    let unit = if blocks && in_bytes { BLOCK_BYTES } else { 1 };
-    Ok((builder.finish().or_usage()?, unit))
+    tell_skipped(path, &trace);
+    builder.finish().or_usage()
 }
 
 fn simulate_all(

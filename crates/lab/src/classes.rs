@@ -1,0 +1,266 @@
+//! LRU-like or FIFO-like: what table 2 of "Can Increasing the Hit Ratio Hurt Cache Throughput?" conjectures, tested.
+//!
+//! A policy's own code runs over a trace at several cache sizes; what it did to its lists at each is a queueing network
+//! ([`floe_model::counted`]), and that network's exact throughput a [`Point`] over the hit ratio. Where throughput falls along the way by more
+//! than [`FALL_MIN`], the policy is LRU-like, else FIFO-like ([`Verdict`]).
+//!
+//! Hit ratios are those of the trace and not chosen, so a fall is looked for between points: the highest so far, and lower ones
+//! at more hits.
+
+use std::collections::BTreeMap;
+
+use floe_model::counted::Drawn;
+use floe_model::peak::Class;
+use floe_model::{Load, Locks, ModelError, Operation, Service, mva};
+use serde::Serialize;
+
+use crate::simulate::operations::{Candidate, Operations};
+
+/// Falls up to this share of the peak do not count.
+pub const FALL_MIN: f64 = 0.02;
+
+/// What the paper says of policies: by measurement (table 1) or by conjecture (table 2).
+pub const PAPER: [(&str, Class); 16] = [
+    ("lru", Class::LruLike),
+    ("fifo", Class::FifoLike),
+    ("clock", Class::FifoLike),
+    ("slru", Class::LruLike),
+    ("s3-fifo", Class::FifoLike),
+    ("arc", Class::LruLike),
+    ("lirs", Class::LruLike),
+    ("lfu", Class::LruLike),
+    ("lecar", Class::LruLike),
+    ("cacheus", Class::LruLike),
+    ("sieve", Class::FifoLike),
+    ("qdlp", Class::FifoLike),
+    ("qd-clock", Class::FifoLike),
+    ("lhd", Class::FifoLike),
+    ("hyperbolic", Class::FifoLike),
+    ("sampled", Class::FifoLike),
+];
+
+/// On which machine, under which load.
+#[derive(Debug, Clone)]
+pub struct Conditions {
+    /// What operations take.
+    pub service: std::sync::Arc<Service>,
+    /// Requests in flight, and cores.
+    pub load: Load,
+    /// What a miss waits for, in microseconds.
+    pub disk_us: f64,
+    /// Which operations exclude one another.
+    pub locks: Locks,
+}
+
+/// What a line is about.
+#[derive(Debug, Clone, Serialize)]
+pub struct Identity {
+    /// The trace.
+    pub trace: String,
+    /// The policy with its parameters.
+    pub policy: String,
+    /// Requests in flight.
+    pub mpl: u32,
+    /// Cores, where said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// What a miss waits for, in microseconds.
+    pub disk_us: f64,
+    /// `operation`: a station for each operation on each list; `list`: one lock.
+    pub locks: Locks,
+}
+
+/// A policy at one size.
+#[derive(Debug, Clone, Serialize)]
+pub struct Point {
+    /// What it is about.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Entries of the cache.
+    pub size: u64,
+    /// Share of requests that hit.
+    pub hit_ratio: f64,
+    /// Exact throughput of the network, or with fewer cores than requests approximate, in million requests a second.
+    pub mva_mrps: f64,
+    /// Share of hits that take the lock.
+    pub hits_locking: f64,
+    /// List operations of a hit, in the mean.
+    pub operations_per_hit: f64,
+    /// How often a request has each outcome, and what it then does in the mean: `delink of list`.
+    pub outcomes: BTreeMap<&'static str, Means>,
+    /// The station that requests need longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bottleneck: Option<String>,
+    /// For how long.
+    pub bottleneck_us: f64,
+}
+
+/// What requests with one outcome do.
+#[derive(Debug, Clone, Serialize)]
+pub struct Means {
+    /// Share of all requests.
+    pub probability: f64,
+    /// How often each of them does what.
+    pub operations: BTreeMap<String, f64>,
+}
+
+/// What comes out for a policy.
+#[derive(Debug, Clone, Serialize)]
+pub struct Verdict {
+    /// What it is about.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// The measured hit ratio past which throughput falls; 1 if it never does.
+    pub p_star: f64,
+    /// Throughput there.
+    pub peak_mrps: f64,
+    /// How far it falls at more hits, as a share of the peak.
+    pub fall: f64,
+    /// Hit ratio where it has fallen furthest.
+    pub lowest_at: f64,
+    /// `LRU-like` or `FIFO-like`.
+    pub classification: &'static str,
+    /// What the paper says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<&'static str>,
+    /// What all wait for where throughput has fallen furthest, or at the most hits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bottleneck: Option<String>,
+}
+
+impl Conditions {
+    /// Throughput with what was counted at a size.
+    ///
+    /// # Errors
+    /// There is no such model.
+    pub fn point(
+        &self,
+        trace: &str,
+        candidate: &Candidate,
+        size: u64,
+        operations: &Operations,
+    ) -> Result<Point, ModelError> {
+        let Operations { counted, hits_promoting } = operations;
+        // Nobody has measured most of these policies: what moves entries on hits is like LRU, what does not is like CLOCK.
+        let like = if candidate.promotes() { "lru" } else { "clock" };
+        let times = self.service.times_like(candidate.name(), like)?;
+        let drawn: Drawn = counted.network(&times, self.locks, self.disk_us)?;
+        let longest = drawn.longest();
+        let all = counted.requests() as f64;
+        let outcomes = counted.outcomes.iter().map(|counts| {
+            let each = counts.operations.iter().map(|(&(list, operation), times)| {
+                let what = if is_at_list(operation) {
+                    format!("{operation} of {list}")
+                } else {
+                    operation.to_string()
+                };
+                (what, times / counts.requests as f64)
+            });
+            let probability = counts.requests as f64 / all;
+            (counts.outcome, Means { probability, operations: each.collect() })
+        });
+        let hit = counted.outcomes.iter().find(|counts| !counts.is_miss);
+        Ok(Point {
+            identity: Identity {
+                trace: trace.to_owned(),
+                policy: candidate.to_string(),
+                mpl: self.load.mpl,
+                cores: self.load.cores,
+                disk_us: self.disk_us,
+                locks: self.locks,
+            },
+            size,
+            hit_ratio: counted.hit_ratio(),
+            mva_mrps: mva::throughput(&drawn.network, &self.load)?,
+            hits_locking: *hits_promoting,
+            operations_per_hit: hit.map_or(0.0, |hit| hit.list_operations()),
+            outcomes: outcomes.collect(),
+            bottleneck: longest.map(|(place, _)| place.to_string()),
+            bottleneck_us: longest.map_or(0.0, |(_, us)| us),
+        })
+    }
+}
+
+fn is_at_list(operation: Operation) -> bool {
+    matches!(operation, Operation::Delink | Operation::Head | Operation::Tail | Operation::Step)
+}
+
+impl Verdict {
+    /// What points of one policy say together, which are sorted by hit ratio; `None` without any.
+    pub fn of(policy: &str, points: &mut [Point]) -> Option<Self> {
+        points.sort_by(|a, b| a.hit_ratio.total_cmp(&b.hit_ratio));
+        let points: &[Point] = points;
+        let last = points.last()?;
+        let mut highest = &points[0];
+        let (mut peak, mut lowest, mut fall) = (last, last, 0.0);
+        for point in points {
+            let falls = 1.0 - point.mva_mrps / highest.mva_mrps;
+            // Two sizes with the same hits say nothing about more hits.
+            if falls > fall && point.hit_ratio > highest.hit_ratio {
+                (peak, lowest, fall) = (highest, point, falls);
+            }
+            if point.mva_mrps > highest.mva_mrps {
+                highest = point;
+            }
+        }
+        let class = if fall > FALL_MIN { Class::LruLike } else { Class::FifoLike };
+        let (peak, lowest) = if class == Class::LruLike { (peak, lowest) } else { (last, last) };
+        Some(Self {
+            identity: last.identity.clone(),
+            p_star: if class == Class::LruLike { peak.hit_ratio } else { 1.0 },
+            peak_mrps: if class == Class::LruLike { peak.mva_mrps } else { highest.mva_mrps },
+            fall,
+            lowest_at: lowest.hit_ratio,
+            classification: class.name(),
+            paper: PAPER.iter().find(|known| known.0 == policy).map(|known| known.1.name()),
+            bottleneck: lowest.bottleneck.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(of: &[(f64, f64)]) -> Vec<Point> {
+        let identity = Identity {
+            trace: "t".into(),
+            policy: "lru".into(),
+            mpl: 72,
+            cores: None,
+            disk_us: 5.0,
+            locks: Locks::Operation,
+        };
+        let point = |&(hit_ratio, mva_mrps): &(f64, f64)| Point {
+            identity: identity.clone(),
+            size: 1,
+            hit_ratio,
+            mva_mrps,
+            hits_locking: 1.0,
+            operations_per_hit: 2.0,
+            outcomes: BTreeMap::new(),
+            bottleneck: Some(format!("at {hit_ratio}")),
+            bottleneck_us: 0.5,
+        };
+        of.iter().map(point).collect()
+    }
+
+    #[test]
+    fn throughput_that_falls_along_the_way_is_lru_like_even_if_it_rises_again() {
+        let verdict =
+            Verdict::of("lru", &mut points(&[(0.9, 1.4), (0.5, 1.0), (1.0, 9.0), (0.7, 1.6)])).unwrap();
+        assert_eq!((verdict.classification, verdict.paper), ("LRU-like", Some("LRU-like")));
+        assert_eq!((verdict.p_star, verdict.peak_mrps, verdict.lowest_at), (0.7, 1.6, 0.9));
+        assert!((verdict.fall - 0.125).abs() < 1e-9);
+        assert_eq!(verdict.bottleneck.as_deref(), Some("at 0.9"));
+    }
+
+    #[test]
+    fn falls_too_small_to_matter_do_not_make_a_policy_lru_like() {
+        let verdict = Verdict::of("magic", &mut points(&[(0.5, 1.0), (0.7, 2.0), (0.9, 1.99)])).unwrap();
+        assert_eq!((verdict.classification, verdict.paper, verdict.p_star), ("FIFO-like", None, 1.0));
+        let no_more_hits = Verdict::of("lru", &mut points(&[(0.5, 2.0), (0.5, 1.0)])).unwrap();
+        assert_eq!(no_more_hits.classification, "FIFO-like");
+        assert!(Verdict::of("lru", &mut []).is_none());
+    }
+}

@@ -1,0 +1,168 @@
+//! What requests do to shared ordered structures, counted by list and operation: the visits of a queueing network.
+//!
+//! Lists, heaps, bags and ghosts say here what they do. With the feature `count-operations` it is counted, apart for each
+//! thread; without, every call is empty and [`Names`] takes no room. No policy is built with it to serve: the lab has the same source
+//! once more, as `floe-policy-counted`.
+//!
+//! An entry that was found by asking for the tail of its list and then goes is taken from the tail; any other is delinked. One that goes
+//! from the tail back to the same list is passed by: a step of a CLOCK's hand. Marks are not counted, since they take no lock.
+
+use crate::Slot;
+
+/// What is done to an ordered structure, in the words of the paper ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 3.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(not(feature = "count-operations"), expect(unreachable_pub, reason = "for those who count"))]
+pub enum Operation {
+    /// An entry leaves from anywhere.
+    Delink,
+    /// An entry comes in: at the head, or next to one that is known.
+    Head,
+    /// The entry at the tail leaves.
+    Tail,
+    /// The entry at the tail is passed by.
+    Step,
+    /// A key is looked up among the ghosts.
+    GhostLookup,
+    /// And found there.
+    GhostFound,
+    /// An entry is drawn at random.
+    Draw,
+}
+
+#[cfg(feature = "count-operations")]
+mod tally {
+    use std::cell::RefCell;
+
+    use super::{Operation, Slot};
+
+    #[derive(Default)]
+    struct Tally {
+        counts: Vec<(&'static str, Operation, u64)>,
+        /// The tails that were asked for, the last one of each list.
+        reached: Vec<(&'static str, Slot)>,
+    }
+
+    thread_local! {
+        static TALLY: RefCell<Tally> = RefCell::default();
+    }
+
+    pub(super) fn note(list: &'static str, operation: Operation) {
+        TALLY.with_borrow_mut(|tally| {
+            let known = tally.counts.iter_mut().find(|count| count.0 == list && count.1 == operation);
+            match known {
+                Some(count) => count.2 += 1,
+                None => tally.counts.push((list, operation, 1)),
+            }
+        });
+    }
+
+    pub(super) fn reached(list: &'static str, slot: Slot) {
+        TALLY.with_borrow_mut(|tally| match tally.reached.iter_mut().find(|known| known.0 == list) {
+            Some(known) => known.1 = slot,
+            None => tally.reached.push((list, slot)),
+        });
+    }
+
+    pub(super) fn was_reached(list: &'static str, slot: Slot) -> bool {
+        TALLY.with_borrow(|tally| tally.reached.contains(&(list, slot)))
+    }
+
+    /// Hands out what this thread has counted since the last time: list, operation and how often; and begins anew.
+    pub fn drain(mut each: impl FnMut(&'static str, Operation, u64)) {
+        TALLY.with_borrow_mut(|tally| {
+            tally.reached.clear();
+            for (list, operation, times) in tally.counts.drain(..) {
+                each(list, operation, times);
+            }
+        });
+    }
+}
+
+#[cfg(not(feature = "count-operations"))]
+mod tally {
+    use super::{Operation, Slot};
+
+    #[inline(always)]
+    pub(super) fn note(_: &'static str, _: Operation) {}
+
+    #[inline(always)]
+    pub(super) fn reached(_: &'static str, _: Slot) {}
+
+    #[inline(always)]
+    pub(super) fn was_reached(_: &'static str, _: Slot) -> bool {
+        false
+    }
+}
+
+#[cfg(feature = "count-operations")]
+pub use tally::drain;
+
+/// A key was looked up among ghosts.
+#[inline(always)]
+pub(crate) fn looked_up_ghost(found: bool) {
+    tally::note(GHOSTS, Operation::GhostLookup);
+    if found {
+        tally::note(GHOSTS, Operation::GhostFound);
+    }
+}
+
+/// Where lookups among ghosts are counted.
+const GHOSTS: &str = "ghosts";
+
+/// What the lists of a structure are called. Lists with one name are one list in two parts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Names<const N: usize> {
+    #[cfg(feature = "count-operations")]
+    names: [&'static str; N],
+}
+
+impl<const N: usize> Names<N> {
+    #[cfg_attr(not(feature = "count-operations"), expect(unused_variables, reason = "names are for counts"))]
+    pub(crate) const fn new(names: [&'static str; N]) -> Self {
+        Self {
+            #[cfg(feature = "count-operations")]
+            names,
+        }
+    }
+
+    #[inline(always)]
+    #[cfg_attr(not(feature = "count-operations"), expect(unused_variables, reason = "there are no names"))]
+    fn name(&self, list: usize) -> &'static str {
+        #[cfg(feature = "count-operations")]
+        return self.names[list];
+        #[cfg(not(feature = "count-operations"))]
+        ""
+    }
+
+    /// Something was done to a list.
+    #[inline(always)]
+    pub(crate) fn note(&self, list: usize, operation: Operation) {
+        tally::note(self.name(list), operation);
+    }
+
+    /// A list was asked for its tail.
+    #[inline(always)]
+    pub(crate) fn reached(&self, list: usize, tail: Option<Slot>) {
+        if let Some(slot) = tail {
+            tally::reached(self.name(list), slot);
+        }
+    }
+
+    /// An entry left a list.
+    #[inline(always)]
+    pub(crate) fn left(&self, list: usize, slot: Slot) {
+        let from_tail = tally::was_reached(self.name(list), slot);
+        self.note(list, if from_tail { Operation::Tail } else { Operation::Delink });
+    }
+
+    /// An entry went to the head of a list from the same or another one.
+    #[inline(always)]
+    pub(crate) fn moved(&self, from: usize, to: usize, slot: Slot) {
+        if self.name(from) == self.name(to) && tally::was_reached(self.name(from), slot) {
+            self.note(from, Operation::Step);
+        } else {
+            self.left(from, slot);
+            self.note(to, Operation::Head);
+        }
+    }
+}
