@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
 
 /// Every load and every way to lock.
 fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
-    let service = Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read)?);
+    let service = Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
     let cores = arguments
         .cores
         .as_ref()
