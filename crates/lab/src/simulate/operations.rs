@@ -147,7 +147,7 @@ impl Cache {
     }
 }
 
-/// Outcomes, by their place in [`Tally::outcomes`].
+/// Outcomes, by their place in the arrays of [`Tally`].
 const OUTCOMES: [(&str, bool); 3] = [("hit", false), ("miss", true), ("ghost", true)];
 const HIT: usize = 0;
 const MISS: usize = 1;
