@@ -21,7 +21,8 @@ use crate::options::InsertOptions;
 use crate::stats::Stats;
 use crate::sync::{Arc, lock};
 
-/// A concurrent cache: see the [crate]. Clones are handles to the same cache.
+/// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of them its values are dropped; where
+/// entries expire or freeze, perhaps a moment later, by the library's thread.
 ///
 /// `P` is the policy: who leaves when room is needed. `S` hashes keys.
 ///
