@@ -96,7 +96,7 @@ pub(crate) fn stop(arguments: &StopArguments) -> Result<(), CliError> {
 
 fn print(status: &Status) {
     let up = std::time::Duration::from_secs(status.uptime_seconds as u64);
-    println!(
+    output::say!(
         "up {}, write {}, {} client(s), {} thread(s)",
         humantime::format_duration(up),
         status.write_mode,
@@ -104,14 +104,14 @@ fn print(status: &Status) {
         status.threads.len(),
     );
     if status.degraded {
-        println!(
+        output::say!(
             "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe restore",
             output::bytes(status.bypassed_bytes)
         );
     }
-    println!();
+    output::say!();
     volume::print(&status.volumes);
-    println!();
+    output::say!();
     let mut requests = output::table(&["", "requests", "hits", "bytes", "mean", "p50", "p99", "p99.9"], 1);
     let mut row = |name: &str, count: u64, hit_ratio: f64, bytes: u64, latency: &Latency| {
         let times = [latency.mean_us, latency.p50_us, latency.p99_us, latency.p999_us];
@@ -123,11 +123,14 @@ fn print(status: &Status) {
     row("reads", status.read_requests, status.read_hit_ratio, status.read_bytes, &status.read_latency);
     row("writes", status.write_requests, status.write_hit_ratio, status.write_bytes, &status.write_latency);
     output::print_table(&requests);
-    println!(
+    output::say!(
         " flushes {}, trims {}, errors {}, reads joined to another client's fetch {}",
-        status.flush_requests, status.trim_requests, status.errors, status.joined_reads
+        status.flush_requests,
+        status.trim_requests,
+        status.errors,
+        status.joined_reads
     );
-    println!();
+    output::say!();
     let mut devices = output::table(&["device", "read", "written", "errors"], 1);
     let device = |name: &str, read: u64, written: u64, errors: u64| {
         vec![name.to_owned(), output::bytes(read), output::bytes(written), errors.to_string()]
@@ -140,18 +143,19 @@ fn print(status: &Status) {
         status.backing_errors,
     ));
     output::print_table(&devices);
-    println!();
+    output::say!();
     let mut blocks = output::table(&["block size", "blocks", "bytes"], 1);
     for count in &status.blocks {
         let total = output::bytes(count.block_bytes * count.blocks);
         blocks.add_row(vec![output::bytes(count.block_bytes), count.blocks.to_string(), total]);
     }
     output::print_table(&blocks);
-    println!(
+    output::say!(
         " replaced {} blocks in place, emptied {} groups",
-        status.blocks_replaced, status.groups_emptied
+        status.blocks_replaced,
+        status.groups_emptied
     );
-    println!(
+    output::say!(
         " valid {} of {}, dirty {}, metadata {}",
         output::bytes(status.valid_bytes),
         output::bytes(status.cache_size_bytes),
@@ -159,15 +163,15 @@ fn print(status: &Status) {
         output::bytes(status.metadata_bytes)
     );
     if let Some(memory) = &status.memory {
-        println!();
-        println!(
+        output::say!();
+        output::say!(
             " memory, write {}: {} reads, {} of all, {}",
             memory.write_mode,
             memory.read_hits,
             output::percent(memory.read_hit_ratio),
             output::bytes(memory.read_bytes)
         );
-        println!(
+        output::say!(
             " pages {} of {}, dirty {}, evicted {} pages",
             output::bytes(memory.page_bytes),
             output::bytes(memory.size_bytes),
@@ -175,7 +179,7 @@ fn print(status: &Status) {
             memory.pages_evicted
         );
         if let Some(freezing) = &memory.freezing {
-            println!(
+            output::say!(
                 " freezing: {}, {} of the pages with {} of the hits, frozen {} times, given up {} times",
                 freezing.phase,
                 output::percent(freezing.ratio),
@@ -183,18 +187,21 @@ fn print(status: &Status) {
                 freezing.constructed,
                 freezing.given_up
             );
-            println!(
+            output::say!(
                 " hit frozen {:.0} ns, not frozen {:.0} ns, miss {:.0} ns; {}",
-                freezing.frozen_ns, freezing.dynamic_ns, freezing.miss_ns, freezing.reason
+                freezing.frozen_ns,
+                freezing.dynamic_ns,
+                freezing.miss_ns,
+                freezing.reason
             );
         }
     }
     if let Some(advice) = &status.advice {
-        println!();
-        println!(" advice for {}", advice.text);
+        output::say!();
+        output::say!(" advice for {}", advice.text);
     }
     if status.threads.len() > 1 {
-        println!();
+        output::say!();
         let mut threads =
             output::table(&["thread", "clients", "requests", "messages", "wakes", "valid", "dirty"], 1);
         for (number, thread) in status.threads.iter().enumerate() {
@@ -211,6 +218,6 @@ fn print(status: &Status) {
         output::print_table(&threads);
     }
     if status.spun_seconds > 0.0 {
-        println!(" processor time burnt in imitating fast media: {:.1} s", status.spun_seconds);
+        output::say!(" processor time burnt in imitating fast media: {:.1} s", status.spun_seconds);
     }
 }

@@ -31,6 +31,15 @@ pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     table
 }
 
+/// Prints a line for people; a reader who has seen enough and closed the pipe is no error.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+pub(crate) use say;
+
 /// Prints a table; a reader who has seen enough and closed the pipe is no error.
 pub(crate) fn print_table(table: &Table) {
     let _ = writeln!(std::io::stdout(), "{table}");

@@ -211,7 +211,7 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
 
 fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {
     if !arguments.json {
-        print!("{}\n{}", formats_table(), generators_table());
+        output::say!("{}\n{}", formats_table(), generators_table().trim_end());
         return Ok(());
     }
     for format in Format::all() {
@@ -279,7 +279,7 @@ fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
         let line = Converted { trace: &arguments.from, to, requests, unique, bytes, seconds };
         return output::json_line(&line).or_failure();
     }
-    println!("{to}: {requests} requests, {}", output::bytes(bytes));
+    output::say!("{to}: {requests} requests, {}", output::bytes(bytes));
     Ok(())
 }
 

@@ -131,7 +131,7 @@ fn tell(what: &str, of: &str, volume: &VolumeStatus, json: bool) -> Result<(), C
     if json {
         return output::json_line(volume).or_failure();
     }
-    println!("{what} {} {of} {}", volume.name, output::bytes(volume.bytes));
+    output::say!("{what} {} {of} {}", volume.name, output::bytes(volume.bytes));
     Ok(())
 }
 

@@ -133,3 +133,20 @@ fn a_page_has_a_section_for_each_policy() {
         assert!(page.contains(words), "{words}");
     }
 }
+
+#[test]
+fn a_reader_who_has_seen_enough_is_no_error() {
+    for arguments in [&["model", "--policy", "lru"][..], &["trace", "formats"]] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
+        let child = program.args(arguments).stdout(writer).stderr(std::process::Stdio::piped()).spawn();
+        let output = child.expect("floe runs").wait_with_output().expect("floe ends");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && errors.is_empty(),
+            "floe {arguments:?}: {}: {errors}",
+            output.status
+        );
+    }
+}

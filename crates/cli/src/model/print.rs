@@ -8,7 +8,7 @@ use crate::output;
 
 /// A table for a curve, and what to take home from it.
 pub(super) fn curve(lines: &[Line], star: &Star) {
-    println!("{}", heading(&star.identity));
+    output::say!("{}", heading(&star.identity));
     let (rate, time) = (|mrps: f64| format!("{mrps:.4}"), |us: f64| format!("{us:.2}"));
     let columns: &[&str] = match lines.first().map(|line| &line.answer) {
         Some(Answer::Open { .. }) => &["hit ratio", "saturation M/s", "response µs", "limits"],
@@ -34,7 +34,7 @@ pub(super) fn curve(lines: &[Line], star: &Star) {
         table.add_row(cells);
     }
     output::print_table(&table);
-    println!("{}\n", verdict(star));
+    output::say!("{}\n", verdict(star));
 }
 
 fn heading(identity: &Identity) -> String {
@@ -69,7 +69,7 @@ pub(super) fn counted(points: &[Point], verdict: &Verdict) {
         Locks::Operation => "a lock for each operation",
         Locks::List => "one lock",
     };
-    println!("{policy} · {locks} · MPL {mpl}{cores} · disk {disk_us} µs");
+    output::say!("{policy} · {locks} · MPL {mpl}{cores} · disk {disk_us} µs");
     let columns = [
         "size",
         "hit ratio",
@@ -100,11 +100,11 @@ pub(super) fn counted(points: &[Point], verdict: &Verdict) {
         verdict.bottleneck.as_deref().map_or(String::new(), |station| format!("; {station} limits it"));
     let Verdict { p_star, fall, lowest_at, classification, .. } = verdict;
     if *p_star < 1.0 {
-        println!(
+        output::say!(
             "p* {p_star:.3}: throughput then falls by {}, furthest at {lowest_at:.3}; {classification}{paper}{limit}\n",
             output::percent(*fall)
         );
     } else {
-        println!("throughput never falls; {classification}{paper}{limit}\n");
+        output::say!("throughput never falls; {classification}{paper}{limit}\n");
     }
 }

@@ -9,13 +9,13 @@ const BAR_MOST: f64 = 40.0;
 
 pub(super) fn print(outcome: &Outcome) {
     requests(outcome);
-    println!();
+    output::say!();
     devices(outcome);
-    println!();
+    output::say!();
     rest(outcome);
     for (what, steps) in [("reads", &outcome.read_histogram), ("writes", &outcome.write_histogram)] {
         if let Some(steps) = steps.as_ref().filter(|steps| !steps.is_empty()) {
-            println!();
+            output::say!();
             histogram(what, steps);
         }
     }
