@@ -1,3 +1,5 @@
+//! Advice from the counts of a server that were made by hand.
+
 use floe_block::{FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
