@@ -35,6 +35,14 @@ fuzz: ## what NBD clients can send, at random, for a minute
 	@scripts/require build fuzz
 	scripts/fuzz 60
 
+# Each time other worlds, unless FLOE_CRASH_SEED says with which to begin.
+.PHONY: soak
+soak: ## a million crashes of the block cache, or FLOE_CRASHES
+	@scripts/require build
+	FLOE_CRASHES="$${FLOE_CRASHES:-1000000}" FLOE_CRASH_SEED="$${FLOE_CRASH_SEED:-$$(date +%s)000000}" \
+		RUSTFLAGS='--cfg floe_crash' $(CARGO) test --release --locked --target-dir "$${CARGO_TARGET_DIR:-target}/crash" \
+		-p floe-block --test crash soak -- --ignored --nocapture
+
 .PHONY: sanitize
 sanitize: ## memory errors and data races between threads, in minutes
 	@scripts/require build

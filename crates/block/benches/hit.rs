@@ -22,8 +22,14 @@ struct Subject {
 impl Subject {
     fn new(mode: WriteMode) -> Self {
         let sizes = "4KiB,32KiB,64KiB,128KiB,256KiB".parse().expect("the sizes are well-formed");
-        let config =
-            Config { sizes, cache_bytes: 2 * BLOCKS * 4096, mode, shards: Some(1), memory: Memory::None };
+        let config = Config {
+            sizes,
+            cache_bytes: 2 * BLOCKS * 4096,
+            mode,
+            shards: Some(1),
+            memory: Memory::None,
+            kept: false,
+        };
         let mut cache = BlockCache::new(config).expect("the configuration is sound");
         cache.add_volume(1024 * MIB);
         let mut subject = Self { cache, orders: Vec::new(), at: 0 };

@@ -8,21 +8,26 @@
 //! Like the shards this is a state machine without I/O: [`BlockCache::submit`], [`BlockCache::completed`] and
 //! [`BlockCache::received`] in, [`Order`]s out.
 
+mod commits;
+mod drains;
 mod volumes;
 
-use floe_policy::{Lru, Ranked};
+use floe_policy::{Lru, Ranked, Slot};
 
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Join, Settled};
+use crate::journal::{Change, RestoredBlock};
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::mode::WriteMode;
 use crate::order::{BufferId, DeviceId, OpId, Order};
-use crate::part::{Drain, ForeignPiece, Message, PartId};
+use crate::part::{ForeignPiece, Message, PartId};
 use crate::piece::Piece;
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::shard::{Event, Shard, ShardConfig};
 use crate::stats::{Requests, Stats};
 use crate::volumes::Volumes;
+use commits::{Commits, RouterOp};
+use drains::Drain;
 
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
@@ -50,6 +55,8 @@ pub struct Config {
     pub shards: Option<u64>,
     /// Whether there is a tier in memory above it, and what for.
     pub memory: Memory,
+    /// Whether the cache outlives the program: its driver then keeps a journal.
+    pub kept: bool,
 }
 
 /// Why a cache cannot be made.
@@ -92,7 +99,7 @@ pub enum ConfigError {
 
 impl Config {
     /// One shard a gibibyte, as a power of two; and several for each of many parts, so that they have alike much to do.
-    fn natural_shards(&self, parts: usize) -> u64 {
+    pub fn natural_shards(&self, parts: usize) -> u64 {
         let by_size = (self.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
         if parts == 1 {
             return by_size;
@@ -117,8 +124,11 @@ pub struct BlockCache<E = Lru> {
     memory: Memory,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
-    /// Drains that this part's shards are working on.
+    /// Drains that this part is working on.
     drains: Vec<Drain>,
+    /// Whether the cache outlives the program.
+    kept: bool,
+    commits: Commits,
     requests: Requests,
     events: Vec<Event>,
     /// A bit for each of this part's shards that may have events to be handled.
@@ -168,6 +178,7 @@ impl<E: Ranked + Default> BlockCache<E> {
                     memory => memory,
                 },
                 cache: number * sectors..(number + 1) * sectors,
+                kept: config.kept,
             })
         };
         let part = |part: usize| Self {
@@ -180,6 +191,8 @@ impl<E: Ranked + Default> BlockCache<E> {
             volumes: Volumes::default(),
             joins: Vec::new(),
             drains: Vec::new(),
+            kept: config.kept,
+            commits: Commits::default(),
             requests: Requests::default(),
             events: Vec::new(),
             stirred: 0,
@@ -230,8 +243,13 @@ impl<E: Ranked + Default> BlockCache<E> {
         if needless {
             join.skip();
         }
-        let drains = request.kind == Kind::Flush && !join.is_refused() && may_be_dirty;
+        let is_flush = matches!(request.kind, Kind::Flush | Kind::Drain);
+        let drains = is_flush && !join.is_refused() && (may_be_dirty || self.kept);
+        let to_backing = request.kind == Kind::Drain;
         if drains {
+            if self.kept {
+                join.leave_to_parts();
+            }
             (0..self.parts).for_each(|_| join.await_answer());
         }
         self.joins[id.number()] = Some(join);
@@ -240,10 +258,10 @@ impl<E: Ranked + Default> BlockCache<E> {
             for to in parts.filter(|&part| part != self.part) {
                 orders.push(Order::Send {
                     to,
-                    message: Message::Drain { request: id, volume: request.volume },
+                    message: Message::Drain { request: id, volume: request.volume, to_backing },
                 });
             }
-            self.drain(id, request.volume, orders);
+            self.drain(id, request.volume, to_backing, orders);
         }
         self.give_out(id, orders);
         self.handle_events(orders);
@@ -254,9 +272,7 @@ impl<E: Ranked + Default> BlockCache<E> {
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
         match Shard::<E>::of_op(op) {
             ROUTER => {
-                let id = RequestId(op.0 as u32);
-                self.join(id).answered(result, true);
-                self.settle(id, orders);
+                self.router_completed(RouterOp::of(op), result, orders);
             }
             shard => {
                 let here = shard as usize / self.parts;
@@ -293,7 +309,12 @@ impl<E: Ranked + Default> BlockCache<E> {
     /// acknowledged: what was cached before is used as it is, since whatever has changed meanwhile has been dropped.
     /// A device that may have lost some of it has its clean data dropped first, with [`BlockCache::forget_clean`];
     /// dirty data that it lost cannot be told from good.
+    ///
+    /// Where the cache outlives the program and its journal could not be written, it stays given up.
     pub fn restore(&mut self) {
+        if self.has_lost_journal() {
+            return;
+        }
         self.degraded = false;
         self.shards.iter_mut().for_each(Shard::restore);
     }
@@ -303,6 +324,21 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.shards.iter_mut().for_each(Shard::forget_clean);
     }
 
+    /// From now on this share of the hits on the cache device, from 0 to 1, is read from the backing device instead, as far
+    /// as that has what the cache has; none at first. It is for whoever measures whether that pays. Shares are kept to 2⁻³²; a
+    /// share of 1 leaves out one hit in so many.
+    pub fn shed(&mut self, share: f64) {
+        let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
+        self.shards.iter_mut().for_each(|shard| shard.shed(share));
+    }
+
+    /// Sets how many bytes on the cache device may be newer than the backing devices, in all parts together: what would be more is
+    /// written through. Cleaning begins at half of that, and yields to clients the more the further the bound is.
+    pub fn limit_dirty(&mut self, bytes: u64) {
+        let sectors = (bytes / SECTOR_BYTES / self.all_shards).max(1);
+        self.shards.iter_mut().for_each(|shard| shard.limit_dirty(sectors));
+    }
+
     /// Begins to bring this part's dirty data to the backing devices, where that is not going on already. To be called
     /// now and then; how often bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
@@ -310,6 +346,9 @@ impl<E: Ranked + Default> BlockCache<E> {
             shard.clean_all(orders);
         }
         self.stirred = u128::MAX;
+        if self.kept {
+            self.settle_and_commit();
+        }
         self.handle_events(orders);
     }
 
@@ -320,7 +359,9 @@ impl<E: Ranked + Default> BlockCache<E> {
 
     /// Whether nothing is under way in this part.
     pub fn is_idle(&self) -> bool {
-        self.joins.iter().all(Option::is_none) && self.shards.iter().all(Shard::is_idle)
+        self.joins.iter().all(Option::is_none)
+            && self.shards.iter().all(Shard::is_idle)
+            && self.commits.is_idle()
     }
 
     /// Everything there is to know of this part at this moment.
@@ -351,6 +392,21 @@ impl<E: Ranked + Default> BlockCache<E> {
         for shard in &self.shards {
             shard.directory.check();
         }
+    }
+
+    /// Fills one of this part's shards with what it had when the cache was last used.
+    pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
+        self.shards[shard].directory.restore(blocks);
+    }
+
+    /// The blocks of this part's shard of a number, the coldest first.
+    pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
+        self.shards[shard].directory.by_heat().map(|block| block.0).collect()
+    }
+
+    /// What a checkpoint is to say of a block, if it is still there.
+    pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
+        self.shards[shard].dump(Slot(block), out);
     }
 
     fn join(&mut self, id: RequestId) -> &mut Join {
@@ -384,17 +440,16 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.stirred |= 1 << here;
     }
 
-    /// Lets all of this part's shards drain for a flush.
-    fn drain(&mut self, request: RequestId, volume: VolumeId, orders: &mut Vec<Order>) {
-        self.drains.push(Drain { request, shards_left: self.shards.len(), fault: None });
-        for shard in &mut self.shards {
-            shard.drain(request.0, volume, orders);
+    /// Handles what shards have told, and begins the commits that are wanted, until all are silent.
+    fn handle_events(&mut self, orders: &mut Vec<Order>) {
+        self.hear_shards(orders);
+        while self.kept && self.begin_commits(orders) {
+            self.hear_shards(orders); // and whoever hears that a commit has failed may want the next
         }
-        self.stirred = u128::MAX;
     }
 
     /// Handles what shards have told, until they are silent: handling one shard's events may stir another.
-    fn handle_events(&mut self, orders: &mut Vec<Order>) {
+    fn hear_shards(&mut self, orders: &mut Vec<Order>) {
         while self.stirred != 0 {
             let stirred = self.stirred.trailing_zeros() as usize;
             self.stirred &= self.stirred - 1;
@@ -408,6 +463,12 @@ impl<E: Ranked + Default> BlockCache<E> {
                         self.tell(Message::Answered { request, result, hit, finished }, request, orders);
                     }
                     Event::Finished { request } => self.tell(Message::Finished { request }, request, orders),
+                    Event::WantsCommit => {
+                        self.commits.want();
+                    }
+                    Event::WantsSettlement(volume) => {
+                        self.commits.want_settlement(volume);
+                    }
                     Event::Drained { drain, result } => self.drained(RequestId(drain), result, orders),
                 }
             }
@@ -416,17 +477,11 @@ impl<E: Ranked + Default> BlockCache<E> {
         }
     }
 
-    /// One of this part's shards has drained for a flush.
-    fn drained(&mut self, request: RequestId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        let at = self.drains.iter().position(|drain| drain.request == request);
-        let at = at.expect("a drain that has ended was begun");
-        let drain = &mut self.drains[at];
-        drain.shards_left -= 1;
-        drain.fault = drain.fault.or(result.err());
-        if drain.shards_left == 0 {
-            let result = self.drains.swap_remove(at).fault.map_or(Ok(()), Err);
-            self.tell(Message::Drained { request, result }, request, orders);
-        }
+    /// The backing device has been flushed for a request.
+    fn request_flushed(&mut self, request: u32, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+        let id = RequestId(request);
+        self.join(id).answered(result, true);
+        self.settle(id, orders);
     }
 
     /// Says something to the part whose request it is about, which may be this one.
@@ -441,7 +496,9 @@ impl<E: Ranked + Default> BlockCache<E> {
                 let shard = self.shard_of(&piece);
                 self.serve(piece, shard, orders);
             }
-            Message::Drain { request, volume } => self.drain(request, volume, orders),
+            Message::Drain { request, volume, to_backing } => {
+                self.drain(request, volume, to_backing, orders);
+            }
             Message::Answered { request, result, hit, finished } => {
                 self.join(request).answered(result, hit);
                 if finished {
@@ -468,7 +525,7 @@ impl<E: Ranked + Default> BlockCache<E> {
         let over = match join.settle() {
             Settled::Not => return,
             Settled::Flush => {
-                let op = OpId(u64::from(ROUTER) << 56 | u64::from(id.0));
+                let op = RouterOp::Request(id.0).op();
                 let device = DeviceId::Backing(join.request.volume);
                 return orders.push(Order::Flush { op, device });
             }
@@ -503,7 +560,7 @@ impl<E: Ranked + Default> BlockCache<E> {
                 counted.write_hits += u64::from(hit);
                 counted.write_bytes += request.len;
             }
-            Kind::Flush => counted.flushes += 1,
+            Kind::Flush | Kind::Drain => counted.flushes += 1,
             Kind::Zero { .. } | Kind::Trim => counted.trims += 1,
             Kind::Prefetch => counted.prefetches += 1,
             Kind::DirtyMap => {}

@@ -15,6 +15,8 @@
 //! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds exactly the blocks
 //! with dirty sectors.
 
+mod restore;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -141,6 +143,12 @@ impl<E: Ranked + Default> Directory<E> {
         self.extents[block.index()].volume()
     }
 
+    /// Whether a slot has a block.
+    pub(crate) fn is_live(&self, slot: Block) -> bool {
+        let Some(extent) = self.extents.get(slot.index()) else { return false };
+        self.index.find(extent.hash(), |other| self.extents[other as usize] == *extent) == Some(slot.0)
+    }
+
     /// The sectors of its volume that a block holds.
     #[inline]
     pub(crate) fn sectors(&self, block: Block) -> Sectors {
@@ -197,12 +205,40 @@ impl<E: Ranked + Default> Directory<E> {
             .map(move |(at, bit)| (at.start - kept_start + start..at.end - kept_start + start, bit))
     }
 
+    /// The parts of a run of a block that the backing device has too, in order.
+    pub(crate) fn clean_runs_in(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = Sectors> + use<'_, E> {
+        let valid = self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
+        let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
+        parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
+    }
+
+    /// The run cut into parts that are dirty and parts that are not.
+    pub(crate) fn dirtiness(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+        self.bit_runs(&self.dirty_bits, block, run)
+    }
+
     pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
         self.valid.all(self.cache_sectors(block, run))
     }
 
+    pub(crate) fn has_valid(&self, block: Block, run: &Sectors) -> bool {
+        self.valid.any(self.cache_sectors(block, run))
+    }
+
     pub(crate) fn is_dirty(&self, block: Block) -> bool {
         self.dirty_bits.any(self.cache_sectors(block, &self.sectors(block)))
+    }
+
+    pub(crate) fn is_all_dirty(&self, block: Block, run: &Sectors) -> bool {
+        self.dirty_bits.all(self.cache_sectors(block, run))
     }
 
     pub(crate) fn is_dirty_in(&self, block: Block, run: &Sectors) -> bool {
@@ -404,6 +440,13 @@ impl<E: Ranked + Default> Directory<E> {
             }
         }
         emptied
+    }
+
+    /// The blocks of a volume, found by looking at all.
+    pub(crate) fn blocks_of_volume(&self, volume: VolumeId) -> Vec<Block> {
+        let groups = 0..self.first_slots.len() as u32;
+        let blocks = groups.flat_map(|group| self.blocks_of(group));
+        blocks.filter(|&block| self.volume(block) == volume).collect()
     }
 
     /// Makes the arrays cover every slot in use.

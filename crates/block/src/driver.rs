@@ -5,6 +5,7 @@
 //! Between calls the thread waits on the ring its devices share, no longer than until [`Driver::next_due`], and where
 //! there are other parts only if its [`Bell`](crate::Bell) lets it.
 
+mod journal;
 mod memory;
 
 use std::io;
@@ -24,6 +25,8 @@ use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
 use crate::volumes::VolumeError;
+use journal::Journal;
+pub use journal::PartJournal;
 
 /// Messages taken in before devices are looked after again.
 const HEARD_AT_ONCE: usize = 64;
@@ -62,6 +65,8 @@ pub struct Driver<E = Lru> {
     cache_device: Watched,
     /// What it has of the tier in memory, if there is one.
     pages: Option<Pages>,
+    /// Where the cache outlives the program.
+    journal: Option<Journal>,
     /// By volume.
     backings: Vec<Option<Watched>>,
     pool: Pool,
@@ -95,6 +100,7 @@ impl<E: Ranked + Default> Driver<E> {
             guests: Vec::new(),
             cache_device: watched,
             pages: None,
+            journal: None,
             backings: Vec::new(),
             pool,
             requests: Vec::new(),
@@ -109,6 +115,17 @@ impl<E: Ranked + Default> Driver<E> {
     /// Adds a volume on a backing device; `name` is for the log.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let id = self.cache.add_volume(backing.size_bytes());
+        self.back_volume(id, name, backing);
+        id
+    }
+
+    /// The same, with an id that is free: see [`BlockCache::add_volume_at`].
+    pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
+        self.cache.add_volume_at(id, backing.size_bytes());
+        self.back_volume(id, name, backing);
+    }
+
+    fn back_volume(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
         if let Some(pages) = &mut self.pages {
             pages.add_volume(id);
         }
@@ -116,7 +133,6 @@ impl<E: Ranked + Default> Driver<E> {
         let slot = id.0 as usize;
         self.backings.resize_with(self.backings.len().max(slot + 1), || None);
         self.backings[slot] = Some(Watched { device: backing, name, failing: false, errors: 0 });
-        id
     }
 
     /// Removes a volume, with its backing device, in this part: see [`BlockCache::remove_volume`].
@@ -159,6 +175,11 @@ impl<E: Ranked + Default> Driver<E> {
         self.cache.restore();
     }
 
+    /// Sets the share of the hits on the cache device that is read from the backing device; see [`BlockCache::shed`].
+    pub fn shed(&mut self, share: f64) {
+        self.cache.shed(share);
+    }
+
     /// What the backing device of a volume knows of a range: extents in a row from its start, perhaps not to its end. Of
     /// a volume that is not there, nothing.
     pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
@@ -177,6 +198,10 @@ impl<E: Ranked + Default> Driver<E> {
         let mut stats = self.cache.stats();
         if let Some(pages) = &self.pages {
             pages.count(&mut stats);
+        }
+        if let Some(journal) = &self.journal {
+            stats.sector_metadata_bytes += journal.memory_bytes();
+            stats.corrupt_sectors = journal.corrupt_sectors;
         }
         stats
     }
@@ -248,10 +273,12 @@ impl<E: Ranked + Default> Driver<E> {
                 backing.device.poll(&mut self.done);
                 self.hand_in(DeviceId::Backing(VolumeId(volume as u16)));
             }
+            self.hear_journal();
             if self.orders.is_empty() {
                 break;
             }
         }
+        self.go_on_with_checkpoint();
         if let Some(exchange) = &mut self.exchange {
             exchange.flush();
         }
@@ -281,12 +308,12 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// Whether something waits for [`Driver::advance`] that will not announce itself.
     pub fn has_orders(&self) -> bool {
-        !self.orders.is_empty()
+        !self.orders.is_empty() || self.journal_can_go_on()
     }
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.orders.is_empty() && self.cache.is_idle()
+        self.orders.is_empty() && self.cache.is_idle() && self.journal_is_idle()
     }
 
     /// Lets the cache hear what other parts have said so far, and keeps the buffers that came along.
@@ -331,19 +358,27 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// Tells the cache how a device's finished operations ended.
     fn hand_in(&mut self, id: DeviceId) {
-        for Completion { token, result } in self.done.drain(..) {
+        let mut done = std::mem::take(&mut self.done);
+        for Completion { token, result } in done.drain(..) {
             let watched = match id {
                 DeviceId::Cache => &mut self.cache_device,
                 DeviceId::Backing(volume) => backing_of(&mut self.backings, volume),
             };
             watched.note(&result);
-            let result = result.map_err(|error| match error.kind() {
+            if id == DeviceId::Cache && self.journal_ended(token, &result) {
+                continue;
+            }
+            let mut told = result.as_ref().copied().map_err(|error| match error.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Fault::NoSpace,
                 io::ErrorKind::Unsupported => Fault::Unsupported,
                 _ => Fault::Io,
             });
-            self.cache.completed(OpId(token), result, &mut self.orders);
+            if let (DeviceId::Cache, Some(journal)) = (id, &mut self.journal) {
+                told = told.and(journal.verify(token, &result));
+            }
+            self.cache.completed(OpId(token), told, &mut self.orders);
         }
+        self.done = done;
     }
 
     fn carry_out(&mut self) {
@@ -352,10 +387,16 @@ impl<E: Ranked + Default> Driver<E> {
             match order {
                 Order::Read { op, device, offset, to } => {
                     let to = self.slice(&to);
+                    if device == DeviceId::Cache {
+                        self.prepare_cache_read(op, offset, &to);
+                    }
                     self.start(device, op, offset, Action::Read(to));
                 }
                 Order::Write { op, device, offset, from, durable } => {
                     let from = self.slice(&from);
+                    if device == DeviceId::Cache {
+                        self.prepare_cache_write(offset, &from);
+                    }
                     self.start(device, op, offset, Action::Write { from, durable });
                 }
                 Order::Zero { op, device, offset, len, may_unmap, fast } => {
@@ -372,6 +413,7 @@ impl<E: Ranked + Default> Driver<E> {
                 Order::Clear { span } => self.slice(&span).fill_zero(),
                 Order::Mark { span } => self.slice(&span).copy_from(&[1; 256][..span.len as usize]),
                 Order::Memory { volume, sectors, deed } => self.page(volume, sectors, deed),
+                Order::Note { .. } | Order::SealLogs | Order::WriteLogs { .. } => self.keep_journal(order),
                 Order::Send { to, message } => self.send(to, message),
                 Order::Answer { request, result } => self.answers.push(Answer { request, result }),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {
@@ -389,11 +431,13 @@ impl<E: Ranked + Default> Driver<E> {
     }
 
     fn start(&mut self, device: DeviceId, op: OpId, offset: u64, action: Action) {
-        let device = match device {
-            DeviceId::Cache => &mut self.cache_device.device,
-            DeviceId::Backing(volume) => &mut backing_of(&mut self.backings, volume).device,
+        let (device, start) = match device {
+            DeviceId::Cache => {
+                (&mut self.cache_device.device, self.journal.as_ref().map_or(0, Journal::data_start))
+            }
+            DeviceId::Backing(volume) => (&mut backing_of(&mut self.backings, volume).device, 0),
         };
-        device.submit(Operation { token: op.0, offset, action });
+        device.submit(Operation { token: op.0, offset: start + offset, action });
     }
 
     fn slice(&self, span: &Span) -> Slice {

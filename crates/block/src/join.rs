@@ -48,6 +48,8 @@ pub(crate) struct Join {
     pub(crate) hit: bool,
     flushing: bool,
     answered: bool,
+    /// The parts make what it is to make durable so by themselves.
+    is_kept: bool,
 }
 
 impl Join {
@@ -55,7 +57,7 @@ impl Join {
     pub(crate) fn new(request: Request, volume_bytes: Option<u64>) -> Self {
         let end = request.offset.checked_add(request.len);
         let fault = match (volume_bytes, end) {
-            (Some(_), _) if request.kind == Kind::Flush => None,
+            (Some(_), _) if matches!(request.kind, Kind::Flush | Kind::Drain) => None,
             _ if request.kind == Kind::DirtyMap && request.len > MOST_MAPPED_BYTES => Some(Fault::OutOfRange),
             (Some(bytes), Some(end)) if end <= bytes => None,
             _ => Some(Fault::OutOfRange),
@@ -64,7 +66,7 @@ impl Join {
         // What the volume's last sector holds beyond the volume's end is nobody's.
         let ends_volume = volume_bytes == Some(end);
         let sectors = match request.kind {
-            Kind::Flush => 0..0,
+            Kind::Flush | Kind::Drain => 0..0,
             _ if fault.is_some() || request.len == 0 => 0..0,
             Kind::Trim | Kind::Zero { fast: true, .. } => {
                 let last = if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
@@ -86,6 +88,7 @@ impl Join {
             hit: true,
             flushing: false,
             answered: false,
+            is_kept: false,
         };
         if let Kind::Zero { fast: true, .. } = request.kind {
             join.set_edges_apart();
@@ -190,9 +193,14 @@ impl Join {
             }
             Kind::Prefetch => PieceKind::Prefetch,
             Kind::DirtyMap => PieceKind::DirtyMap,
-            Kind::Flush => unreachable!("a flush has no pieces"),
+            Kind::Flush | Kind::Drain => unreachable!("a flush has no pieces"),
         };
         (kind, start..end)
+    }
+
+    /// The parts of a cache that outlives the program see to a flush.
+    pub(crate) fn leave_to_parts(&mut self) {
+        self.is_kept = true;
     }
 
     /// One more answer is awaited: of a part that drains, or of the backing device's flush.
@@ -227,7 +235,11 @@ impl Join {
             return if over { Settled::Over } else { Settled::Not };
         }
         let durable_zero = matches!(self.request.kind, Kind::Zero { durable: true, .. });
-        let flushes = self.request.kind == Kind::Flush || durable_zero;
+        let flushes = match self.request.kind {
+            Kind::Flush => !self.is_kept,
+            Kind::Drain => true,
+            _ => durable_zero,
+        };
         if flushes && !self.flushing && self.fault.is_none() {
             self.flushing = true;
             self.unanswered = 1;

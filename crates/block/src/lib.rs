@@ -6,9 +6,26 @@
 //!
 //! Above it there may be a tier in memory (`memory`), which the shards keep coherent: they say what enters and leaves it.
 //!
+//! A cache can outlive the program ([`KeptCache`]): its shards say what is to be noted, and what must be durable before what (`shard::log`), the
+//! `journal` knows the bytes, and [`Driver::with_journal`] brings the two together.
+//!
 //! The algorithms are AdaCache's (Yang et al.): `allocate` has the missing intervals and the greedy allocation,
 //! `directory` the groups and the two-level replacement, `shard` what happens to a request, `cache` the splitting
 //! over shards.
+
+/// Whether a fault has been planted here, for the crash simulator to find. Without `--cfg floe_crash` there are none.
+#[cfg(floe_crash)]
+macro_rules! planted {
+    ($fault:ident) => {
+        crate::planted::is(crate::planted::Planted::$fault)
+    };
+}
+#[cfg(not(floe_crash))]
+macro_rules! planted {
+    ($fault:ident) => {
+        false
+    };
+}
 
 mod allocate;
 mod bits;
@@ -19,34 +36,49 @@ mod exchange;
 mod geometry;
 mod index;
 mod join;
+mod journal;
+mod kept;
 mod locks;
 mod memory;
 mod mode;
 mod order;
 mod part;
 mod piece;
+#[cfg(floe_crash)]
+#[doc(hidden)]
+pub mod planted;
 mod request;
 mod runs;
 mod shard;
+mod shedding;
 mod sleep;
 mod stats;
 mod sync;
+mod turns;
 mod volumes;
 
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
-pub use driver::{Answer, Driver};
+pub use driver::{Answer, Driver, PartJournal};
 pub use exchange::{Bell, Exchange, Traffic};
 pub use floe::{FreezeStats, Freezing};
+pub use floe_policy::shedder::Shedder;
+pub use floe_policy::shedding::Decision as SheddingDecision;
 pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
     format_size,
 };
+pub use journal::{
+    Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, ShardReport, StoreError,
+    Superblock, Volume, scan,
+};
+pub use kept::{BeginError, Begun, KeptCache, Rotten, Serving, write_superblock};
 pub use memory::{
     LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryTier, MemoryUse, MemoryWrite, UnknownMemoryWrite,
 };
 pub use mode::{UnknownWriteMode, WriteMode};
-pub use order::{BufferId, DeviceId, OpId, Order, Paging, ScratchId, Span};
+pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};
 pub use part::{ForeignPiece, MOST_PARTS, Message, PartId};
 pub use request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
+pub use shedding::shedding_options;
 pub use stats::{Counters, Requests, Stats};
 pub use volumes::VolumeError;

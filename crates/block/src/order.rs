@@ -4,6 +4,7 @@
 //! as long as the request rounded out to whole sectors, and the cache orders scratch buffers as it needs them.
 
 use crate::geometry::{Sectors, VolumeId};
+use crate::journal::Change;
 use crate::part::{Message, PartId};
 use crate::request::{Fault, RequestId};
 
@@ -32,6 +33,10 @@ pub enum BufferId {
     /// A buffer ordered by [`Order::Allocate`].
     Scratch(ScratchId),
 }
+
+/// A change of the mapping, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Noted(pub(crate) Change);
 
 /// A part of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,6 +166,22 @@ pub enum Order {
         sectors: Sectors,
         /// How. Spans have the sectors one after the other.
         deed: Paging,
+    },
+    /// Take a change of the mapping into the log of a shard, in memory for now. The checksums of what it calls clean are those
+    /// that its sectors have at this moment.
+    Note {
+        /// The shard.
+        shard: u8,
+        /// The change.
+        noted: Noted,
+    },
+    /// What the logs of this part's shards have in memory now is what the next [`Order::WriteLogs`] is about.
+    SealLogs,
+    /// Make durable what the logs had in memory when they were sealed. Fails with [`Fault::NoSpace`] when a log is
+    /// full until its checkpoint has been written.
+    WriteLogs {
+        /// To be completed.
+        op: OpId,
     },
     /// Say something to another part; with a piece, lend it the buffer of its request.
     Send {

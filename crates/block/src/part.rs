@@ -60,12 +60,14 @@ pub enum Message {
         /// The request.
         request: RequestId,
     },
-    /// Bring everything of the volume that is dirty to the backing device, for my flush.
+    /// Make everything of the volume durable that is dirty, for my flush.
     Drain {
         /// The flush.
         request: RequestId,
         /// The volume.
         volume: VolumeId,
+        /// Whether also what the cache could keep is to be brought to the backing device.
+        to_backing: bool,
     },
     /// That has been done, or could not be.
     Drained {
@@ -95,12 +97,4 @@ impl Message {
             _ => None,
         }
     }
-}
-
-/// A drain that this part's shards are working on.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Drain {
-    pub(crate) request: RequestId,
-    pub(crate) shards_left: usize,
-    pub(crate) fault: Option<Fault>,
 }

@@ -35,6 +35,8 @@ pub enum Kind {
     Trim,
     /// Make all writes answered so far survive a power cut.
     Flush,
+    /// As a flush, and all that is dirty is brought to the backing device, also from a cache that could keep it.
+    Drain,
     /// Bring the range into the cache, as a read that misses does. Where nothing is cached, because of the write mode
     /// or a failing cache device, it succeeds without doing anything.
     Prefetch,
@@ -67,7 +69,7 @@ impl Request {
         match self.kind {
             Kind::Read | Kind::Write { .. } => sectors.saturating_mul(SECTOR_BYTES),
             Kind::DirtyMap => sectors,
-            Kind::Zero { .. } | Kind::Trim | Kind::Flush | Kind::Prefetch => 0,
+            Kind::Zero { .. } | Kind::Trim | Kind::Flush | Kind::Drain | Kind::Prefetch => 0,
         }
     }
 }

@@ -13,11 +13,14 @@
 
 mod clean;
 mod cut;
+mod dirt;
 mod health;
 mod held;
+mod log;
 mod map;
 mod operations;
 mod read;
+mod shed;
 mod sink;
 mod store;
 mod task;
@@ -30,6 +33,7 @@ use floe_policy::Lru;
 
 use crate::directory::Directory;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
+use crate::journal::Standing;
 use crate::locks::{Locks, Need, TaskId};
 use crate::memory::Memory;
 use crate::mode::WriteMode;
@@ -39,9 +43,12 @@ use crate::request::Fault;
 use crate::stats::Counters;
 use clean::Rounds;
 use cut::Cuts;
+use dirt::Dirt;
 use health::Health;
 use held::Held;
+use log::Log;
 use read::Survey;
+use shed::Shed;
 pub(crate) use task::Event;
 use task::{Part, Step, Task, Work};
 
@@ -62,6 +69,8 @@ pub(crate) struct ShardConfig {
     pub(crate) memory: Memory,
     /// Its part of the cache device, in sectors.
     pub(crate) cache: Sectors,
+    /// Whether the cache outlives the program.
+    pub(crate) kept: bool,
 }
 
 /// A shard.
@@ -80,12 +89,15 @@ pub(crate) struct Shard<E = Lru> {
     ready: VecDeque<TaskId>,
     rounds: Rounds,
     health: Health,
+    shed: Shed,
     /// Empty but for their memory.
     spare_survey: Survey,
     spare_waiting: Vec<TaskId>,
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
     /// device, until they are written anew.
     lost: BTreeSet<Place>,
+    log: Log,
+    dirt: Dirt,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
 }
@@ -95,6 +107,8 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         Self {
             directory: Directory::new(config.sizes.clone(), config.cache.end - config.cache.start),
             held: Held::new(config.memory),
+            log: Log::new(config.kept),
+            dirt: Dirt::default(),
             config,
             volumes: Vec::new(),
             locks: Locks::default(),
@@ -105,6 +119,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             ready: VecDeque::new(),
             rounds: Rounds::default(),
             health: Health::default(),
+            shed: Shed::default(),
             spare_survey: Survey::default(),
             spare_waiting: Vec::new(),
             lost: BTreeSet::new(),
@@ -132,6 +147,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         self.tasks[id as usize].outstanding -= 1;
         let (part, run) = self.tasks[id as usize].parts[part].clone();
         self.note_health(id, part, result.is_ok());
+        self.note_awaited(id, part, false);
         self.part_ended(id, part, run, result, orders);
         if self.tasks[id as usize].outstanding == 0 {
             self.step_ended(id, orders);
@@ -217,18 +233,34 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         result: Result<(), Fault>,
         orders: &mut Vec<Order>,
     ) {
+        if matches!(part, Part::Around | Part::Whole) && result != Err(Fault::Unsupported) {
+            self.note_unsettled(self.tasks[id as usize].volume); // what has failed may have happened in part
+        }
         match (part, result) {
             (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {
-                self.directory.set_dirty(block, &run);
+                if self.directory.is_all_dirty(block, &run) {
+                    self.note_rewritten();
+                } else {
+                    self.directory.set_dirty(block, &run);
+                    let standing = if planted!(LostDirtyBit) { Standing::Clean } else { Standing::Dirty };
+                    self.note(block, &run, standing, orders);
+                }
                 self.found(id, &run, orders);
             }
-            (Part::Around | Part::Whole, Ok(())) => self.found(id, &run, orders),
-            (Part::Store(block), Ok(())) => self.directory.set_clean(block, &run),
-            (Part::Store(block), Err(_)) => self.store_failed(id, block, run, orders),
+            (Part::Around, Ok(())) => self.found(id, &run, orders),
+            (Part::Store(block), Ok(())) => {
+                self.directory.set_clean(block, &run);
+                self.note_clean(block, &run, orders);
+            }
+            (Part::Store(block), Err(fault)) => self.store_failed(id, block, run, fault, orders),
             (Part::Cached(block), Err(fault)) => self.cached_read_failed(id, block, run, fault, orders),
-            (Part::Dirty(block), Ok(())) if self.tasks[id as usize].step == Step::CleanWrite => {
+            (Part::Shed, Err(fault)) => self.shed_read_failed(id, run, fault, orders),
+            (Part::Dirty(block), Ok(()))
+                if self.tasks[id as usize].step == Step::CleanWrite && !self.is_kept() =>
+            {
                 self.directory.set_clean(block, &run);
             }
+            (Part::Unlogged, Ok(())) => self.store_around(id, &run, orders),
             (_, Ok(())) => {}
             (_, Err(fault)) => self.tasks[id as usize].fault = Some(fault),
         }
@@ -241,9 +273,12 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             Step::Reading => self.reading_ended(id, orders),
             Step::Edges => self.edges_ended(id, orders),
             Step::Backing => self.backing_ended(id, orders),
-            Step::Storing => self.finish(id, orders),
+            Step::Storing => self.storing_ended(id, orders),
             Step::CleanRead => self.clean_read_ended(id, orders),
-            Step::CleanWrite => self.finish(id, orders),
+            Step::CleanWrite => self.clean_write_ended(id, orders),
+            Step::Unlogging => self.unlogging_ended(id, orders),
+            Step::Settling => self.settling_ended(id, orders),
+            Step::Noting => self.noting_ended(id, orders),
             Step::Room => {} // its first writes have ended before its victims are clean
             Step::Waiting | Step::Done => unreachable!("no operation is under way without a lock"),
         }

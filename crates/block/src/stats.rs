@@ -31,6 +31,10 @@ pub struct Counters {
     pub cache_errors: u64,
     /// Bytes of reads and writes that went past the cache because its device had been given up.
     pub bypassed_bytes: u64,
+    /// Bytes of dirty data brought to backing devices by cleaning.
+    pub cleaned_bytes: u64,
+    /// Bytes of hits that were read from the backing device to spare the cache device.
+    pub shed_bytes: u64,
 }
 
 impl AddAssign<&Counters> for Counters {
@@ -49,6 +53,8 @@ impl AddAssign<&Counters> for Counters {
         self.stores_without_room += other.stores_without_room;
         self.cache_errors += other.cache_errors;
         self.bypassed_bytes += other.bypassed_bytes;
+        self.cleaned_bytes += other.cleaned_bytes;
+        self.shed_bytes += other.shed_bytes;
     }
 }
 
@@ -116,10 +122,12 @@ pub struct Stats {
     /// Memory held for blocks and groups: 33 to 36 bytes a block in a full cache, 18 more for each dirty one. Worst is
     /// a cache of the smallest blocks that has come to hold only the largest: the arrays keep the size they grew to.
     pub block_metadata_bytes: u64,
-    /// Memory held for valid and dirty bits.
+    /// Memory held for valid and dirty bits, and in a kept cache for a checksum of each sector.
     pub sector_metadata_bytes: u64,
     /// Shards that have given the cache device up.
     pub degraded_shards: u64,
+    /// Sectors read from the cache device whose content was not what had been stored.
+    pub corrupt_sectors: u64,
 }
 
 /// Parts of one cache have the same block sizes.
@@ -143,6 +151,7 @@ impl AddAssign<&Stats> for Stats {
         self.block_metadata_bytes += other.block_metadata_bytes;
         self.sector_metadata_bytes += other.sector_metadata_bytes;
         self.degraded_shards += other.degraded_shards;
+        self.corrupt_sectors += other.corrupt_sectors;
     }
 }
 

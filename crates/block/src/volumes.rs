@@ -40,12 +40,27 @@ impl Volumes {
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
     pub(crate) fn add(&mut self, bytes: u64) -> VolumeId {
-        assert!(bytes <= MOST_VOLUME_BYTES, "a volume has at most half an exbibyte, not {bytes} bytes");
         let gap = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         let id = VolumeId(u16::try_from(gap).expect("at most 65,536 volumes"));
-        self.0.resize(self.0.len().max(gap + 1), None);
-        self.0[gap] = Some(bytes);
+        self.add_at(id, bytes);
         id
+    }
+
+    /// Puts a volume where a gap is.
+    ///
+    /// # Panics
+    /// When there is none, or the volume has more than half an exbibyte.
+    pub(crate) fn add_at(&mut self, id: VolumeId, bytes: u64) {
+        assert!(bytes <= MOST_VOLUME_BYTES, "a volume has at most half an exbibyte, not {bytes} bytes");
+        let at = id.0 as usize;
+        self.0.resize(self.0.len().max(at + 1), None);
+        assert!(self.0[at].is_none(), "volume {at} is there already");
+        self.0[at] = Some(bytes);
+    }
+
+    /// Every volume's id is below.
+    pub(crate) fn ids(&self) -> usize {
+        self.0.len()
     }
 
     /// The size of a volume in bytes.

@@ -56,7 +56,8 @@ impl Rig {
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
         let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
         let cache_of =
-            BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2), memory }).unwrap();
+            BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2), memory, kept: false })
+                .unwrap();
         let mut driver = Driver::new(cache_of, cache, pool).with_memory(tier);
         driver.add_volume("test", backing);
         let model = vec![Some(0); (VOLUME / UNIT) as usize];
@@ -118,7 +119,7 @@ impl Rig {
                     let marks = buffer.slice(0..request.buffer_bytes() as usize).to_vec();
                     assert!(marks.iter().all(|mark| *mark <= 1), "{marks:?}");
                 }
-                Kind::Read | Kind::Flush | Kind::Prefetch => {}
+                Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch => {}
             }
         }
     }

@@ -178,6 +178,7 @@ fn without_a_tier_nothing_is_said_of_one() {
 fn memory_that_would_hold_next_to_nothing_in_each_shard_is_refused() {
     let many = Config {
         memory: Memory::Holds { sectors: 31 },
+        kept: false,
         shards: Some(4),
         ..config("4KiB", 32 * SECTOR, WriteMode::Back)
     };

@@ -1,6 +1,7 @@
 //! The block cache against plain bytes: random requests over several volumes, completed in random order, with
 //! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late; with
-//! a tier in memory that has copies, or holds writes, and loses copies at random.
+//! a tier in memory that has copies, or holds writes, and loses copies at random; with a share of hits that is shed, which
+//! changes.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
@@ -62,6 +63,8 @@ enum Step {
     Restore {
         forget: bool,
     },
+    /// From now on this share of hits is read from the backing devices.
+    Shed(f64),
     /// A volume is removed as soon as it is idle, and another of so many units gets its id.
     Replace {
         volume: usize,
@@ -83,6 +86,8 @@ struct Setup {
     shards: u64,
     parts: usize,
     memory: Memory,
+    /// Whether the cache is one that outlives the program.
+    kept: bool,
     /// Operations of 256 that fail.
     cache_faults: u8,
     backing_faults: u8,
@@ -109,21 +114,24 @@ fn setups() -> impl Strategy<Value = Setup> {
         memory,
         faults(),
         faults(),
-        any::<bool>(),
+        any::<(bool, bool)>(),
     );
-    all.prop_map(|(sizes, mode, groups, shards, parts, memory, cache_faults, backing_faults, zeroes_fast)| {
-        Setup {
-            sizes,
-            mode,
-            groups,
-            shards,
-            parts: parts.min(shards) as usize,
-            memory,
-            cache_faults,
-            backing_faults,
-            zeroes_fast,
-        }
-    })
+    all.prop_map(
+        |(sizes, mode, groups, shards, parts, memory, cache_faults, backing_faults, (zeroes_fast, kept))| {
+            Setup {
+                sizes,
+                mode,
+                groups,
+                shards,
+                parts: parts.min(shards) as usize,
+                memory,
+                kept,
+                cache_faults,
+                backing_faults,
+                zeroes_fast,
+            }
+        },
+    )
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -153,6 +161,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             4 => Just(Step::CacheDead(false)),
             1 => Just(Step::Degrade),
             4 => any::<bool>().prop_map(|forget| Step::Restore { forget }),
+            4 => prop::sample::select(vec![0.0, 0.3, 1.0]).prop_map(Step::Shed),
             2 => replace,
             4 => grow,
         ],
@@ -221,9 +230,18 @@ impl World {
     fn new(setup: Setup) -> Self {
         let sizes: BlockSizes = setup.sizes.parse().unwrap();
         let cache_bytes = sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
-        let config =
-            Config { sizes, cache_bytes, mode: setup.mode, shards: Some(setup.shards), memory: setup.memory };
+        let config = Config {
+            sizes,
+            cache_bytes,
+            mode: setup.mode,
+            shards: Some(setup.shards),
+            memory: setup.memory,
+            kept: setup.kept,
+        };
         let mut bench = Bench::in_parts(config, &VOLUMES, setup.parts);
+        if setup.groups.is_multiple_of(3) {
+            bench.each_part(|part| part.limit_dirty(setup.shards * 2 * SECTOR));
+        }
         bench.keep_log = false;
         bench.zeroes_fast = setup.zeroes_fast;
         let units = VOLUMES.map(|bytes| vec![vec![settled(ZERO)]; bytes.div_ceil(UNIT) as usize]);
@@ -256,7 +274,8 @@ impl World {
                 fast: at.is_multiple_of(3),
             },
             15 => Kind::Trim,
-            16 | 17 => Kind::Flush,
+            16 => Kind::Flush,
+            17 => Kind::Drain,
             18 => Kind::Prefetch,
             20 => Kind::DirtyMap,
             _ => Kind::Read,
@@ -279,7 +298,7 @@ impl World {
                 self.begin_change(&request, submitted, self.last_stamp);
             }
             Kind::Zero { .. } | Kind::Trim => self.begin_change(&request, submitted, ZERO),
-            Kind::Read | Kind::Flush | Kind::Prefetch | Kind::DirtyMap => {}
+            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {}
         }
         let id = self.bench.submit(request, self.last_stamp);
         self.requests.insert(id, Pending { request, submitted, answered: false, beyond_the_end });
@@ -389,14 +408,19 @@ impl World {
         assert!(result.is_ok() || refused || !no_faults, "{request:?} failed though no device did");
         match request.kind {
             Kind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
-            Kind::Flush if result.is_ok() => self.check_stable(&request, submitted),
+            // A cache that outlives the program may keep what is dirty; `crash` has a test for that.
+            Kind::Flush if result.is_ok() && !self.setup.kept => self.check_stable(&request, submitted),
+            Kind::Drain if result.is_ok() => self.check_stable(&request, submitted),
             Kind::DirtyMap if result.is_ok() => self.check_map(&request, submitted, &bytes),
-            Kind::Read | Kind::Flush | Kind::Prefetch | Kind::DirtyMap => {}
+            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {}
             _ if result == Err(Fault::Unsupported) => self.undo_change(&request, submitted),
             kind => {
                 self.end_change(&request, submitted, result.is_ok());
-                let durable =
-                    matches!(kind, Kind::Write { durable: true } | Kind::Zero { durable: true, .. });
+                let durable = match kind {
+                    Kind::Write { durable } => durable && !self.setup.kept,
+                    Kind::Zero { durable, .. } => durable && !self.setup.kept,
+                    _ => false,
+                };
                 if durable && result.is_ok() {
                     self.check_stable(&request, submitted);
                 }
@@ -455,7 +479,7 @@ impl World {
     /// something replaced it that came before its answer.
     fn check_stable(&self, request: &Request, since: u64) {
         let units = &self.units[request.volume.0 as usize];
-        let is_flush = request.kind == Kind::Flush;
+        let is_flush = matches!(request.kind, Kind::Flush | Kind::Drain);
         let range = if is_flush { 0..units.len() } else { units_of(request) };
         let stable = &self.bench.devices[&DeviceId::Backing(request.volume)].stable;
         for (at, unit) in range.clone().zip(&units[range]) {
@@ -522,6 +546,7 @@ proptest! {
                         world.bench.grow_device(VolumeId(volume as u16), bytes);
                     }
                 }
+                Step::Shed(share) => world.bench.each_part(|part| part.shed(share)),
                 Step::Degrade => world.bench.each_part(BlockCache::degrade),
                 Step::Restore { forget } => {
                     if forget {

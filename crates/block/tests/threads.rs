@@ -129,7 +129,8 @@ impl Member {
 fn run(mode: WriteMode, seed: u64) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
-    let config = Config { sizes, cache_bytes: CACHE, mode, shards: Some(5), memory: Memory::None };
+    let config =
+        Config { sizes, cache_bytes: CACHE, mode, shards: Some(5), memory: Memory::None, kept: false };
     let parts = BlockCache::<Lru>::parts(config, THREADS).unwrap();
     let exchanges = Exchange::family(THREADS).unwrap();
     let seeds = Pool::family(THREADS, 4 << 20);

@@ -24,6 +24,7 @@ Examples:
 const STOP_EXAMPLES: &str = "\
 Examples:
   floe stop
+  floe flush && floe stop         # with nothing left in the cache that the volumes do not have
   floe stop --admin 127.0.0.1:10811";
 
 /// Which server.
@@ -109,6 +110,13 @@ fn print(status: &Status) {
             output::bytes(status.bypassed_bytes)
         );
     }
+    if status.journal_lost {
+        output::say!(
+            "JOURNAL LOST: the cache device takes no more records, and writes to the {} that are dirty on it are refused; stop the server, \
+             then mend the device and start again, or save what can be read with floe export-dirty",
+            output::bytes(status.dirty_bytes)
+        );
+    }
     output::say!();
     volume::print(&status.volumes);
     output::say!();
@@ -162,6 +170,37 @@ fn print(status: &Status) {
         output::bytes(status.dirty_bytes),
         output::bytes(status.metadata_bytes)
     );
+    match status.seconds_to_clean {
+        _ if status.dirty_bytes == 0 => {}
+        Some(seconds) => output::say!(" clean in {seconds:.0} s, if cleaned as fast as lately"),
+        None => output::say!(" nothing was cleaned lately"),
+    }
+    if status.corrupt_sectors > 0 {
+        output::say!(
+            " {} sectors of the cache device were not what had been stored there; what was clean was read anew",
+            status.corrupt_sectors
+        );
+    }
+    if let Some(shedding) = &status.shedding {
+        let trying = if shedding.share_now == shedding.share {
+            String::new()
+        } else {
+            format!(", trying {}", output::percent(shedding.share_now))
+        };
+        output::say!(
+            " shedding {} of the hits, at most {}{trying}: {} read from the backing device instead",
+            output::percent(shedding.share),
+            output::percent(shedding.most),
+            output::bytes(shedding.shed_bytes)
+        );
+        if let Some(last) = shedding.decisions.last() {
+            output::say!(" {}", last.reason);
+        }
+    }
+    match status.session {
+        Some(session) => output::say!(" the cache outlives the server; it was opened {session} time(s)"),
+        None => output::say!(" the cache ends with the server"),
+    }
     if let Some(memory) = &status.memory {
         output::say!();
         output::say!(

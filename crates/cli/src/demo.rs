@@ -12,6 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use floe_block::{WriteMode, format_size};
 use floe_export::admin::client;
+use floe_export::kept::Consent;
 use floe_export::server::ServeError;
 use floe_export::status::Status;
 use floe_export::uri::Uri;
@@ -172,6 +173,7 @@ impl Running {
             }],
             cache: Some(format!("file:{}", place("cache"))),
             cache_size: Some(format_size(CACHE_BYTES)),
+            volatile: true,
             write: Some(mode.to_string()),
             listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
             admin: Some("127.0.0.1:0".into()),
@@ -182,7 +184,7 @@ impl Running {
         let thread = std::thread::spawn(move || {
             // The other end is kept open until the server has ended by itself.
             let (_keep, signals) = std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
-            match prepare(plan, signals.into()) {
+            match prepare(plan, Consent::default(), signals.into()) {
                 Ok(server) => {
                     let uri = server.uris().next().expect("the server listens");
                     let _ = tell.send(Ok((uri, server.admin_address().to_owned())));

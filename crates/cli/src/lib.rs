@@ -4,9 +4,11 @@
 
 mod admin;
 mod bench;
+mod check;
 mod demo;
 mod descriptors;
 mod error;
+mod export_dirty;
 mod list;
 mod log;
 mod man;
@@ -41,6 +43,7 @@ Examples:
   floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe status --json
   floe volume add pictures file:/dev/vdc
+  floe check /var/cache/floe.img
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe replay disk.vscsi --config floe.toml --in-flight 16
@@ -61,10 +64,14 @@ enum Command {
     /// Look at and change the volumes of a running server
     #[command(subcommand)]
     Volume(volume::Command),
-    /// End a running server, once everything is on the backing device
+    /// End a running server, once everything it was told is safe
     Stop(admin::StopArguments),
+    /// Look over a cache that no server uses, and mend it
+    Check(check::Arguments),
+    /// Bring what only a cache has to its volumes, without a server
+    ExportDirty(export_dirty::Arguments),
     /// Say what replacement policies or block sizes are worth on a trace
-    Simulate(simulate::Arguments),
+    Simulate(Box<simulate::Arguments>),
     /// Replay a trace through a cache, on its devices or in virtual time
     Replay(Box<replay::Arguments>),
     /// Measure caches under load
@@ -104,6 +111,8 @@ pub fn run() -> ExitCode {
         Command::Restore(arguments) => admin::restore(&arguments),
         Command::Volume(command) => volume::run(&command),
         Command::Stop(arguments) => admin::stop(&arguments),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::ExportDirty(arguments) => export_dirty::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(*arguments),
         Command::Bench(command) => bench::run(&command),

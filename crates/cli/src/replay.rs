@@ -4,9 +4,13 @@ mod print;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use floe_block::{Config, Memory};
+use floe_device::Role;
+use floe_export::kept::refuse_kept;
+use floe_export::server::DeviceSource;
 use floe_lab::replay::{
     Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Volume, run as replay,
 };
@@ -14,6 +18,7 @@ use floe_lab::report::{html, latencies};
 
 use crate::error::CliError;
 use crate::settings::Source;
+use crate::size::Percent;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::{OrFail, output};
 
@@ -164,16 +169,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     }
     let setup = Setup {
         config: Config {
-            sizes: settings.sizes,
+            sizes: settings.sizes.unwrap_or_default(),
             cache_bytes: settings.cache_bytes,
             mode: settings.mode,
             shards: settings.shards,
             memory: Memory::None,
+            kept: false,
         },
         pace,
         warmup,
         verify: !arguments.no_verify && (arguments.verify || arguments.time == Time::Real),
         flush_interval: settings.flush_interval,
+        shed_most: settings.shed.map(Percent::share),
     };
     if let Some(volume) = settings.volumes.iter().find(|volume| volume.read_only && survey.changes > 0) {
         return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name)));
@@ -197,6 +204,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
                 );
                 return Err(in_trace(problem));
             }
+            spare_kept_cache(&plan)?;
             Stage::real(&plan)
         }
     }
@@ -228,6 +236,7 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
     let of_server = [
         "volume",
         "read_only",
+        "volatile",
         "threads",
         "listen",
         "max_connections",
@@ -241,6 +250,17 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
         // There is always a trace.
         command.mut_arg(setting, |setting| setting.hide(true).conflicts_with("trace"))
     })
+}
+
+/// A replay's cache ends with it, and must not be made where one is kept.
+fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
+    let paths = plan.cache.paths();
+    if paths.is_empty() || paths.iter().any(|path| !path.exists()) {
+        return Ok(());
+    }
+    let source: Arc<dyn DeviceSource> =
+        Arc::new(plan.cache.prepare(Role::Cache { size: plan.config.cache_bytes }).or_usage()?);
+    refuse_kept(&source).or_usage()
 }
 
 /// Reads the trace once, to know what it asks for.

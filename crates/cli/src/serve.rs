@@ -1,12 +1,14 @@
 //! `floe serve`: addresses bound, devices opened, the server run.
 
+mod cache;
+
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use clap::Args;
-use floe_block::{BlockCache, Config, Memory, MemoryTier};
 use floe_device::{OpenError, Role};
+use floe_export::kept::Consent;
 use floe_export::limits::Limits;
 use floe_export::notify;
 use floe_export::server::{Bound, ServeError, Server, ServerConfig, Volume};
@@ -17,6 +19,7 @@ use crate::descriptors;
 use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::{Plan, Source, VolumePlan};
+use crate::size::Percent;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,6 +49,8 @@ pub(crate) struct Arguments {
     /// Print the settings as a file for --config, with defaults, and serve nothing
     #[arg(long)]
     print_config: bool,
+    #[command(flatten)]
+    consent: cache::Allowed,
     /// How events are logged on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     log_format: Format,
@@ -64,7 +69,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
     }
     let (stop, signals) = signal_pipe()?;
-    let server = prepare(plan.clone(), signals)?;
+    let server = prepare(plan.clone(), arguments.consent.into(), signals)?;
     plan.log();
     let mut out = std::io::stdout();
     for uri in server.uris() {
@@ -81,19 +86,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 /// Binds addresses and opens devices. `signals` becomes readable when the server is to end.
 ///
 /// What can fail without a trace comes first: opening devices may create files.
-pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> {
+pub(crate) fn prepare(plan: Plan, consent: Consent, signals: OwnedFd) -> Result<Server, CliError> {
+    let cache = cache::Prepared::new(&plan, consent)?;
     let (memory, service) = match plan.memory {
         Some(memory) => (Some(memory.tier), memory.service.map(|service| service.times)),
         None => (None, None),
     };
-    let config = Config {
-        sizes: plan.sizes,
-        cache_bytes: plan.cache_bytes,
-        mode: plan.mode,
-        shards: plan.shards,
-        memory: memory.as_ref().map_or(Memory::None, MemoryTier::config),
-    };
-    let caches = BlockCache::parts(config, plan.threads).or_usage()?;
     let tls = plan.tls.as_ref().map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
     let bound = Bound::bind(ServerConfig {
         listen: plan.listen,
@@ -104,6 +102,7 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         flush_interval: plan.flush_interval,
         cache_bytes: plan.cache_bytes,
         memory,
+        shed_most: plan.shed.map(Percent::share),
         service,
     })
     .or_usage()?;
@@ -112,8 +111,11 @@ pub(crate) fn prepare(plan: Plan, signals: OwnedFd) -> Result<Server, CliError> 
         Ok(Volume { name, description, backing, read_only })
     };
     let volumes = plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
-    let cache = plan.cache.prepare(Role::Cache { size: plan.cache_bytes }).or_usage()?;
-    let server = bound.serve(caches, Arc::new(cache), volumes, signals);
+    let (source, mut parts) = cache.open(&plan.cache, &volumes)?;
+    if let Some(most) = plan.dirty_max {
+        parts.limit_dirty((most.share() * plan.cache_bytes as f64) as u64);
+    }
+    let server = bound.serve(parts, source, volumes, signals);
     server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),
         _ => CliError::failure(error.to_string()), // the system is short of something
@@ -161,7 +163,7 @@ mod tests {
             [settings(folder.path(), "1MiB", &taken), settings(folder.path(), "4KiB", "127.0.0.1:0")]
         {
             let (_stop, signals) = std::os::unix::net::UnixStream::pair().unwrap();
-            assert!(prepare(settings.plan().unwrap(), signals.into()).is_err());
+            assert!(prepare(settings.plan().unwrap(), Consent::default(), signals.into()).is_err());
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }

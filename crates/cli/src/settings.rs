@@ -36,13 +36,19 @@ pub(crate) struct Settings {
     /// The fast device, given as the volume is; a missing file is created
     #[arg(long, value_name = "SPEC")]
     pub(crate) cache: Option<String>,
-    /// Size of the cache; by default that of the cache device
+    /// Size of the cache, its metadata included; by default that of the cache device
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache_size: Option<String>,
+    /// Make the cache anew at each start, as one in memory always is, instead of going on with what is on its device
+    #[arg(long)]
+    pub(crate) volatile: bool,
     /// When writes reach which device: through (default), around, back or pass
     #[arg(long, value_name = "MODE")]
     pub(crate) write: Option<String>,
-    /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: 32KiB,64KiB,128KiB,256KiB]
+    /// How much of the cache may be newer than the volume, with --write back: what would be more is written through [default: 50%]
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) dirty_max: Option<String>,
+    /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: those of the cache that is there, or 32KiB,64KiB,128KiB,256KiB]
     #[arg(long, value_name = "LIST")]
     pub(crate) block_sizes: Option<String>,
     /// Memory for a tier above the cache, everything included: what is read is kept there, 4KiB-wise
@@ -54,13 +60,16 @@ pub(crate) struct Settings {
     /// Whether the hottest pages in memory are frozen as far as that pays: adaptive or off (default)
     #[arg(long, value_name = "HOW")]
     pub(crate) memory_freeze: Option<String>,
+    /// Read up to MOST of the hits from the volume instead of the cache device, as far as that is found to be faster [default: none, without MOST 50%]
+    #[arg(long, value_name = "MOST", num_args = 0..=1, require_equals = true, default_missing_value = "50%")]
+    pub(crate) shed: Option<String>,
     /// What list operations take on this machine, a file as for floe model, for the advice in floe status [default: the paper's]
     #[arg(long, value_name = "FILE")]
     pub(crate) service: Option<PathBuf>,
     /// Threads that serve, each with its own shards; by default as many as there are cores and shards for
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<u64>,
-    /// Number of shards; by default one for each GiB of cache, up to 128, and several a thread
+    /// Number of shards; by default those of the cache that is there, or one for each GiB, up to 128, and several a thread
     #[arg(long, value_name = "N")]
     pub(crate) shards: Option<u64>,
     /// Where to listen: nbd://HOST:PORT or nbd+unix:///?socket=PATH; may be repeated [default: nbd://127.0.0.1:10809]
@@ -98,7 +107,7 @@ struct OneVolume {
     // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
     #[arg(
-        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME"
+        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME, and files, for tests of power cuts, in ,write-cache=volatile"
     )]
     backing: Option<String>,
     /// Name of the volume for clients [default: floe]

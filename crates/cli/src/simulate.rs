@@ -19,12 +19,13 @@ Examples:
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,5%,10%,20%
   floe simulate objects.csv --policy lru,sieve --bytes --size 1GiB --hit-us 10 --miss-us 500
   floe simulate zipf:keys=1000000,theta=0.9 --policy lru,s3-fifo --size 1%..=20%:1% --report zipf.html
+  floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size 5%
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("Policies:\n{}\n{EXAMPLES}", floe_policy::registry::help()))]
+#[command(after_help = format!("Policies:\n{}\nAdmissions:\n{}\n{EXAMPLES}", floe_policy::registry::help(), floe_policy::admission::registry::help()))]
 #[group(id = "what", required = true, multiple = true, args = ["policy", "blocks"])]
 pub(crate) struct Arguments {
     /// A trace, compressed or not
@@ -32,6 +33,9 @@ pub(crate) struct Arguments {
     /// Policies to compare, such as lru,slru:segments=4,belady
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Vec<String>,
+    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; repeat to compare
+    #[arg(long, value_name = "ADMISSION", requires = "policy", conflicts_with_all = ["blocks", "sample"])]
+    admit: Vec<String>,
     /// Simulate the block cache with these block sizes instead; repeat to compare
     #[arg(long, value_name = "LIST")]
     blocks: Vec<BlockSizes>,

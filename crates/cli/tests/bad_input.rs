@@ -174,8 +174,17 @@ fn wrong_settings_are_refused() {
         --memory-write back                                   → memory-write | give memory
         --memory-freeze adaptive                              → memory-freeze | give memory
         --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
+        --shed=lots                                           → shed | lots | 50%
+        --dirty-max 20%                                       → dirty-max | write = back | through
+        --write back --dirty-max 0%                           → dirty-max | 0% | above 0
+        --shed=0%                                             → shed | 0%
+        --shed=101%                                           → shed | 101%
+        --shed 50%                                            → 50%
+        --shed --write pass                                   → shed | write is pass
         --service none.json                                   → service | give memory
         --memory 64MiB --service none.json                    → service | none.json | No such file
+        --memory 64MiB --service of-none.json                 → service | of-none.json | no service times for s3-fifo
+        --memory 64MiB --service lookup-only.json             → service | lookup-only.json | no service times for s3-fifo | lru
         --memory 64MiB --memory-write sideways                → memory-write | sideways | through and back
         --memory 64MiB --flush-interval 1s                    → flush-interval | memory-write = back
         --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → 8 shard(s) | 2MiB | fewer --shards

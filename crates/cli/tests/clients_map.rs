@@ -103,7 +103,7 @@ fn maps_never_take_data_for_a_hole_and_copies_by_them_are_whole() {
         run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &server.unix, text(&image)]);
         run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", text(&copy), text(&image)]);
         drop(client);
-        server.end();
+        server.drain_and_end();
         assert_same(
             &format!("the backing device after write {mode} on {threads}"),
             &volume.backing(),

@@ -48,7 +48,8 @@ fn libnbd_from_python_finds_every_promise_kept_over_tls() {
     let (tcp, unix) = uris(&server, &format!("tls-certificates={}", folder.path().display()));
     run("/usr/bin/python3", &[text(&script), &tcp, &unix, text(&source), text(&wanted)]);
     // Its last flush has promised it all.
-    drop(server);
+    server.kill(&volume);
+    volume.serve().drain_and_end();
     assert_same("the backing device", &volume.backing(), &std::fs::read(&wanted).expect("a result"));
 }
 

@@ -122,7 +122,7 @@ fn nbdcopy_over_many_connections_from_server_to_server_keeps_every_byte() {
         run("nbdcopy", &[&many[..], &[&target.unix, text(&copy)]].concat());
         assert_same("the copy", &std::fs::read(&copy).expect("a copy"), &content);
         source.end();
-        target.end();
+        target.drain_and_end();
         assert_same("the backing device", &to.backing(), &content);
     }
 }
@@ -141,8 +141,8 @@ fn qemu_img_converts_between_servers_out_of_order() {
         let line = ["convert", "-n", "-W", "-m", "16", "-f", "raw", "-O", "raw", &source.tcp, &target.unix];
         run("qemu-img", &line);
         run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source.unix, &target.tcp]);
-        source.end();
-        target.end();
+        source.drain_and_end();
+        target.drain_and_end();
         assert_same(&format!("the backing device after write {mode} on {threads}"), &to.backing(), &content);
         assert_same(&format!("the source after write {mode} on {threads}"), &from.backing(), &content);
     }

@@ -9,7 +9,8 @@ mod common;
 #[path = "../../export/tests/server/certificates.rs"]
 mod certificates;
 
-use std::io::{BufRead, BufReader};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -95,17 +96,23 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest")
 }
 
-/// Begins to run one of the scripts in a guest, against a server.
+/// Begins to run one of the scripts in a guest that has the tree, against a server.
 fn begin(script: &str, server: &Server, how: &str, tree: &Tree) -> Child {
+    let files = ["tree.tar", "tree.sums", "ca-cert.pem"].map(|name| tree.path(name)).into_iter();
+    let files: Vec<_> = files.chain([scripts().join("exercise.c"), "/usr/bin/tcc".into()]).collect();
+    begin_with(script, server, how, &tree.path(""), &files)
+}
+
+/// Begins to run one of the scripts in a guest that has these files, against a server; the folder is for what that takes.
+fn begin_with(script: &str, server: &Server, how: &str, folder: &Path, files: &[PathBuf]) -> Child {
     let port = server.tcp.trim_end_matches("/floe").rsplit(':').next().expect("a port");
     let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
-    let whole = tree.path(&format!("{script}-{port}"));
+    let whole = folder.join(format!("{script}-{port}"));
     let lines = [format!("PORT={port} HOW='{how}'"), read("begin.sh"), read(script)];
     std::fs::write(&whole, lines.join("\n")).expect("a script");
     Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest"))
         .arg(&whole)
-        .args(["tree.tar", "tree.sums", "ca-cert.pem"].map(|name| tree.path(name)))
-        .args([scripts().join("exercise.c"), "/usr/bin/tcc".into()])
+        .args(files)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -138,6 +145,7 @@ fn session(script: &str, volume: &Volume, how: &str, tree: &Tree, seeds: &[u32])
     assert_eq!(status.errors, 0, "{status:?}");
     assert!(status.flush_requests > 0, "{status:?}");
     server.end();
+    volume.serve().drain_and_end(); // what the cache has kept
     is_clean(&volume.path("backing.img"));
     tree.is_in(&volume.path("backing.img"), seeds);
 }
@@ -177,8 +185,9 @@ fn what_linux_has_synced_outlives_the_server() {
     let mut said = BufReader::new(guest.stdout.take().expect("it is piped")).lines();
     let first = said.next().expect("a line").expect("text");
     assert_eq!(first.trim(), "synced", "{}", server.log());
-    drop(server); // kills it
+    server.kill(&volume);
     assert!(guest.wait().expect("it can be waited for").success());
+    volume.serve().drain_and_end(); // what the cache has kept
     // The file system's journal makes good what was under way; what was synced must need no more than that.
     run(
         "sh",
@@ -186,4 +195,60 @@ fn what_linux_has_synced_outlives_the_server() {
     );
     is_clean(&volume.path("backing.img"));
     tree.is_in(&volume.path("backing.img"), &[1]);
+}
+
+/// How often the server is killed under a guest.
+fn kills() -> u64 {
+    std::env::var("FLOE_GUEST_KILLS").map_or(2, |text| text.parse().expect("FLOE_GUEST_KILLS is a number"))
+}
+
+#[test]
+fn what_linux_has_fsynced_survives_a_killed_server_whose_devices_lose_what_was_not_flushed() {
+    if !guests_run() || !installed(&["nbdcopy"]) {
+        return;
+    }
+    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").on("2").losing_unflushed();
+    let volume = volume.with(&["--flush-interval", "1h"]);
+    // By file, the sum of what it holds since it was last synced; none while it is being written.
+    let mut safe: HashMap<String, String> = HashMap::new();
+    for kill in 0..kills() {
+        let server = volume.serve();
+        let mut guest = begin_with("fsync.sh", &server, FOUR, volume.path("").as_path(), &[]);
+        let mut said = BufReader::new(guest.stdout.take().expect("it is piped")).lines();
+        let mut take_in = |line: std::io::Result<String>| {
+            let line = line.expect("text");
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[..] {
+                ["begin", name] => drop(safe.remove(name)),
+                ["safe", name, sum, "-"] => drop(safe.insert(name.to_owned(), sum.to_owned())),
+                _ => panic!("the guest said {line:?}"),
+            }
+        };
+        // Each time after another while, at whatever the guest and the server are doing.
+        (0..40 + 23 * (kill % 10)).for_each(|_| take_in(said.next().expect("a line")));
+        drop(server); // kills it
+        said.for_each(take_in);
+        assert!(guest.wait().expect("it can be waited for").success());
+
+        let server = volume.serve();
+        let copy = volume.path("copy.img");
+        run("nbdcopy", &[&server.tcp, text(&copy)]);
+        drop(server); // kills it again, with what it recovered
+        // The file system's journal makes good what was under way; what was synced must need no more than that.
+        run("sh", &["-c", &format!("/sbin/e2fsck -fp '{}' || test $? = 1", copy.display())]);
+        is_clean(&copy);
+        have_sums(&copy, &safe);
+        let _ =
+            writeln!(std::io::stdout(), "kill {}: {} files are as they were synced", kill + 1, safe.len());
+    }
+}
+
+/// Compares files on a file system, without mounting it, with their sums.
+#[track_caller]
+fn have_sums(image: &Path, sums: &HashMap<String, String>) {
+    let found = tempfile::tempdir().expect("a folder");
+    run("/sbin/debugfs", &["-R", &format!("rdump / {}", found.path().display()), text(image)]);
+    let list: String = sums.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect();
+    std::fs::write(found.path().join("sums"), list).expect("a list");
+    run("sh", &["-c", &format!("cd '{}' && sha256sum -c --quiet sums", found.path().display())]);
 }

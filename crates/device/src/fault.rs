@@ -21,20 +21,16 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::{Pool, Slice};
 use crate::range::clip;
-use crate::{Action, Completion, Device, Operation, SECTOR_BYTES};
+use crate::write_cache::{Dirty, UNIT_BYTES, WriteCache};
+use crate::{Action, Completion, Device, Operation};
 
-mod cache;
 mod plan;
 
-use cache::{Dirty, WriteCache};
 pub use plan::{AfterTear, Fault, FaultPlan, Kind, Rates};
 
 mod settle;
 
 use settle::{Job, Settling, Step};
-
-/// The unit that a disk stores whole or not at all.
-pub(crate) const UNIT_BYTES: usize = 512;
 
 /// A device that fails on purpose.
 #[derive(Debug)]
@@ -358,6 +354,3 @@ impl<D: Device> Device for FaultDevice<D> {
 fn broken() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
 }
-
-const _: () =
-    assert!(SECTOR_BYTES as usize / UNIT_BYTES == u8::BITS as usize, "a sector's units fit a mask of 8 bits");

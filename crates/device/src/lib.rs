@@ -24,6 +24,8 @@ mod socket;
 mod source;
 mod spec;
 mod stripe;
+mod volatile;
+mod write_cache;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -39,6 +41,7 @@ pub use socket::{SocketCompletion, SocketOutcome, Sockets};
 pub use source::{MEDIUM_SEED, Source};
 pub use spec::{Role, Spec, SpecError};
 pub use stripe::{CHUNK_BYTES, StripeDevice};
+pub use volatile::{Habit, VolatileDevice, VolatileDisk};
 
 /// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.
 pub const SECTOR_BYTES: u64 = 4096;

@@ -4,9 +4,11 @@
 //! then has a handle of its own on its own ring. All handles are the same device: the same bytes, and if it imitates a
 //! medium, one medium with one bandwidth.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::buffer::Pool;
 use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
@@ -14,15 +16,20 @@ use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
 use crate::ring::Ring;
 use crate::stripe::{Layout, StripeDevice};
+use crate::volatile::{Habit, VolatileDevice, VolatileDisk};
 use crate::{Device, SECTOR_BYTES};
 
 /// Seed of the latencies of a medium asked for by text, so that runs can be compared.
 pub const MEDIUM_SEED: u64 = 0xF10E;
 
+/// A disk asked for by text that loses what is not flushed writes out some of it at least so often.
+const RESTLESS: Duration = Duration::from_millis(20);
+
 /// A device, made ready, that threads open. Clones are the same device.
 #[derive(Debug, Clone)]
 pub struct Source {
     kind: Kind,
+    volatile: Option<VolatileDisk>,
     medium: Option<SharedMedium>,
 }
 
@@ -41,17 +48,17 @@ enum Kind {
 impl Source {
     /// A file or block device; it is opened, and locked against other processes.
     pub(crate) fn file(path: impl AsRef<Path>, options: &FileOptions) -> Result<Source, OpenError> {
-        Ok(Source { kind: Kind::File(FileSource::prepare(path, options)?), medium: None })
+        Ok(Source { kind: Kind::File(FileSource::prepare(path, options)?), volatile: None, medium: None })
     }
 
-    /// Files and block devices in turn, chunk by chunk, each on a medium of its own if one is imitated. With a size,
-    /// missing ones are made large enough for it and existing ones must be.
+    /// Files and block devices in turn, chunk by chunk. With a size, missing ones are made large enough for it and existing
+    /// ones must be. What else each is to be, given its number, `finish` does.
     pub(crate) fn stripe(
         paths: &[PathBuf],
         chunk: u64,
         size: Option<u64>,
         read_only: bool,
-        medium: Option<&Medium>,
+        finish: impl Fn(Source, u64) -> Result<Source, OpenError>,
     ) -> Result<Source, OpenError> {
         let layout = Layout { members: paths.len() as u64, chunk };
         if let Some(size) = size
@@ -62,7 +69,7 @@ impl Source {
         let member = |(number, path): (u64, &PathBuf)| {
             let size = size.filter(|_| !path.exists()).map(|size| layout.member_bytes(size));
             let options = FileOptions { size, create: size.is_some(), direct: true, read_only };
-            Ok(Source::file(path, &options)?.slowed(medium, MEDIUM_SEED + number))
+            finish(Source::file(path, &options)?, number)
         };
         let members: Arc<[Source]> = (0..).zip(paths).map(member).collect::<Result<_, _>>()?;
         let room = room(&members, chunk);
@@ -70,19 +77,30 @@ impl Source {
         if room < wanted {
             return Err(OpenError::StripeSize { room, wanted, chunk });
         }
-        Ok(Source { kind: Kind::Stripe { members, chunk, size }, medium: None })
+        Ok(Source { kind: Kind::Stripe { members, chunk, size }, volatile: None, medium: None })
     }
 
     /// Memory, zero at first.
     pub(crate) fn memory(size: u64) -> Result<Source, OpenError> {
         let device = MemoryDevice::try_new(size).map_err(|source| OpenError::Memory { size, source })?;
-        Ok(Source { kind: Kind::Memory(device), medium: None })
+        Ok(Source { kind: Kind::Memory(device), volatile: None, medium: None })
     }
 
     /// The same device, made to behave like a slower medium.
     pub(crate) fn slowed(self, medium: Option<&Medium>, seed: u64) -> Source {
         let medium = medium.map(|medium| SharedMedium::new(medium.clone(), seed));
         Source { medium, ..self }
+    }
+
+    /// The same file, made to behave like a disk that loses what was not flushed when the process ends.
+    pub(crate) fn losing_unflushed(self, path: &Path) -> Result<Source, OpenError> {
+        let Kind::File(file) = &self.kind else { return Ok(self) };
+        let seed = RandomState::new().hash_one(path);
+        let (file, habit) = (file.clone(), Habit::Restless { at_most: RESTLESS, seed });
+        let disk = VolatileDisk::start(habit, move |ring, pool| FileDevice::new(ring, pool, &file));
+        let failed =
+            |source| OpenError::System { what: "imitate the write cache of", path: path.to_owned(), source };
+        Ok(Source { volatile: Some(disk.map_err(failed)?), ..self })
     }
 
     /// Its size when it was made ready or last refreshed.
@@ -92,6 +110,25 @@ impl Source {
             Kind::Memory(memory) => memory.size_bytes(),
             Kind::Stripe { size: Some(size), .. } => *size,
             Kind::Stripe { members, chunk, size: None } => room(members, *chunk),
+        }
+    }
+
+    /// What tells it from other devices, the same at every start of the program: made from the numbers of its files' inodes. 0 where
+    /// nothing is known, as for block devices and memory.
+    pub fn identity(&self) -> u64 {
+        match &self.kind {
+            Kind::File(file) => file.identity(),
+            Kind::Memory(_) => 0,
+            Kind::Stripe { members, .. } => {
+                let identities: Vec<u64> = members.iter().map(Source::identity).collect();
+                if identities.contains(&0) {
+                    return 0;
+                }
+                // The order of the members counts, too.
+                let mix =
+                    |all: u64, one: &u64| (all.rotate_left(17) ^ one).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                identities.iter().fold(1, mix).max(1)
+            }
         }
     }
 
@@ -124,7 +161,13 @@ impl Source {
     /// Names the file and what was wrong with it.
     pub fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
         Ok(match &self.kind {
-            Kind::File(file) => self.opened(FileDevice::new(ring, pool, file)),
+            Kind::File(file) => {
+                let device = FileDevice::new(ring, pool, file);
+                match &self.volatile {
+                    Some(disk) => self.opened(VolatileDevice::new(device, disk.clone())),
+                    None => self.opened(device),
+                }
+            }
             Kind::Memory(memory) => self.opened(memory.clone()),
             Kind::Stripe { members, chunk, .. } => {
                 let members = members.iter().map(|member| member.open(ring, pool));

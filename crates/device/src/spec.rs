@@ -1,12 +1,14 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or `stripe:/dev/sdb+/dev/sdc`.
 //!
+//! `write-cache=volatile` makes files lose what was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
+//!
 //! The form of the command line and of configuration files. A comma ends the path and separates settings; anything else,
 //! also `=` and `:`, may be part of the path, only `+` ends a path of a stripe. Printing a [`Spec`] gives text that parses to the same.
 
 use std::fmt;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use bytesize::ByteSize;
@@ -23,6 +25,8 @@ use crate::{Device, SECTOR_BYTES};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     kind: Kind,
+    /// Loses what is not flushed when the process ends.
+    volatile: bool,
     medium: Option<Medium>,
 }
 
@@ -119,6 +123,14 @@ pub enum SpecError {
         /// What it must be a multiple of.
         unit: u64,
     },
+    /// A write cache of another kind.
+    #[error("unknown write-cache {found:?} in {spec:?}; there is volatile")]
+    WriteCache {
+        /// The text.
+        spec: String,
+        /// The kind.
+        found: String,
+    },
     /// A medium nobody knows.
     #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
     Medium {
@@ -183,26 +195,32 @@ impl Spec {
             Role::Cache { size } => Some(size),
         };
         let read_only = role == Role::Backing { read_only: true };
-        let medium = self.medium.as_ref();
-        let source = match (&self.kind, wanted) {
+        let finish = |source: Source, path: &Path, number| {
+            let source = if self.volatile { source.losing_unflushed(path)? } else { source };
+            Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED + number))
+        };
+        match (&self.kind, wanted) {
             (Kind::File { path, size: Some(size) }, Some(wanted)) if *size != wanted => {
-                return Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted });
+                Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted })
             }
             (Kind::File { path, .. }, size) => {
-                Source::file(path, &FileOptions { size, create: size.is_some(), direct: true, read_only })?
+                let options = FileOptions { size, create: size.is_some(), direct: true, read_only };
+                finish(Source::file(path, &options)?, path, 0)
             }
             (Kind::Memory { size }, Some(wanted)) if *size != wanted => {
-                return Err(OpenError::WrongMemorySize { actual: *size, wanted });
+                Err(OpenError::WrongMemorySize { actual: *size, wanted })
             }
-            (Kind::Memory { size }, _) => Source::memory(*size)?,
+            (Kind::Memory { size }, _) => {
+                Ok(Source::memory(*size)?.slowed(self.medium.as_ref(), MEDIUM_SEED))
+            }
             (Kind::Stripe { chunk, size: Some(size), .. }, Some(wanted)) if *size != wanted => {
-                return Err(OpenError::StripeSize { room: *size, wanted, chunk: *chunk });
+                Err(OpenError::StripeSize { room: *size, wanted, chunk: *chunk })
             }
             (Kind::Stripe { paths, chunk, .. }, size) => {
-                return Source::stripe(paths, *chunk, size, read_only, medium);
+                let finish = |source, number: u64| finish(source, &paths[number as usize], number);
+                Source::stripe(paths, *chunk, size, read_only, finish)
             }
-        };
-        Ok(source.slowed(medium, MEDIUM_SEED))
+        }
     }
 
     /// [`Spec::prepare`] and [`Source::open`], for a device of one thread.
@@ -224,13 +242,13 @@ impl FromStr for Spec {
         let first = parts.next().unwrap_or_default();
         let known = match kind {
             "file" if first.is_empty() => return Err(SpecError::NoPath { spec: spec() }),
-            "file" => "size=SIZE and medium=NAME",
+            "file" => "size=SIZE, write-cache=volatile and medium=NAME",
             "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
             "memory" => "medium=NAME",
-            "stripe" => "chunk=SIZE, size=SIZE and medium=NAME",
+            "stripe" => "chunk=SIZE, size=SIZE, write-cache=volatile and medium=NAME",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
-        let (mut size, mut chunk, mut medium) = (None, None, None);
+        let (mut size, mut chunk, mut write_cache, mut medium) = (None, None, None, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let again = match name {
@@ -239,6 +257,10 @@ impl FromStr for Spec {
                     chunk.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
                 }
                 "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
+                "write-cache" if kind != "memory" && value != "volatile" => {
+                    return Err(SpecError::WriteCache { spec: spec(), found: value.to_owned() });
+                }
+                "write-cache" if kind != "memory" => write_cache.replace(value).is_some(),
                 "medium" => {
                     let found = Medium::named(value)
                         .ok_or_else(|| SpecError::Medium { spec: spec(), medium: value.to_owned() })?;
@@ -257,7 +279,7 @@ impl FromStr for Spec {
             }
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
-        Ok(Spec { kind, medium })
+        Ok(Spec { kind, volatile: write_cache.is_some(), medium })
     }
 }
 
@@ -318,6 +340,9 @@ impl fmt::Display for Spec {
                 write!(f, "stripe:{},chunk={}", paths.join("+"), Exact(*chunk))?;
                 size.map_or(Ok(()), |size| write!(f, ",size={}", Exact(size)))?;
             }
+        }
+        if self.volatile {
+            f.write_str(",write-cache=volatile")?;
         }
         match &self.medium {
             Some(medium) => write!(f, ",medium={}", medium.name),

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{SECTOR, finish, thread};
 use floe_device::fault::FaultPlan;
 use floe_device::{
-    Action, Device, FaultDevice, FileDevice, FileOptions, Medium, MediumDevice, MemoryDevice, Operation,
-    Pool, Ring,
+    Action, Device, FaultDevice, FileDevice, FileOptions, Habit, Medium, MediumDevice, MemoryDevice,
+    Operation, Pool, Ring, VolatileDevice, VolatileDisk,
 };
 use proptest::prelude::*;
 
@@ -125,6 +127,16 @@ proptest! {
         check(&ring, &pool, &mut device, &steps);
         prop_assert_eq!(faults.counts().faults, 0);
     }
+
+    #[test]
+    fn a_disk_that_loses_what_is_not_flushed_keeps_the_bytes_until_then(steps in steps(), seed: u64) {
+        let (ring, pool) = thread();
+        let medium = MemoryDevice::new(SIZE);
+        let within = medium.clone();
+        let habit = Habit::Restless { at_most: Duration::from_micros(100), seed };
+        let disk = VolatileDisk::start(habit, move |_, _| within).unwrap();
+        check(&ring, &pool, &mut VolatileDevice::new(medium, disk), &steps);
+    }
 }
 
 #[test]
@@ -141,11 +153,14 @@ fn every_device_refuses_ranges_outside_it_in_words() {
     let directory = tempfile::tempdir().unwrap();
     let (ring, pool) = thread();
     let (faulty, _) = FaultDevice::new(MemoryDevice::new(SIZE), FaultPlan::none());
-    let devices: [Box<dyn Device>; 4] = [
+    let within = MemoryDevice::new(SIZE);
+    let disk = VolatileDisk::start(Habit::Lazy, move |_, _| within).unwrap();
+    let devices: [Box<dyn Device>; 5] = [
         Box::new(file(&ring, &pool, &directory, true)),
         Box::new(MemoryDevice::new(SIZE)),
         Box::new(MediumDevice::new(MemoryDevice::new(SIZE), fast(), 1)),
         Box::new(faulty),
+        Box::new(VolatileDevice::new(MemoryDevice::new(SIZE), disk)),
     ];
     for mut device in devices {
         for (offset, len) in

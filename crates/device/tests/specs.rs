@@ -37,7 +37,7 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("memory:,medium=hdd").contains("no size"));
     assert_eq!(
         refused("file:/a,sice=4096"),
-        r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE and medium=NAME"#
+        r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE, write-cache=volatile and medium=NAME"#
     );
     assert!(refused("memory:4096,size=4096").ends_with("there are medium=NAME"));
     assert!(refused("file:/a,").contains(r#"unknown setting """#));
@@ -60,7 +60,17 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("stripe:/a+/b,size=512").contains("not a positive multiple of 4096"));
     assert!(refused("stripe:/a+/b,chunk=0").contains("not a positive multiple"));
     assert!(refused("stripe:/a+/b,chunk=4096,chunk=4096").contains("twice"));
-    assert!(refused("stripe:/a+/b,cunk=4096").ends_with("there are chunk=SIZE, size=SIZE and medium=NAME"));
+    assert!(
+        refused("stripe:/a+/b,cunk=4096")
+            .ends_with("there are chunk=SIZE, size=SIZE, write-cache=volatile and medium=NAME")
+    );
+    assert_eq!(
+        refused("file:/a,write-cache=no"),
+        r#"unknown write-cache "no" in "file:/a,write-cache=no"; there is volatile"#
+    );
+    assert!(refused("stripe:/a+/b,write-cache").contains(r#"unknown write-cache """#));
+    assert!(refused("file:/a,write-cache=volatile,write-cache=volatile").contains("twice"));
+    assert!(refused("memory:4096,write-cache=volatile").contains(r#"unknown setting "write-cache""#));
     assert!(refused("file:/a,chunk=4096").contains("unknown setting"));
 }
 
@@ -69,7 +79,7 @@ proptest! {
     fn what_is_printed_reads_back_as_the_same(
         path in "[a-zA-Z/=:. ]{1,20}", second in proptest::option::of("[0-9]{1,5}"),
         chunk in proptest::option::of(1u64..999), size in proptest::option::of(1u64..1 << 40),
-        medium in proptest::option::of(0usize..7), memory: bool,
+        medium in proptest::option::of(0usize..7), memory: bool, volatile: bool,
     ) {
         let file = second.as_ref().map_or(format!("file:{path}"), |second| format!("stripe:{path}+{second}"));
         let mut text = match (memory, size) {
@@ -79,6 +89,9 @@ proptest! {
         };
         if let Some(chunk) = chunk && !memory && second.is_some() {
             text += &format!(",chunk={}", chunk * 4096);
+        }
+        if volatile && !memory {
+            text += ",write-cache=volatile";
         }
         if let Some(medium) = medium {
             text += &format!(",medium={}", floe_device::Medium::all().nth(medium).unwrap().name);
@@ -151,7 +164,8 @@ fn all_handles_of_a_source_are_one_device() {
     let parts: Vec<_> =
         ["a", "b", "c"].iter().map(|name| directory.path().join(name).display().to_string()).collect();
     let stripe = format!("stripe:{},chunk=4096,medium=pmem", parts.join("+"));
-    for text in [&file, &stripe, "memory:1MiB", "memory:1MiB,medium=pmem"] {
+    let [volatile, volatile_stripe] = [&file, &stripe].map(|text| format!("{text},write-cache=volatile"));
+    for text in [&file, &stripe, "memory:1MiB", "memory:1MiB,medium=pmem", &volatile, &volatile_stripe] {
         let source = text.parse::<Spec>().unwrap().prepare(Role::Cache { size: 1 << 20 }).unwrap();
         assert_eq!(source.size_bytes(), 1 << 20);
         let threads: Vec<_> = (0..4u64)

@@ -6,6 +6,7 @@
 pub mod admin;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod kept;
 pub mod limits;
 mod listener;
 mod metrics;

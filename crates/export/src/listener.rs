@@ -6,9 +6,17 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use crate::tls::TlsConfig;
 use crate::uri::{Address, Uri};
+
+/// How long an address in use is waited for. The kernel lets go of a killed process's sockets only when it has wound up its
+/// io_uring, which comes after its end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is tried meanwhile.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// Why a URI cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +62,16 @@ pub enum ListenError {
     },
 }
 
+impl ListenError {
+    fn is_in_use(&self) -> bool {
+        match self {
+            Self::Bind { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
+            Self::Taken { .. } => true,
+            Self::Exposed { .. } | Self::NoTls { .. } | Self::NamesExport { .. } => false,
+        }
+    }
+}
+
 /// A listening socket. A Unix socket's file is removed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -64,7 +82,12 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
+    /// Begins to listen. An address in use is waited for a little: it may be that of a program just killed.
     pub(crate) fn bind(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
+        patiently(|| Self::attempt(uri, tls, insecure), ListenError::is_in_use)
+    }
+
+    fn attempt(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
         let encrypted = tls.is_some_and(TlsConfig::required);
         if uri.tls && !encrypted {
             return Err(ListenError::NoTls { uri: uri.to_string() });
@@ -91,6 +114,20 @@ impl Listener {
                 let uri = Uri { tls: encrypted, ..uri.clone() };
                 Ok(Self { socket: Rc::new(listener.into()), uri, file: Some(path.clone()) })
             }
+        }
+    }
+}
+
+/// Tries to take an address, which is waited for a little while it is in use.
+pub(crate) fn patiently<T, E>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+    is_in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => std::thread::sleep(AGAIN),
+            result => return result,
         }
     }
 }
@@ -132,6 +169,17 @@ mod tests {
         let Address::Tcp { port, .. } = listener.uri.address else { panic!("{:?}", listener.uri) };
         assert_ne!(port, 0);
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    #[test]
+    fn an_address_in_use_is_tried_again_and_nothing_else_is() {
+        let mut tries = 0;
+        let mut attempt = |fails: &'static str| {
+            tries += 1;
+            if tries % 3 == 0 { Ok(tries) } else { Err(fails) }
+        };
+        assert_eq!(patiently(|| attempt("in use"), |error| *error == "in use"), Ok(3));
+        assert_eq!(patiently(|| attempt("no such host"), |error| *error == "in use"), Err("no such host"));
     }
 
     #[test]

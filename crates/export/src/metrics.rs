@@ -33,6 +33,7 @@ pub(crate) fn render(report: &Report) -> String {
     clients(&mut page, report);
     latencies(&mut page, report);
     cache(&mut page, report);
+    shedding(&mut page, report);
     memory(&mut page, report);
     advice(&mut page, report);
     devices(&mut page, report);
@@ -112,6 +113,19 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
     page.sample(&format!("{name}_count"), &labels, latencies.count());
 }
 
+/// Of a server that may shed.
+fn shedding(page: &mut Page, report: &Report) {
+    let Some(facts) = &report.facts.shedding else { return };
+    let help = "The share of hits on the cache device that was decided to be read from the backing devices.";
+    page.gauge("floe_cache_shed_share", help, facts.share);
+    page.gauge("floe_cache_shed_share_now", "The same at this moment, trials included.", facts.share_now);
+    page.counter(
+        "floe_cache_shed_bytes_total",
+        "Bytes of hits that were read from the backing devices to spare the cache device.",
+        report.sum.stats.counters.shed_bytes,
+    );
+}
+
 /// Of a server with a tier in memory.
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
@@ -179,6 +193,16 @@ fn cache(page: &mut Page, report: &Report) {
         "Bytes in the cache that the backing devices do not have yet.",
         stats.dirty_bytes,
     );
+    page.counter(
+        "floe_cache_cleaned_bytes_total",
+        "Bytes that cleaning has brought to backing devices.",
+        counters.cleaned_bytes,
+    );
+    page.counter(
+        "floe_cache_corrupt_sectors_total",
+        "Sectors of the cache device whose content was not what had been stored.",
+        stats.corrupt_sectors,
+    );
     page.gauge(
         "floe_cache_metadata_bytes",
         "Memory for blocks, groups and bits.",
@@ -204,6 +228,16 @@ fn cache(page: &mut Page, report: &Report) {
         "floe_cache_joined_reads_total",
         "Reads served from another client's fetch or write.",
         counters.joined_reads,
+    );
+    page.gauge(
+        "floe_cache_journal_lost",
+        "1 when the cache's journal cannot be written: what is dirty can be read, but not written to.",
+        u64::from(report.facts.journal_lost),
+    );
+    page.gauge(
+        "floe_cache_kept",
+        "1 for a cache that outlives the server.",
+        u64::from(report.facts.session.is_some()),
     );
     page.gauge(
         "floe_degraded",

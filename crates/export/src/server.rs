@@ -24,6 +24,7 @@ mod offer;
 mod slots;
 mod team;
 mod token;
+mod valve;
 mod volume;
 mod volumes;
 mod worker;
@@ -54,13 +55,16 @@ impl Server {
         &self.admin_address
     }
 
-    /// Serves until it is told to end, then flushes.
+    /// Serves until it is told to end, then flushes, and says on the cache device that all is in order.
     ///
     /// # Errors
     /// When a ring or a thread fails, or the last flush leaves dirty data behind.
     pub fn run(self) -> Result<(), ServeError> {
         let ended = self.front.run();
         drop(self.team);
-        ended
+        match ended? {
+            Some(closing) => closing.finish().map_err(ServeError::Close),
+            None => Ok(()),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a server tells about itself: to people and programs as JSON, to Prometheus as `metrics`.
 
 mod advice;
+mod shedding;
 mod tally;
 
 use std::time::{Duration, SystemTime};
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
+pub(crate) use shedding::SheddingFacts;
+pub use shedding::{SheddingDecisionStatus, SheddingStatus};
 pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
 
 /// Latencies in microseconds, 0 when there was no request.
@@ -92,7 +95,7 @@ pub struct MemoryStatus {
 /// How it is with freezing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FreezingStatus {
-    /// What is being done: `warming-up`, `measuring`, `learning`, `trying-all`, `constructing`, `frozen` or `waiting`.
+    /// What is being done: `warming-up`, `measuring`, `learning`, `trying-all`, `proving`, `constructing`, `frozen` or `waiting`.
     pub phase: String,
     /// The share of pages that is to be frozen, as was learned last.
     pub ratio: f64,
@@ -121,6 +124,10 @@ pub struct Status {
     pub threads: Vec<ThreadStatus>,
     /// The cache device, or a part of it, has failed and been given up: what was cached there is passed through.
     pub degraded: bool,
+    /// The cache's journal cannot be written: what is dirty can still be read, but not written to.
+    pub journal_lost: bool,
+    /// Counts the times the cache was opened; `None` for one that ends with the server.
+    pub session: Option<u64>,
     /// Bytes of reads and writes that went past the cache for that reason.
     pub bypassed_bytes: u64,
     /// `through`, `around`, `back` or `pass`.
@@ -175,12 +182,20 @@ pub struct Status {
     pub valid_bytes: u64,
     /// Bytes in it that the backing device does not have yet.
     pub dirty_bytes: u64,
+    /// Bytes that cleaning has brought to the backing device.
+    pub cleaned_bytes: u64,
+    /// How long it would take to clean what is dirty as fast as was done lately; `None` when nothing was cleaned lately.
+    pub seconds_to_clean: Option<f64>,
+    /// Sectors of the cache device whose content was not what had been stored there.
+    pub corrupt_sectors: u64,
     /// Memory for blocks, groups and bits.
     pub metadata_bytes: u64,
     /// Blocks by size, smallest first.
     pub blocks: Vec<BlockCount>,
     /// The tier in memory, if there is one.
     pub memory: Option<MemoryStatus>,
+    /// How much is shed, if anything may be.
+    pub shedding: Option<SheddingStatus>,
     /// Processor time burnt in imitating fast media; 0 on real devices.
     pub spun_seconds: f64,
     /// Latency of reads.
@@ -206,10 +221,13 @@ pub(crate) struct Facts {
     /// The default one first.
     pub(crate) volumes: Vec<VolumeFacts>,
     pub(crate) mode: WriteMode,
+    pub(crate) session: Option<u64>,
+    pub(crate) journal_lost: bool,
     pub(crate) started: SystemTime,
     pub(crate) uptime: Duration,
     pub(crate) cache_size_bytes: u64,
     pub(crate) memory: Option<MemoryFacts>,
+    pub(crate) shedding: Option<SheddingFacts>,
     /// What advice goes by.
     pub(crate) service: ServiceTimes,
 }
@@ -231,6 +249,8 @@ pub(crate) struct Report {
     pub(crate) sum: Snapshot,
     /// What limits reads, and what would help.
     pub(crate) advice: Option<AdviceStatus>,
+    /// How long it would take to clean what is dirty.
+    pub(crate) seconds_to_clean: Option<f64>,
 }
 
 impl FreezingStatus {
@@ -253,13 +273,15 @@ impl Report {
     pub(crate) fn new(facts: Facts, threads: Vec<Snapshot>) -> Self {
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
-        Self { facts, threads, sum, advice: None }
+        Self { facts, threads, sum, advice: None, seconds_to_clean: None }
     }
 
     /// Adds advice, on what was counted lately.
     pub(crate) fn advise(&mut self, lately: &mut Lately, processor: Duration) {
         let now = Counted::of(&self.sum, self.facts.uptime, processor);
-        self.advice = AdviceStatus::of(&self.facts, self.threads.len(), &lately.until(now));
+        let lately = lately.until(now);
+        self.advice = AdviceStatus::of(&self.facts, self.threads.len(), &lately);
+        self.seconds_to_clean = lately.seconds_to_clean(self.sum.stats.dirty_bytes);
     }
 
     /// Clients connected to a volume.
@@ -301,6 +323,8 @@ impl Report {
             volumes: self.facts.volumes.iter().map(volume).collect(),
             threads: self.threads.iter().map(thread).collect(),
             degraded: stats.degraded_shards > 0,
+            journal_lost: self.facts.journal_lost,
+            session: self.facts.session,
             bypassed_bytes: counters.bypassed_bytes,
             write_mode: self.facts.mode.to_string(),
             uptime_seconds: self.facts.uptime.as_secs_f64(),
@@ -328,6 +352,9 @@ impl Report {
             cache_size_bytes: self.facts.cache_size_bytes,
             valid_bytes: stats.valid_bytes,
             dirty_bytes: stats.dirty_bytes,
+            cleaned_bytes: counters.cleaned_bytes,
+            seconds_to_clean: self.seconds_to_clean,
+            corrupt_sectors: stats.corrupt_sectors,
             metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
             blocks: stats
                 .blocks
@@ -335,6 +362,11 @@ impl Report {
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
             memory: self.facts.memory.as_ref().map(memory),
+            shedding: self
+                .facts
+                .shedding
+                .as_ref()
+                .map(|facts| SheddingStatus::of(facts, counters.shed_bytes)),
             spun_seconds: self.sum.spun.as_secs_f64(),
             read_latency: tally.latencies(Operation::Read).summary(),
             write_latency: tally.latencies(Operation::Write).summary(),

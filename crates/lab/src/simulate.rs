@@ -1,5 +1,6 @@
 //! Running caches over traces without devices.
 
+mod admitted;
 pub mod blocks;
 pub mod objects;
 pub mod operations;

@@ -43,6 +43,7 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
             mode,
             shards: Some(1),
             memory: Memory::None,
+            kept: false,
         },
         cache,
         volumes: vec![Volume {
@@ -60,6 +61,7 @@ fn setup(plan: &Plan, in_flight: usize, verify: bool) -> Setup {
         warmup: 0,
         verify,
         flush_interval: Duration::from_millis(20),
+        shed_most: None,
     }
 }
 
@@ -248,6 +250,42 @@ fn warm_up_is_not_counted() {
     assert_eq!((warm.reads, warm.read_hits, warm.warmup_requests), (576, 576, 64));
     assert_eq!((warm.backing_read_bytes, warm.cache_read_bytes), (0, 576 * 4096));
     assert_eq!(warm.read_latencies.count(), 576);
+}
+
+/// Reads of a working set that the cache holds, more at a time than its device can serve.
+fn shedding(cache: &str, volume: &str, count: usize, shed_most: Option<f64>) -> Outcome {
+    let requests = requests(&format!("zipf:keys=200,theta=0.5,read=1,block=4KiB,requests={count}"));
+    let plan = plan(WriteMode::Through, cache, volume);
+    let setup = Setup { shed_most, warmup: 1_000, ..setup(&plan, 128, true) };
+    let first = simulated(&plan, &setup, &requests);
+    let again = simulated(&plan, &setup, &requests);
+    assert_eq!(format!("{:?}", figures(&first)), format!("{:?}", figures(&again)), "the same again");
+    first
+}
+
+#[test]
+fn hits_are_shed_where_the_cache_device_is_the_bottleneck() {
+    // Two disks serve twice as much as one.
+    let disk = "memory:1MiB,medium=hdd";
+    let without = shedding(disk, disk, 20_000, None);
+    let with = shedding(disk, disk, 20_000, Some(0.6));
+    let shed = with.shed.as_ref().expect("it may");
+    assert!((0.3..=0.6).contains(&shed.share) && shed.bytes > 0, "{shed:?}");
+    assert!(with.read_hit_ratio > 0.99, "{with:?}");
+    assert!(with.requests_per_second > 1.3 * without.requests_per_second, "{with:?}, {without:?}");
+    let bounded = shedding(disk, disk, 20_000, Some(0.2)).shed.expect("it may");
+    assert!((bounded.share - 0.2).abs() < 1e-9, "{bounded:?}");
+}
+
+#[test]
+fn nothing_is_shed_where_the_backing_device_is_slower() {
+    let (cache, volume) = ("memory:1MiB,medium=cloud", "memory:1MiB,medium=hdd");
+    let without = shedding(cache, volume, 200_000, None);
+    let with = shedding(cache, volume, 200_000, Some(0.5));
+    let shed = with.shed.as_ref().expect("it may");
+    assert!(shed.share == 0.0 && !shed.decisions.is_empty(), "{shed:?}");
+    assert!(shed.decisions.iter().all(|decision| decision.share == 0.0), "{shed:?}");
+    assert!(with.requests_per_second < without.requests_per_second, "trials cost something");
 }
 
 #[test]

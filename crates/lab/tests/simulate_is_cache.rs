@@ -128,7 +128,7 @@ fn cached(policy: &str, stream: &Stream) -> Vec<bool> {
 }
 
 fn simulated(policy: &Choice, size: u64, stream: &Stream) -> u64 {
-    let run = Run { policy: policy.clone(), size };
+    let run = Run { policy: policy.clone(), size, admit: Vec::new() };
     simulate("stream", stream, &run, None, &AtomicU64::new(0)).hits
 }
 

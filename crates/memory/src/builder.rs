@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 use floe_policy::registry::ChoiceError;
+use floe_policy::shedding::SheddingOptions;
 use floe_policy::{AnyPolicy, QdClock, Replacement};
 
 use crate::budget::Budget;
@@ -17,6 +18,7 @@ use crate::inner::{Inner, Listener, Weigher, shape};
 use crate::local::Threads;
 use crate::owner::Owner;
 use crate::shard::Shard;
+use crate::shedding::Valve;
 use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
 
 /// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at random, so that whoever
@@ -53,6 +55,9 @@ pub enum BuildError {
     /// A time of 0.
     #[error("a {0} of 0 lets nothing stay")]
     ZeroTime(&'static str),
+    /// Shedding cannot be done as asked.
+    #[error("shedding: {0}")]
+    Shedding(&'static str),
     /// The policy needs to know what a cache does not.
     #[error("policy {policy} {needs}; it works in simulations only")]
     Policy {
@@ -92,6 +97,8 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     shards: Option<usize>,
     clock: Clock,
     freezing: Option<Freezing>,
+    /// Apart: builders are moved at every step.
+    shedding: Option<Box<SheddingOptions>>,
 }
 
 impl<K, V> Default for Builder<K, V> {
@@ -108,6 +115,7 @@ impl<K, V> Default for Builder<K, V> {
             shards: None,
             clock: Clock::system(),
             freezing: None,
+            shedding: None,
         }
     }
 }
@@ -207,8 +215,22 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
+            shedding,
         } = self;
-        Builder { entries, weight, weigher, listener, policy, hasher, live, idle, shards, clock, freezing }
+        Builder {
+            entries,
+            weight,
+            weigher,
+            listener,
+            policy,
+            hasher,
+            live,
+            idle,
+            shards,
+            clock,
+            freezing,
+            shedding,
+        }
     }
 
     /// Who leaves when room is needed, by name, with parameters if need be: `lru`, `slru:segments=2`, as
@@ -253,8 +275,22 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
+            shedding,
         } = self;
-        Builder { entries, weight, weigher, listener, policy, hasher, live, idle, shards, clock, freezing }
+        Builder {
+            entries,
+            weight,
+            weigher,
+            listener,
+            policy,
+            hasher,
+            live,
+            idle,
+            shards,
+            clock,
+            freezing,
+            shedding,
+        }
     }
 
     /// How long after its insertion an entry expires: at that time or up to two ticks of 5 ms later. It is not
@@ -330,6 +366,31 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     pub fn freezing(self, freezing: Freezing) -> Self {
         Self { freezing: Some(freezing), ..self }
     }
+
+    /// Lets [`get_or_load`](Cache::get_or_load) send a share of its requests straight to the source, as far as all requests
+    /// together are served faster by that: where hits wait for each other's changes of the policy's order more than a load takes.
+    /// A thread of the library finds out, by trials of the next share beside the present one; it never sheds more than
+    /// [`max`](SheddingOptions::max). By default nothing is shed, and a cache whose hits take no lock has no use for it.
+    ///
+    /// To ask for it is to promise that a load brings what is as new as the value in the cache: whoever changes the source
+    /// does so before the cache, and no key has a value in the cache alone.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, SheddingOptions, policy::Lru};
+    ///
+    /// let cache = Cache::builder()
+    ///     .capacity(1000)
+    ///     .policy(Lru::default())
+    ///     .shedding(SheddingOptions { max: 0.2, ..SheddingOptions::default() })
+    ///     .build();
+    /// assert_eq!(*cache.get_or_load(&1, || Ok::<_, std::io::Error>("one"))?, "one");
+    /// println!("{:.0} % are shed", 100.0 * cache.stats().shedding.unwrap().share);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn shedding(self, shedding: SheddingOptions) -> Self {
+        Self { shedding: Some(Box::new(shedding)), ..self }
+    }
 }
 
 impl<K, V, P, S> Builder<K, V, P, S>
@@ -393,6 +454,7 @@ where
             freezer: Mutex::new(Freezer::new(self.freezing)),
             index_bytes: AtomicUsize::new(0),
             freeze_stats: Mutex::new(self.freezing.map(|_| FreezeStats::default())),
+            valve: Valve::new(self.shedding.as_deref()),
             budget,
             weigher: self.weigher,
             listener: self.listener,
@@ -406,7 +468,7 @@ where
             failed_loads: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
-        if self.freezing.is_some() {
+        if self.freezing.is_some() || inner.valve.is_driven() {
             inner.keep_house();
         }
         Ok(Cache::from_inner(inner))
@@ -431,6 +493,9 @@ where
                 return Err(BuildError::ZeroTime(name));
             }
         }
+        if let Some(problem) = self.shedding.as_deref().and_then(|options| self.cannot_shed(options)) {
+            return Err(BuildError::Shedding(problem));
+        }
         let about = self.policy.about();
         let needs = match (about.next_uses, about.positions) {
             (true, _) => "needs to know the future",
@@ -438,5 +503,15 @@ where
             _ => return Ok(()),
         };
         Err(BuildError::Policy { policy: about.name, needs })
+    }
+
+    fn cannot_shed(&self, options: &SheddingOptions) -> Option<&'static str> {
+        if self.freezing.is_some() {
+            return Some("freezing decides by trials, too, and each would disturb the other's; choose one");
+        }
+        if !(options.step > 0.0 && options.step <= 1.0) {
+            return Some("the step is a share of requests, above 0 and not above 1");
+        }
+        (!(0.0..=1.0).contains(&options.max)).then_some("the most is a share of requests, from 0 to 1")
     }
 }

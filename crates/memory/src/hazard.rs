@@ -50,6 +50,19 @@ impl Count {
     }
 }
 
+/// Random numbers for one thread, good enough to choose requests by (SplitMix64 without its last step).
+#[derive(Debug, Default)]
+pub(crate) struct Random(Count);
+
+impl Random {
+    /// The next one; every number is as likely.
+    pub(crate) fn next(&self) -> u32 {
+        let random = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0.set(random);
+        ((random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
+    }
+}
+
 /// What one thread looks at in one cache, and counts there. Zero is nothing.
 #[derive(Debug, Default)]
 #[repr(C, align(128))] // no line of it is another thread's, nor fetched along with one
@@ -72,6 +85,8 @@ pub(crate) struct Record {
     owned: AtomicBool,
     /// How long some of the lookups took.
     pub(crate) timings: Timings,
+    /// Requests that went past the cache.
+    pub(crate) shed: Count,
 }
 
 /// Further cells of a thread that holds many guards.

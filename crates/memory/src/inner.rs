@@ -19,6 +19,7 @@ use crate::local::{self, Threads};
 use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
+use crate::shedding::Valve;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Weak, lock,
 };
@@ -48,6 +49,7 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) index_bytes: AtomicUsize,
     /// What the controller of freezing tells, if there is one. Apart from the freezer, which can be busy for long.
     pub(crate) freeze_stats: Mutex<Option<FreezeStats>>,
+    pub(crate) valve: Valve,
     pub(crate) budget: Budget,
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
@@ -176,6 +178,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for Inner<K, V, P, S> {
     fn tick(&self) {
         self.drive();
+        self.step_shedding();
     }
 
     fn sweep(&self) {

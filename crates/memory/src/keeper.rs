@@ -1,6 +1,6 @@
-//! The one thread of the library: it moves the coarse clock, takes out what has expired, and freezes and thaws.
+//! The one thread of the library: it moves the coarse clock, takes out what has expired, freezes and thaws, and decides what is shed.
 //!
-//! It exists while there is a cache of the system's clock with entries that expire, or one that freezes; one serves them all.
+//! It exists while there is a cache of the system's clock with entries that expire, or one that freezes or sheds; one serves them all.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub(crate) fn keep(cache: Weak<dyn Sweep>) {
     keeper.caches.push(cache);
     if !keeper.running {
         let thread = std::thread::Builder::new().name("floe-keeper".to_owned());
-        thread.spawn(run).expect("a thread can be started for caches that expire or freeze");
+        thread.spawn(run).expect("a thread can be started for caches that expire, freeze or shed");
         keeper.running = true;
     }
 }

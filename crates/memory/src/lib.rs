@@ -38,6 +38,10 @@ mod prefetch;
 mod reclaim;
 mod room;
 mod shard;
+mod shedding;
+#[cfg(test)]
+#[path = "shedding/tests.rs"]
+mod shedding_tests; // as `index_tests`
 #[cfg(test)]
 #[path = "frozen/simulation.rs"]
 mod simulation; // as `histories`
@@ -54,11 +58,13 @@ pub use cache::Cache;
 pub use cause::Cause;
 pub use clock::Clock;
 pub use floe_policy as policy;
+pub use floe_policy::shedding::SheddingOptions;
 pub use frozen::freezer::Frozen;
 pub use frozen::options::{FreezeDecision, FreezeStats, Freezing, Phase};
 pub use guard::{Held, Item, Ref};
 pub use iter::Iter;
 pub use options::InsertOptions;
+pub use shedding::{Loaded, SheddingStats};
 pub use stats::Stats;
 
 /// For counting what hits write: where the calling thread has its own record in a cache.

@@ -2,6 +2,7 @@
 
 use crate::cause::Cause;
 use crate::frozen::options::FreezeStats;
+use crate::shedding::SheddingStats;
 
 /// What a shard counts under its lock.
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,6 +91,8 @@ pub struct Stats {
     pub policy: &'static str,
     /// What freezing does, for a cache that was made with [`freezing`](crate::Builder::freezing).
     pub freezing: Option<FreezeStats>,
+    /// What load shedding does, for a cache that was made with [`shedding`](crate::Builder::shedding).
+    pub shedding: Option<SheddingStats>,
     /// How many parts the cache has, each with a lock and an order of its own.
     pub shards: u64,
 }

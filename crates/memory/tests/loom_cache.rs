@@ -61,6 +61,8 @@ mod reclaim;
 mod room;
 #[path = "../src/shard.rs"]
 mod shard;
+#[path = "../src/shedding.rs"]
+mod shedding;
 #[path = "../src/slab.rs"]
 mod slab;
 #[path = "../src/stats.rs"]

@@ -246,16 +246,15 @@ fn s3_fifo(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let Shares { ghost, moved_on, .. } = at.shares;
     let (head, tail) = (at.time(Operation::Head)?, at.time(Operation::Tail)?);
     let ghosts = at.time(Operation::GhostLookup)?.alone_us;
-    let into_main =
-        |walk: Walk| Ok(walk.visit("head-M", head.clone()).visit("tail-M", at.tail_past_marks()?));
+    let into_main = |walk: Walk, tail: Time| walk.visit("head-M", head.clone()).visit("tail-M", tail);
     let into_small = |name, share: f64| {
         at.miss(name, share).compute(ghosts).visit("head-S", head.clone()).visit("tail-S", tail.clone())
     };
     Ok(vec![
         at.hit("hit", at.hits).mark(),
-        into_main(at.miss("ghost", ghost).compute(ghosts))?,
+        into_main(at.miss("ghost", ghost).compute(ghosts), at.tail_past_marks()?),
         into_small("miss", (1.0 - ghost) * (1.0 - moved_on)),
-        into_main(into_small("miss, another moves on", (1.0 - ghost) * moved_on))?,
+        into_main(into_small("miss, another moves on", (1.0 - ghost) * moved_on), at.second_tail()?),
     ])
 }
 

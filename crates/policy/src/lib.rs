@@ -1,4 +1,4 @@
-//! Pure orderings: who leaves a cache when room is needed.
+//! Pure orderings: who leaves a cache when room is needed. And [`admission`]: who comes in.
 //!
 //! A policy orders *slots*, dense small numbers that its owner gives to whatever it stores. It never sees keys,
 //! values, locks or clocks, and so the same code runs in the simulator, in the memory cache and in the block cache:
@@ -59,6 +59,9 @@ macro_rules! with_policies {
     };
 }
 
+// Who comes in.
+pub mod admission;
+
 // What policies are made of.
 mod about;
 mod any;
@@ -80,6 +83,7 @@ mod marks;
 mod order;
 mod random;
 pub mod registry;
+pub mod shedder;
 pub mod shedding;
 mod sketch;
 pub mod trial;

@@ -64,30 +64,38 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Why a text chooses no policy.
+/// Why a text chooses nothing. `kind` is what was to be chosen: a policy, or an admission.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ChoiceError {
-    /// No policy has the name.
-    #[error("no policy is called `{name}`; there are: {}", names().join(", "))]
+    /// None has the name.
+    #[error("no {kind} is called `{name}`; there are: {}", known.join(", "))]
     UnknownName {
+        /// What was to be chosen.
+        kind: &'static str,
         /// The name.
         name: String,
+        /// What there is.
+        known: Vec<&'static str>,
     },
-    /// The policy has no such parameter.
-    #[error("policy {policy} has no parameter `{name}`; {}", list(known))]
+    /// It has no such parameter.
+    #[error("{kind} {chosen} has no parameter `{name}`; {}", list(known))]
     UnknownParameter {
-        /// The policy.
-        policy: &'static str,
+        /// What was to be chosen.
+        kind: &'static str,
+        /// What was chosen.
+        chosen: &'static str,
         /// The name.
         name: String,
         /// What there is.
         known: Vec<String>,
     },
     /// The parameter does not take the value.
-    #[error("policy {policy}: parameter {name} is {expected}, not `{value}`")]
+    #[error("{kind} {chosen}: parameter {name} is {expected}, not `{value}`")]
     BadValue {
-        /// The policy.
-        policy: &'static str,
+        /// What was to be chosen.
+        kind: &'static str,
+        /// What was chosen.
+        chosen: &'static str,
         /// The parameter.
         name: &'static str,
         /// What it could be.
@@ -106,17 +114,30 @@ impl FromStr for Choice {
 
     /// Reads `name` or `name:parameter=value:parameter=value`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        Self::among("policy", crate::POLICIES.iter().map(|entry| &entry.about), text)
+    }
+}
+
+impl Choice {
+    /// Reads a choice among some of a kind.
+    pub(crate) fn among<'a>(
+        kind: &'static str,
+        abouts: impl Iterator<Item = &'a About> + Clone,
+        text: &str,
+    ) -> Result<Self, ChoiceError> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        let Some(Entry { about, .. }) = crate::POLICIES.iter().find(|entry| entry.about.name == name) else {
-            return Err(ChoiceError::UnknownName { name: name.to_owned() });
+        let Some(about) = abouts.clone().find(|about| about.name == name) else {
+            let known = abouts.map(|about| about.name).collect();
+            return Err(ChoiceError::UnknownName { kind, name: name.to_owned(), known });
         };
         let mut choice = Self { text: text.to_owned(), ..Self::of(about) };
         for part in parts {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let Some(parameter) = about.parameters.iter().find(|parameter| parameter.name == name) else {
                 return Err(ChoiceError::UnknownParameter {
-                    policy: about.name,
+                    kind,
+                    chosen: about.name,
                     name: name.to_owned(),
                     known: about.parameters.iter().map(ToString::to_string).collect(),
                 });
@@ -124,11 +145,12 @@ impl FromStr for Choice {
             match value.parse() {
                 Ok(number) if parameter.allows(number) => choice.parameters.set(name, number),
                 _ => {
-                    let kind = if parameter.whole { "a whole number" } else { "a number" };
+                    let number = if parameter.whole { "a whole number" } else { "a number" };
                     return Err(ChoiceError::BadValue {
-                        policy: about.name,
+                        kind,
+                        chosen: about.name,
                         name: parameter.name,
-                        expected: format!("{kind} from {} to {}", parameter.min, parameter.max),
+                        expected: format!("{number} from {} to {}", parameter.min, parameter.max),
                         value: value.to_owned(),
                     });
                 }
@@ -145,8 +167,13 @@ pub fn names() -> Vec<&'static str> {
 
 /// All policies with their parameters, a line each: what `--policy` accepts.
 pub fn help() -> String {
+    help_of(crate::POLICIES.iter().map(|entry| &entry.about))
+}
+
+/// These with their parameters, a line each.
+pub(crate) fn help_of<'a>(abouts: impl Iterator<Item = &'a About>) -> String {
     let mut text = String::new();
-    for Entry { about, .. } in crate::POLICIES {
+    for about in abouts {
         text += &format!("{:<12} {}\n", about.name, about.idea);
         for parameter in about.parameters {
             text += &format!(
@@ -158,6 +185,14 @@ pub fn help() -> String {
     text
 }
 
+/// The parameters of one, in a cell of a table.
+pub(crate) fn parameters_cell(about: &About) -> String {
+    let cells = about.parameters.iter();
+    let cells =
+        cells.map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about));
+    cells.collect::<Vec<_>>().join("; ")
+}
+
 /// All policies as a Markdown table.
 pub fn table() -> String {
     let mut text = String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
@@ -166,16 +201,11 @@ pub fn table() -> String {
             Kind::FifoLike => "leaves a mark (FIFO-like)",
             Kind::LruLike => "owes a promotion (LRU-like)",
         };
-        let parameters: Vec<_> = about
-            .parameters
-            .iter()
-            .map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about))
-            .collect();
         text += &format!(
             "| {} | {kind} | {} | {} | {} |\n",
             about.name,
             about.idea,
-            parameters.join("; "),
+            parameters_cell(about),
             about.source
         );
     }

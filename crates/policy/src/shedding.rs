@@ -11,8 +11,8 @@
 //! itself, it is never above the highest rung, and without a gain nothing is shed but in trials, which double their waits.
 //!
 //! It is pure: times and sums of latencies go in, the share to shed and until when comes out. The caller must only shed what the
-//! disk would answer as the cache does, so never a key that the cache alone has the newest value of. Neither of Floe's caches does it by
-//! itself; `docs/model.md` says why.
+//! disk would answer as the cache does, so never a key that the cache alone has the newest value of. [`Shedder`](crate::shedder::Shedder) feeds it
+//! for Floe's caches.
 
 use std::time::Duration;
 
@@ -29,14 +29,15 @@ pub struct SheddingOptions {
     /// No more is shed, in trials too.
     pub max: f64,
     /// How trials are run. [`interval_min`](TrialOptions::interval_min) and [`interval_max`](TrialOptions::interval_max) are the waits between those
-    /// that change nothing.
+    /// that change nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, where a [`Shedder`](crate::shedder::Shedder)
+    /// watches that.
     pub trial: TrialOptions,
 }
 
 impl Default for SheddingOptions {
-    /// Twentieths, up to half of the requests.
+    /// Twentieths, up to half of the requests; given up soon when requests take half as long again.
     fn default() -> Self {
-        Self { step: 0.05, max: 0.5, trial: TrialOptions::default() }
+        Self { step: 0.05, max: 0.5, trial: TrialOptions { shift: 0.5, ..TrialOptions::default() } }
     }
 }
 
@@ -133,6 +134,11 @@ impl Shedding {
     /// The share that was decided for, whatever a trial is running.
     pub fn share(&self) -> f64 {
         self.share_of(self.rung)
+    }
+
+    /// Whether a trial is being run.
+    pub fn is_trying(&self) -> bool {
+        matches!(self.state, State::Trying { .. })
     }
 
     /// The last decisions, oldest first.

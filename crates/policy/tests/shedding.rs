@@ -5,11 +5,8 @@ use std::time::Duration;
 use floe_model::events::{Distributions, Effort, simulate};
 use floe_model::{Load, Network, Outcome, Policy, Service, Setting, Step, mva, peak::peak};
 use floe_policy::mix;
-use floe_policy::shedding::{Order, Shedding, SheddingOptions};
-use floe_policy::trial::{Seen, Sums};
-
-/// Requests whose latency is measured: one in so many.
-const SAMPLED: f64 = 100.0;
+use floe_policy::shedder::Shedder;
+use floe_policy::shedding::SheddingOptions;
 
 /// A cache under load, of whose requests a share goes straight to the disk.
 struct World {
@@ -24,6 +21,8 @@ struct World {
     now: Duration,
     /// Million requests since the start.
     done: f64,
+    /// What these took, added up.
+    time: Duration,
 }
 
 impl World {
@@ -37,6 +36,7 @@ impl World {
             noise: 0.02,
             now: Duration::ZERO,
             done: 0.0,
+            time: Duration::ZERO,
         }
     }
 
@@ -67,29 +67,25 @@ impl World {
         (0..12).map(|_| uniform(&mut self.state)).sum::<f64>() - 6.0
     }
 
-    /// Lives as ordered and answers what was seen.
-    fn live(&mut self, order: Order) -> Seen {
-        let span = order.until.saturating_sub(self.now).max(Duration::from_micros(100));
+    /// Lives with a share that is shed until the shedder is due.
+    fn live(&mut self, share: f64, due: Duration) {
+        let span = due.saturating_sub(self.now).max(Duration::from_micros(100));
         self.now += span;
-        let throughput = self.throughput(order.share) / (1.0 + self.noise * self.normal()).max(0.1);
+        let throughput = self.throughput(share) / (1.0 + self.noise * self.normal()).max(0.1);
         let done = throughput * span.as_secs_f64();
         self.done += done;
         // So many are in flight: each takes so long on average.
-        let mean_ns = 1e3 * f64::from(self.load.mpl) / throughput;
-        let count = (done * 1e6 / SAMPLED).ceil();
-        let sums = Sums { count: count as u64, sum: count * mean_ns, squares: count * mean_ns * mean_ns };
-        Seen { now: self.now, sums, level: Some(self.setting.hit_ratio) }
+        self.time += span * self.load.mpl;
     }
 
     /// Runs for some time; answers throughput in it, shares that were decided for, and the highest that was tried.
-    fn run(&mut self, shedding: &mut Shedding, time: Duration) -> (f64, Vec<f64>, f64) {
+    fn run(&mut self, shedding: &mut Shedder, time: Duration) -> (f64, Vec<f64>, f64) {
         let (from, done) = (self.now, self.done);
-        let mut order = shedding.step(&Seen { now: self.now, ..Seen::default() });
         let (mut shares, mut highest) = (vec![shedding.share()], 0.0);
         while self.now < from + time {
-            highest = f64::max(highest, order.share);
-            let seen = self.live(order);
-            order = shedding.step(&seen);
+            let share = shedding.step(self.now, (self.done * 1e6) as u64, self.time);
+            highest = f64::max(highest, share);
+            self.live(share, shedding.due());
             if shares.last() != Some(&shedding.share()) {
                 shares.push(shedding.share());
             }
@@ -114,7 +110,7 @@ fn past_its_peak_lru_stays_as_fast_as_it_was_there() {
     for disk_us in [5.0, 100.0] {
         for seed in 0..5 {
             let mut world = World::new("lru", 0.99, disk_us, 72, seed);
-            let mut shedding = Shedding::new(SheddingOptions::default());
+            let mut shedding = Shedder::new(SheddingOptions::default());
             world.run(&mut shedding, MINUTE);
             let (throughput, shares, highest) = world.run(&mut shedding, 4 * MINUTE);
             let (without, peak) = (world.throughput(0.0), world.peak());
@@ -129,7 +125,7 @@ fn past_its_peak_lru_stays_as_fast_as_it_was_there() {
 fn so_says_a_simulation_by_events() {
     for disk_us in [5.0, 100.0] {
         let mut world = World::new("lru", 0.99, disk_us, 72, 1);
-        let mut shedding = Shedding::new(SheddingOptions::default());
+        let mut shedding = Shedder::new(SheddingOptions::default());
         world.run(&mut shedding, MINUTE);
         let network =
             |hit_ratio| world.policy.network(&Service::paper(), &world.setting.at(hit_ratio)).unwrap();
@@ -162,7 +158,7 @@ fn nothing_is_shed_where_hits_do_not_wait_for_each_other() {
     ] {
         for seed in 0..5 {
             let mut world = World::new(policy, hit_ratio, disk_us, mpl, seed);
-            let mut shedding = Shedding::new(SheddingOptions::default());
+            let mut shedding = Shedder::new(SheddingOptions::default());
             let (throughput, shares, highest) = world.run(&mut shedding, 10 * MINUTE);
             let what = format!("{policy} at {hit_ratio}, {disk_us} µs, {mpl}: {shares:?}");
             assert_eq!(shares, [0.0], "{what}");
@@ -177,7 +173,7 @@ fn nothing_is_shed_where_hits_do_not_wait_for_each_other() {
 fn what_does_not_pay_any_more_is_given_up() {
     for seed in 0..5 {
         let mut world = World::new("lru", 0.99, 100.0, 72, seed);
-        let mut shedding = Shedding::new(SheddingOptions::default());
+        let mut shedding = Shedder::new(SheddingOptions::default());
         world.run(&mut shedding, MINUTE);
         assert!(shedding.share() > 0.1, "{seed}");
         world.change(0.4);
@@ -190,7 +186,7 @@ fn what_does_not_pay_any_more_is_given_up() {
 fn no_more_is_shed_than_allowed() {
     for (max, expected) in [(0.0, 0.0), (0.1, 0.1), (0.12, 0.1)] {
         let mut world = World::new("lru", 0.99, 5.0, 72, 1);
-        let mut shedding = Shedding::new(SheddingOptions { max, ..SheddingOptions::default() });
+        let mut shedding = Shedder::new(SheddingOptions { max, ..SheddingOptions::default() });
         let (_, _, highest) = world.run(&mut shedding, MINUTE);
         assert!((shedding.share() - expected).abs() < 1e-9 && highest <= max, "{max}: {highest}");
     }
@@ -200,7 +196,7 @@ fn no_more_is_shed_than_allowed() {
 fn the_same_observations_give_the_same_decisions() {
     let decisions = || {
         let mut world = World::new("lru", 0.99, 100.0, 72, 7);
-        let mut shedding = Shedding::new(SheddingOptions::default());
+        let mut shedding = Shedder::new(SheddingOptions::default());
         world.run(&mut shedding, MINUTE);
         shedding.decisions().iter().cloned().collect::<Vec<_>>()
     };

@@ -121,6 +121,30 @@ fn a_gain_of_a_few_per_cent_is_found_through_noise_and_stalls_and_kept() {
 }
 
 #[test]
+fn a_variant_that_plainly_loses_is_tried_for_no_longer_than_it_takes_to_be_sure() {
+    // Rounds of the first trial: the median of many.
+    let rounds = |ratio: f64| {
+        let mut rounds: Vec<usize> = (0..100)
+            .map(|seed| {
+                let (mut machine, mut trial) = (Machine::new(seed, ratio), trial());
+                let mut seen = Seen::default();
+                loop {
+                    if let Some(decision) = trial.decisions().last() {
+                        assert_eq!(decision.mode, Mode::Baseline, "seed {seed}: {}", decision.reason);
+                        break decision.difference.expect("rounds").windows;
+                    }
+                    let order = trial.step(&seen);
+                    seen = machine.live(order, trial.mode());
+                }
+            })
+            .collect();
+        rounds.sort_unstable();
+        rounds[rounds.len() / 2]
+    };
+    assert_eq!((rounds(1.0), rounds(1.3), rounds(2.0)), (24, 12, 6));
+}
+
+#[test]
 fn a_gain_below_the_margin_is_not_worth_a_change() {
     let entered = (0..100).filter(|&seed| {
         let (mut machine, mut trial) = (Machine::new(seed, 0.998), trial());

@@ -20,7 +20,7 @@ fn error(text: &str) -> String {
     Trace::open_source(text, &OpenOptions::default()).expect_err(text).to_string()
 }
 
-const EACH: [&str; 7] = [
+const EACH: [&str; 8] = [
     "zipf:keys=500,requests=3000",
     "drift:keys=500,shift=3,every=10,requests=3000",
     "uniform:keys=500,requests=3000",
@@ -28,6 +28,7 @@ const EACH: [&str; 7] = [
     "scan:keys=500,every=100,length=20,scanned=70,requests=3000",
     "mix:requests=3000+zipf:keys=100,weight=2+loop:keys=50",
     "ycsb:workload=F,keys=500,requests=3000",
+    "sfs:workload=swbuild,keys=500,requests=3000",
 ];
 
 /// How far `count` of `draws` is from `share`, in standard deviations.
@@ -49,7 +50,7 @@ fn the_same_seed_makes_the_same_stream_and_another_another() {
 }
 
 /// Change these only together with the version: people name their traces by seed.
-const KEYS_101_TO_106: [[u64; 6]; 7] = [
+const KEYS_101_TO_106: [[u64; 6]; 8] = [
     [1, 8, 0, 6, 178, 23],
     [31, 38, 30, 36, 208, 53],
     [244, 392, 209, 365, 178, 459],
@@ -57,6 +58,7 @@ const KEYS_101_TO_106: [[u64; 6]; 7] = [
     [500, 501, 502, 503, 504, 505],
     [6, 127, 1, 128, 1, 129],
     [305, 0, 0, 1, 1, 17],
+    [0, 121, 396, 0, 484, 132],
 ];
 
 #[test]
@@ -188,6 +190,60 @@ fn ycsb_e_scans_runs_of_existing_keys_of_every_length() {
 }
 
 #[test]
+fn sfs_workloads_have_their_reads_and_their_sizes() {
+    for (workload, reads, kib) in [
+        ("dbtable", 0.8, 18.0),
+        ("dblog", 0.0, 18.0),
+        ("swbuild", 0.2, 23.0),
+        ("vda", 0.0, 457.0),
+        ("websearch", 1.0, 8.0),
+    ] {
+        let requests = requests(&format!("sfs:workload={workload},keys=100000,block=4KiB,requests=200000"));
+        let read = requests.iter().filter(|request| request.op == Op::Read).count();
+        if reads == 0.0 || reads == 1.0 {
+            assert_eq!(read as f64, reads * 200_000.0, "{workload}");
+        } else {
+            assert!(deviation(read, 200_000, reads).abs() < 4.0, "{workload}: {read}");
+        }
+        let mean = requests.iter().map(|request| request.bytes).sum::<u64>() as f64 / 200_000.0 / 1024.0;
+        assert!((mean / kib - 1.0).abs() < 0.01, "{workload}: {mean} KiB");
+        assert!(requests.iter().all(|request| request.key + request.bytes <= 100_000 * 4096), "{workload}");
+    }
+}
+
+#[test]
+fn sfs_logs_go_to_few_places_and_video_goes_on_where_it_was() {
+    let mut times = HashMap::new();
+    for key in keys("sfs:workload=dblog,keys=80000,requests=100000") {
+        *times.entry(key).or_insert(0usize) += 1;
+    }
+    let mut times: Vec<_> = times.into_values().collect();
+    times.sort_unstable_by(|a, b| b.cmp(a));
+    // 100 places of 10,000 get 90 %, and a hundredth of the rest.
+    let hot: usize = times[..100].iter().sum();
+    assert!(deviation(hot, 100_000, 0.901).abs() < 4.0, "{hot}");
+
+    let requests = requests("sfs:workload=vda,keys=10000,block=4KiB,requests=1000");
+    for pair in requests.windows(2) {
+        let end = pair[0].key + pair[0].bytes;
+        let goes_on = pair[1].key == end || (pair[1].key == 0 && end + pair[1].bytes > 10_000 * 4096);
+        assert!(goes_on, "{pair:?}");
+    }
+}
+
+/// Fewer keys than a request is long, and blocks so large that it would be longer than any may be.
+#[test]
+fn sfs_requests_stay_within_bounds() {
+    for text in
+        ["keys=1", "keys=3,block=4KiB", "workload=vda,keys=50,block=1GiB", "workload=dblog,keys=9,block=4GiB"]
+    {
+        for request in requests(&format!("sfs:{text},requests=1000")) {
+            assert!(request.bytes <= floe_trace::BLOCK_REQUEST_BYTES_MAX, "{request:?}");
+        }
+    }
+}
+
+#[test]
 fn blocks_lie_one_behind_the_other_and_are_read_as_often_as_asked() {
     let text = "loop:keys=4,requests=200000,block=8KiB,read=30%";
     assert_eq!(open(text).kind(), Kind::Block);
@@ -221,7 +277,7 @@ fn wrong_specs_say_what_there_is() {
     let cases = [
         (
             "zip:keys=3",
-            "no generator is called \"zip\"; there are zipf, drift, uniform, loop, scan, mix, ycsb",
+            "no generator is called \"zip\"; there are zipf, drift, uniform, loop, scan, mix, ycsb, sfs",
         ),
         ("loop:key=3", "loop has no parameter \"key\"; it has keys, requests, seed, block, read"),
         ("loop:keys=0", "keys: expected a whole number from 1 to 2^48, found \"0\""),

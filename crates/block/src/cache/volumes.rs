@@ -21,6 +21,15 @@ impl<E: Ranked + Default> BlockCache<E> {
         id
     }
 
+    /// The same, with an id that is free: the one that the volume had when a cache that outlives the program was last used.
+    ///
+    /// # Panics
+    /// When the id is not free, or the volume has more than half an exbibyte.
+    pub fn add_volume_at(&mut self, id: VolumeId, bytes: u64) {
+        self.volumes.add_at(id, bytes);
+        self.set_volume(id, bytes);
+    }
+
     fn set_volume(&mut self, id: VolumeId, bytes: u64) {
         for shard in &mut self.shards {
             shard.set_volume(id, VolumeSize { sectors: bytes.div_ceil(SECTOR_BYTES) });

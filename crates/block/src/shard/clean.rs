@@ -18,7 +18,7 @@ use crate::order::{BufferId, Order};
 use crate::request::Fault;
 
 /// Blocks cleaned at once by all rounds together, though each has at least one.
-const CLEANED_AT_ONCE: usize = 32;
+pub(super) const CLEANED_AT_ONCE: usize = 32;
 
 /// The rounds under way, at most one a volume.
 #[derive(Debug, Default)]
@@ -53,6 +53,8 @@ enum Stage {
 #[derive(Debug, Clone, Copy)]
 struct Drain {
     number: u32,
+    /// Not only what is held is to go, nor only to the cache device.
+    to_backing: bool,
     /// Some answered write of the volume was on no device when the drain came or since. That it has been replaced
     /// meanwhile does not help: what replaced it need not be part of the round.
     lost: bool,
@@ -99,12 +101,18 @@ impl Rounds {
 impl<E: Ranked + Default> Shard<E> {
     /// Brings everything of a volume that is dirty now to its backing device; [`Event::Drained`] tells when, and
     /// whether all of it is there.
-    pub(crate) fn drain(&mut self, number: u32, volume: VolumeId, orders: &mut Vec<Order>) {
+    ///
+    /// Without `to_backing` only what is held in memory has to go, and no further than the cache device.
+    pub(crate) fn drain(&mut self, number: u32, volume: VolumeId, to_backing: bool, orders: &mut Vec<Order>) {
         let lost = self.lost.range(Place::all_of(volume)).next().is_some();
-        let drain = Drain { number, lost };
+        let drain = Drain { number, lost, to_backing };
+        if !to_backing && self.held.count(volume) == 0 {
+            let result = if lost { Err(Fault::Io) } else { Ok(()) };
+            return self.events.push(Event::Drained { drain: number, result });
+        }
         match self.rounds.of(volume) {
             Some(round) => round.waiting.push(drain),
-            None => self.begin_round(volume, vec![drain], false),
+            None => self.begin_round(volume, vec![drain], !to_backing),
         }
         self.run_round(volume, orders);
         self.run_ready(orders);
@@ -112,6 +120,12 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Brings everything dirty to the backing devices, where that is not going on anyway.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
+        self.begin_rounds(orders);
+        self.run_ready(orders);
+    }
+
+    /// Begins a round for each volume that has anything dirty and no round.
+    pub(super) fn begin_rounds(&mut self, orders: &mut Vec<Order>) {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
             let dirty = self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0;
             if self.rounds.of(volume).is_none() && dirty {
@@ -119,7 +133,6 @@ impl<E: Ranked + Default> Shard<E> {
                 self.run_round(volume, orders);
             }
         }
-        self.run_ready(orders);
     }
 
     /// Makes room in memory, where that is not going on anyway.
@@ -150,8 +163,11 @@ impl<E: Ranked + Default> Shard<E> {
     /// wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
-            let at_once = (CLEANED_AT_ONCE / self.rounds.0.len().max(1)).max(1);
+            let (most, yielding) = (CLEANED_AT_ONCE, self.cleaned_at_once());
+            let rounds = self.rounds.0.len().max(1);
             let Some(round) = self.rounds.of(volume) else { return };
+            let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
+            let at_once = (if is_awaited { most } else { yielding } / rounds).max(1);
             if round.under_way < at_once
                 && let Some(run) = round.left.pop_front()
             {
@@ -182,7 +198,8 @@ impl<E: Ranked + Default> Shard<E> {
             self.events
                 .extend(served.map(|drain| Event::Drained { drain: drain.number, result: result(drain) }));
             if !ended.waiting.is_empty() {
-                self.begin_round(volume, ended.waiting, false);
+                let only_sinks = !ended.waiting.iter().any(|drain| drain.to_backing);
+                self.begin_round(volume, ended.waiting, only_sinks);
             }
         }
     }
@@ -227,11 +244,22 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     pub(super) fn start_clean(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let Some((block, sectors)) = self.block_to_clean(id) else { return self.finish(id, orders) };
+        let Some((_, sectors)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         self.tasks[id as usize].range = sectors.clone();
         if !self.lock(id, Need::shared(sectors)) {
             return;
         }
+        if self.has_gone(id) {
+            self.tasks[id as usize].step = Step::Unlogging;
+            let range = self.tasks[id as usize].range.clone();
+            return self.await_commit(id, Part::Noted, &range);
+        }
+        self.clean_read(id, orders);
+    }
+
+    /// The log has no clean copy of what is going to change on the backing device.
+    pub(super) fn clean_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
         let ends = runs.first().zip(runs.last()).map(|(first, last)| first.start..last.end);
         let hull = ends.expect("the block is dirty");
@@ -255,7 +283,34 @@ impl<E: Ranked + Default> Shard<E> {
         let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
         for run in runs {
             let from = self.tasks[id as usize].data.span(&run);
+            self.counters.cleaned_bytes += from.len;
             self.order_backing_write(id, Part::Dirty(block), &run, from, false, orders);
         }
+    }
+
+    /// The backing device has what was dirty; where the cache outlives the program, it has to be durable there before the
+    /// log may call it clean.
+    pub(super) fn clean_write_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[id as usize].fault.is_some() || !self.is_kept() {
+            return self.finish(id, orders);
+        }
+        if !self.is_logging() {
+            self.tasks[id as usize].fault = Some(Fault::Io); // it stays dirty in the log
+            return self.finish(id, orders);
+        }
+        if planted!(CleanBeforeFlush) {
+            return self.settling_ended(id, orders);
+        }
+        self.tasks[id as usize].step = Step::Settling;
+        self.await_settlement(id);
+    }
+
+    /// The log calls it clean.
+    pub(super) fn clean_noted(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if let Some((block, _)) = self.block_to_clean(id) {
+            let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
+            runs.iter().for_each(|run| self.directory.set_clean(block, run));
+        }
+        self.finish(id, orders);
     }
 }

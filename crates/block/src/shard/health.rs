@@ -13,6 +13,7 @@ use floe_policy::Ranked;
 
 use super::Shard;
 use super::task::{Part, Step};
+use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::locks::TaskId;
 use crate::mode::WriteMode;
@@ -49,6 +50,13 @@ impl<E: Ranked + Default> Shard<E> {
     /// Drops everything that the backing devices have too. Nothing has to stand still for it: a task that reads such
     /// a sector has its lock, and the sector keeps its place.
     pub(crate) fn forget_clean(&mut self) {
+        if self.is_kept() {
+            let blocks: Vec<Block> = self.directory.by_heat().collect();
+            for block in blocks {
+                let sectors = self.directory.sectors(block);
+                self.drop_clean_late(block, &sectors);
+            }
+        }
         self.directory.set_all_clean_invalid();
     }
 
@@ -58,7 +66,8 @@ impl<E: Ranked + Default> Shard<E> {
         let on_cache = match part {
             Part::Cached(_) | Part::Store(_) => true,
             Part::Dirty(_) => self.tasks[id as usize].step == Step::CleanRead,
-            Part::Uncached | Part::Fetch | Part::Around | Part::Whole => false,
+            Part::Uncached | Part::Shed | Part::Fetch | Part::Around | Part::Whole => false,
+            Part::Noted | Part::Unlogged | Part::Settled => false,
         };
         if on_cache && ok {
             self.health.failures = 0;

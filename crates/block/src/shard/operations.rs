@@ -34,6 +34,7 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Notes a part of a task and names the operation that carries it out.
     pub(super) fn new_op(&mut self, id: TaskId, part: Part, run: &Sectors) -> OpId {
+        self.note_awaited(id, part, true);
         let task = &mut self.tasks[id as usize];
         let number = task.parts.len() as u64;
         task.parts.push((part, run.clone()));

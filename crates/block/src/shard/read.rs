@@ -92,27 +92,43 @@ impl<E: Ranked + Default> Shard<E> {
     fn read_newest(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
         self.note_bypass(&range);
+        if self.directory.dirty_sectors() == 0 {
+            self.read_newest_of(id, Part::Uncached, &[], orders);
+            return;
+        }
+        let survey = self.survey(id);
+        self.read_newest_of(id, Part::Uncached, &survey.blocks, orders);
+        self.spare_survey = survey;
+    }
+
+    /// Reads a task's range, which has these `blocks`: dirty sectors from the cache, the others from the backing device as
+    /// `part`. Returns how many sectors are dirty.
+    pub(super) fn read_newest_of(
+        &mut self,
+        id: TaskId,
+        part: Part,
+        blocks: &[(Block, Sectors)],
+        orders: &mut Vec<Order>,
+    ) -> u64 {
+        let range = self.tasks[id as usize].range.clone();
         let request = self.request_data(id);
-        let mut rest = range;
-        if self.directory.dirty_sectors() > 0 {
-            let survey = self.survey(id);
-            for (block, run) in &survey.blocks {
-                let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
-                for run in dirty {
-                    let before = rest.start..run.start;
-                    if !before.is_empty() {
-                        let to = request.span(&before);
-                        self.order_backing_read(id, Part::Uncached, &before, to, orders);
-                    }
-                    self.order_cache_read(id, Part::Cached(*block), *block, &run, request.span(&run), orders);
-                    rest.start = run.end;
+        let (mut rest, mut from_cache) = (range.clone(), 0);
+        for (block, run) in overlapping(blocks, &range) {
+            let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, &common(run, &range)).collect();
+            for run in dirty {
+                let before = rest.start..run.start;
+                if !before.is_empty() {
+                    self.order_backing_read(id, part, &before, request.span(&before), orders);
                 }
+                self.order_cache_read(id, Part::Cached(*block), *block, &run, request.span(&run), orders);
+                rest.start = run.end;
+                from_cache += run.end - run.start;
             }
-            self.spare_survey = survey;
         }
         if !rest.is_empty() {
-            self.order_backing_read(id, Part::Uncached, &rest, request.span(&rest), orders);
+            self.order_backing_read(id, part, &rest, request.span(&rest), orders);
         }
+        from_cache
     }
 
     /// Reads what is cached, and fetches what is not, each run for itself.
@@ -154,14 +170,17 @@ impl<E: Ranked + Default> Shard<E> {
             let to = self.destination(id);
             self.tasks[id as usize].hit = true;
             let range = self.tasks[id as usize].range.clone();
+            let shed = to.is_some() && self.is_shed();
             for (block, run) in overlapping(blocks, &range) {
                 self.directory.touch(*block);
-                if let Some(to) = to {
+                if let Some(to) = to.filter(|_| !shed) {
                     let run = common(run, &range);
                     self.order_cache_read(id, Part::Cached(*block), *block, &run, to.span(&run), orders);
                 }
             }
-            if to.is_none() {
+            if shed {
+                self.read_shed(id, blocks, orders);
+            } else if to.is_none() {
                 self.finish(id, orders); // a prefetch of what is there
             }
         }
@@ -246,7 +265,8 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
-    /// A cached sector could not be read: a clean one is read from the backing device instead.
+    /// Cached sectors could not be read: clean ones are read from the backing device instead. Dirty ones among them are
+    /// read again by themselves, for it may have been a clean one that failed.
     pub(super) fn cached_read_failed(
         &mut self,
         id: TaskId,
@@ -257,14 +277,21 @@ impl<E: Ranked + Default> Shard<E> {
     ) {
         self.counters.cache_errors += 1;
         let to = match self.tasks[id as usize].step {
-            Step::Edges => self.tasks[id as usize].data.span(&run),
-            _ => self.request_data(id).span(&run),
+            Step::Edges => self.tasks[id as usize].data,
+            _ => self.request_data(id),
         };
-        if self.directory.is_dirty_in(block, &run) {
+        let alike: Vec<(Sectors, bool)> = self.directory.dirtiness(block, &run).collect();
+        if let [(_, true)] = alike[..] {
             self.tasks[id as usize].fault = Some(fault);
-        } else {
-            self.directory.set_clean_invalid(block, &run);
-            self.order_backing_read(id, Part::Uncached, &run, to, orders);
+            return;
+        }
+        for (run, dirty) in alike {
+            if dirty {
+                self.order_cache_read(id, Part::Cached(block), block, &run, to.span(&run), orders);
+            } else {
+                self.drop_clean(block, &run, orders);
+                self.order_backing_read(id, Part::Uncached, &run, to.span(&run), orders);
+            }
         }
     }
 
@@ -343,7 +370,7 @@ impl<E: Ranked + Default> Shard<E> {
 }
 
 /// Those of some blocks, in address order, whose runs overlap a range.
-fn overlapping<'a>(
+pub(super) fn overlapping<'a>(
     blocks: &'a [(Block, Sectors)],
     range: &Sectors,
 ) -> impl Iterator<Item = &'a (Block, Sectors)> + use<'a> {

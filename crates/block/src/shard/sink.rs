@@ -36,7 +36,7 @@ impl<E: Ranked + Default> Shard<E> {
         self.tasks[id as usize].data = data;
         let deed = Paging::Recall { to: data.span(&run) };
         orders.push(Order::Memory { volume, sectors: run, deed });
-        self.write_below(id, false, orders);
+        self.write_below(id, orders);
     }
 
     /// A run has sunk, or is still held.

@@ -14,6 +14,7 @@ use crate::directory::{Block, Room};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::Order;
+use crate::request::Fault;
 
 /// What became of the search for a block.
 enum Placed {
@@ -60,17 +61,47 @@ impl<E: Ranked + Default> Shard<E> {
             if run.start >= run.end {
                 continue;
             }
-            let from = self.tasks[id as usize].data.span(&run);
             match block {
-                Some(block) => self.order_cache_write(id, block, &run, from, orders),
-                None if self.tasks[id as usize].store_dirty => {
-                    self.order_backing_write(id, Part::Around, &run, from, false, orders);
+                Some(block) => {
+                    if planted!(UnmarkedOverwrite) {
+                        self.directory.set_clean_invalid(block, &run);
+                    } else if self.tasks[id as usize].store_dirty && self.is_kept() {
+                        self.drop_clean(block, &run, orders); // a checkpoint must not have what is on its way
+                    }
+                    let from = self.tasks[id as usize].data.span(&run);
+                    self.order_cache_write(id, block, &run, from, orders);
                 }
+                None if self.tasks[id as usize].store_dirty && self.has_gone(id) => {
+                    self.await_commit(id, Part::Unlogged, &run);
+                }
+                None if self.tasks[id as usize].store_dirty => self.store_around(id, &run, orders),
                 None => {}
             }
         }
         if self.tasks[id as usize].outstanding == 0 {
             self.step_ended(id, orders);
+        }
+    }
+
+    /// What is to be dirty but has no room goes to the backing device.
+    pub(super) fn store_around(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
+        let from = self.tasks[id as usize].data.span(run);
+        let durable = self.is_durable(id);
+        self.order_backing_write(id, Part::Around, run, from, durable, orders);
+    }
+
+    /// All that was to be stored has been; where it is to be durable, so must be what the log says of it.
+    pub(super) fn storing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let task = &self.tasks[id as usize];
+        if task.fault.is_none() && task.store_dirty && self.is_durable(id) {
+            self.tasks[id as usize].step = Step::Noting;
+            let range = self.tasks[id as usize].range.clone();
+            return self.await_commit(id, Part::Noted, &range);
+        }
+        let dirty = task.store_dirty;
+        self.finish(id, orders);
+        if dirty {
+            self.clean_in_time(orders);
         }
     }
 
@@ -114,6 +145,10 @@ impl<E: Ranked + Default> Shard<E> {
             self.counters.blocks_allocated[class.0 as usize] += 1;
             self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
             self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
+            if self.is_logging() {
+                let victims: Vec<Block> = self.directory.victims(room).collect();
+                victims.into_iter().for_each(|victim| self.note_dropped(victim, orders));
+            }
             return Placed::At(self.directory.allocate(volume, interval.start, class, room));
         }
         self.tasks[id as usize].step = Step::Room;
@@ -147,8 +182,26 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// The cache device did not take the data: what is clean is simply not cached, what is dirty goes to the backing
     /// device instead. Until it is there, older dirty data that it was to replace is lost, unless something newer is held.
-    pub(super) fn store_failed(&mut self, id: TaskId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
+    ///
+    /// Where the cache outlives the program the write fails: its log may have an older version, which could not be taken
+    /// back before the backing device has the new one if the device fails to keep that, too.
+    pub(super) fn store_failed(
+        &mut self,
+        id: TaskId,
+        block: Block,
+        run: Sectors,
+        fault: Fault,
+        orders: &mut Vec<Order>,
+    ) {
         self.counters.cache_errors += 1;
+        if self.is_kept() {
+            if self.tasks[id as usize].store_dirty {
+                self.tasks[id as usize].fault = Some(fault);
+                self.note_rewritten(); // what was dirty may have been overwritten all the same, and be read
+            }
+            self.directory.set_clean_invalid(block, &run);
+            return self.note_failed(block, &run, orders);
+        }
         if self.tasks[id as usize].store_dirty {
             let volume = self.tasks[id as usize].volume;
             for dirty in self.directory.dirty_runs(block).map(|dirty| common(&dirty, &run)) {

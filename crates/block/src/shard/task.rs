@@ -14,6 +14,10 @@ pub(crate) enum Event {
     Answered { request: RequestId, result: Result<(), Fault>, hit: bool },
     /// A piece will not touch its request's buffer again.
     Finished { request: RequestId },
+    /// A task waits for what has been noted to be durable.
+    WantsCommit,
+    /// A task waits for what a volume's backing device has been told to be durable.
+    WantsSettlement(VolumeId),
     /// Everything that was dirty when the drain of this number was asked for has been brought to the backing device.
     Drained { drain: u32, result: Result<(), Fault> },
 }
@@ -58,6 +62,12 @@ pub(super) enum Step {
     CleanRead,
     /// Writing it to the backing device.
     CleanWrite,
+    /// Waiting until it is durable that copies are gone.
+    Unlogging,
+    /// Waiting until what the backing device has been told is durable.
+    Settling,
+    /// Waiting until what was noted is durable.
+    Noting,
     /// Ended; its place is free for another task.
     Done,
 }
@@ -69,6 +79,8 @@ pub(super) enum Part {
     Cached(Block),
     /// Reads from the backing device into the same place a cached read would have gone to.
     Uncached,
+    /// Reads from the backing device what is cached and clean; can be made good from the cache.
+    Shed,
     /// Reads from the backing device what will then be cached.
     Fetch,
     /// Writes to a cached block.
@@ -79,6 +91,12 @@ pub(super) enum Part {
     Whole,
     /// A dirty run of a block, read or written.
     Dirty(Block),
+    /// No device's: what has been noted is durable.
+    Noted,
+    /// The same, of copies that are gone: what is to be cached in their region has no room, and goes to the backing device.
+    Unlogged,
+    /// No device's: the backing device has been flushed.
+    Settled,
 }
 
 /// Where the data of a run of sectors is.

@@ -35,6 +35,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// Forgets a volume that nothing is under way for, with all its data.
     pub(crate) fn remove_volume(&mut self, id: VolumeId) {
         debug_assert!(!self.is_using(id));
+        self.note_volume_dropped(id);
         for group in self.directory.drop_volume(id) {
             if !self.directory.blocks_of(group).any(|block| self.is_in_use(block)) {
                 self.directory.empty(group);
@@ -48,7 +49,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// Drops the copy of a clean sector.
     pub(crate) fn forget_sector(&mut self, id: VolumeId, sector: u64) {
         if let Some(block) = self.directory.find(id, sector) {
-            self.directory.set_clean_invalid(block, &(sector..sector + 1));
+            self.drop_clean_late(block, &(sector..sector + 1));
         }
     }
 }

@@ -14,6 +14,7 @@ use super::Shard;
 use super::task::{Data, Part, Step, Work};
 use crate::directory::Block;
 use crate::geometry::SECTOR_BYTES;
+use crate::journal::Standing;
 use crate::locks::{Need, TaskId};
 use crate::mode::WriteMode;
 use crate::order::{BufferId, DeviceId, Order, Span};
@@ -40,6 +41,15 @@ impl<E: Ranked + Default> Shard<E> {
             }
             _ => unreachable!("not a write"),
         }
+    }
+
+    /// Whether what a task writes is to survive a power cut before it is answered.
+    pub(super) fn is_durable(&self, id: TaskId) -> bool {
+        let durable = |piece: &Piece| match piece.kind {
+            PieceKind::Write { durable, .. } | PieceKind::ZeroPart { durable, .. } => durable,
+            _ => false,
+        };
+        matches!(&self.tasks[id as usize].work, Work::Piece(piece) if durable(piece))
     }
 
     pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
@@ -136,23 +146,48 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Whole sectors are ready to be written.
     fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let (durable, ..) = self.write_kind(id);
-        if durable || !self.hold(id, orders) {
-            self.write_below(id, durable, orders);
+        if self.is_durable(id) || !self.hold(id, orders) {
+            self.write_below(id, orders);
         }
     }
 
     /// Whole sectors go to the tiers below memory.
-    pub(super) fn write_below(&mut self, id: TaskId, durable: bool, orders: &mut Vec<Order>) {
+    pub(super) fn write_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
+        if self.is_shut(id) {
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            return self.finish(id, orders);
+        }
         if !matches!(self.tasks[id as usize].work, Work::Sink) {
             self.forget(id, orders); // what sinks does not change
         }
-        if self.mode() == WriteMode::Back && !durable {
+        if self.mode() == WriteMode::Back && (self.is_kept() || !self.is_durable(id)) && self.may_be_dirty(id)
+        {
             return self.begin_store(id, range, true, orders);
         }
+        if !self.unlog(id, orders) {
+            self.write_backing(id, orders);
+        }
+    }
+
+    /// No clean copy of a task's range would come back: its backing device may change.
+    pub(super) fn unlogging_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[id as usize].fault.is_some() {
+            return self.finish(id, orders);
+        }
+        match &self.tasks[id as usize].work {
+            Work::Clean { .. } => self.clean_read(id, orders),
+            Work::Piece(Piece { kind: PieceKind::Zero { .. } | PieceKind::Trim, .. }) => {
+                self.zero_or_trim(id, orders);
+            }
+            _ => self.write_backing(id, orders),
+        }
+    }
+
+    fn write_backing(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id as usize].step = Step::Backing;
-        let from = self.tasks[id as usize].data.span(&range);
+        let range = self.tasks[id as usize].range.clone();
+        let (from, durable) = (self.tasks[id as usize].data.span(&range), self.is_durable(id));
         self.order_backing_write(id, Part::Whole, &range, from, durable, orders);
     }
 
@@ -161,8 +196,19 @@ impl<E: Ranked + Default> Shard<E> {
         if !self.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        self.tasks[id as usize].step = Step::Backing;
         self.forget(id, orders);
+        if self.is_shut(id) {
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            return self.finish(id, orders);
+        }
+        if !self.unlog(id, orders) {
+            self.zero_or_trim(id, orders);
+        }
+    }
+
+    fn zero_or_trim(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let range = self.tasks[id as usize].range.clone();
+        self.tasks[id as usize].step = Step::Backing;
         let device = DeviceId::Backing(self.tasks[id as usize].volume);
         let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
         let kind = self.piece(id).kind;
@@ -173,8 +219,26 @@ impl<E: Ranked + Default> Shard<E> {
         });
     }
 
-    /// The backing device has the new content, or has failed to take it.
+    /// The backing device has the new content, or has failed to take it. What is dirty is to stay until that is durable, and
+    /// the log has it; for good, if the log takes no more.
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[id as usize].fault.is_none() && self.is_kept() && self.is_dirty_below(id) {
+            if self.is_logging() {
+                self.tasks[id as usize].step = Step::Settling;
+                return self.await_settlement(id);
+            }
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            return self.finish(id, orders);
+        }
+        self.backing_settled(id, orders);
+    }
+
+    /// Nothing dirty is in the way of what the backing device has, or has failed to take.
+    fn backing_settled(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[id as usize].fault.is_none() {
+            let range = self.tasks[id as usize].range.clone();
+            self.found(id, &range, orders);
+        }
         let task = &self.tasks[id as usize];
         let range = task.range.clone();
         let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
@@ -190,17 +254,43 @@ impl<E: Ranked + Default> Shard<E> {
         }
         let nothing_changed = refused && matches!(kind, Some(PieceKind::Zero { fast: true, .. }));
         if !nothing_changed {
-            self.drop_copies(id, failed);
+            self.drop_copies(id, failed, orders);
         }
         self.finish(id, orders);
     }
 
+    /// What the backing device has been told is durable: so may be that it is newer than, or as new as, what is dirty.
+    pub(super) fn settling_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.tasks[id as usize].fault.is_some() {
+            return self.finish(id, orders);
+        }
+        match self.tasks[id as usize].work {
+            Work::Clean { .. } => self.displace_dirty(id, Standing::Clean, orders),
+            _ => self.displace_dirty(id, Standing::Invalid, orders),
+        }
+    }
+
+    /// What was noted of a task's range is durable.
+    pub(super) fn noting_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let failed = self.tasks[id as usize].fault.is_some();
+        match self.tasks[id as usize].work {
+            _ if failed => self.finish(id, orders),
+            Work::Clean { .. } => self.clean_noted(id, orders),
+            _ if self.tasks[id as usize].store_dirty => self.finish(id, orders), // a durable write in the cache
+            _ => {
+                self.drop_copies(id, false, orders);
+                self.backing_settled(id, orders);
+            }
+        }
+    }
+
     /// Drops what the cache holds of a task's range, `only_clean` or all.
-    fn drop_copies(&mut self, id: TaskId, only_clean: bool) {
+    fn drop_copies(&mut self, id: TaskId, only_clean: bool, orders: &mut Vec<Order>) {
         let survey = self.survey(id);
         for (block, run) in &survey.blocks {
+            self.drop_clean(*block, run, orders);
             if only_clean {
-                self.directory.set_clean_invalid(*block, run);
+                continue;
             } else {
                 self.directory.set_invalid(*block, run);
             }

@@ -85,7 +85,7 @@ pub struct Bench<E = Lru> {
 
 pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
     let sizes: BlockSizes = sizes.parse().unwrap();
-    Config { sizes, cache_bytes, mode, shards: Some(1), memory: Memory::None }
+    Config { sizes, cache_bytes, mode, shards: Some(1), memory: Memory::None, kept: false }
 }
 
 pub fn read(offset: u64, len: u64) -> Request {
@@ -107,6 +107,7 @@ pub fn target(order: &Order) -> (DeviceId, u64, u64) {
         | Order::Write { device, offset, from: Span { len, .. }, .. }
         | Order::Zero { device, offset, len, .. }
         | Order::Discard { device, offset, len, .. } => (device, offset, len),
+        Order::WriteLogs { .. } => (DeviceId::Cache, 0, 0),
         Order::Flush { device, .. } => (device, 0, 0),
         _ => unreachable!("not an operation on a device"),
     }
@@ -328,6 +329,12 @@ impl<E: Ranked + Default> Bench<E> {
                     let bytes = self.buffers[&BufferId::Request(id)].clone();
                     self.answers.push(Answered { id, result, bytes });
                 }
+                Order::Note { .. } | Order::SealLogs => {} // nothing here survives anything
+                Order::WriteLogs { .. } => {
+                    let since = self.tick();
+                    let Order::WriteLogs { op } = order else { unreachable!() };
+                    self.under_way.push(UnderWay { part, op, order, since });
+                }
                 Order::Release { buffer } => {
                     self.buffers.remove(&buffer).expect("only buffers that are there are released");
                     if let BufferId::Request(id) = buffer {
@@ -352,6 +359,10 @@ impl<E: Ranked + Default> Bench<E> {
         let UnderWay { part, op, order, since } = self.under_way.swap_remove(which);
         if let (Order::Zero { fast: true, .. }, false) = (&order, self.zeroes_fast) {
             let result = Err(Fault::Unsupported);
+            return self.in_part(part, |cache, orders| cache.completed(op, result, orders));
+        }
+        if let Order::WriteLogs { .. } = &order {
+            let result = if failed_after.is_some() { Err(Fault::Io) } else { Ok(()) };
             return self.in_part(part, |cache, orders| cache.completed(op, result, orders));
         }
         let (device, offset, len) = target(&order);

@@ -76,6 +76,13 @@ fn rest(outcome: &Outcome) {
     if outcome.warmup_requests > 0 {
         add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));
     }
+    if let Some(shed) = &outcome.shed {
+        let share = output::percent(shed.share);
+        add("shed in the end", format!("{share} of the hits; {} in all", output::bytes(shed.bytes)));
+        if let Some(last) = shed.decisions.last() {
+            add("", last.reason.clone());
+        }
+    }
     let verified = match outcome.verified_bytes {
         0 => "nothing".to_owned(),
         bytes => output::bytes(bytes),

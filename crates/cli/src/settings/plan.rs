@@ -17,7 +17,7 @@ use floe_model::{Policy, Service, Setting};
 use super::place::Place;
 use super::{Settings, VolumeTable, Wrong};
 use crate::admin::address;
-use crate::size::Bytes;
+use crate::size::{Bytes, Percent};
 
 /// Where clients are awaited unless told otherwise.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
@@ -38,11 +38,20 @@ pub(crate) struct Plan {
     pub(crate) volumes: Vec<VolumePlan>,
     pub(crate) cache: Spec,
     pub(crate) cache_bytes: u64,
+    /// The cache ends with the program.
+    pub(crate) volatile: bool,
     pub(crate) mode: WriteMode,
-    pub(crate) sizes: BlockSizes,
+    /// `None` leaves them to the cache that is there, or are the default ones.
+    pub(crate) sizes: Option<BlockSizes>,
     /// Takes memory once it is used.
     pub(crate) memory: Option<MemoryPlan>,
+    /// How much of the cache may be dirty, with write-back.
+    pub(crate) dirty_max: Option<Percent>,
+    /// The most of the hits that may be shed.
+    pub(crate) shed: Option<Percent>,
     pub(crate) threads: usize,
+    /// They were asked for; otherwise fewer will do.
+    pub(crate) threads_given: bool,
     /// At least as many as threads; `None` leaves the number to the cache.
     pub(crate) shards: Option<u64>,
     pub(crate) listen: Vec<Uri>,
@@ -149,8 +158,9 @@ impl Settings {
         }
         let cache_size: Option<Bytes> = parsed("cache-size", self.cache_size.as_deref())?;
         let cache_bytes = cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
-        let sizes: BlockSizes = parsed("block-sizes", self.block_sizes.as_deref())?.unwrap_or_default();
-        let threads = threads(self.threads, self.shards, cache_bytes, &sizes)?;
+        let sizes: Option<BlockSizes> = parsed("block-sizes", self.block_sizes.as_deref())?;
+        let known_sizes = sizes.clone().unwrap_or_default();
+        let threads = threads(self.threads, self.shards, cache_bytes, &known_sizes)?;
         let mode = parsed("write", self.write.as_deref())?.unwrap_or_default();
         let memory = memory(
             parsed("memory", self.memory.as_deref())?,
@@ -165,10 +175,14 @@ impl Settings {
             volumes,
             cache,
             cache_bytes,
+            volatile: self.volatile,
             mode,
             sizes,
             memory,
+            dirty_max: dirty_max(self.dirty_max.as_deref(), mode)?,
+            shed: shed(self.shed.as_deref(), mode)?,
             threads,
+            threads_given: self.threads.is_some(),
             shards: self.shards,
             listen,
             max_connections: max_connections(self.max_connections)?,
@@ -221,8 +235,9 @@ impl Plan {
         Settings {
             cache: Some(self.cache.to_string()),
             cache_size: Some(format_size(self.cache_bytes)),
+            volatile: self.volatile,
             write: Some(self.mode.to_string()),
-            block_sizes: Some(self.sizes.to_string()),
+            block_sizes: self.sizes.as_ref().map(BlockSizes::to_string),
             memory: self.memory.as_ref().map(|memory| format_size(memory.bytes)),
             memory_write: self.memory.as_ref().map(|memory| memory.tier.write().to_string()),
             memory_freeze: self.memory.as_ref().map(|memory| match memory.freeze {
@@ -230,7 +245,9 @@ impl Plan {
                 Freeze::Adaptive => "adaptive".to_owned(),
             }),
             service: self.memory.as_ref().and_then(|memory| Some(memory.service.as_ref()?.file.clone())),
-            threads: Some(self.threads as u64),
+            dirty_max: self.dirty_max.map(|most| most.to_string()),
+            shed: self.shed.map(|most| most.to_string()),
+            threads: self.threads_given.then_some(self.threads as u64),
             shards: self.shards,
             listen: self.listen.iter().map(Uri::to_string).collect(),
             max_connections: Some(self.max_connections as u64),
@@ -244,12 +261,18 @@ impl Plan {
         }
     }
 
+    /// Whether the cache goes on with what is on its device.
+    pub(crate) fn keeps_cache(&self) -> bool {
+        !self.volatile && !self.cache.paths().is_empty()
+    }
+
     /// Says in the log what is served.
     pub(crate) fn log(&self) {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             cache = %self.cache,
             cache_bytes = self.cache_bytes,
+            kept = self.keeps_cache(),
             write = %self.mode,
             memory_bytes = self.memory.as_ref().map_or(0, |memory| memory.bytes),
             threads = self.threads,
@@ -377,6 +400,33 @@ fn memory(
     let tier = named("memory", MemoryTier::new(bytes, write.unwrap_or_default(), freezing))?;
     let service = service.map(|file| ServicePlan::read(file, &tier)).transpose()?;
     Ok(Some(MemoryPlan { bytes, freeze, tier, service }))
+}
+
+/// How much may be dirty, where anything may.
+fn dirty_max(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
+    let most = parsed("dirty-max", text)?;
+    if mode == WriteMode::Back {
+        return Ok(Some(most.unwrap_or(Percent::HALF)));
+    }
+    match most {
+        None => Ok(None),
+        Some(_) => {
+            Err(wrong(None, "dirty-max", format!("dirty-max is for write = back only; here write is {mode}")))
+        }
+    }
+}
+
+/// How much may be shed, if anything.
+fn shed(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
+    let most = parsed("shed", text)?;
+    if most.is_some() && mode == WriteMode::Pass {
+        return Err(wrong(
+            None,
+            "shed",
+            "shed is for a cache that reads are answered from; here write is pass",
+        ));
+    }
+    Ok(most)
 }
 
 fn flush_interval(text: Option<&str>, keeps_writes: bool, mode: WriteMode) -> Result<Duration, Wrong> {

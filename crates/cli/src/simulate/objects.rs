@@ -8,6 +8,7 @@ use floe_lab::report::outcomes::{Sizes, report};
 use floe_lab::report::{html, png};
 use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use floe_policy::admission::registry::choices;
 use floe_policy::registry::Choice;
 use floe_trace::{Kind, Trace};
 
@@ -26,6 +27,10 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let policies: Vec<Choice> =
         arguments.policy.iter().map(|policy| policy.parse().or_usage()).collect::<Result<_, _>>()?;
+    let admissions: Vec<_> = match &arguments.admit[..] {
+        [] => vec![Vec::new()],
+        admit => admit.iter().map(|text| choices(text).or_usage()).collect::<Result<_, _>>()?,
+    };
     let rate = arguments.sample.unwrap_or(1.0);
     if !(rate > 0.0 && rate <= 1.0) {
         return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));
@@ -36,9 +41,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let (stream, unit) = load(arguments, Keep { rate, sizes: in_bytes, next_use }, in_bytes)?;
     let footprint = (stream.footprint as f64 / stream.rate) as u64;
     let sizes = arguments.size.0.iter().map(|size| size.of(footprint * unit) / unit);
-    let runs: Vec<Run> = sizes
-        .flat_map(|size| policies.iter().map(move |policy| Run { policy: policy.clone(), size }))
-        .collect();
+    let each_policy = |size| {
+        let with = |policy: &Choice| {
+            let run = |admit: &Vec<_>| Run { policy: policy.clone(), size, admit: admit.clone() };
+            admissions.iter().map(run).collect::<Vec<_>>()
+        };
+        policies.iter().flat_map(with).collect::<Vec<_>>()
+    };
+    let runs: Vec<Run> = sizes.flat_map(each_policy).collect();
     if let Some(run) = runs.iter().find(|run| run.size == 0) {
         return Err(CliError::usage(format!(
             "--size: a share of {footprint} leaves room for nothing ({})",
@@ -168,6 +178,8 @@ fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
     let latency = outcomes.iter().any(|outcome| outcome.mean_latency_us.is_some());
     let mut columns = vec!["policy", "size", "requests", "hits", "miss ratio", "byte miss ratio"];
     columns.extend(latency.then_some("mean latency"));
+    let admits = outcomes.iter().any(|outcome| outcome.inserted.is_some());
+    columns.extend(admits.then_some("inserted"));
     columns.extend(["requests/s", "bytes an object"]);
     let mut table = output::table(&columns, 1);
     for outcome in &outcomes {
@@ -181,6 +193,7 @@ fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
             format!("{:.4}", outcome.byte_miss_ratio),
         ];
         cells.extend(outcome.mean_latency_us.map(output::microseconds));
+        cells.extend(outcome.inserted.map(|count| count.to_string()));
         cells.push(format!("{:.1} M", outcome.requests_per_second / 1e6));
         cells.push(format!("{:.1}", outcome.policy_bytes_per_object));
         table.add_row(cells);

@@ -11,8 +11,8 @@ use floe_export::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Every write mode, on one thread and on two; and with a tier in memory besides.
-pub(crate) const SETUPS: [(&str, &str); 12] = [
+/// Every write mode, on one thread and on two; with a tier in memory besides; and with a cache that ends with the program.
+pub(crate) const SETUPS: [(&str, &str); 14] = [
     ("through", "1"),
     ("through", "2"),
     ("around", "1"),
@@ -25,6 +25,8 @@ pub(crate) const SETUPS: [(&str, &str); 12] = [
     ("pass", "1 --memory 2MiB --memory-write back"),
     ("around", "2 --memory 4MiB --memory-write back"),
     ("back", "2 --memory 4MiB --memory-write back"),
+    ("back", "2 --volatile"),
+    ("back", "1 --volatile --memory 4MiB --memory-write back"),
 ];
 
 /// How long anything may take before a test gives it up as hung.
@@ -129,6 +131,8 @@ pub(crate) fn text(path: &Path) -> &str {
 pub(crate) struct Volume {
     folder: TempDir,
     settings: Vec<String>,
+    /// What follows the paths of its devices.
+    devices: &'static str,
 }
 
 impl Volume {
@@ -137,7 +141,12 @@ impl Volume {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("backing.img"), content).expect("a volume");
         let settings = ["--cache-size", "4MiB", "--block-sizes", "4KiB,16KiB,64KiB", "--write", mode];
-        Self { folder, settings: settings.map(str::to_owned).into() }
+        Self { folder, settings: settings.map(str::to_owned).into(), devices: "" }
+    }
+
+    /// The same on devices that lose what was not flushed when the server is killed.
+    pub(crate) fn losing_unflushed(self) -> Self {
+        Self { devices: ",write-cache=volatile", ..self }
     }
 
     /// The same with other settings besides.
@@ -165,8 +174,8 @@ impl Volume {
     pub(crate) fn command_line(&self) -> Vec<String> {
         let mut line = vec!["serve".to_owned()];
         for (setting, value) in [
-            ("--backing", format!("file:{}", self.path("backing.img").display())),
-            ("--cache", format!("file:{}", self.path("cache.img").display())),
+            ("--backing", format!("file:{}{}", self.path("backing.img").display(), self.devices)),
+            ("--cache", format!("file:{}{}", self.path("cache.img").display(), self.devices)),
             ("--listen", format!("nbd+unix:///?socket={}", self.path("nbd.sock").display())),
             ("--listen", "nbd://127.0.0.1:0".to_owned()),
             ("--admin", "127.0.0.1:0".to_owned()),
@@ -252,6 +261,25 @@ impl Server {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("it is there");
         self.has_ended_well();
+    }
+
+    /// The same, once everything is on the backing device.
+    #[track_caller]
+    pub(crate) fn drain_and_end(self) {
+        floe_ok(&["flush", "--admin", &self.admin]);
+        self.end();
+    }
+
+    /// Kills it, as kill -9 does, and waits until the kernel has taken down all that it had.
+    #[track_caller]
+    pub(crate) fn kill(self, volume: &Volume) {
+        drop(self);
+        let is_free = |name| {
+            let file = File::open(volume.path(name)).expect("the file is there");
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+        };
+        let is_silent = || std::os::unix::net::UnixStream::connect(volume.path("nbd.sock")).is_err();
+        wait_until("its end", || is_free("cache.img") && is_free("backing.img") && is_silent());
     }
 
     /// Waits until it has ended by itself, and well.

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::io;
 
-use super::cache::Dirty;
 use crate::buffer::{Pool, Slice};
+use crate::write_cache::Dirty;
 use crate::{Action, SECTOR_BYTES};
 
 /// Sectors that shall reach the medium, and who waits for it.
@@ -137,7 +137,7 @@ impl Current {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fault::cache::WriteCache;
+    use crate::write_cache::WriteCache;
 
     #[test]
     fn a_job_flushes_once_all_it_stored_has_arrived_and_the_next_waits_for_it() {

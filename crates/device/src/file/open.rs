@@ -8,15 +8,23 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
 use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
+
+/// How long a file in use is waited for. The kernel lets go of a killed process's files only when it has wound up its
+/// io_uring, which comes after its end: who starts it again at once must not be refused for that.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is tried meanwhile.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// How to open a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]
@@ -163,6 +171,12 @@ impl FileSource {
         Ok(size)
     }
 
+    /// What tells a file from others of its file system: its inode's number, which a copy does not share. 0 where nothing is known,
+    /// as for block devices, whose numbers another boot may give to others.
+    pub fn identity(&self) -> u64 {
+        if self.0.block_device { 0 } else { self.0.file.metadata().map_or(0, |data| data.ino()) }
+    }
+
     pub(super) fn is_block_device(&self) -> bool {
         self.0.block_device
     }
@@ -206,12 +220,14 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
         let mut how = OpenOptions::new();
         how.read(true).write(!options.read_only).custom_flags(flags | exclusive | libc::O_CLOEXEC).open(path)
     };
-    let attempt = if options.direct { open(libc::O_DIRECT) } else { open(0) };
+    let wanted = if options.direct { libc::O_DIRECT } else { 0 };
+    let is_busy = |error: &io::Error| exclusive != 0 && error.raw_os_error() == Some(libc::EBUSY);
+    let attempt = patiently(|| open(wanted), is_busy);
     let (mut file, mut direct) = match attempt {
         Err(error) if options.direct && error.raw_os_error() == Some(libc::EINVAL) => {
             (open(0).map_err(failed("open"))?, false)
         }
-        Err(error) if exclusive != 0 && error.raw_os_error() == Some(libc::EBUSY) => {
+        Err(error) if is_busy(&error) => {
             return Err(OpenError::InUse { path: path.to_owned() });
         }
         other => (other.map_err(failed("open"))?, options.direct),
@@ -260,10 +276,25 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     } else {
         FlockOperation::NonBlockingLockExclusive
     };
-    flock(file, how).map_err(|error| match error {
+    let locked = patiently(|| flock(file, how), |error| *error == rustix::io::Errno::WOULDBLOCK);
+    locked.map_err(|error| match error {
         rustix::io::Errno::WOULDBLOCK => OpenError::InUse { path: path.to_owned() },
         other => OpenError::System { what: "lock", path: path.to_owned(), source: other.into() },
     })
+}
+
+/// Tries again while it is in use, for as long as that may be nobody any more.
+fn patiently<T, E>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+    is_in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => std::thread::sleep(AGAIN),
+            result => return result,
+        }
+    }
 }
 
 /// Whether the file takes direct reads of its first sector and of the odd end of its last.

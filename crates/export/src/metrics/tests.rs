@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::SystemTime;
 
-use floe_block::{FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
+use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
-use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, Snapshot};
+use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot};
 
 /// A page read as strictly as Prometheus does: families with help and type first, each name once, no sample twice.
 struct Read {
@@ -83,6 +83,8 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
         mode: WriteMode::Back,
+        session: Some(3),
+        journal_lost: false,
         started: SystemTime::now(),
         uptime: Duration::from_secs(1),
         cache_size_bytes: 1 << 30,
@@ -97,6 +99,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             },
             freezing: Some(FreezeStats::default()),
         }),
+        shedding: Some(SheddingFacts { most: 0.5, share: 0.1, share_now: 0.15, decisions: Vec::new() }),
         service: ServiceTimes::of(None),
     };
     Report::new(facts, threads)
@@ -113,6 +116,7 @@ fn what_was_counted_is_found_under_its_labels() {
             memory_hits: 2,
             memory_hit_bytes: 1024,
             degraded_shards: 1,
+            counters: Counters { shed_bytes: 100, ..Counters::default() },
             ..Stats::default()
         },
         ..Snapshot::default()
@@ -138,6 +142,9 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_memory_freezing_phase_info", r#"phase="warming-up""#), 1.0);
     assert_eq!(read.value("floe_memory_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_degraded", ""), 1.0);
+    assert_eq!(read.value("floe_cache_shed_share", ""), 0.1);
+    assert_eq!(read.value("floe_cache_shed_share_now", ""), 0.15);
+    assert_eq!(read.value("floe_cache_shed_bytes_total", ""), 200.0);
     assert_eq!(read.value("floe_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_thread_requests_total", r#"thread="1""#), 2.0);
 }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
+use floe_block::Kind;
 use floe_device::{Buffer, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
@@ -116,7 +117,7 @@ impl Front {
             Command::Metrics => self.ask_status(Then::Metrics { admin: index }),
             Command::ListVolumes => self.ask_status(Then::Volumes { admin: index }),
             Command::Flush => {
-                self.flush(self.offer.ids(), Then::Flushed { admin: index });
+                self.flush(self.offer.ids(), Kind::Drain, Then::Flushed { admin: index });
                 Ok(())
             }
             Command::Stop => {
@@ -173,6 +174,9 @@ impl Front {
 
     pub(super) fn cache_restored(&mut self, index: u32) {
         tracing::info!("the cache device is used again");
+        if self.keeper.is_some() {
+            self.flush(self.offer.ids(), Kind::Flush, Then::Remembered);
+        }
         self.tell_admin(index, &Reply::Done("restored"));
     }
 

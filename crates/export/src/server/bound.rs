@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Instant, SystemTime};
 
-use floe_block::{Bell, BlockCache, Exchange};
+use floe_block::{Bell, Exchange};
 use floe_device::{Pool, Ring, Sockets};
 
 use super::Server;
@@ -16,9 +16,11 @@ use super::mailbox::Mailbox;
 use super::offer::Offer;
 use super::slots::Slots;
 use super::team::Team;
+use super::valve::Valve;
 use super::volume::{DeviceSource, Volume};
 use super::worker::{Beginning, RING_ENTRIES};
-use crate::listener::Listener;
+use crate::kept::Parts;
+use crate::listener::{Listener, patiently};
 use crate::status::{Lately, ServiceTimes, Tally};
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each at least. More is taken
@@ -44,7 +46,9 @@ impl Bound {
             config.listen.iter().map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
-        let admin_listener = std::net::TcpListener::bind(&config.admin).map_err(refused)?;
+        let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+        let admin_listener =
+            patiently(|| std::net::TcpListener::bind(&config.admin), in_use).map_err(refused)?;
         let admin_address = admin_listener.local_addr().map_err(refused)?;
         if !config.insecure && !admin_address.ip().is_loopback() {
             return Err(ServeError::AdminExposed { address: config.admin });
@@ -63,16 +67,16 @@ impl Bound {
     /// Without a part of a cache.
     pub fn serve(
         self,
-        caches: Vec<BlockCache>,
+        cache: Parts,
         cache_source: Arc<dyn DeviceSource>,
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
         let Self { config, listeners, admin_listener, admin_address } = self;
-        let threads = caches.len();
-        let mode = caches.first().expect("a cache has a part").mode();
+        let threads = cache.threads();
+        let mode = cache.parts.first().expect("a cache has a part").0.mode();
         let config = Arc::new(config);
-        let offer = Offer::new(&volumes)?;
+        let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (cache.id(at), volume)))?;
         let ring = Ring::new(RING_ENTRIES)?;
         let bell = Arc::new(Bell::new().map_err(ServeError::Wake)?);
         let news = Arc::new(Mailbox::new(Arc::clone(&bell)));
@@ -82,20 +86,23 @@ impl Bound {
             connections: Arc::new(AtomicUsize::new(0)),
         };
         let workers: Vec<Colleague> = exchanges.iter().map(colleague).collect();
+        let valve = config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
         let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
-        let parts = caches.into_iter().zip(exchanges).zip(seeds).zip(&workers).enumerate();
-        let beginnings = parts.map(|(number, (((cache, exchange), seed), worker))| Beginning {
+        let parts = cache.parts.into_iter().zip(exchanges).zip(seeds).zip(&workers).enumerate();
+        let beginnings = parts.map(|(number, ((((cache, journal), exchange), seed), worker))| Beginning {
             number,
             config: Arc::clone(&config),
             cache,
+            journal,
             exchange,
             seed,
             cache_source: Arc::clone(&cache_source),
-            volumes: volumes.clone(),
+            volumes: offer.all().to_vec(),
             exports: Arc::clone(offer.exports()),
             instructions: Arc::clone(&worker.instructions),
             news: Arc::clone(&news),
             connections: Arc::clone(&worker.connections),
+            valve: valve.clone(),
         });
         let team = Team::begin(beginnings.collect(), &workers)?;
         let front = Front {
@@ -113,7 +120,9 @@ impl Bound {
             offer,
             mode,
             phase: Phase::Serving,
+            keeper: cache.keeper,
             degraded: false,
+            journal_lost: false,
             tally: Tally::default(),
             accept_again: None,
             refusing: false,
@@ -121,6 +130,7 @@ impl Bound {
             begun: Instant::now(),
             service: ServiceTimes::of(config.service.as_ref()),
             lately: Lately::default(),
+            valve: valve.clone(),
             started: SystemTime::now(),
             last_flush: Ok(()),
             left_dirty: (0, 0),

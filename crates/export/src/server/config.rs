@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::MemoryTier;
+use floe_block::{MemoryTier, StoreError};
 use floe_device::{OpenError, RingError};
 use floe_model::Service;
 
@@ -33,6 +33,9 @@ pub struct ServerConfig {
     /// The tier in memory above the cache, if there is one. The cache was made for it: see
     /// [`MemoryTier::config`].
     pub memory: Option<MemoryTier>,
+    /// The most of the hits on the cache device, as a share, that may be read from the backing devices instead, as far as that is
+    /// found to pay; `None` for none.
+    pub shed_most: Option<f64>,
     /// What list operations take on this machine, for the advice in the status; the paper's times without it.
     pub service: Option<Arc<Service>>,
 }
@@ -81,6 +84,9 @@ pub enum ServeError {
     /// A thread that serves ended in a panic, which has been reported.
     #[error("thread {0} has panicked; what it served is lost to clients until the server is started again")]
     Panicked(usize),
+    /// The cache could not be told that all is in order; everything that was flushed is there.
+    #[error("the cache could not be closed: {0}; it is as after a crash")]
+    Close(StoreError),
     /// Dirty data is left at the end.
     #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
     LastFlush {

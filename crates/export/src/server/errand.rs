@@ -26,8 +26,10 @@ pub(super) enum Then {
     Opened { admin: Admin, volume: Volume },
     /// They have been closed again: tell why.
     Closed { admin: Admin, problem: String },
-    /// Offer the new volume.
+    /// Make durable that nothing is left of another volume of its number.
     Added { admin: Admin, volume: Volume },
+    /// Write it down, and offer it.
+    Cleared { admin: Admin, id: VolumeId, volume: Volume },
     /// No client uses the volume any more: flush it.
     Retired { admin: Admin, id: VolumeId },
     /// It is flushed: forget it. Or it could not be: offer it again.
@@ -38,12 +40,16 @@ pub(super) enum Then {
     Resized { admin: Admin, id: VolumeId, bytes: u64 },
     /// The cache device is used again.
     Restored { admin: Admin },
+    /// What became old meanwhile is forgotten durably.
+    Remembered,
     /// What is dirty when the end begins is known: clients are told to end.
     FirstLook,
     /// All clients have their answers: the last flush is next.
     Quiet,
     /// That has ended.
     LastFlush,
+    /// Nothing is under way any more.
+    Resting,
     /// What was left dirty is known: the end.
     LastLook,
 }

@@ -5,8 +5,8 @@
 //! the workers by letter; when all have reported, [`Front::follow_up`] does what comes next. No request of a client
 //! passes here.
 //!
-//! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, brings dirty data to the backing
-//! devices, and closes the connections.
+//! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, makes durable what was written (in a cache
+//! that ends with the program, by bringing it to the backing devices), and closes the connections.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use floe_block::{VolumeId, WriteMode};
+use floe_block::{Kind, StoreError, VolumeId, WriteMode};
 use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,9 +24,12 @@ use super::config::{ServeError, ServerConfig};
 use super::errand::{Errand, Then};
 use super::letter::{Deed, Instruction, News, Problem};
 use super::mailbox::Mailbox;
-use super::offer::Offer;
+use super::offer::{Offer, Offered};
 use super::slots::Slots;
 use super::token::FrontToken;
+use super::valve::Valve;
+use super::volume::DeviceSource;
+use crate::kept::Keeper;
 use crate::listener::Listener;
 use crate::notify;
 use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
@@ -70,8 +73,12 @@ pub(super) struct Front {
     pub(super) offer: Offer,
     pub(super) mode: WriteMode,
     pub(super) phase: Phase,
+    /// Of a cache that outlives the program.
+    pub(super) keeper: Option<Keeper>,
     /// The cache device has been given up.
     pub(super) degraded: bool,
+    /// The cache's journal cannot be written.
+    pub(super) journal_lost: bool,
     /// What is counted here rather than by workers.
     pub(super) tally: Tally,
     pub(super) accept_again: Option<(Instant, Vec<FrontToken>)>,
@@ -83,6 +90,8 @@ pub(super) struct Front {
     /// What advice in the status goes by.
     pub(super) service: ServiceTimes,
     pub(super) lately: Lately,
+    /// What decides how much is shed, if anything may be.
+    pub(super) valve: Option<Arc<Valve>>,
     pub(super) started: SystemTime,
     /// How the last flush ended, and what it left dirty.
     pub(super) last_flush: Result<(), Problem>,
@@ -104,7 +113,7 @@ impl Front {
     ///
     /// # Errors
     /// When a ring or a worker fails, or the last flush leaves dirty data behind.
-    pub(super) fn run(mut self) -> Result<(), ServeError> {
+    pub(super) fn run(mut self) -> Result<Option<Closing>, ServeError> {
         for index in 0..self.listeners.len() as u32 {
             self.accept(FrontToken::Accept(index));
         }
@@ -134,7 +143,11 @@ impl Front {
             dirty_bytes,
             held_bytes,
         };
-        self.last_flush.map_err(left)
+        self.last_flush.map_err(left)?;
+        // Only what is in order is said to be.
+        let keeper = self.keeper.filter(|_| !self.degraded && !self.journal_lost);
+        let backing = |offered: &Offered| (offered.id, Arc::clone(&offered.volume.backing));
+        Ok(keeper.map(|keeper| Closing { keeper, backings: self.offer.all().iter().map(backing).collect() }))
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
@@ -176,6 +189,7 @@ impl Front {
                     }
                 }
                 News::Degraded => self.degrade(),
+                News::JournalLost => self.lose_journal(),
                 News::Died(error) => self.died = Some(error),
             }
         }
@@ -264,8 +278,8 @@ impl Front {
         }
     }
 
-    /// Asks for a flush of each of these volumes. Any worker can do it; the first is as good as others.
-    pub(super) fn flush(&mut self, volumes: Vec<VolumeId>, then: Then) {
+    /// Asks for a flush, or a drain, of each of these volumes. Any worker can do it; the first is as good as others.
+    pub(super) fn flush(&mut self, volumes: Vec<VolumeId>, kind: Kind, then: Then) {
         let errand = Errand::new(volumes.len(), then);
         if volumes.is_empty() {
             return self.follow_up(errand);
@@ -273,7 +287,7 @@ impl Front {
         let errand = self.errands.insert(errand);
         for (at, volume) in volumes.into_iter().enumerate() {
             let worker = &self.workers[at % self.workers.len()];
-            worker.instructions.post(Instruction::Do { errand, deed: Deed::Flush(volume) });
+            worker.instructions.post(Instruction::Do { errand, deed: Deed::Flush(volume, kind) });
         }
     }
 
@@ -292,6 +306,24 @@ impl Front {
             );
         }
         self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade));
+        self.set_void(true);
+    }
+
+    /// Writes down, if that is still possible, whether what the cache device has of backing devices may be old.
+    pub(super) fn set_void(&mut self, void: bool) {
+        if let Some(Err(error)) = self.keeper.as_mut().map(|keeper| keeper.set_void(void)) {
+            tracing::error!(%error, "the superblock of the cache could not be written");
+        }
+    }
+
+    /// A worker could not write the journal: what is dirty cannot be changed durably any more.
+    fn lose_journal(&mut self) {
+        if !std::mem::replace(&mut self.journal_lost, true) {
+            tracing::error!(
+                "the journal of the cache cannot be written: writes to what is dirty in the cache are refused, and other requests \
+                 go past it; mend or replace the cache device, then start floe again"
+            );
+        }
     }
 
     /// Takes no new requests from now on.
@@ -319,21 +351,25 @@ impl Front {
                 let id = errand.added.expect("workers tell the number of a volume they have added");
                 self.volume_added(admin, id, volume);
             }
-            Then::Retired { admin, id } => self.flush(vec![id], Then::Drained { admin, id }),
+            Then::Cleared { admin, id, volume } => self.volume_cleared(admin, id, volume, problem),
+            Then::Retired { admin, id } => self.flush(vec![id], Kind::Drain, Then::Drained { admin, id }),
             Then::Drained { admin, id } => self.volume_drained(admin, id, problem),
             Then::Removed { admin, id } => self.volume_removed(admin, id, problem),
             Then::Resized { admin, id, bytes } => self.volume_resized(admin, id, bytes, problem),
             Then::Restored { admin } => self.cache_restored(admin),
+            Then::Remembered if problem.is_none() && !self.degraded => self.set_void(false),
+            Then::Remembered => {}
             Then::FirstLook => {
                 let (dirty_bytes, held_bytes) = dirty_bytes(&errand.into_snapshots());
                 tracing::info!(dirty_bytes, held_bytes, "ending");
                 self.ask_all(Deed::End, Then::Quiet);
             }
-            Then::Quiet => self.flush(self.offer.ids(), Then::LastFlush),
+            Then::Quiet => self.flush(self.offer.ids(), Kind::Flush, Then::LastFlush),
             Then::LastFlush => {
                 self.last_flush = problem.map_or(Ok(()), Err);
-                self.ask_all(Deed::Snapshot, Then::LastLook);
+                self.ask_all(Deed::Rest, Then::Resting);
             }
+            Then::Resting => self.ask_all(Deed::Snapshot, Then::LastLook),
             Then::LastLook => {
                 self.left_dirty = dirty_bytes(&errand.into_snapshots());
                 let (dirty_bytes, held_bytes) = self.left_dirty;
@@ -349,6 +385,8 @@ impl Front {
         let facts = Facts {
             volumes: self.offer.facts(),
             mode: self.mode,
+            session: self.keeper.as_ref().map(Keeper::session),
+            journal_lost: self.journal_lost,
             started: self.started,
             uptime: self.begun.elapsed(),
             cache_size_bytes: self.config.cache_bytes,
@@ -357,6 +395,7 @@ impl Front {
                 usage: tier.usage(),
                 freezing: tier.freezing(),
             }),
+            shedding: self.valve.as_ref().map(|valve| valve.facts()),
             service: self.service.clone(),
         };
         let mut report = Report::new(facts, snapshots);
@@ -365,6 +404,22 @@ impl Front {
         let processor = Duration::new(processor.tv_sec as u64, processor.tv_nsec as u32);
         report.advise(&mut self.lately, processor);
         report
+    }
+}
+
+/// What is left to do once all workers have stopped.
+pub(super) struct Closing {
+    keeper: Keeper,
+    backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
+}
+
+impl Closing {
+    /// Writes down that the cache is in order.
+    ///
+    /// # Errors
+    /// When its device fails.
+    pub(super) fn finish(self) -> Result<(), StoreError> {
+        self.keeper.end(&self.backings)
     }
 }
 

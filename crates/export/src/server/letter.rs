@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use floe_block::{Fault, VolumeId};
+use floe_block::{Fault, Kind, VolumeId};
 
 use super::config::ServeError;
 use super::volume::DeviceSource;
@@ -30,8 +30,8 @@ pub(super) enum Instruction {
 pub(super) enum Deed {
     /// Tell how things are.
     Snapshot,
-    /// Flush a volume, all parts of it.
-    Flush(VolumeId),
+    /// Flush or drain a volume, all parts of it.
+    Flush(VolumeId, Kind),
     /// Open the backing device of a volume to come.
     Open { name: String, source: Arc<dyn DeviceSource> },
     /// Add the volume whose device was opened.
@@ -46,6 +46,8 @@ pub(super) enum Deed {
     Resize(VolumeId, u64),
     /// Use the cache device again.
     Restore,
+    /// Begin nothing that nobody asks for any more, and wait until nothing is under way.
+    Rest,
     /// Take no more requests, and wait until those under way are answered.
     End,
 }
@@ -57,6 +59,8 @@ pub(super) enum News {
     Done { worker: usize, errand: u32, result: Result<Outcome, Problem> },
     /// The cache device is failing and has been given up.
     Degraded,
+    /// The journal cannot be written.
+    JournalLost,
     /// A worker cannot go on.
     Died(ServeError),
 }

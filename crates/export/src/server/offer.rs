@@ -26,13 +26,15 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// The volumes a server begins with, numbered in their order.
+    /// The volumes a server begins with, by number.
     ///
     /// # Errors
     /// When a name is taken twice or a volume cannot be described to clients.
-    pub(super) fn new(volumes: &[Volume]) -> Result<Self, ExportsError> {
-        let offered = volumes.iter().zip(0..).map(|(volume, id)| Offered {
-            id: VolumeId(id),
+    pub(super) fn new<'a>(
+        volumes: impl Iterator<Item = (VolumeId, &'a Volume)>,
+    ) -> Result<Self, ExportsError> {
+        let offered = volumes.map(|(id, volume)| Offered {
+            id,
             bytes: volume.backing.size_bytes(),
             volume: volume.clone(),
             leaving: false,
@@ -44,6 +46,11 @@ impl Offer {
 
     pub(super) fn exports(&self) -> &Arc<Exports> {
         &self.exports
+    }
+
+    /// All of them, also those that are leaving.
+    pub(super) fn all(&self) -> &[Offered] {
+        &self.volumes
     }
 
     pub(super) fn ids(&self) -> Vec<VolumeId> {

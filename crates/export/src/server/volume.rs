@@ -10,6 +10,11 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// Its size in bytes when it was last looked at.
     fn size_bytes(&self) -> u64;
 
+    /// What tells it from other devices, the same at every start of the program; 0 where nothing is known.
+    fn identity(&self) -> u64 {
+        0
+    }
+
     /// Looks at its size again, and tells it.
     ///
     /// # Errors
@@ -26,6 +31,10 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
 impl DeviceSource for Source {
     fn size_bytes(&self) -> u64 {
         Source::size_bytes(self)
+    }
+
+    fn identity(&self) -> u64 {
+        Source::identity(self)
     }
 
     fn refresh(&self) -> std::io::Result<u64> {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use floe_block::VolumeId;
+use floe_block::{Kind, StoreError, VolumeId};
 use floe_device::Role;
 
 use super::errand::{Admin, Then};
@@ -14,6 +14,7 @@ use super::letter::{Deed, Problem};
 use super::offer::Offered;
 use super::volume::Volume;
 use crate::admin::{Addition, Reply, Trouble};
+use crate::kept::Keeper;
 
 impl Front {
     /// The first step of a volume's coming: its device is made ready and opened by all.
@@ -41,6 +42,7 @@ impl Front {
                 Then::Opened { .. }
                     | Then::Closed { .. }
                     | Then::Added { .. }
+                    | Then::Cleared { .. }
                     | Then::Retired { .. }
                     | Then::Drained { .. }
                     | Then::Removed { .. }
@@ -69,6 +71,33 @@ impl Front {
     }
 
     pub(super) fn volume_added(&mut self, admin: Admin, id: VolumeId, volume: Volume) {
+        if self.keeper.is_none() {
+            return self.offer_volume(admin, id, volume);
+        }
+        // The volume's own flush makes durable that nothing is left of another one of its number.
+        self.flush(vec![id], Kind::Flush, Then::Cleared { admin, id, volume });
+    }
+
+    pub(super) fn volume_cleared(
+        &mut self,
+        admin: Admin,
+        id: VolumeId,
+        volume: Volume,
+        problem: Option<Problem>,
+    ) {
+        let problem = problem.map(|problem| problem.to_string());
+        match problem.or_else(|| self.written_down(|keeper| keeper.add(id, &volume))) {
+            None => self.offer_volume(admin, id, volume),
+            Some(problem) => self.ask_all(Deed::Remove(id), Then::Closed { admin, problem }),
+        }
+    }
+
+    /// Changes what the cache knows of its volumes, if it outlives the program; tells of a failure.
+    fn written_down(&mut self, change: impl FnOnce(&mut Keeper) -> Result<(), StoreError>) -> Option<String> {
+        change(self.keeper.as_mut()?).err().map(|error| error.to_string())
+    }
+
+    fn offer_volume(&mut self, admin: Admin, id: VolumeId, volume: Volume) {
         let (name, bytes) = (volume.name.clone(), volume.backing.size_bytes());
         let offered = Offered { id, volume, bytes, leaving: false };
         let reply = match self.offer.change(|volumes| volumes.push(offered)) {
@@ -134,7 +163,11 @@ impl Front {
         let change = |volumes: &mut Vec<Offered>| volumes.retain(|offered| offered.id != id);
         self.offer.change(change).expect("a part of what can be offered can be");
         tracing::info!(volume = %name, "volume removed");
-        self.tell_admin(admin, &Reply::Done("removed"));
+        let reply = match self.written_down(|keeper| keeper.remove(id)) {
+            None => Reply::Done("removed"),
+            Some(problem) => Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")),
+        };
+        self.tell_admin(admin, &reply);
     }
 
     /// Lets a volume have the size its device has by now, or less of it.
@@ -175,6 +208,10 @@ impl Front {
     ) {
         if let Some(problem) = problem {
             return self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem.to_string()));
+        }
+        let there = self.offer.get(id).map_or(bytes, |offered| offered.volume.backing.size_bytes());
+        if let Some(problem) = self.written_down(|keeper| keeper.resize(id, there)) {
+            return self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
         }
         let change = |volumes: &mut Vec<Offered>| {
             volumes.iter_mut().filter(|offered| offered.id == id).for_each(|offered| offered.bytes = bytes);

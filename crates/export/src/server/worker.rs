@@ -13,16 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use floe_block::{BlockCache, Driver, Exchange, Kind, Request, VolumeError, VolumeId};
+use floe_block::{BlockCache, Driver, Exchange, PartJournal, Request, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 
 use super::clients::{LookedFor, Origin};
 use super::config::{ServeError, ServerConfig};
 use super::letter::{Deed, Instruction, News, Outcome, Problem};
 use super::mailbox::Mailbox;
+use super::offer::Offered;
 use super::slots::Slots;
 use super::token::ClientToken;
-use super::volume::{DeviceSource, Volume};
+use super::valve::Valve;
+use super::volume::DeviceSource;
 use crate::nbd::export::Exports;
 use crate::session::{Budget, Common, Session};
 use crate::status::{Snapshot, Tally};
@@ -35,14 +37,18 @@ pub(super) struct Beginning {
     pub(super) number: usize,
     pub(super) config: Arc<ServerConfig>,
     pub(super) cache: BlockCache,
+    /// Where the cache outlives the program.
+    pub(super) journal: Option<PartJournal>,
     pub(super) exchange: Exchange,
     pub(super) seed: Seed,
     pub(super) cache_source: Arc<dyn DeviceSource>,
-    pub(super) volumes: Vec<Volume>,
+    pub(super) volumes: Vec<Offered>,
     pub(super) exports: Arc<Exports>,
     pub(super) instructions: Arc<Mailbox<Instruction>>,
     pub(super) news: Arc<Mailbox<News>>,
     pub(super) connections: Arc<AtomicUsize>,
+    /// What decides how much is shed, if anything may be.
+    pub(super) valve: Option<Arc<Valve>>,
 }
 
 /// A deed that takes its time.
@@ -56,6 +62,8 @@ enum Awaited {
     Idle { volume: VolumeId },
     /// The sector that a volume's old end cuts is not in use: it can grow.
     Grown { volume: VolumeId, bytes: u64 },
+    /// Nothing is under way at all.
+    Rest,
 }
 
 impl Awaited {
@@ -65,7 +73,7 @@ impl Awaited {
         match self {
             Self::Quiet { until } => Self::Quiet { until: left(until) },
             Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
-            Self::Idle { .. } | Self::Grown { .. } => self,
+            Self::Idle { .. } | Self::Grown { .. } | Self::Rest => self,
         }
     }
 }
@@ -100,7 +108,13 @@ pub(super) struct Worker {
     opened: HashMap<String, Box<dyn Device>>,
     awaited: Vec<(u32, Awaited)>,
     degraded: bool,
+    valve: Option<Arc<Valve>>,
+    /// What is being shed.
+    shed: f64,
+    journal_lost: bool,
     clean_at: Instant,
+    /// Nothing is begun any more that nobody asks for.
+    resting: bool,
     stopped: bool,
 }
 
@@ -110,9 +124,9 @@ impl Worker {
     /// # Errors
     /// What could not be opened.
     pub(super) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
-        let Beginning { number, config, cache, exchange, seed, cache_source, volumes, exports, .. } =
+        let Beginning { number, config, cache, journal, exchange, seed, cache_source, volumes, .. } =
             beginning;
-        let Beginning { instructions, news, connections, .. } = beginning;
+        let Beginning { exports, instructions, news, connections, valve, .. } = beginning;
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = seed.pool();
         if let Err(error) = ring.register_pool(&pool) {
@@ -121,9 +135,10 @@ impl Worker {
         let bell = exchange.bell().descriptor().map_err(ServeError::Wake)?;
         let cache_device = cache_source.open(&ring, &pool)?;
         let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange))
-            .with_memory(config.memory.clone());
-        for volume in &volumes {
-            driver.add_volume(&volume.name, volume.backing.open(&ring, &pool)?);
+            .with_memory(config.memory.clone())
+            .with_journal(journal);
+        for Offered { id, volume, .. } in &volumes {
+            driver.add_volume_at(*id, &volume.name, volume.backing.open(&ring, &pool)?);
         }
         let budget = Rc::new(Budget::new(config.limits.budget_bytes));
         let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
@@ -150,6 +165,10 @@ impl Worker {
             opened: HashMap::new(),
             awaited: Vec::new(),
             degraded: false,
+            valve,
+            shed: 0.0,
+            journal_lost: false,
+            resting: false,
             stopped: false,
         })
     }
@@ -225,8 +244,8 @@ impl Worker {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
         let result = match deed {
             Deed::Snapshot => Ok(Outcome::Snapshot(Box::new(self.snapshot()))),
-            Deed::Flush(volume) => {
-                let flush = Request { volume, kind: Kind::Flush, offset: 0, len: 0 };
+            Deed::Flush(volume, kind) => {
+                let flush = Request { volume, kind, offset: 0, len: 0 };
                 return self.submit_for(Origin::FrontDesk { errand }, flush, None);
             }
             Deed::Open { name, source } => match source.open(&self.ring, &self.common.pool) {
@@ -258,6 +277,10 @@ impl Worker {
                 return self.awaited.push((errand, Awaited::Unused { volume, until }));
             }
             Deed::Remove(volume) => return self.awaited.push((errand, Awaited::Idle { volume })),
+            Deed::Rest => {
+                self.resting = true;
+                return self.awaited.push((errand, Awaited::Rest));
+            }
             Deed::End => {
                 self.ending = true;
                 for index in self.sessions.indices() {
@@ -296,16 +319,29 @@ impl Worker {
         if self.driver.cache().is_degraded() && !std::mem::replace(&mut self.degraded, true) {
             self.news.post(News::Degraded);
         }
+        if self.driver.cache().has_lost_journal() && !std::mem::replace(&mut self.journal_lost, true) {
+            self.news.post(News::JournalLost);
+        }
         if !self.awaited.is_empty() {
             self.look_after_deeds();
         }
         let now = Instant::now();
-        if now >= self.clean_at {
+        self.shed(now);
+        if now >= self.clean_at && !self.resting {
             self.clean_at = now + self.config.flush_interval;
             self.driver.clean();
         }
         if self.watch_at.is_some_and(|due| due <= now) {
             self.look_for_late_clients(now);
+        }
+    }
+
+    /// Says what was served, and sheds as much as that was found to be good for.
+    fn shed(&mut self, now: Instant) {
+        let Some(valve) = &self.valve else { return };
+        let share = valve.turn(self.number, self.tally.served(), now);
+        if share != std::mem::replace(&mut self.shed, share) {
+            self.driver.shed(share);
         }
     }
 
@@ -331,6 +367,7 @@ impl Worker {
                     Err(error) if is_busy(&error) => None,
                     Err(error) => Some(Err(Problem::Other(error.to_string()))),
                 },
+                Awaited::Rest => self.driver.is_idle().then_some(Ok(Outcome::Nothing)),
             };
             match result {
                 Some(result) => self.report(errand, result),
@@ -360,10 +397,11 @@ impl Worker {
 
     /// When to look at the clock again; `None` when only I/O can bring news.
     fn next_due(&self) -> Option<Instant> {
-        let clean = self.driver.has_dirty_data().then_some(self.clean_at);
+        let to_clean = self.driver.has_dirty_data() || self.driver.cache().has_unlogged();
+        let clean = (to_clean && !self.resting).then_some(self.clean_at);
         let awaited = self.awaited.iter().filter_map(|(_, awaited)| match awaited {
             Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
-            Awaited::Idle { .. } | Awaited::Grown { .. } => None,
+            Awaited::Idle { .. } | Awaited::Grown { .. } | Awaited::Rest => None,
         });
         let dues = [clean, self.watch_at, self.driver.next_due(), self.sockets.next_due()];
         dues.into_iter().flatten().chain(awaited).min()

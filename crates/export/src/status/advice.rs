@@ -76,6 +76,8 @@ pub(crate) struct Counted {
     from_memory: Duration,
     /// Processor time, without what imitates media.
     processor: Duration,
+    /// Bytes that cleaning has brought to the backing devices.
+    cleaned_bytes: u64,
 }
 
 impl Counted {
@@ -91,6 +93,7 @@ impl Counted {
             reading: latencies.sum(),
             from_memory: sum.tally.from_memory,
             processor: processor.saturating_sub(sum.spun),
+            cleaned_bytes: sum.stats.counters.cleaned_bytes,
         }
     }
 
@@ -104,6 +107,16 @@ impl Counted {
             reading: self.reading.saturating_sub(earlier.reading),
             from_memory: self.from_memory.saturating_sub(earlier.from_memory),
             processor: self.processor.saturating_sub(earlier.processor),
+            cleaned_bytes: self.cleaned_bytes.saturating_sub(earlier.cleaned_bytes),
+        }
+    }
+
+    /// How long it takes to clean so many bytes as fast as lately; `None` when nothing has been cleaned.
+    pub(super) fn seconds_to_clean(&self, dirty_bytes: u64) -> Option<f64> {
+        match (dirty_bytes, self.cleaned_bytes) {
+            (0, _) => Some(0.0),
+            (_, 0) => None,
+            (dirty, cleaned) => Some(dirty as f64 / cleaned as f64 * self.time.as_secs_f64()),
         }
     }
 }

@@ -175,6 +175,12 @@ impl Tally {
         &self.latencies[operation as usize]
     }
 
+    /// Reads and writes answered, and what they took together.
+    pub(crate) fn served(&self) -> (u64, Duration) {
+        let both = [Operation::Read, Operation::Write].map(|operation| self.latencies(operation));
+        (both.iter().map(|it| it.count()).sum(), both.iter().map(|it| it.sum()).sum())
+    }
+
     /// Requests answered.
     pub(crate) fn requests(&self) -> u64 {
         self.latencies.iter().map(Latencies::count).sum()

@@ -7,6 +7,7 @@ mod lives;
 mod memory;
 mod mood;
 mod rig;
+mod shedding;
 mod volumes;
 
 use std::collections::HashMap;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use floe_block::{BlockCache, Config, Freezing, Memory, MemoryTier, MemoryWrite, WriteMode};
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_export::admin::client as admin;
+use floe_export::kept::Parts;
 use floe_export::nbd::client::{Client, ClientError, Options};
 use floe_export::server::{Bound, DeviceSource, ServeError, ServerConfig, Volume};
 use floe_export::status::Status;
@@ -74,6 +75,7 @@ impl Setup {
             flush_interval: Duration::from_secs(3600),
             cache_bytes: CACHE,
             memory: None,
+            shed_most: None,
             service: None,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
@@ -131,9 +133,11 @@ impl Setup {
         let thread = std::thread::spawn(move || {
             let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
             let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
-            let config_of_cache = Config { sizes, cache_bytes: CACHE, mode, shards: Some(4), memory };
+            let config_of_cache =
+                Config { sizes, cache_bytes: CACHE, mode, shards: Some(4), memory, kept: false };
             let caches = BlockCache::parts(config_of_cache, threads).unwrap();
-            let begun = Bound::bind(config).and_then(|it| it.serve(caches, cache, volumes, signals.into()));
+            let parts = Parts::volatile(caches);
+            let begun = Bound::bind(config).and_then(|it| it.serve(parts, cache, volumes, signals.into()));
             let server = match begun {
                 Ok(server) => server,
                 Err(error) => {

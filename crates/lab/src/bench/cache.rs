@@ -54,13 +54,15 @@ impl Cache<'_> {
     }
 }
 
-/// What a cache begins with.
+/// What a cache begins with, and what its clients do besides.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Filling {
     /// These keys.
     pub(super) keys: std::ops::Range<u64>,
     /// All of them frozen, for good.
     pub(super) frozen: bool,
+    /// Rounds of arithmetic after each operation.
+    pub(super) pause: u32,
 }
 
 /// Builds a cache of values of a type.
@@ -87,7 +89,8 @@ impl<V: Value> Visitor for Build<'_, V> {
         }
         let shards = cache.stats().shards as usize;
         let is_freezing = freezing.options().is_some();
-        Ok((Box::new(Contender::new(Cached { cache, value_bytes, is_freezing }, capacity, setup)), shards))
+        let contender = Contender::new(Cached { cache, value_bytes, is_freezing }, capacity, setup);
+        Ok((Box::new(contender.pausing(filling.pause)), shards))
     }
 }
 

@@ -2,13 +2,20 @@
 //!
 //! Nothing here waits for a disk, and nothing is fitted to what the model is to explain: each time comes from runs of one kind only.
 //! Caches of one shard, so that one lock guards one list, are asked for what they all hold (every request hits) and for what they
-//! never hold (every request misses), by one thread and by several, in turn. What a request takes beyond that of FIFO, whose hits do
-//! nothing but look up, is its policy's; what several threads take beyond one is contention. How a change of the list divides into delink,
+//! never hold (every request misses), by the loop that measures them at work. A miss parks its client there; but the disk is so quick, and clients are so many, that none is waited for.
+//! Caches take turns at being run
+//!
+//! - by one thread: what an operation takes that nobody else is at, nor ever was;
+//! - by several, *together*: what it takes while others want it;
+//! - by several, *apart*: each computes for a while after each request, so that they seldom meet. What a visit to the list takes then is mostly
+//!   fetching what another processor has written.
+//!
+//! What a request takes beyond that of FIFO, whose hits do nothing but look up, and beyond what parking takes without a cache, is its policy's. What a miss
+//! costs besides, as hits of other threads find lines of the index changed, is seen where a part of the requests hits: in one such run, of FIFO. How a change of the list divides into delink,
 //! head and tail is seen on the order alone, without lock and cache.
 //!
-//! The time of an operation under contention is that with which the closed network of a thread each, lookup and list, has the throughput
-//! that was measured; where nothing but the list takes time that is the reciprocal of the throughput. Method of "Can Increasing the Hit
-//! Ratio Hurt Cache Throughput?", section 4.1.
+//! Times of the list are those with which a closed network of the threads, each computing and visiting the list, has the throughputs that were measured
+//! together and apart (`contention.rs`). Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
 
 use std::collections::BTreeMap;
 
@@ -43,8 +50,14 @@ const CIRCLE_MIN: usize = 100 * CHUNK;
 /// Fewest keys: a tenth of them has to be a cache worth its name.
 const KEYS_MIN: usize = 500;
 
-/// Clients of a thread that only waits for a disk which takes no time: enough that one is always ready.
-const CLIENTS: usize = 8;
+/// Clients of each thread: as many as are common.
+const CLIENTS: usize = 36;
+
+/// The disk: so quick that there is always a client that can go on, and slow enough that several are parked.
+const DISK: Disk = Disk { mean_ns: 500, exponential: true };
+
+/// Rounds of arithmetic after each request of threads that are to be apart: some microseconds, several times as long as a visit to the list.
+const PAUSE: u32 = 500;
 
 /// A hit ratio that is off by more than that is not of one kind of requests.
 const IMPURE: f64 = 0.02;
@@ -58,7 +71,7 @@ enum Hits {
     Mark,
     /// They change the list.
     List,
-    /// Some change the list, some do not, and a coin says which.
+    /// Some change the list as LRU's do, some do not, and a coin says which. Measured with a coin that always says no.
     Coin,
 }
 
@@ -88,7 +101,10 @@ const KNOWN: [Known; 7] = [
 const BASES: [&str; 2] = ["lru", "fifo"];
 
 /// Policies measured by default.
-pub const POLICIES: &str = "lru,fifo,prob-lru:q=0,prob-lru:q=0.5,prob-lru:q=0.9861111111111112,prob-lru:q=1,clock,sieve,slru:segments=2,s3-fifo";
+pub const POLICIES: &str = "lru,fifo,prob-lru,clock,sieve,slru:segments=2,s3-fifo";
+
+/// What stands for every policy that tosses a coin.
+const COIN: &str = "prob-lru:q=1";
 
 /// Why nothing can be calibrated.
 #[derive(Debug, thiserror::Error)]
@@ -161,7 +177,7 @@ pub struct Figure {
     /// Whose, with parameters.
     pub policy: String,
     /// Of what.
-    pub operation: &'static str,
+    pub operation: String,
     /// With so many threads at work.
     pub threads: usize,
     /// In nanoseconds.
@@ -183,15 +199,31 @@ pub struct Calibration {
     pub figures: Vec<Figure>,
 }
 
-/// What a run is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the requests of a run are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Hits,
     Misses,
 }
 
-/// Times of requests in microseconds, of each repetition, by policy, kind and number of threads.
-type Requests = BTreeMap<(String, bool, usize), Vec<f64>>;
+/// How the requests of a run come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Pace {
+    /// As fast as so many threads can.
+    Together(usize),
+    /// From so many threads that compute in between.
+    Apart(usize),
+}
+
+impl Pace {
+    fn threads(self) -> usize {
+        let (Self::Together(threads) | Self::Apart(threads)) = self;
+        threads
+    }
+}
+
+/// Times of requests in microseconds, of each repetition, by policy.
+type Requests = BTreeMap<(String, Kind, Pace), Vec<f64>>;
 
 /// The bench itself, without a cache.
 const CLIENT: &str = "client";
@@ -211,7 +243,8 @@ pub fn calibrate(
     let mut requests = Requests::new();
     what.run(Kind::Hits, what.load, &choices, keys, &mut requests, &mut progress)?;
     what.run(Kind::Misses, &circle, &choices, keys / CIRCLE, &mut requests, &mut progress)?;
-    what.times(&choices, &requests)
+    let mixed = what.mixed(&choices[1].0, keys / CIRCLE, &mut progress)?;
+    what.times(&choices, &requests, &mixed)
 }
 
 fn known(choice: &Choice) -> Result<Known, CalibrateError> {
@@ -231,6 +264,14 @@ fn circle(keys: usize) -> Result<Stream, StreamError> {
         builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read })?;
     }
     builder.finish()
+}
+
+/// A run of all threads together in which some requests hit.
+struct Mixed {
+    /// Time of a request in microseconds, of each repetition.
+    us: Vec<f64>,
+    /// Share of them that missed.
+    misses: f64,
 }
 
 /// No cache: always the same answer. What remains is what clients do.
@@ -264,6 +305,7 @@ impl Calibrate<'_> {
         let bases = BASES.iter().map(|name| name.parse()).collect::<Result<Vec<Choice>, _>>()?;
         for choice in bases.into_iter().chain(self.policies.iter().cloned()) {
             let known = known(&choice)?;
+            let choice = if known.hits == Hits::Coin { COIN.parse()? } else { choice };
             if choices.iter().all(|(other, _)| other.to_string() != choice.to_string()) {
                 choices.push((choice, known));
             }
@@ -279,13 +321,41 @@ impl Calibrate<'_> {
         self.choices().map(drop)
     }
 
-    /// Numbers of threads that are measured: powers of two, and all.
-    fn threads(&self) -> Vec<usize> {
-        let mut threads: Vec<usize> = std::iter::successors(Some(1), |count| Some(2 * count))
-            .take_while(|&count| count < self.threads)
-            .collect();
-        threads.push(self.threads);
-        threads
+    /// What is measured: powers of two of threads together, and all of them together and apart.
+    fn paces(&self) -> Vec<Pace> {
+        let powers = std::iter::successors(Some(1), |count| Some(2 * count));
+        let mut paces: Vec<Pace> =
+            powers.take_while(|&count| count < self.threads).map(Pace::Together).collect();
+        paces.push(Pace::Together(self.threads));
+        if self.threads > 1 {
+            paces.push(Pace::Apart(self.threads));
+        }
+        paces
+    }
+
+    /// A cache as all are measured.
+    fn cache<'a>(&self, policy: &'a Choice, capacity: usize) -> Cache<'a> {
+        let freezing = Freezing::default();
+        Cache { policy, shards: Some(1), capacity: capacity as u64, value_bytes: self.value_bytes, freezing }
+    }
+
+    /// Runs a cache that holds a part of the keys.
+    fn mixed(
+        &self,
+        policy: &Choice,
+        capacity: usize,
+        progress: &mut impl FnMut(Step),
+    ) -> Result<Mixed, CalibrateError> {
+        let threads = self.threads;
+        let setup = Setup { threads, mpl: CLIENTS * threads, disk: DISK };
+        let (contestant, _) = self.cache(policy, capacity).filled(setup, &Filling::default())?;
+        let found = &measure(self.load, &[contestant], &self.plan, progress)[0];
+        let misses = 1.0 - found.total.hit_ratio();
+        if misses == 0.0 || found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
+            return Err(CalibrateError::Nothing { policy: policy.to_string() });
+        }
+        let us = found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second).collect();
+        Ok(Mixed { us, misses })
     }
 
     /// Runs all caches on one kind of requests.
@@ -298,43 +368,35 @@ impl Calibrate<'_> {
         into: &mut Requests,
         progress: &mut impl FnMut(Step),
     ) -> Result<(), CalibrateError> {
-        let mut names: Vec<(String, usize)> = Vec::new();
+        let mut names: Vec<(String, Pace)> = Vec::new();
         let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
-        for threads in self.threads() {
-            let setup = Setup { threads, mpl: threads, disk: Disk::NONE };
+        for pace in self.paces() {
+            let threads = pace.threads();
+            let setup = Setup { threads, mpl: CLIENTS * threads, disk: DISK };
+            let pause = if let Pace::Apart(_) = pace { PAUSE } else { 0 };
             let cache = |policy, frozen| {
-                let cache = Cache {
-                    policy,
-                    shards: Some(1),
-                    capacity: capacity as u64,
-                    value_bytes: self.value_bytes,
-                    freezing: Freezing::default(),
-                };
                 // Keys of which the circle comes to those that are there last.
                 let last = load.keys() as u64;
-                cache.filled(setup, &Filling { keys: last - capacity as u64..last, frozen })
+                self.cache(policy, capacity)
+                    .filled(setup, &Filling { keys: last - capacity as u64..last, frozen, pause })
             };
             for (choice, _) in choices {
                 contestants.push(cache(choice, false)?.0);
-                names.push((choice.to_string(), threads));
+                names.push((choice.to_string(), pace));
             }
-            let nobody = Nobody { hits: kind == Kind::Hits };
             if kind == Kind::Hits {
                 contestants.push(cache(&choices[0].0, true)?.0);
-                names.push((FROZEN.to_owned(), threads));
-                contestants.push(Box::new(Contender::new(nobody, capacity as u64, setup)));
-            } else {
-                let disk = Disk { mean_ns: 1, exponential: false };
-                let setup = Setup { threads, mpl: CLIENTS * threads, disk };
-                contestants.push(Box::new(Contender::new(nobody, capacity as u64, setup)));
+                names.push((FROZEN.to_owned(), pace));
             }
-            names.push((CLIENT.to_owned(), threads));
+            let nobody = Contender::new(Nobody { hits: kind == Kind::Hits }, capacity as u64, setup);
+            contestants.push(Box::new(nobody.pausing(pause)));
+            names.push((CLIENT.to_owned(), pace));
         }
         let measured = measure(load, &contestants, &self.plan, progress);
-        for ((policy, threads), found) in names.into_iter().zip(&measured) {
+        for ((policy, pace), found) in names.into_iter().zip(&measured) {
             check(&policy, kind, found)?;
-            let us = found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second);
-            into.insert((policy, kind == Kind::Hits, threads), us.collect());
+            let us = found.repetitions.iter().map(|run| 1e6 * pace.threads() as f64 / run.ops_per_second);
+            into.insert((policy, kind, pace), us.collect());
         }
         Ok(())
     }

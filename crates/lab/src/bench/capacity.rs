@@ -56,7 +56,7 @@ impl Looped {
 
     /// The share of hits of a policy in the third pass.
     pub fn hit_ratio(&self, policy: &Choice, capacity: u64) -> f64 {
-        let run = Run { policy: policy.clone(), size: capacity };
+        let run = Run { policy: policy.clone(), size: capacity, admit: Vec::new() };
         let hits = |stream: &Stream| simulate("", stream, &run, None, &AtomicU64::new(0)).hits;
         let (before, all) = std::thread::scope(|scope| {
             let before = scope.spawn(|| hits(&self.before));

@@ -112,6 +112,7 @@ pub struct Contender<S> {
     subject: S,
     setup: Setup,
     capacity: u64,
+    pause: u32,
     feed: Feed,
     watch: RefCell<Watch>,
 }
@@ -123,7 +124,12 @@ impl<S: Subject> Contender<S> {
     /// Without threads, or with fewer clients than threads.
     pub fn new(subject: S, capacity: u64, setup: Setup) -> Self {
         assert!(setup.threads > 0 && setup.mpl >= setup.threads, "each thread has a client: {setup:?}");
-        Self { subject, setup, capacity, feed: Feed::default(), watch: RefCell::default() }
+        Self { subject, setup, capacity, pause: 0, feed: Feed::default(), watch: RefCell::default() }
+    }
+
+    /// The same with so many rounds of arithmetic after each operation, if there is a disk.
+    pub(super) fn pausing(self, pause: u32) -> Self {
+        Self { pause, ..self }
     }
 
     /// Runs the threads while `conduct` says what they do.
@@ -143,6 +149,7 @@ impl<S: Subject> Contender<S> {
             clock,
             reading_ns: clock_ns,
             yielding,
+            pause: self.pause,
         };
         std::thread::scope(|scope| {
             let workers: Vec<_> = (0..threads)

@@ -1,9 +1,10 @@
 //! The loop on one thread: the clients of [`Clients`] at work on a subject, as fast as they can.
 //!
-//! Between two looks at the clock there is nothing but the subject, the load and a count: latencies are sampled, 1 in 100 at
+//! Between two looks at the clock there is nothing but the subject and the load: latencies are sampled, 1 in 100 at
 //! random distances, and whether to go on is asked once a chunk of the load. Where misses park their clients, the clock is
 //! read once a miss, when it begins, and else when [`Looks`] expects a client to be due.
 
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use super::clients::{Clients, Parked};
 use super::clock::{Clock, thread_cpu_ns};
 use super::load::{Feed, Load, Operation};
 use super::look::Looks;
+use super::order::CHUNK;
 use super::subject::Subject;
 use super::tally::Tally;
 
@@ -121,6 +123,8 @@ pub(super) struct Job<'a, S> {
     pub(super) reading_ns: u64,
     /// Whether there are more threads than processors.
     pub(super) yielding: bool,
+    /// With a disk, rounds of arithmetic after each operation, before anything else happens; 0 for none.
+    pub(super) pause: u32,
 }
 
 impl<S: Subject> Job<'_, S> {
@@ -203,25 +207,14 @@ impl<S: Subject> Worker<'_, S> {
     /// Every client goes on at once, so they need not be told apart.
     fn without_disk(&mut self) {
         while self.goes_on() {
-            let mut rest = self.job.feed.next(self.job.load);
-            self.tally.taken += rest.len() as u64;
-            while !rest.is_empty() {
-                let (untimed, after) = rest.split_at(self.until_sample.min(rest.len()));
-                for &operation in untimed {
-                    if let Some(miss) = self.untimed(operation) {
-                        self.job.subject.fill(miss.key);
-                        self.tally.misses += 1;
-                    }
-                }
-                self.until_sample -= untimed.len();
-                rest = after;
-                if let Some((&operation, after)) = rest.split_first() {
-                    if let Some(Miss { key, began_ns }) = self.timed(operation) {
-                        self.job.subject.fill(key);
-                        self.tally.misses += 1;
-                        self.record_miss(began_ns);
-                    }
-                    rest = after;
+            let mut left = CHUNK as u32;
+            while left > 0 {
+                let (done, missed) = self.burst(left);
+                left -= done;
+                if let Some(Miss { key, began_ns }) = missed {
+                    self.job.subject.fill(key);
+                    self.tally.misses += 1;
+                    self.record_miss(began_ns);
                 }
             }
         }
@@ -240,8 +233,10 @@ impl<S: Subject> Worker<'_, S> {
             if self.clients.ready() == 0 {
                 continue;
             }
-            let most = self.looks.lookups(now, self.clients.next_due());
+            let pause = self.job.pause;
+            let most = if pause == 0 { self.looks.lookups(now, self.clients.next_due()) } else { 1 };
             let (lookups, missed) = self.burst(most);
+            black_box((0..u64::from(pause)).fold(now, |number, round| mix(number ^ round)));
             let after = self.job.clock.now();
             self.looks.observe(lookups, after - now);
             now = after;
@@ -252,59 +247,67 @@ impl<S: Subject> Worker<'_, S> {
         }
     }
 
-    /// Lets those go on for whom the disk has answered. `now` is the last time seen; returns the last one seen.
-    fn answer(&mut self, mut now: u64) -> u64 {
-        while let Some(parked) = self.clients.wake(now) {
+    /// Lets those go on for whom the disk has answered at a look at the clock; what time it is then. Parked is who has not been seen to
+    /// be due: that one then waits for others who are is the processor's doing, not the disk's.
+    fn answer(&mut self, look_ns: u64) -> u64 {
+        let mut has_answered = false;
+        while let Some(parked) = self.clients.wake(look_ns) {
             // Whatever it takes to record, bounded: a client cannot be parked for longer than the measurement.
-            self.tally.park_ns.saturating_record(now - parked.since_ns);
+            self.tally.park_ns.saturating_record(look_ns - parked.since_ns);
             self.job.subject.fill(parked.key);
             self.tally.misses += 1;
-            if parked.began_ns.is_some() {
-                now = self.record_miss(parked.began_ns);
-            } else if self.clients.next_due().is_some_and(|due| due <= now) {
-                // The next one has been waiting for this one.
-                now = self.job.clock.now();
-            }
+            self.record_miss(parked.began_ns);
+            has_answered = true;
         }
-        now
+        if has_answered { self.job.clock.now() } else { look_ns }
     }
 
     /// Up to so many operations, ended by a miss; how many there were.
     #[inline]
     fn burst(&mut self, most: u32) -> (u32, Option<Miss>) {
-        for done in 0..most {
+        let mut left = most as usize;
+        while left > 0 {
             if self.rest.is_empty() {
                 self.rest = self.job.feed.next(self.job.load);
             }
-            let (&operation, after) = self.rest.split_first().expect("a feed gives at least one operation");
-            self.rest = after;
-            self.tally.taken += 1;
-            let missed = if self.until_sample == 0 {
-                self.timed(operation)
+            let (done, missed) = if self.until_sample == 0 {
+                (1, self.timed(self.rest[0]))
             } else {
-                self.until_sample -= 1;
-                self.untimed(operation)
+                let stretch = &self.rest[..left.min(self.until_sample).min(self.rest.len())];
+                let (done, missed) = self.untimed(stretch);
+                self.until_sample -= done;
+                (done, missed)
             };
+            self.rest = &self.rest[done..];
+            self.tally.taken += done as u64;
+            left -= done;
             if missed.is_some() {
-                return (done + 1, missed);
+                return (most - left as u32, missed);
             }
         }
         (most, None)
     }
 
-    /// An operation, and nothing else.
+    /// Operations, up to the first that misses, and nothing else; how many, that one included.
     #[inline]
-    fn untimed(&mut self, operation: Operation) -> Option<Miss> {
-        let key = operation.key();
-        if operation.writes() {
-            self.job.subject.update(key);
-            self.tally.writes += 1;
-        } else if self.job.subject.lookup(key) {
-            self.tally.hits += 1;
-        } else {
-            return Some(Miss { key, began_ns: None });
+    fn untimed(&mut self, operations: &[Operation]) -> (usize, Option<Miss>) {
+        let subject = self.job.subject;
+        let (mut writes, mut missed) = (0, None);
+        let mut done = 0;
+        for operation in operations {
+            let key = operation.key();
+            done += 1;
+            if operation.writes() {
+                subject.update(key);
+                writes += 1;
+            } else if !subject.lookup(key) {
+                missed = Some(Miss { key, began_ns: None });
+                break;
+            }
         }
-        None
+        self.tally.writes += writes;
+        self.tally.hits += done as u64 - writes - u64::from(missed.is_some());
+        (done, missed)
     }
 
     /// An operation on the clock.
@@ -314,7 +317,7 @@ impl<S: Subject> Worker<'_, S> {
         self.until_sample = self.random.random_range(SAMPLED / 2..SAMPLED + SAMPLED / 2) - 1;
         let (hits, writes) = (self.tally.hits, self.tally.writes);
         let began_ns = self.job.clock.now();
-        let missed = self.untimed(operation);
+        let (_, missed) = self.untimed(&[operation]);
         let took_ns = (self.job.clock.now() - began_ns).saturating_sub(self.job.reading_ns);
         if self.tally.hits > hits {
             self.tally.hit_ns.saturating_record(took_ns);
@@ -324,13 +327,13 @@ impl<S: Subject> Worker<'_, S> {
         missed.map(|Miss { key, .. }| Miss { key, began_ns: Some(began_ns) })
     }
 
-    /// The end of a miss that began at a moment; it is now.
-    fn record_miss(&mut self, began_ns: Option<u64>) -> u64 {
-        let now = self.job.clock.now();
+    /// The end of a miss, if it is one that is timed.
+    #[inline]
+    fn record_miss(&mut self, began_ns: Option<u64>) {
         if let Some(began_ns) = began_ns {
-            self.tally.miss_ns.saturating_record((now - began_ns).saturating_sub(self.job.reading_ns));
+            let took_ns = self.job.clock.now() - began_ns;
+            self.tally.miss_ns.saturating_record(took_ns.saturating_sub(self.job.reading_ns));
         }
-        now
     }
 }
 

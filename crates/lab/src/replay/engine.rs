@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::layout::Layout;
 use super::outcome::{Measured, Outcome};
 use super::pace::{Pace, Pacer, Turn};
+use super::shed::Shed;
 use super::stage::Stage;
 use super::verify::{self, Mismatch, Verifier};
 
@@ -32,6 +33,8 @@ pub struct Setup {
     pub verify: bool,
     /// How often dirty data is brought to the backing devices, with write-back.
     pub flush_interval: Duration,
+    /// The most of the hits, as a share, that may be read from the backing devices instead; `None` for none.
+    pub shed_most: Option<f64>,
 }
 
 /// Why a replay came to no end.
@@ -102,6 +105,7 @@ pub fn run(
         stage,
         layout,
         flush_interval: setup.flush_interval,
+        shed: setup.shed_most.map(|most| Shed::new(most, now)),
         verifier,
         under_way: Vec::new(),
         in_flight: 0,
@@ -129,11 +133,12 @@ pub fn run(
     let ended = engine.stage.clock.now();
     engine.measured.processing = engine.stage.meter.processing() - processing_before;
     engine.flush()?;
-    let Engine { stage, pacer, verifier, mut measured, .. } = engine;
+    let Engine { stage, pacer, verifier, shed, mut measured, .. } = engine;
     measured.elapsed = ended - began;
     measured.flush = stage.clock.now() - ended;
     measured.wall = wall.elapsed();
     measured.late_most = pacer.late_most();
+    measured.shed = shed.map(Shed::into_outcome);
     measured.verified_bytes = verifier.map_or(0, |verifier| verifier.checked_bytes());
     let time = match stage.clock {
         Clock::Real(_) => "real",
@@ -148,6 +153,7 @@ struct Engine<'a, P> {
     pacer: Pacer,
     clean_due: Option<Instant>,
     flush_interval: Duration,
+    shed: Option<Shed>,
     verifier: Option<Verifier>,
     /// By the cache's name for it.
     under_way: Vec<Option<UnderWay>>,
@@ -254,6 +260,9 @@ impl<P: FnMut(u64)> Engine<'_, P> {
                 self.clean_due = Some(now + self.flush_interval);
             }
         }
+        if let Some(shed) = &mut self.shed {
+            shed.turn(self.stage.clock.now(), &mut self.stage.driver);
+        }
         self.stage.meter.driver(|| self.stage.driver.advance());
         self.stage.driver.take_answers(&mut self.answers);
         if self.answers.is_empty() {
@@ -278,6 +287,9 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             return Err(ReplayError::Request { number, what: describe(&request), fault });
         }
         let latency = now.saturating_duration_since(began);
+        if let Some(shed) = &mut self.shed {
+            shed.served(latency);
+        }
         match request.kind {
             Kind::Read => self.measured.reads.record(latency),
             Kind::Write { .. } => self.measured.writes.record(latency),

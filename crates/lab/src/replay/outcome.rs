@@ -7,6 +7,8 @@ use floe_block::{Config, Stats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::shed::ShedOutcome;
+
 /// Latencies are kept apart up to an hour, to three digits.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
@@ -159,6 +161,9 @@ pub struct Outcome {
     pub verified_bytes: u64,
     /// Time it took the machine.
     pub wall_seconds: f64,
+    /// What was shed, where that was allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shed: Option<ShedOutcome>,
     /// Latencies of reads, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_histogram: Option<Vec<Step>>,
@@ -186,6 +191,7 @@ pub(super) struct Measured {
     pub(super) processing: Duration,
     pub(super) late_most: Duration,
     pub(super) verified_bytes: u64,
+    pub(super) shed: Option<ShedOutcome>,
 }
 
 impl Outcome {
@@ -248,6 +254,7 @@ impl Outcome {
             flush_seconds: measured.flush.as_secs_f64(),
             verified_bytes: measured.verified_bytes,
             wall_seconds: measured.wall.as_secs_f64(),
+            shed: measured.shed.map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
             read_histogram: None,
             write_histogram: None,
             read_latencies: measured.reads,
@@ -281,6 +288,7 @@ fn gained(before: &Stats, after: &Stats) -> Stats {
     counters.backing_write_bytes -= old.backing_write_bytes;
     counters.cache_read_bytes -= old.cache_read_bytes;
     counters.cache_write_bytes -= old.cache_write_bytes;
+    counters.shed_bytes -= old.shed_bytes;
     for (sum, blocks) in counters.blocks_allocated.iter_mut().zip(old.blocks_allocated) {
         *sum -= blocks;
     }

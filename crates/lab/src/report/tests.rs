@@ -12,6 +12,7 @@ fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> Outcome {
         requests: 1000,
         hits: 0,
         misses: 0,
+        inserted: None,
         prefetches: 0,
         miss_ratio,
         miss_ratio_error: None,

@@ -82,7 +82,7 @@ fn look(phase: Phase) -> usize {
     match phase {
         Phase::Measuring => 1,
         Phase::Learning => 4,
-        Phase::TryingAll => 3,
+        Phase::TryingAll | Phase::Proving => 3,
         Phase::Constructing => 0,
         Phase::Frozen => 5,
         Phase::Waiting => 2,

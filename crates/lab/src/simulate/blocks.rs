@@ -161,6 +161,7 @@ fn run<E: Ranked + Default>(requests: &[floe_trace::Request], setup: &Setup) -> 
             mode: setup.mode,
             shards: Some(setup.shards),
             memory: Memory::None,
+            kept: false,
         })?,
         orders: Vec::new(),
     };
@@ -220,7 +221,8 @@ fn op_of(order: &Order) -> Option<OpId> {
         | Order::Write { op, .. }
         | Order::Zero { op, .. }
         | Order::Discard { op, .. }
-        | Order::Flush { op, .. } => Some(op),
+        | Order::Flush { op, .. }
+        | Order::WriteLogs { op } => Some(op),
         Order::Allocate { .. }
         | Order::Copy { .. }
         | Order::Clear { .. }
@@ -228,6 +230,8 @@ fn op_of(order: &Order) -> Option<OpId> {
         | Order::Release { .. }
         | Order::Send { .. }
         | Order::Mark { .. }
+        | Order::Note { .. }
+        | Order::SealLogs
         | Order::Memory { .. } => None,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain arrays: key to slot, a hit or a
 //! miss, the policy's own work. Each pair of policy and size is a run of its own; runs share the trace and are spread over
-//! all cores. The loop is compiled once per policy.
+//! all cores. The loop is compiled once per policy. Behind an admission another loop runs (`admitted`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, Direction, Policy, Slot, Tick, mix};
+use floe_policy::{Access, Direction, Policy, Slot, Tick, admission, mix};
 use serde::Serialize;
 
+use super::admitted;
 use super::stream::{NEVER, Stream};
 
 /// No slot.
@@ -37,6 +38,8 @@ pub struct Run {
     pub policy: Choice,
     /// Capacity in the unit of the stream: bytes where it has sizes, else objects. Of the whole cache, not of a sample.
     pub size: u64,
+    /// Who decides what comes in; empty where everything does and nobody is asked.
+    pub admit: Vec<admission::registry::Choice>,
 }
 
 /// What a run found: the fields of `floe simulate --policy`.
@@ -44,7 +47,7 @@ pub struct Run {
 pub struct Outcome {
     /// The trace's name.
     pub trace: String,
-    /// The policy with its parameters.
+    /// The policy with its parameters, and the admission.
     pub policy: String,
     /// Capacity, in objects or bytes.
     pub size: u64,
@@ -54,7 +57,10 @@ pub struct Outcome {
     pub hits: u64,
     /// How many did not.
     pub misses: u64,
-    /// Objects fetched because the policy ordered it, before they were asked for: neither hits nor misses.
+    /// Objects put in, where an admission was asked: what is written to the cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inserted: Option<u64>,
+    /// Objects fetched because the policy or the admission ordered it, before they were asked for: neither hits nor misses.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefetches: u64,
     /// Share of requests that missed; for a sample, the estimate for the whole trace.
@@ -89,7 +95,14 @@ pub fn simulate(
 ) -> Outcome {
     let capacity = ((run.size as f64 * stream.rate).round() as u64).max(1);
     let begun = Instant::now();
-    let counts = floe_policy::with(&run.policy, Simulation { stream, capacity, progress });
+    let counts = if run.admit.is_empty() {
+        floe_policy::with(&run.policy, Simulation { stream, capacity, progress })
+    } else {
+        let admission = admission::Admissions::new(&run.admit);
+        let name = admission.to_string();
+        let simulation = admitted::Simulation { stream, capacity, admission, latency, progress };
+        Counts { admission: Some(name), ..floe_policy::with(&run.policy, simulation).into() }
+    };
     let seconds = begun.elapsed().as_secs_f64();
     let requests = stream.keys.len() as u64;
     let misses = requests - counts.hits;
@@ -100,11 +113,15 @@ pub fn simulate(
         if counts.bytes == 0 { miss_ratio } else { counts.missed_bytes as f64 / counts.bytes as f64 };
     Outcome {
         trace: trace.to_owned(),
-        policy: run.policy.to_string(),
+        policy: match &counts.admission {
+            Some(admission) => format!("{} with {admission}", run.policy),
+            None => run.policy.to_string(),
+        },
         size: run.size,
         requests,
         hits: counts.hits,
         misses,
+        inserted: counts.admission.as_ref().map(|_| counts.inserted),
         prefetches: counts.prefetches,
         miss_ratio,
         miss_ratio_error: counts.error,
@@ -125,6 +142,24 @@ struct Counts {
     error: Option<f64>,
     policy_bytes: usize,
     most_objects: usize,
+    /// The admission that was asked, and what it let in.
+    admission: Option<String>,
+    inserted: u64,
+}
+
+impl From<admitted::Counts> for Counts {
+    fn from(counts: admitted::Counts) -> Self {
+        Self {
+            hits: counts.hits,
+            prefetches: counts.fetched,
+            bytes: counts.bytes,
+            missed_bytes: counts.missed_bytes,
+            policy_bytes: counts.policy_bytes,
+            most_objects: counts.most_objects,
+            inserted: counts.inserted,
+            ..Self::default()
+        }
+    }
 }
 
 struct Simulation<'a> {
@@ -324,10 +359,10 @@ impl Weighed {
 
 /// The key at each position of the trace, for policies that order prefetches. Positions that several volumes have stand
 /// for the volume that used them first.
-struct Positions(HashMap<u64, u32>);
+pub(super) struct Positions(HashMap<u64, u32>);
 
 impl Positions {
-    fn of<P: Policy>(stream: &Stream) -> Self {
+    pub(super) fn of<P: Policy>(stream: &Stream) -> Self {
         let mut keys = HashMap::new();
         if P::ABOUT.positions {
             for (key, &number) in (0..).zip(&stream.numbers) {
@@ -339,7 +374,7 @@ impl Positions {
 
     /// The keys at positions that are to be fetched. What the trace never asks for is not known, and not fetched.
     #[inline]
-    fn keys(&self, positions: Option<Range<u64>>) -> impl Iterator<Item = u32> {
+    pub(super) fn keys(&self, positions: Option<Range<u64>>) -> impl Iterator<Item = u32> {
         positions.into_iter().flatten().filter_map(|position| self.0.get(&position).copied())
     }
 }
@@ -384,7 +419,8 @@ mod tests {
             builder.add(&read).expect("there is room");
         }
         let stream = builder.finish().expect("there are requests");
-        let run = Run { policy: policy.parse().expect("the policy is registered"), size: 640 };
+        let run =
+            Run { policy: policy.parse().expect("the policy is registered"), size: 640, admit: Vec::new() };
         let outcome = simulate("run", &stream, &run, None, &AtomicU64::new(0));
         assert_eq!(outcome.hits + outcome.misses, RUN);
         (outcome.misses, outcome.prefetches)

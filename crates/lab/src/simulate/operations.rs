@@ -283,7 +283,7 @@ mod tests {
         let twice = stream
             .rearranged((0..stream.keys.len()).chain(0..stream.keys.len()).collect::<Vec<_>>().into_iter());
         let hits = |policy: &str, stream: &Stream| {
-            let run = objects::Run { policy: policy.parse().unwrap(), size: 150 };
+            let run = objects::Run { policy: policy.parse().unwrap(), size: 150, admit: Vec::new() };
             objects::simulate("", stream, &run, None, &std::sync::atomic::AtomicU64::new(0)).hits
         };
         for policy in ["lru", "arc", "lirs", "lecar", "cacheus", "sieve", "qdlp", "2q", "lhd"] {

@@ -27,14 +27,15 @@ fn unfrozen(policy: &str, keys: Keys, machine: Machine) -> World {
 
 /// Whether the phases of a history follow one another as they are drawn in the controller.
 fn check_order(world: &World) {
-    use Phase::{Constructing, Frozen, Learning, Measuring, TryingAll, Waiting, WarmingUp};
+    use Phase::{Constructing, Frozen, Learning, Measuring, Proving, TryingAll, Waiting, WarmingUp};
     for pair in world.phases.windows(2) {
         let ((at, from), (_, to)) = (pair[0], pair[1]);
         let may = match from {
-            WarmingUp => matches!(to, Measuring | Constructing | Waiting),
+            WarmingUp => matches!(to, Measuring | Proving | Constructing | Waiting),
             Measuring => matches!(to, Learning | Constructing | Waiting),
             Learning => matches!(to, TryingAll | Measuring | Waiting),
-            TryingAll => matches!(to, Constructing | Frozen | Waiting),
+            TryingAll => matches!(to, WarmingUp | Waiting),
+            Proving => matches!(to, Constructing | Waiting),
             Constructing => matches!(to, Frozen | Waiting),
             Frozen => matches!(to, Constructing | WarmingUp | Measuring | Waiting),
             Waiting => matches!(to, Measuring | WarmingUp),
@@ -156,6 +157,54 @@ fn whatever_the_drift_it_does_no_harm_in_the_long_run() {
             let rate = world.run(60.0);
             let what = format!("{rate:.0} requests/s against {base:.0}, {name} misses, shifts every {every}");
             assert!(rate > 0.97 * base, "{what}\n{}", world.story());
+        }
+    }
+}
+
+/// Over some seconds after learning: how many of the requests were served that the cache without freezing served in the same
+/// time, over some histories; and the histories. The machine is another one while the baseline is measured.
+fn share_just_after_learning(keys: impl Fn() -> Keys, machine: Machine, at_first: Machine) -> (f64, String) {
+    let (mut without, mut with, mut stories) = (0.0, 0.0, String::new());
+    for seed in 1..=SEEDS {
+        let mut world = adaptive("lru", keys(), machine);
+        world.seed(seed);
+        while world.controller.stats().learned == 0 {
+            world.machine = if world.controller.phase() == Phase::Measuring { at_first } else { machine };
+            world.run(0.01);
+        }
+        let learned = world.now.as_secs_f64();
+        let mut base = World::new("lru", ENTRIES, keys(), machine, Freezing::fixed(0.0));
+        base.seed(seed);
+        base.run(learned);
+        let (one, other) = (base.run(2.0), world.run(2.0));
+        (without, with) = (without + one, with + other);
+        stories += &format!("seed {seed}: {:.3} after {learned:.2} s\n{}", other / one, world.story());
+    }
+    (with / without, stories)
+}
+
+/// Histories of each kind.
+const SEEDS: u64 = 3;
+
+#[test]
+fn under_a_drift_it_does_no_harm_just_after_learning_whatever_was_predicted() {
+    let dear = LRU_LIKE.faster(10.0);
+    let cheap = Machine { load: 0.0, insertion: 1.5, promotion: 0.05, frozen: 1.4, ..dear };
+    // A machine that changes its pace, and one that is busy with something else while the baseline is measured: hits take three
+    // times as long, so that freezing whatever part seems to be a gain.
+    let restless = |machine| Machine { wander: (0.15, 2.9), ..machine };
+    let busy = |machine: Machine| Machine { lookup: 3.0 * machine.lookup, ..machine };
+    for (what, machine, at_first) in [
+        ("dear misses, restless", restless(dear), restless(dear)),
+        ("cheap misses, restless", restless(cheap), restless(cheap)),
+        ("dear misses, busy at first", dear, busy(dear)),
+        ("cheap misses, busy at first", cheap, busy(cheap)),
+    ] {
+        for every in [30, 300] {
+            let drifting = || Keys::drifting(5 * ENTRIES, 1.0, 1, every);
+            let (share, stories) = share_just_after_learning(drifting, machine, at_first);
+            println!("{share:.3} of the requests with {what}, shifts every {every}");
+            assert!(share >= 0.98, "{share:.3} with {what}, shifts every {every}\n{stories}");
         }
     }
 }
@@ -285,7 +334,7 @@ fn a_cache_that_falls_idle_while_it_learns_is_thawed() {
     world.idle(10.0);
     assert_eq!(world.controller.phase(), Phase::Measuring, "{}", world.story());
     world.run(30.0);
-    assert_eq!(world.controller.phase(), Phase::Frozen, "{}", world.story());
+    assert!(world.times(Phase::Frozen) >= 1, "{}", world.story());
 }
 
 #[test]

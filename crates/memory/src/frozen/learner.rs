@@ -18,6 +18,7 @@ use std::time::Duration;
 use floe_policy::trial::{Difference, Sums};
 
 use super::observe::{Action, Observations};
+use super::shares::share_variance;
 use super::windows::{Tally, Windows, typical};
 use super::worth::Worth;
 
@@ -47,8 +48,6 @@ const HOPELESS_FROM: f64 = 0.2;
 const RISK: f64 = 0.01;
 /// Errors of one standard deviation that a prediction is charged with.
 const CAUTION: f64 = 2.0;
-/// Hits and misses come in bursts: shares vary by so many times what they would if each were drawn by itself.
-const BURSTS: f64 = 2.0;
 
 #[derive(Debug, Clone)]
 struct Stop {
@@ -260,7 +259,6 @@ impl Learner {
             + (1.0 - frozen) * worth.failing
             + (1.0 - hit_ratio) * miss;
 
-        let share_variance = |ratio: f64, lookups: u64| BURSTS * ratio * (1.0 - ratio) / lookups as f64;
         let shares =
             share_variance(hit_ratio, here.lookups()) + share_variance(hit_ratio_before, before.lookups());
         let hits = hit_ratio.powi(2) * squared_error(&near_means(near))

@@ -11,6 +11,8 @@ mod learner;
 mod monitor;
 pub(crate) mod observe;
 pub(crate) mod options;
+mod proof;
+mod shares;
 pub(crate) mod timing;
 mod warmth;
 mod windows;

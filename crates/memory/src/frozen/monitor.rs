@@ -2,6 +2,7 @@
 //!
 //! Blocks of windows are compared with the baseline, each block once. A phase ends only when several blocks in a row are slower
 //! by more than the error of the comparison and a margin: a stall, or a busy minute of another program, is over by then.
+//! What an index loses by its hits alone, as it grows old, is counted and known much sooner.
 
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use floe_policy::trial::Difference;
 
 use super::drift::Drift;
 use super::observe::Observations;
+use super::shares::Prices;
 use super::windows::{Costs, Tally, Windows};
 
 /// Windows in a block.
@@ -19,8 +21,11 @@ const BLOCKS: usize = 4;
 const RISK: f64 = 0.001;
 /// What a block may be slower by, as a share of the baseline.
 const MARGIN: f64 = 0.02;
-/// Windows of the first block after which there should be something to be seen of a gain.
-const FIRST_LOOK: usize = 6;
+/// Windows, at most, whose hits tell whether an index has grown old; what may be lost, as a share of the baseline; and samples that
+/// make a new price of misses.
+const RECENT: usize = 4;
+const OLD_MARGIN: f64 = 0.01;
+const SAMPLES_MIN: u64 = 30;
 /// Windows at the start of a phase that are not looked at: the processor's caches do not know the new index yet.
 const FIRST: u64 = 1;
 
@@ -29,12 +34,8 @@ const FIRST: u64 = 1;
 pub(super) enum Verdict {
     /// The block is not over.
     Open,
-    /// Faster than the baseline.
-    Gain(Difference),
-    /// In the first windows nothing is gained, whatever the error.
-    Doubt(Difference),
-    /// The error is larger than the difference.
-    Even(Difference),
+    /// Not slower than the baseline, or not for certain.
+    Fine,
     /// Slower than the baseline, for so many blocks in a row.
     Loss(Difference, u32),
     /// Nothing to compare with.
@@ -101,6 +102,23 @@ impl Monitor {
         self.windows.interrupt(now);
     }
 
+    /// The last windows, as far as they are this index's.
+    pub(super) fn recent(&self) -> Tally {
+        let mut recent = Tally::default();
+        let served = self.closed.saturating_sub(FIRST) as usize;
+        self.windows.iter().rev().take(served.min(RECENT)).for_each(|window| recent.merge(window));
+        recent
+    }
+
+    /// Whether the index has so many hits less than the cache had without that it is slower for these alone, and by how much.
+    pub(super) fn old(&self, baseline: &Tally, prices: &Prices) -> Option<Difference> {
+        let recent = self.recent();
+        let misses = recent.latencies.miss;
+        let miss = misses.mean().filter(|_| misses.count >= SAMPLES_MIN).unwrap_or(prices.miss);
+        let found = Prices { miss, ..*prices }.difference(baseline, &recent)?;
+        found.is_loss(OLD_MARGIN).then_some(found)
+    }
+
     /// Takes in what was seen, and compares at the end of a block.
     pub(super) fn step(&mut self, seen: &Observations, baseline: &[f64], elsewhere: &Costs) -> Verdict {
         self.lookups += seen.lookups();
@@ -117,10 +135,7 @@ impl Monitor {
         }
         self.in_block += 1;
         if self.in_block < BLOCK {
-            let is_look = self.first.is_none() && self.in_block == FIRST_LOOK;
-            let found = is_look.then(|| Difference::between(baseline, &self.windows.means(elsewhere), RISK));
-            let doubt = found.flatten().filter(|found| found.gain <= 0.0);
-            return doubt.map_or(Verdict::Open, Verdict::Doubt);
+            return Verdict::Open;
         }
         self.in_block = 0;
         self.first.get_or_insert_with(|| self.windows.total());
@@ -133,6 +148,6 @@ impl Monitor {
             return Verdict::Loss(loss, self.losses);
         }
         self.losses = 0;
-        if all.is_gain(0.0) { Verdict::Gain(all) } else { Verdict::Even(all) }
+        Verdict::Fine
     }
 }

@@ -151,6 +151,8 @@ pub enum Phase {
     Learning,
     /// All entries are frozen, which is measured last.
     TryingAll,
+    /// What was chosen is frozen and thawed by turns, to see whether it pays.
+    Proving,
     /// The frozen index is being built.
     Constructing,
     /// The frozen index serves.
@@ -172,6 +174,7 @@ impl Phase {
             Self::Measuring => "measuring",
             Self::Learning => "learning",
             Self::TryingAll => "trying-all",
+            Self::Proving => "proving",
             Self::Constructing => "constructing",
             Self::Frozen => "frozen",
             Self::Waiting => "waiting",

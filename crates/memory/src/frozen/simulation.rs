@@ -14,8 +14,6 @@ use crate::frozen::options::{Freezing, Phase};
 
 const TICK: Duration = Duration::from_millis(5);
 const SAMPLED_ONE_IN: u64 = 10;
-/// What reading the clock adds to what is measured.
-const CLOCK: f64 = 2.0;
 /// Microseconds of a stall.
 const STALL: f64 = 4000.0;
 
@@ -47,6 +45,8 @@ pub(crate) struct Machine {
     pub(crate) stalls: f64,
     /// For each entry of the frozen index.
     pub(crate) construction: f64,
+    /// What reading the clock adds to what is measured.
+    pub(crate) clock: f64,
     /// Whether entries may be frozen; they may not where each hit has to write to them.
     pub(crate) freezes: bool,
 }
@@ -64,8 +64,24 @@ impl Machine {
         wander: (0.0, 1.0),
         stalls: 0.0,
         construction: 1.0,
+        clock: 2.0,
         freezes: true,
     };
+
+    /// The same, so many times as fast.
+    pub(crate) fn faster(self, times: f64) -> Self {
+        Self {
+            frozen: self.frozen / times,
+            lookup: self.lookup / times,
+            promotion: self.promotion / times,
+            failing: self.failing / times,
+            load: self.load / times,
+            insertion: self.insertion / times,
+            construction: self.construction / times,
+            clock: self.clock / times,
+            ..self
+        }
+    }
 }
 
 /// Makes keys.
@@ -168,6 +184,11 @@ impl World {
         }
     }
 
+    /// Another history of the same kind.
+    pub(crate) fn seed(&mut self, seed: u64) {
+        self.random = mix(seed);
+    }
+
     fn uniform(&mut self) -> f64 {
         self.random = mix(self.random);
         (self.random >> 11) as f64 / (1u64 << 53) as f64
@@ -228,7 +249,7 @@ impl World {
         };
         *count += 1;
         if mix(self.requests).is_multiple_of(SAMPLED_ONE_IN) {
-            sums.add((took + CLOCK) * 1e3);
+            sums.add((took + self.machine.clock) * 1e3);
         }
         self.hits += u64::from(kind != Kind::Miss);
         let span = Duration::from_nanos((took * 1e3) as u64);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::frozen::observe::Latencies;
 use crate::hash::KeyHash;
-use crate::hazard::Count;
+use crate::hazard::{Count, Random};
 
 /// Where the controller's time begins for all caches.
 pub(crate) fn now() -> Duration {
@@ -80,18 +80,15 @@ pub(crate) struct Timings {
     /// belongs to it, and what was loaded in between.
     missed: Count,
     missed_at: Count,
-    /// Where the next lookup to be timed is drawn from.
-    random: Count,
+    /// Where the next lookup to be timed is drawn from, and requests that are shed.
+    pub(crate) random: Random,
 }
 
 impl Timings {
     /// In how many lookups the next one is to be timed: every number up to twice the mean is as likely, so that a pattern of
     /// the keys does not coincide with that of the clock.
     pub(crate) fn draw(&self, mean: u32) -> u64 {
-        let mut random = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.random.set(random);
-        random = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        1 + (random >> 32) * (2 * u64::from(mean) - 1) / (1 << 32)
+        1 + u64::from(self.random.next()) * (2 * u64::from(mean) - 1) / (1 << 32)
     }
 
     pub(crate) fn note(&self, outcome: Outcome, hash: KeyHash, began: Duration) {

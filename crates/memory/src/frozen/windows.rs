@@ -174,7 +174,7 @@ impl Windows {
         self.closed.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Tally> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Tally> {
         self.closed.iter()
     }
 

@@ -42,18 +42,30 @@ pub(super) struct IndexTrial {
 }
 
 impl IndexTrial {
-    /// The first trial begins with the first step. Those after it are `interval` apart, at first.
-    pub(super) fn new(now: Duration, interval: Duration, rounds_max: usize) -> Self {
+    /// One trial, at once and of all its rounds: to find out what the index is worth.
+    pub(super) fn now(now: Duration, rounds: usize) -> Self {
+        Self::first_at(
+            now,
+            now,
+            TrialOptions { rounds_min: rounds, rounds_max: rounds, ..TrialOptions::default() },
+        )
+    }
+
+    /// Trials that are `interval` apart at first, each no longer than it takes to be sure. The first comes after as long.
+    pub(super) fn every(now: Duration, interval: Duration) -> Self {
         let options = TrialOptions {
             interval_min: interval,
             interval_max: interval.saturating_mul(64),
-            margin: 0.0,
-            rounds_max,
             ..TrialOptions::default()
         };
+        Self::first_at(now + interval, now, options)
+    }
+
+    fn first_at(first: Duration, now: Duration, options: TrialOptions) -> Self {
+        let options = TrialOptions { margin: 0.0, ..options };
         Self {
-            trial: Trial::new(Mode::Variant, options),
-            order: Order { mode: Mode::Variant, until: now, counts: false },
+            trial: Trial::new(Mode::Variant, options).resting_until(first),
+            order: Order { mode: Mode::Variant, until: first, counts: false },
             served: Windows::new(now, WINDOWS),
             bypassed: Windows::new(now, WINDOWS),
             open: Tally::default(),

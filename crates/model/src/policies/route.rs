@@ -88,6 +88,15 @@ impl<'a> At<'a> {
         Ok(self.time(Operation::Tail)?.then(&step))
     }
 
+    /// The same of a miss that has taken one from a tail before. Under one lock that is what one entry more takes: the lock, and all that
+    /// a miss does under it, are part of the first.
+    pub(super) fn second_tail(&self) -> Result<Time, ModelError> {
+        match self.times.locks {
+            Locks::Operation => self.tail_past_marks(),
+            Locks::List => Ok(self.time(Operation::Step)?.times(1.0 + self.shares.passed_by)),
+        }
+    }
+
     /// A hit on an entry that is not frozen.
     pub(super) fn hit(&self, name: &'static str, probability: f64) -> Walk {
         let walk = Walk { name, probability, is_miss: false, mark_us: self.mark_us, parts: Vec::new() };

@@ -25,8 +25,6 @@ pub use difference::{Difference, trimmed_mean};
 pub(crate) use level::Level;
 pub use sums::Sums;
 
-/// Rounds before the first look at the result. Looks come at this number and at each double of it.
-const ROUNDS_FIRST: usize = 6;
 /// A window that has too few requests goes on for so many times its length, and then its round does not count.
 const PATIENCE: u32 = 10;
 /// Rounds in a trial that may fail before it is given up.
@@ -64,6 +62,9 @@ pub struct TrialOptions {
     pub settle: Duration,
     /// Measurements that a window has at least.
     pub count_min: u64,
+    /// Rounds before the first look at the result. Others follow at each double of it; the first that leaves no doubt ends the
+    /// trial.
+    pub rounds_min: usize,
     /// Rounds of a trial at most.
     pub rounds_max: usize,
     /// The chance that a trial decides for a mode that is not better, over all its looks at the result.
@@ -84,6 +85,7 @@ impl Default for TrialOptions {
             window: Duration::from_millis(20),
             settle: Duration::from_millis(5),
             count_min: 30,
+            rounds_min: 6,
             rounds_max: 24,
             risk: 0.01,
             margin: 0.01,
@@ -184,6 +186,12 @@ impl Trial {
         self.mode
     }
 
+    /// The same, with the first trial not before this time.
+    pub fn resting_until(mut self, next: Duration) -> Self {
+        self.state = State::Resting { next };
+        self
+    }
+
     /// Whether a trial is being run.
     pub fn is_trying(&self) -> bool {
         matches!(self.state, State::Trying { .. })
@@ -267,7 +275,8 @@ impl Trial {
         }
         let (count, is_whole) = (rounds.len(), first.is_none());
         let is_last = count >= self.options.rounds_max || *failures >= FAILURES_MAX;
-        let mut looks = std::iter::successors(Some(ROUNDS_FIRST), |look| Some(look * 2));
+        let mut looks =
+            std::iter::successors(Some(self.options.rounds_min.max(1)), |look| look.checked_mul(2));
         let is_look = looks.clone().take_while(|&look| look <= count).last() == Some(count);
         if is_whole && (is_last || is_look) {
             // Each look is another chance to be wrong; the one at all rounds together is the last.
@@ -281,7 +290,12 @@ impl Trial {
                 found = Difference::paired(&self.undecided, risk);
             }
             let mode = found.map_or(self.mode, |found| found.choose(self.mode, self.options.margin));
-            if is_last || mode != self.mode {
+            // More rounds would not change what is beyond doubt: only what the baseline is left for has a margin.
+            let is_certain = found.is_some_and(|found| match self.mode {
+                Mode::Baseline => found.is_loss(0.0),
+                Mode::Variant => found.is_gain(0.0),
+            });
+            if is_last || is_certain || mode != self.mode {
                 self.conclude(mode, found);
                 return;
             }

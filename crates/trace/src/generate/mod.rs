@@ -12,6 +12,7 @@ mod mix;
 mod parameter;
 mod rng;
 mod scan;
+mod sfs;
 mod spec;
 mod uniform;
 mod ycsb;
@@ -22,7 +23,7 @@ pub use spec::{GeneratorSpec, SpecError};
 use serde::Serialize;
 
 use crate::decode::{Batch, key_only};
-use crate::request::{Kind, Op, Request};
+use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 use parameter::Parameter;
 use rng::Rng;
 
@@ -54,6 +55,7 @@ generators! {
     scan::SCAN,
     mix::MIX,
     ycsb::YCSB,
+    sfs::SFS,
 }
 
 /// What a generator is to draw from.
@@ -70,17 +72,19 @@ pub(crate) struct Made {
     pub(crate) generator: Box<dyn Generate>,
 }
 
-/// A key, and what is done to it unless that is left to chance.
+/// A key, how many keys from there on, and what is done to them unless that is left to chance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Access {
     key: u64,
+    /// At least 1; disk I/O is as long, while in a trace of keys the first one stands for all.
+    count: u64,
     op: Option<Op>,
 }
 
 impl Access {
     #[inline]
     fn to(key: u64) -> Self {
-        Self { key, op: None }
+        Self { key, count: 1, op: None }
     }
 }
 
@@ -115,7 +119,10 @@ impl Shape {
             (None, _) => Op::Read,
         };
         let request = match self.block_bytes {
-            Some(bytes) => Request { key: access.key * bytes, bytes, ..key_only(0) },
+            Some(bytes) => {
+                let count = access.count.min(BLOCK_REQUEST_BYTES_MAX / bytes);
+                Request { key: access.key * bytes, bytes: count * bytes, ..key_only(0) }
+            }
             None => key_only(access.key),
         };
         Request { op, ..request }

@@ -44,6 +44,7 @@ pub(crate) enum Type {
     Share,
     Flag,
     Workload,
+    FileServer,
 }
 
 /// A parameter's value.
@@ -54,6 +55,7 @@ pub(crate) enum Value {
     Real(f64),
     Flag(bool),
     Letter(char),
+    Word(&'static str),
 }
 
 impl Type {
@@ -67,6 +69,7 @@ impl Type {
             Self::Share => "a share such as 70% or 0.7",
             Self::Flag => "yes or no",
             Self::Workload => "a workload from A to F",
+            Self::FileServer => "dbtable, dblog, swbuild, vda or websearch",
         }
     }
 
@@ -93,6 +96,10 @@ impl Type {
                 [letter @ b'A'..=b'F'] => Some(Value::Letter(char::from(*letter))),
                 _ => None,
             },
+            Self::FileServer => {
+                let known = ["dbtable", "dblog", "swbuild", "vda", "websearch"];
+                known.into_iter().find(|known| text.eq_ignore_ascii_case(known)).map(Value::Word)
+            }
         }
     }
 }
@@ -126,6 +133,7 @@ impl fmt::Display for Value {
             Self::Real(number) => write!(f, "{number}"),
             Self::Flag(flag) => f.write_str(if flag { "yes" } else { "no" }),
             Self::Letter(letter) => write!(f, "{letter}"),
+            Self::Word(word) => f.write_str(word),
         }
     }
 }

@@ -163,6 +163,13 @@ impl GeneratorSpec {
         }
     }
 
+    pub(super) fn word(&self, name: &str) -> &'static str {
+        match self.value(name) {
+            Some(Value::Word(word)) => word,
+            value => unreachable!("{name} is a word, not {value:?}"),
+        }
+    }
+
     /// What was given, or the default.
     fn value(&self, name: &str) -> Option<Value> {
         let given = self.given.iter().find(|(parameter, _)| parameter.name == name).map(|&(_, value)| value);

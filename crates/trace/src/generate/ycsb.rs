@@ -109,8 +109,8 @@ impl Ycsb {
 
     fn begin(&mut self) -> Access {
         let is_main = self.main_until == u64::MAX || self.rng.next() < self.main_until;
-        let read = |key| Access { key, op: Some(Op::Read) };
-        let write = |key| Access { key, op: Some(Op::Write) };
+        let read = |key| Access { key, count: 1, op: Some(Op::Read) };
+        let write = |key| Access { key, count: 1, op: Some(Op::Write) };
         match if is_main { self.main } else { self.other } {
             Operation::Read => read(self.draw()),
             Operation::Update => write(self.draw()),
@@ -139,11 +139,11 @@ impl Generate for Ycsb {
         match self.rest {
             Rest::Scan(key, end) if key < end => {
                 self.rest = Rest::Scan(key + 1, end);
-                Access { key, op: Some(Op::Read) }
+                Access { key, count: 1, op: Some(Op::Read) }
             }
             Rest::Write(key) => {
                 self.rest = Rest::Nothing;
-                Access { key, op: Some(Op::Write) }
+                Access { key, count: 1, op: Some(Op::Write) }
             }
             Rest::Nothing | Rest::Scan(..) => self.begin(),
         }

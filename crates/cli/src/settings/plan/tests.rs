@@ -66,6 +66,8 @@ fn a_plan_written_as_settings_is_the_same_plan() {
         ),
         ("memory = '64MiB'\nmemory-write = 'back'\nflush-interval = '7s'\n", ""),
         ("memory = '3MiB'\nmemory-freeze = 'adaptive'\n", ""),
+        ("shed = '12.5%'\n", ""),
+        ("write = 'back'\ndirty-max = '25%'\n", ""),
     ] {
         let text = format!(
             "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = 'file:a=b,size=1GiB'\n{volume}"

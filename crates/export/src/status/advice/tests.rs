@@ -1,6 +1,6 @@
 //! Advice from the counts of a server that were made by hand.
 
-use floe_block::{FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
+use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
 
@@ -8,6 +8,8 @@ fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
         mode: WriteMode::Through,
+        session: None,
+        journal_lost: false,
         started: std::time::SystemTime::now(),
         uptime: Duration::from_secs(1),
         cache_size_bytes: 1 << 30,
@@ -16,6 +18,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
             usage: MemoryUse { policy, shards: 1, ..MemoryUse::default() },
             freezing: None,
         }),
+        shedding: None,
         service: ServiceTimes::of(None),
     }
 }
@@ -106,6 +109,7 @@ fn counts_are_those_of_all_threads() {
         stats: Stats {
             memory_hits: 1,
             requests: Requests { reads: 2, read_hits: 1, ..Requests::default() },
+            counters: Counters { cleaned_bytes: 12 << 20, ..Counters::default() },
             ..Stats::default()
         },
         spun: Duration::from_secs(1),
@@ -126,6 +130,10 @@ fn counts_are_those_of_all_threads() {
         reading: ms(11),
         from_memory: ms(1),
         processor: ms(500),
+        cleaned_bytes: 12 << 20,
     };
     assert_eq!(counted, expected);
+    assert_eq!(counted.seconds_to_clean(2 << 20), Some(10.0));
+    assert_eq!(counted.seconds_to_clean(0), Some(0.0));
+    assert_eq!(Counted { cleaned_bytes: 0, ..counted }.seconds_to_clean(1), None);
 }

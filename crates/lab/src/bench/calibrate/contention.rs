@@ -1,43 +1,57 @@
-//! From throughputs to service times: how long an operation takes with several threads at it.
+//! From throughputs to service times: how long a visit to the list takes, with nobody else there and with others.
 //!
-//! Threads that do the same again and again are a closed network: each computes for a while by itself and then visits the list. With
-//! the time of one thread known, the throughput of two leaves one time free, that with two at the list; then of four, and so on.
-//! The model is solved for it, so that what it is told in the end is what gives back the throughputs.
+//! Threads that do the same again and again are a closed network: each computes for a while by itself and then visits the list.
+//! Two runs of the same threads leave two times free, and so find them. In one they compute for long between two visits, so that they seldom meet; it has the
+//! time of a visit with nobody else there, by a thread that finds the list as another one has left it, in that one's memory. In the other they compute for as short as can be,
+//! so that they meet all the time. The model is solved for both, so that what it is told in the end is what gives back the throughputs.
 
 use floe_model::{Load, ModelError, Network, Outcome, Station, Step, Time, Visit, mva};
 
 /// Halvings: as many as a number has digits.
-const HALVINGS: usize = 60;
+const HALVINGS: usize = 50;
 
-/// How long a visit takes alone and with others there.
-///
-/// `alone_us` is the time of a visit of one thread; `runs` are a number of threads above 1, growing, what each request of theirs computes
-/// beside its visit, and their throughput together in million requests a second. The visit is never taken as shorter than if
-/// all threads could be served side by side.
+/// The time found with others there changes the one found without a little, and the other way round: so often, each time by a small part of
+/// the change before.
+const ROUNDS: usize = 12;
+
+/// A run of threads that visit the list with every request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Meeting {
+    /// How many, above 1.
+    pub(super) threads: u32,
+    /// What each request computes beside its visit, in microseconds.
+    pub(super) compute_us: f64,
+    /// Of all together, in million requests a second.
+    pub(super) throughput_mrps: f64,
+}
+
+/// How long a visit takes alone and with others there: from one run of threads that seldom meet, and from runs of threads that meet, with
+/// growing numbers of them. No time is below `least_us`, or above that of a request of the run it is found from.
 ///
 /// # Errors
 /// A time is none.
-pub(super) fn contended(alone_us: f64, runs: &[(u32, f64, f64)]) -> Result<Time, ModelError> {
+pub(super) fn visit(apart: &Meeting, together: &[Meeting], least_us: f64) -> Result<Time, ModelError> {
+    let alone = |time: &Time| found(apart, least_us, |us| Time { alone_us: us, ..time.clone() });
+    let mut time = Time::of(least_us);
+    time.alone_us = alone(&time)?;
+    for _ in 0..ROUNDS {
+        time = contended(time.alone_us, together, least_us)?;
+        time.alone_us = alone(&time)?;
+    }
+    contended(time.alone_us, together, least_us)
+}
+
+/// How long a visit takes with others there when the time alone is known.
+fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time, ModelError> {
     let mut time = Time::of(alone_us);
-    for &(threads, compute_us, throughput_mrps) in runs {
+    for run in together {
         let with = |us: f64| {
             let mut time = time.clone();
-            time.contended.push((threads, us));
+            time.contended.push((run.threads, us));
             time
         };
-        let faster =
-            |us: f64| Ok::<_, ModelError>(throughput(compute_us, with(us), threads)? > throughput_mrps);
-        let mut low = alone_us / f64::from(threads);
-        // Were there nothing but the list, it would be that.
-        let mut high = (1.0 / throughput_mrps).max(low);
-        while faster(high)? {
-            high *= 2.0;
-        }
-        for _ in 0..HALVINGS {
-            let middle = f64::midpoint(low, high);
-            if faster(middle)? { low = middle } else { high = middle }
-        }
-        time = with(high);
+        let us = found(run, least_us, with)?;
+        time.contended.push((run.threads, us));
     }
     Ok(time)
 }
@@ -57,74 +71,110 @@ pub(super) fn computing(
     let (mut low, mut high) = (0.0, f64::from(threads) / throughput_mrps);
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        let is_faster = throughput(middle, visit.clone(), threads)? > throughput_mrps;
+        let run = Meeting { threads, compute_us: middle, throughput_mrps };
+        let is_faster = run.throughput_of(visit.clone())? > throughput_mrps;
         if is_faster { low = middle } else { high = middle }
     }
     Ok(high)
 }
 
-/// Of threads that compute and visit a list.
-fn throughput(compute_us: f64, time: Time, threads: u32) -> Result<f64, ModelError> {
-    let station = Station { name: "list", servers: 1, copies: 1 };
-    let visit = Step::Visit(Visit { station: 0, time, is_limit: false });
-    let request = Outcome {
-        name: "request",
-        probability: 1.0,
-        is_miss: false,
-        steps: vec![Step::Compute(compute_us), visit],
-    };
-    mva::throughput(&Network::new(vec![station], vec![request])?, &Load::of(threads))
+/// The one number that is free in a time, for the throughput that was measured.
+fn found(run: &Meeting, least_us: f64, with: impl Fn(f64) -> Time) -> Result<f64, ModelError> {
+    let is_faster = |us: f64| Ok::<_, ModelError>(run.throughput_of(with(us))? > run.throughput_mrps);
+    let mut low = least_us;
+    // No visit takes longer than a request does.
+    let mut high = run.request_us().max(low);
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        if is_faster(middle)? { low = middle } else { high = middle }
+    }
+    Ok(high)
+}
+
+impl Meeting {
+    /// From the beginning of a request to its end.
+    fn request_us(&self) -> f64 {
+        f64::from(self.threads) / self.throughput_mrps
+    }
+
+    /// What the model says of such threads, with another time of the list.
+    fn throughput_of(&self, time: Time) -> Result<f64, ModelError> {
+        let station = Station { name: "list", servers: 1, copies: 1 };
+        let visit = Step::Visit(Visit { station: 0, time, is_limit: false });
+        let request = Outcome {
+            name: "request",
+            probability: 1.0,
+            is_miss: false,
+            steps: vec![Step::Compute(self.compute_us), visit],
+        };
+        mva::throughput(&Network::new(vec![station], vec![request])?, &Load::of(self.threads))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_list_that_nobody_leaves_takes_the_reciprocal_of_its_throughput() {
-        let time = contended(0.05, &[(2, 0.0, 4.0), (4, 0.0, 2.0)]).unwrap();
-        assert!((time.at_us(2) - 0.25).abs() < 1e-9 && (time.at_us(4) - 0.5).abs() < 1e-9, "{time:?}");
-        assert_eq!(time.alone_us, 0.05);
+    const LEAST_US: f64 = 1e-4;
+
+    /// A run of which the model says what is measured.
+    fn run(threads: u32, compute_us: f64, time: &Time) -> Meeting {
+        let run = Meeting { threads, compute_us, throughput_mrps: 1.0 };
+        Meeting { throughput_mrps: run.throughput_of(time.clone()).unwrap(), ..run }
     }
 
     #[test]
-    fn the_times_found_give_back_the_throughputs() {
-        for compute_us in [0.01, 0.1, 1.0] {
-            for (two, four) in [(1.2, 1.0), (1.9, 2.5), (0.4, 0.3)] {
-                let alone = 1.0 / (compute_us + 0.2);
-                let runs = [(2, compute_us, two * alone), (4, compute_us, four * alone)];
-                let time = contended(0.2, &runs).unwrap();
-                for (threads, _, measured) in runs {
-                    let found = throughput(compute_us, time.clone(), threads).unwrap();
-                    let side_by_side = time.at_us(threads) <= 0.2 / f64::from(threads) * (1.0 + 1e-9);
-                    assert!(
-                        (found / measured - 1.0).abs() < 1e-6 || side_by_side,
-                        "{compute_us}: {found} for {measured}"
-                    );
+    fn the_times_of_a_list_are_found_from_what_threads_do_with_it() {
+        for alone_us in [0.05, 0.3, 1.0] {
+            for two_us in [0.3, 0.5, 1.2] {
+                for four_us in [0.5, 2.0] {
+                    let contended = vec![(2, two_us), (4, four_us)];
+                    let time = Time { alone_us, contended, ..Time::default() };
+                    let apart = run(4, 5.0, &time);
+                    let together = [run(2, 0.02, &time), run(4, 0.02, &time)];
+                    let found = visit(&apart, &together, LEAST_US).unwrap();
+                    for queue in [1, 2, 4] {
+                        let (found, us) = (found.at_us(queue), time.at_us(queue));
+                        assert!((found / us - 1.0).abs() < 1e-3, "{time:?}: {found} with {queue}");
+                    }
                 }
             }
         }
     }
 
     #[test]
+    fn a_list_that_nobody_leaves_takes_the_reciprocal_of_its_throughput() {
+        let run = |threads, throughput_mrps| Meeting { threads, compute_us: 0.0, throughput_mrps };
+        let time = contended(0.05, &[run(2, 4.0), run(4, 2.0)], LEAST_US).unwrap();
+        assert!((time.at_us(2) - 0.25).abs() < 1e-9 && (time.at_us(4) - 0.5).abs() < 1e-9, "{time:?}");
+        assert_eq!(time.alone_us, 0.05);
+    }
+
+    #[test]
     fn what_requests_compute_is_found_beside_a_list_that_some_visit() {
-        let visit = contended(0.2, &[(2, 0.1, 4.0)]).unwrap();
+        let visit = Time { alone_us: 0.4, contended: vec![(2, 0.6)], ..Time::default() };
         for share in [0.0, 0.3, 1.0] {
-            let scaled = |us: f64| share * us;
-            let part = Time {
-                alone_us: scaled(0.2),
-                contended: vec![(2, scaled(visit.at_us(2)))],
-                ..Time::default()
-            };
-            let measured = throughput(0.7, part, 2).unwrap();
+            let part = Time { alone_us: share * 0.4, contended: vec![(2, share * 0.6)], ..Time::default() };
+            let measured = run(2, 0.7, &part).throughput_mrps;
             let found = computing(&visit, share, 2, measured).unwrap();
             assert!((found - 0.7).abs() < 1e-6, "{share}: {found}");
         }
     }
 
     #[test]
-    fn threads_that_never_meet_are_served_side_by_side() {
-        let time = contended(0.2, &[(2, 0.3, 2.0 / 0.5 * 1.5)]).unwrap();
-        assert!((time.at_us(2) - 0.1).abs() < 1e-9, "{time:?}");
+    fn runs_that_do_not_fit_together_give_times_no_longer_than_requests() {
+        let run = |compute_us, throughput_mrps| Meeting { threads: 2, compute_us, throughput_mrps };
+        let time = visit(&run(2.0, 0.1), &[run(0.1, 8.0)], LEAST_US).unwrap();
+        assert!(time.alone_us <= 20.0 && time.at_us(2) <= 0.25, "{time:?}");
+    }
+
+    #[test]
+    fn no_time_is_below_the_least_however_fast_threads_are() {
+        let run = |compute_us| Meeting { threads: 2, compute_us, throughput_mrps: 100.0 };
+        let time = visit(&run(1.0), &[run(0.1)], LEAST_US).unwrap();
+        assert!(
+            time.alone_us >= LEAST_US && time.at_us(2) >= LEAST_US && time.at_us(2) < 2.0 * LEAST_US,
+            "{time:?}"
+        );
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use floe_model::{Locks, ModelError, Operation, Service, Time, Times};
 use floe_policy::registry::Choice;
 
-use super::contention::{computing, contended};
+use super::contention::{Meeting, computing, visit};
 use super::orders::orders;
 use super::{
-    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Kind, Known, LEAST_US, Requests,
+    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Kind, Known, LEAST_US, Mixed, Pace,
+    Requests,
 };
 use crate::bench::measure::Plan;
 use crate::bench::statistics::Estimate;
@@ -16,20 +17,35 @@ use crate::bench::statistics::Estimate;
 /// Times of each repetition.
 type Series = Vec<f64>;
 
-/// A series of each number of threads.
-struct ByThreads(Vec<(usize, Series)>);
+/// A series of each pace.
+#[derive(Clone)]
+struct ByPace(BTreeMap<Pace, Series>);
 
-impl ByThreads {
-    fn alone(&self) -> &Series {
-        &self.0[0].1
+impl ByPace {
+    /// Of the most threads together.
+    fn together(&self) -> &Series {
+        let mut together = self.0.iter().rev().filter(|(pace, _)| matches!(pace, Pace::Together(_)));
+        together.next().expect("one thread, at least").1
     }
 
-    fn together(&self) -> &Series {
-        &self.0[self.0.len() - 1].1
+    /// What they take longer than others, repetition by repetition.
+    fn beyond(&self, base: &ByPace) -> ByPace {
+        let beyond = |(pace, series): (&Pace, &Series)| {
+            let times = series.iter().zip(&base.0[pace]);
+            (*pace, times.map(|(us, base)| (us - base).max(LEAST_US)).collect())
+        };
+        ByPace(self.0.iter().map(beyond).collect())
+    }
+
+    /// And more.
+    fn plus(&self, more: &ByPace) -> ByPace {
+        let plus = |(pace, series): (&Pace, &Series)| {
+            (*pace, series.iter().zip(&more.0[pace]).map(|(us, more)| us + more).collect())
+        };
+        ByPace(self.0.iter().map(plus).collect())
     }
 }
 
-/// What one time takes longer than another, repetition by repetition.
 fn beyond(times: &[f64], base: &[f64]) -> Series {
     times.iter().zip(base).map(|(time, base)| (time - base).max(LEAST_US)).collect()
 }
@@ -38,30 +54,41 @@ fn median(series: &[f64]) -> f64 {
     Estimate::of(series.iter().copied()).median.max(LEAST_US)
 }
 
-/// The requests of a kind beyond what they `compute`, as visits to the list: alone and with others there, repetition by repetition.
-fn visits(requests: &ByThreads, compute: &ByThreads) -> Result<ByThreads, ModelError> {
-    let alone = beyond(requests.alone(), compute.alone());
-    let mut visits = ByThreads(vec![(1, alone.clone())]);
-    visits.0.extend(requests.0[1..].iter().map(|(threads, _)| (*threads, Series::new())));
-    for (at, &alone_us) in alone.iter().enumerate() {
-        let runs: Vec<(u32, f64, f64)> = requests.0[1..]
-            .iter()
-            .zip(&compute.0[1..])
-            .map(|((threads, us), (_, compute_us))| {
-                (*threads as u32, compute_us[at], *threads as f64 / us[at])
-            })
-            .collect();
-        let time = contended(alone_us, &runs)?;
-        visits.0[1..].iter_mut().for_each(|(threads, series)| series.push(time.at_us(*threads as u32)));
+/// What the requests of a kind take of the list beyond what they `compute`, repetition by repetition.
+fn visits(requests: &ByPace, compute: &ByPace) -> Result<ByPace, ModelError> {
+    let mut visits = requests.beyond(compute);
+    let meeting = |pace: Pace, at: usize| Meeting {
+        threads: pace.threads() as u32,
+        compute_us: compute.0[&pace][at],
+        throughput_mrps: pace.threads() as f64 / requests.0[&pace][at],
+    };
+    let paces: Vec<Pace> = requests.0.keys().copied().collect();
+    let Some(&apart) = paces.iter().find(|pace| matches!(pace, Pace::Apart(_))) else { return Ok(visits) };
+    let together: Vec<Pace> = paces.into_iter().filter(|&pace| pace != apart && pace.threads() > 1).collect();
+    for at in 0..requests.0[&apart].len() {
+        let runs: Vec<Meeting> = together.iter().map(|&pace| meeting(pace, at)).collect();
+        // What others have written is not quicker to reach than what nobody has.
+        let time = visit(&meeting(apart, at), &runs, visits.0[&Pace::Together(1)][at])?;
+        for &pace in together.iter().chain([&apart]) {
+            let queue = if pace == apart { 1 } else { pace.threads() as u32 };
+            visits.0.get_mut(&pace).expect("all are there")[at] = time.at_us(queue);
+        }
     }
     Ok(visits)
 }
 
 /// The medians of visits as a time, less what is told apart.
-fn less(visits: &ByThreads, part_us: f64) -> Time {
-    let left = |series: &Series| (median(series) - part_us).max(LEAST_US);
-    let contended = visits.0[1..].iter().map(|(threads, series)| (*threads as u32, left(series)));
-    Time { alone_us: left(visits.alone()), contended: contended.collect(), histogram: Vec::new() }
+fn less(visits: &ByPace, part_us: f64) -> Time {
+    let mut time = Time::default();
+    for (pace, series) in &visits.0 {
+        let us = (median(series) - part_us).max(LEAST_US);
+        match pace {
+            Pace::Together(threads) if *threads > 1 => time.contended.push((*threads as u32, us)),
+            // The last of them: with one thread, unless there are several, apart.
+            _ => time.alone_us = us,
+        }
+    }
+    time
 }
 
 /// Collects times, for people and for the model.
@@ -69,14 +96,14 @@ fn less(visits: &ByThreads, part_us: f64) -> Time {
 struct Figures(Vec<Figure>);
 
 impl Figures {
-    fn note(&mut self, policy: &str, operation: &'static str, times: &ByThreads) {
-        for (threads, series) in &times.0 {
+    fn note(&mut self, policy: &str, operation: &str, times: &ByPace) {
+        for (pace, series) in &times.0 {
             let Estimate { median, low, high, confidence } = Estimate::of(series.iter().map(|us| 1e3 * us));
-            let policy = policy.to_owned();
+            let apart = if let Pace::Apart(_) = pace { ", apart" } else { "" };
             let figure = Figure {
-                policy,
-                operation,
-                threads: *threads,
+                policy: policy.to_owned(),
+                operation: format!("{operation}{apart}"),
+                threads: pace.threads(),
                 ns: median,
                 ns_low: low,
                 ns_high: high,
@@ -87,8 +114,9 @@ impl Figures {
     }
 
     /// Times of the order alone, in nanoseconds.
-    fn note_order(&mut self, policy: &str, operation: &'static str, ns: &[f64]) {
-        self.note(policy, operation, &ByThreads(vec![(1, ns.iter().map(|ns| ns / 1e3).collect())]));
+    fn note_order(&mut self, policy: &str, operation: &str, ns: &[f64]) {
+        let series = ns.iter().map(|ns| ns / 1e3).collect();
+        self.note(policy, operation, &ByPace(BTreeMap::from([(Pace::Together(1), series)])));
     }
 }
 
@@ -97,11 +125,11 @@ impl Calibrate<'_> {
         &self,
         choices: &[(Choice, Known)],
         requests: &Requests,
+        mixed: &Mixed,
     ) -> Result<Calibration, CalibrateError> {
         let of = |policy: &str, kind: Kind| {
-            let series =
-                |threads| (threads, requests[&(policy.to_owned(), kind == Kind::Hits, threads)].clone());
-            ByThreads(self.threads().into_iter().map(series).collect())
+            let series = |pace| (pace, requests[&(policy.to_owned(), kind, pace)].clone());
+            ByPace(self.paces().into_iter().map(series).collect())
         };
         let mut figures = Figures::default();
         let repetitions = self.plan.repetitions;
@@ -110,20 +138,23 @@ impl Calibrate<'_> {
         let frozen = of(FROZEN, Kind::Hits);
         let client = of(CLIENT, Kind::Hits);
         let waiting = of(CLIENT, Kind::Misses);
-        let miss = ByThreads(
-            waiting
-                .0
-                .iter()
-                .zip(&client.0)
-                .map(|((threads, us), (_, base))| (*threads, beyond(us, base)))
-                .collect(),
-        );
+        let miss = waiting.beyond(&client);
         figures.note(CLIENT, "request", &client);
         figures.note(CLIENT, Operation::Miss.name(), &miss);
         figures.note("fifo", Operation::Lookup.name(), &lookup);
         figures.note(FROZEN, Operation::FrozenLookup.name(), &frozen);
+        let missing = lookup.plus(&miss);
+        let fifo_visit = less(&visits(&of("fifo", Kind::Misses), &missing)?, 0.0);
+        let among = mixed.us.iter().zip(lookup.together()).map(|(us, lookup_us)| {
+            let computed =
+                computing(&fifo_visit, mixed.misses, self.threads as u32, self.threads as f64 / us)?;
+            Ok(((computed - lookup_us) / mixed.misses).max(LEAST_US))
+        });
+        let among: Series = among.collect::<Result<_, ModelError>>()?;
+        let miss_us = median(&among);
+        let among = ByPace(BTreeMap::from([(Pace::Together(self.threads), among)]));
+        figures.note(CLIENT, "miss, among hits", &among);
         let lru_visits = visits(&of("lru", Kind::Hits), &lookup)?;
-        let lru_visit = less(&lru_visits, 0.0);
         let mut rows = Vec::new();
         for (choice, known) in choices {
             let policy = choice.to_string();
@@ -134,7 +165,7 @@ impl Calibrate<'_> {
             let mut times = BTreeMap::from([
                 (Operation::Lookup, Time::of(median(lookup.together()))),
                 (Operation::FrozenLookup, Time::of(median(frozen.together()))),
-                (Operation::Miss, Time::of(median(miss.together()))),
+                (Operation::Miss, Time::of(miss_us)),
                 (Operation::Head, Time::of(head_us.max(LEAST_US))),
             ]);
             figures.note_order(&policy, "order: head", head_ns);
@@ -151,7 +182,7 @@ impl Calibrate<'_> {
                 figures.note_order(&policy, Operation::GhostLookup.name(), &ghost);
                 times.insert(Operation::GhostLookup, Time::of((median(&ghost) / 1e3).max(LEAST_US)));
             }
-            let miss_visits = visits(&of(&policy, Kind::Misses), &lookup)?;
+            let miss_visits = visits(&of(&policy, Kind::Misses), &missing)?;
             figures.note(&policy, "list, by a miss", &miss_visits);
             times.insert(Operation::Tail, less(&miss_visits, head_us));
             match known.hits {
@@ -161,35 +192,20 @@ impl Calibrate<'_> {
                     figures.note(&policy, "list, by a hit", &hit_visits);
                     times.insert(Operation::Delink, less(&hit_visits, head_us));
                 }
-                Hits::Mark => {
-                    let marks = hits.0.iter().zip(&lookup.0);
-                    let mark = ByThreads(
-                        marks.map(|((threads, us), (_, base))| (*threads, beyond(us, base))).collect(),
-                    );
+                Hits::Mark | Hits::Coin => {
+                    let mark = hits.beyond(&lookup);
                     figures.note(&policy, Operation::Mark.name(), &mark);
-                    times.insert(Operation::Mark, Time::of(median(mark.together())));
-                }
-                Hits::Coin => {
-                    let share = 1.0 - choice.parameters().get("q");
-                    let mut coins = Vec::new();
-                    for ((threads, us), (_, lookup_us)) in hits.0.iter().zip(&lookup.0) {
-                        let computing = us
-                            .iter()
-                            .map(|us| computing(&lru_visit, share, *threads as u32, *threads as f64 / us));
-                        coins.push((*threads, beyond(&computing.collect::<Result<Series, _>>()?, lookup_us)));
+                    let mark_us = median(mark.together());
+                    times.insert(Operation::Mark, Time::of(mark_us));
+                    if known.hits == Hits::Coin {
+                        // Hits that change the list have tossed the coin, too.
+                        times.insert(Operation::Delink, less(&lru_visits, head_us - mark_us));
                     }
-                    let coins = ByThreads(coins);
-                    figures.note(&policy, Operation::Mark.name(), &coins);
-                    let coin_us = median(coins.together());
-                    times.insert(Operation::Mark, Time::of(coin_us));
-                    // Hits that change the list have tossed the coin, too.
-                    times.insert(Operation::Delink, less(&lru_visits, head_us - coin_us));
                 }
             }
-            let q = (known.hits == Hits::Coin).then(|| choice.parameters().get("q"));
             let row = |name: &str| Times {
                 policy: name.to_owned(),
-                q,
+                q: None,
                 locks: Locks::List,
                 shards: 1,
                 times: times.clone(),

@@ -1,13 +1,13 @@
-//! While the ratio is learned: every share without an index, all entries with one, and the choice.
+//! While the ratio is learned: every share without an index, all entries with one, the choice, and its proof.
 
 use std::time::Duration;
 
 use super::serving::PATIENCE;
 use super::{After, Controller, RISK, State, Then};
 use crate::frozen::learner::{Choice, Learner, Lesson};
-use crate::frozen::monitor::Monitor;
 use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
 use crate::frozen::options::Phase;
+use crate::frozen::proof::{Course, Proof};
 use crate::frozen::windows::{Costs, WINDOW};
 use crate::frozen::worth::{IndexTrial, Worth};
 
@@ -15,8 +15,7 @@ use crate::frozen::worth::{IndexTrial, Worth};
 const MARGIN: f64 = 0.01;
 /// Between two trials of the index, at first.
 pub(super) const INDEX_INTERVAL: Duration = Duration::from_secs(10);
-/// Rounds of such a trial, and of the first one, in which all is frozen: that may do harm.
-pub(super) const INDEX_ROUNDS: usize = 24;
+/// Rounds of the first one, in which all is frozen: that may do harm.
 const TRY_ROUNDS: usize = 12;
 
 impl Controller {
@@ -88,7 +87,7 @@ impl Controller {
             if entries == 0 {
                 return self.give_up("there is nothing that can be frozen".to_owned());
             }
-            let mut trial = Box::new(IndexTrial::new(self.now, INDEX_INTERVAL, TRY_ROUNDS));
+            let mut trial = Box::new(IndexTrial::now(self.now, TRY_ROUNDS));
             let action = trial.step(&Observations { now: self.now, ..Observations::default() });
             return self.go_on_trying(learner, trial, action);
         };
@@ -104,7 +103,7 @@ impl Controller {
         self.costs = costs.or(&self.costs);
         self.stats.learned += 1;
         let choice = learner.best(&self.baseline, trial.served(), worth, RISK);
-        self.choose(choice, trial, action)
+        self.choose(choice, &trial)
     }
 
     /// Everything thaws before all was tried.
@@ -121,7 +120,7 @@ impl Controller {
     }
 
     /// Acts on what was learned. All entries are frozen at this point.
-    fn choose(&mut self, choice: Option<Choice>, trial: Box<IndexTrial>, action: Action) -> Step {
+    fn choose(&mut self, choice: Option<Choice>, trial: &IndexTrial) -> Step {
         self.learning_took = self.now.saturating_sub(self.learning_since);
         let index = match self.worth {
             Some(Worth { saving, saving_error, failing }) => {
@@ -145,31 +144,60 @@ impl Controller {
         if !expected.is_gain(MARGIN) {
             return self.give_up(format!("the best would be no clear gain: {what}"));
         }
-        self.begin_phases(ratio);
-        if ratio < 1.0 {
-            return self.freeze(ratio, false, what);
-        }
-        if trial.is_harmful() {
+        if ratio >= 1.0 && trial.is_harmful() {
             // Never to promote pays, but this index does not.
             return self.give_up(format!("the index does not pay: {what}"));
         }
-        self.index = *trial;
-        self.stats.lifetime = self.first_lifetime();
-        self.decide(Phase::Frozen, format!("all stays frozen: {what}"));
-        self.enter_frozen();
-        Step { action, ..self.after(WINDOW) }
+        self.stats.ratio = ratio;
+        self.thaw(After::WarmUp(Then::Prove), what)
+    }
+
+    /// What was predicted is tried beside the merged cache, which is warm.
+    pub(super) fn start_proving(&mut self, reason: String) -> Step {
+        self.decide(Phase::Proving, reason);
+        let proof = Proof::new(self.now, self.freezing(), self.baseline.total(), self.costs);
+        self.state = State::Proving { proof: Box::new(proof) };
+        self.after(Duration::ZERO)
+    }
+
+    pub(super) fn prove(&mut self, mut proof: Box<Proof>, seen: &Observations) -> Step {
+        if let Some(Done::Constructed { took, entries }) = seen.done {
+            self.constructed(took, entries);
+        }
+        if proof.is_waiting() && self.is_stuck() {
+            return self.give_up("to freeze and thaw by turns takes too long".to_owned());
+        }
+        let course = proof.step(seen);
+        if let Course::Pays(_) | Course::Fails(..) = course {
+            self.learning_took = self.now.saturating_sub(self.learning_since);
+        }
+        match course {
+            Course::Do(action) => {
+                self.state = State::Proving { proof };
+                self.ask(action)
+            }
+            Course::Wait(at) => {
+                self.state = State::Proving { proof };
+                Step { action: Action::Keep, wake: Wake { at, lookups: u64::MAX } }
+            }
+            Course::Pays(gain) => {
+                self.begin_phases(&proof);
+                self.freeze(false, format!("freezing pays: {gain}"))
+            }
+            Course::Fails(reason, true) => self.give_up_merged(reason),
+            Course::Fails(reason, false) => self.give_up(reason),
+        }
     }
 
     /// Forgets what was known of frozen phases with another ratio.
-    fn begin_phases(&mut self, ratio: f64) {
-        self.stats.ratio = ratio;
+    fn begin_phases(&mut self, proof: &Proof) {
         self.chosen_at = self.now;
-        self.confirmed = false;
         self.patience = PATIENCE;
+        self.old = 0;
         self.rounds.clear();
-        self.baseline_pool.clone_from(&self.baseline_means);
-        self.monitor = Monitor::new(self.now);
-        self.index = IndexTrial::new(self.now, INDEX_INTERVAL, INDEX_ROUNDS);
+        self.baseline_pool = proof.baseline_means();
+        self.prices = proof.prices();
+        self.index = IndexTrial::every(self.now, INDEX_INTERVAL);
         self.recheck.0.reset();
         self.recheck.1 = self.now + self.recheck.0.take();
         self.relearn.1 = self.now + self.relearn.0.take();

@@ -1,20 +1,22 @@
 //! The freeze controller: when to freeze, how much, for how long, and when to let it be.
 //!
 //! ```text
-//!                     ┌───────────────────── no clear gain, or harm ◀──────────┐
-//!                     ▼                                                        │
-//!                  waiting                  another workload                   │
-//!                     │       ┌───────────────────────────────────────┐        │
-//!                     ▼       ▼                                       │        │
-//!   warming up ─▶ measuring ─▶ learning ─▶ trying all ─▶ constructing ─▶ frozen ┤
-//!        ▲            └───────── no worse than the baseline ─▶▲ ▲              │
-//!        └──── refresh, or another look at the baseline ──────┴─┴──────────────┘
+//!                     ┌───────────────────────── no clear gain, or harm ◀─────────────────────┐
+//!                     ▼                                                                       │
+//!                  waiting                       another workload                             │
+//!                     │       ┌────────────────────────────────────────────────────┐          │
+//!                     ▼       ▼                                                    │          │
+//!   warming up ─▶ measuring ─▶ learning ─▶ trying all ─▶ proving ─▶ constructing ─▶ frozen ───┤
+//!        ▲            └───────── no worse than the baseline ──────────▶▲ ▲                    │
+//!        └──── refresh, or another look at the baseline ───────────────┴─┴────────────────────┘
 //! ```
 //!
 //! The phases are FrozenHot's (section 3.2). What differs, and why:
 //! - It learns by freezing step by step, see [`super::learner`], so one learner serves every policy.
 //! - 100 % is tried with an index, and there the index is bypassed by turns, which tells what it is worth
 //!   ([`super::worth`]): before anything was ever frozen, what a frozen hit costs is not known, and is not guessed.
+//! - What was learned is a prediction, made of latencies of different moments. Before it is relied upon it is seen at work for short
+//!   windows, beside a merged cache that has warmed up, and must be a gain beyond doubt ([`super::proof`]).
 //! - Every comparison has an error, and a frozen phase ends only on a difference larger than that, several times in a row.
 //!   Then the baseline is measured afresh before anything is concluded: if it is as slow, it was the world that became slower,
 //!   and the same ratio is frozen again. The authors' code ended most frozen phases on noise, and waited 16 s.
@@ -22,9 +24,9 @@
 //!   never comes. An idle cache is left as it is.
 //! - What thaws comes back as if just used, so whoever froze again at once would freeze the same entries for ever. So a
 //!   refresh first lets a few lookups per entry show what is still asked for, and costs are reckoned with that.
-//! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less often the longer it agrees, and
-//!   until a gain has been shown, which must not take for ever. The lifetime follows from the measured drift
-//!   ([`super::drift`]).
+//! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less often the longer it agrees.
+//!   The lifetime follows from the measured drift ([`super::drift`]); an index that has lost so many hits that it does harm for these
+//!   alone is replaced at once ([`super::shares`]).
 //!
 //! It is a state machine without clock, thread or lock: [`Controller::step`] takes what the cache has counted and answers
 //! what to do and when to come back.
@@ -36,12 +38,14 @@ use std::time::Duration;
 
 use floe_policy::trial::{Backoff, Record, trimmed_mean};
 
-use self::learning::{INDEX_INTERVAL, INDEX_ROUNDS};
-use self::serving::PATIENCE;
+use self::learning::INDEX_INTERVAL;
+use self::serving::{PATIENCE, Suspect};
 use super::learner::Learner;
 use super::monitor::Monitor;
 use super::observe::{Action, Done, Observations, Step, Wake};
 use super::options::{FreezeDecision, FreezeStats, Freezing, Phase};
+use super::proof::Proof;
+use super::shares::Prices;
 use super::warmth::Warmth;
 use super::windows::{Costs, WINDOW, Windows};
 use super::worth::{IndexTrial, Worth};
@@ -66,10 +70,10 @@ const WAIT_PER_LEARNING: u32 = 10;
 /// then it is not learned again at once.
 const LASTING: u32 = 20;
 const LASTING_MIN: Duration = Duration::from_secs(10);
-/// Samples in a window that are enough while the index serves: with more of them, fewer requests are timed, down to one part in
-/// so many. While nothing is frozen nobody looks at latencies at all, but threads must learn of it when that changes.
+/// Samples in a window that are enough: with more of them, fewer requests are timed, down to one part in so many. While it waits
+/// nobody looks at latencies at all, but threads must learn of it when that changes.
 const SAMPLES_ENOUGH: f64 = 300.0;
-const SPARSER_FROZEN: f64 = 20.0;
+const SPARSER: f64 = 20.0;
 const SPARSER_WAITING: u32 = 100;
 /// An action that takes longer is called off.
 const STUCK: Duration = Duration::from_secs(60);
@@ -82,11 +86,13 @@ enum Then {
     /// To learn against it.
     Learn,
     /// These windows of a frozen phase were too slow: because of freezing?
-    Judge(Vec<f64>),
+    Judge(Box<Suspect>),
     /// These were not; but are they still better than the baseline?
     Recheck(Vec<f64>),
     /// For nothing: what to freeze is known, and the cache was only to warm up.
     Freeze,
+    /// To be a fair one beside what was chosen.
+    Prove,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +110,7 @@ enum State {
     Measuring { windows: Windows, then: Then },
     Learning { learner: Learner },
     TryingAll { learner: Learner, trial: Option<Box<IndexTrial>> },
+    Proving { proof: Box<Proof> },
     Constructing { is_refresh: bool },
     Frozen,
     Thawing { after: After },
@@ -147,9 +154,11 @@ pub(crate) struct Controller {
     /// Looks at the baseline since the last learning: its mean, and that of the frozen phase before.
     rounds: Vec<(f64, f64)>,
     monitor: Monitor,
-    /// Whether a frozen phase with this ratio was faster than its baseline, beyond doubt.
-    confirmed: bool,
     patience: u32,
+    /// What kinds of requests took when the ratio was proved.
+    prices: Option<Prices>,
+    /// Indexes in a row that lost too many hits long before their time.
+    old: u32,
     index: IndexTrial,
     worth: Option<Worth>,
     costs: Costs,
@@ -187,9 +196,10 @@ impl Controller {
             baseline_pool: Vec::new(),
             rounds: Vec::new(),
             monitor: Monitor::new(zero),
-            confirmed: false,
             patience: PATIENCE,
-            index: IndexTrial::new(zero, INDEX_INTERVAL, INDEX_ROUNDS),
+            prices: None,
+            old: 0,
+            index: IndexTrial::every(zero, INDEX_INTERVAL),
             worth: None,
             costs: Costs::default(),
             learning_since: zero,
@@ -230,6 +240,7 @@ impl Controller {
             State::Waiting { .. } | State::Thawing { after: After::Wait(_) } => Phase::Waiting,
             State::Learning { .. } => Phase::Learning,
             State::TryingAll { .. } => Phase::TryingAll,
+            State::Proving { .. } => Phase::Proving,
             State::Constructing { .. } => Phase::Constructing,
             State::Frozen => Phase::Frozen,
         }
@@ -250,6 +261,7 @@ impl Controller {
             State::Measuring { windows, then } => self.measure(windows, then, seen),
             State::Learning { learner } => self.learn(learner, seen),
             State::TryingAll { learner, trial } => self.try_all(learner, trial, seen),
+            State::Proving { proof } => self.prove(proof, seen),
             State::Constructing { is_refresh } => self.construct(is_refresh, seen),
             State::Frozen => self.stay_frozen(seen),
             State::Thawing { after } => self.thaw_on(after, seen),
@@ -262,14 +274,15 @@ impl Controller {
     /// In how many requests one is to be timed from now on: reading the clock is what freezing costs where it does not pay.
     pub(crate) fn timed_one_in(&self) -> u32 {
         let often = self.options.sample_one_in;
-        match self.state {
-            State::Waiting { .. } => often.saturating_mul(SPARSER_WAITING),
-            State::Frozen if !self.index.is_trying() => {
-                let samples = self.rate * WINDOW.as_secs_f64() / f64::from(often);
-                (f64::from(often) * (samples / SAMPLES_ENOUGH).clamp(1.0, SPARSER_FROZEN)) as u32
-            }
-            _ => often,
-        }
+        let window = match self.state {
+            State::Waiting { .. } => return often.saturating_mul(SPARSER_WAITING),
+            State::Learning { .. } => return often, // a stop is shorter than any window
+            State::TryingAll { .. } | State::Proving { .. } => WINDOW / 2,
+            State::Frozen if self.index.is_trying() => WINDOW / 2,
+            _ => WINDOW,
+        };
+        let samples = self.rate * window.as_secs_f64() / f64::from(often);
+        (f64::from(often) * (samples / SAMPLES_ENOUGH).clamp(1.0, SPARSER)) as u32
     }
 
     fn warm_up(&mut self, mut warmth: Warmth, then: Then, seen: &Observations) -> Step {
@@ -285,9 +298,12 @@ impl Controller {
                 return self.start_waiting(Duration::MAX);
             }
             return match self.stats.constructed {
-                0 => self.freeze(self.stats.ratio, false, reason),
+                0 => self.freeze(false, reason),
                 _ => self.freeze_again(),
             };
+        }
+        if let Then::Prove = then {
+            return self.start_proving(reason);
         }
         self.decide(Phase::Measuring, reason);
         self.state = State::Measuring { windows: Windows::new(self.now, BASELINE), then };
@@ -304,7 +320,7 @@ impl Controller {
         self.stats.baseline_ns = trimmed_mean(&self.baseline_means);
         self.baseline = windows;
         match then {
-            Then::Learn | Then::Freeze => {
+            Then::Learn | Then::Freeze | Then::Prove => {
                 let base = self.baseline_line();
                 self.start_learning(format!("without freezing {base}"))
             }

@@ -8,7 +8,7 @@ use super::{After, Controller, LOOKUPS_FEW, RISK, State, Then};
 use crate::frozen::monitor::{Monitor, Verdict};
 use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
 use crate::frozen::options::{Freezing, Lifetime, Phase};
-use crate::frozen::windows::WINDOW;
+use crate::frozen::windows::{Tally, WINDOW};
 
 /// Blocks in a row that must be slower before a frozen phase ends; double after each false alarm, up to a limit.
 pub(super) const PATIENCE: u32 = 2;
@@ -19,23 +19,37 @@ const DETOURS_PER_LIFETIME: u32 = 8;
 const SHIFT: f64 = 0.1;
 /// Looks at the baseline that are kept.
 const ROUNDS: usize = 16;
-/// Looks by which a gain must have been shown.
-const UNPROVEN_MAX: usize = 4;
+/// The next index serves for this part of the time after which one had grown old.
+const OLD_PART: f64 = 0.75;
 /// Windows of baselines that are kept.
 const POOL: usize = 60;
 
+/// What was seen when a frozen phase was too slow.
+#[derive(Debug, Clone)]
+pub(super) struct Suspect {
+    /// Nanoseconds a request, window by window.
+    means: Vec<f64>,
+    /// The last of these windows.
+    recent: Tally,
+}
+
 impl Controller {
-    pub(super) fn freeze(&mut self, ratio: f64, is_refresh: bool, reason: String) -> Step {
+    pub(super) fn freeze(&mut self, is_refresh: bool, reason: String) -> Step {
         self.decide(Phase::Constructing, reason);
         self.state = State::Constructing { is_refresh };
-        self.ask(if ratio >= 1.0 { Action::FreezeAll } else { Action::Freeze { ratio } })
+        self.ask(self.freezing())
     }
 
     /// The next index of the same ratio, after a renewal: one of many, and not told each time.
     pub(super) fn freeze_again(&mut self) -> Step {
         self.state = State::Constructing { is_refresh: true };
+        self.ask(self.freezing())
+    }
+
+    /// What freezes the ratio that was chosen.
+    pub(super) fn freezing(&self) -> Action {
         let ratio = self.stats.ratio;
-        self.ask(if ratio >= 1.0 { Action::FreezeAll } else { Action::Freeze { ratio } })
+        if ratio >= 1.0 { Action::FreezeAll } else { Action::Freeze { ratio } }
     }
 
     pub(super) fn construct(&mut self, is_refresh: bool, seen: &Observations) -> Step {
@@ -95,29 +109,45 @@ impl Controller {
         if verdict != Verdict::Open {
             self.look();
         }
-        match verdict {
-            Verdict::Gain(difference) if !self.confirmed => {
-                self.confirmed = true;
-                self.decide(Phase::Frozen, format!("freezing pays: {difference}"));
-            }
-            // What was expected is not seen at once: is it, beside a baseline of now?
-            Verdict::Doubt(_) | Verdict::Even(_) | Verdict::Loss(..)
-                if adapts && !self.confirmed && self.rounds.is_empty() =>
-            {
-                self.recheck.1 = self.now;
-                return self.refresh("no gain is seen".to_owned());
-            }
-            Verdict::Loss(difference, blocks) if adapts && blocks >= self.patience => {
-                let reason = format!("slower than without freezing, {blocks} times in a row: {difference}");
-                let suspect = self.monitor.last_block(&self.costs);
-                return self.thaw(After::WarmUp(Then::Judge(suspect)), reason);
-            }
-            _ => {}
+        if let Verdict::Loss(difference, blocks) = verdict
+            && adapts
+            && blocks >= self.patience
+        {
+            let reason = format!("slower than without freezing, {blocks} times in a row: {difference}");
+            return self.suspect(reason);
+        }
+        let baseline = self.baseline.total();
+        if let Some(loss) = self.prices.and_then(|prices| self.monitor.old(&baseline, &prices)) {
+            return self.renew_old(&loss);
         }
         match self.is_due(seen) {
-            Some(reason) => self.refresh(reason),
+            Some(reason) => {
+                self.old = 0;
+                self.refresh(reason)
+            }
             None => self.after(WINDOW),
         }
+    }
+
+    /// Something is wrong with these windows. Is it freezing? A fresh baseline tells.
+    fn suspect(&mut self, reason: String) -> Step {
+        let suspect = Suspect { means: self.monitor.last_block(&self.costs), recent: self.monitor.recent() };
+        self.thaw(After::WarmUp(Then::Judge(Box::new(suspect))), reason)
+    }
+
+    /// The index has lost so many hits that it does harm. If others soon did, too, that is not cured by the next.
+    fn renew_old(&mut self, loss: &Difference) -> Step {
+        let age = self.now.saturating_sub(self.monitor.began);
+        let least = self.bounded(Duration::ZERO);
+        self.old = if age <= 2 * least { self.old + 1 } else { 0 };
+        let what = format!("it lost hits within {:.2} s: {loss}", age.as_secs_f64());
+        if self.old >= self.patience {
+            let times = std::mem::take(&mut self.old);
+            return self.suspect(format!("{what}, {times} times in a row"));
+        }
+        let step = self.refresh(what);
+        self.stats.lifetime = self.bounded(self.stats.lifetime.min(age.mul_f64(OLD_PART)));
+        step
     }
 
     /// At the end of a block of windows. A drift that is certain may shorten the lifetime.
@@ -214,16 +244,20 @@ impl Controller {
     }
 
     /// A frozen phase was slower than its baseline, and here is a fresh one.
-    pub(super) fn judge(&mut self, suspect: &[f64]) -> Step {
-        let found = Difference::between(&self.baseline_means, suspect, RISK);
+    pub(super) fn judge(&mut self, suspect: &Suspect) -> Step {
+        let by_hits =
+            self.prices.and_then(|prices| prices.difference(&self.baseline.total(), &suspect.recent));
+        let found = by_hits
+            .filter(|found| found.is_loss(0.0))
+            .or_else(|| Difference::between(&self.baseline_means, &suspect.means, RISK));
         let numbers = found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
         if found.is_some_and(|found| !found.is_loss(0.0)) {
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
             self.baseline_pool.clone_from(&self.baseline_means);
             let reason = format!("it is no faster without freezing: {numbers}");
-            return self.freeze(self.stats.ratio, true, reason);
+            return self.freeze(true, reason);
         }
-        if self.confirmed && self.has_lasted() {
+        if self.has_lasted() {
             self.wait.reset();
             self.relearn.0.reset();
             let reason =
@@ -249,26 +283,15 @@ impl Controller {
         let rounds = Difference::paired(&self.rounds, RISK);
         if let Some(loss) = [now, pooled, rounds].into_iter().flatten().find(|found| found.is_loss(0.0)) {
             let reason = format!("it is faster without freezing: {loss}");
-            // It did pay once, so another ratio may.
-            let may_learn = self.confirmed && self.has_lasted();
+            // It did pay, so another ratio may.
+            let may_learn = self.has_lasted();
             return if may_learn { self.start_learning(reason) } else { self.give_up_merged(reason) };
-        }
-        self.confirmed |= [now, rounds].into_iter().flatten().any(|found| found.is_gain(0.0));
-        if !self.confirmed {
-            self.recheck.0.reset();
-            let looks = self.rounds.len();
-            let is_ahead = pooled.is_some_and(|found| found.gain > 0.0);
-            if looks >= UNPROVEN_MAX || !is_ahead {
-                let numbers =
-                    pooled.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
-                return self.give_up_merged(format!("no gain is seen beside {looks} baselines: {numbers}"));
-            }
         }
         self.recheck.1 = self.now + self.recheck.0.take();
         if let Some(reason) = self.wants_to_learn() {
             return self.start_learning(reason);
         }
         let numbers = now.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
-        self.freeze(self.stats.ratio, true, format!("freezing is no slower: {numbers}"))
+        self.freeze(true, format!("freezing is no slower: {numbers}"))
     }
 }

@@ -5,20 +5,22 @@
 //! written, since a torn write leaves the others to the medium. Invariant: the map holds the newest content.
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::UNIT_BYTES;
 use crate::SECTOR_BYTES;
 use crate::buffer::Slice;
+
+/// The unit that a disk stores whole or not at all.
+pub(crate) const UNIT_BYTES: usize = 512;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
 #[derive(Debug, Default)]
-pub(super) struct WriteCache {
-    sectors: BTreeMap<u64, Rc<Sector>>,
+pub(crate) struct WriteCache {
+    sectors: BTreeMap<u64, Arc<Sector>>,
 }
 
 #[derive(Debug, Clone)]
@@ -30,22 +32,22 @@ struct Sector {
 
 /// A sector of the cache as it was at some moment.
 #[derive(Debug, Clone)]
-pub(super) struct Dirty {
+pub(crate) struct Dirty {
     /// Where on the device.
-    pub(super) offset: u64,
+    pub(crate) offset: u64,
     /// Where in the range that was asked for.
     position: usize,
-    sector: Rc<Sector>,
+    sector: Arc<Sector>,
 }
 
 impl Dirty {
     /// Whether the medium's content of the sector is not needed.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.sector.written == u8::MAX
     }
 
     /// Puts the written units over an older copy of the range asked for.
-    pub(super) fn patch(&self, range: &Slice) {
+    pub(crate) fn patch(&self, range: &Slice) {
         for unit in (0..8).filter(|unit| self.sector.written >> unit & 1 == 1) {
             let from = unit * UNIT_BYTES;
             let to = self.position + from;
@@ -57,14 +59,14 @@ impl Dirty {
     }
 
     /// The same sector, as a range of its own.
-    pub(super) fn alone(&self) -> Dirty {
+    pub(crate) fn alone(&self) -> Dirty {
         Dirty { position: 0, ..self.clone() }
     }
 }
 
 impl WriteCache {
     /// Stores whole units at `offset`, which is a sector's start.
-    pub(super) fn write(&mut self, offset: u64, from: &Slice) {
+    pub(crate) fn write(&mut self, offset: u64, from: &Slice) {
         for at in (0..from.len()).step_by(SECTOR) {
             let part = from.slice(at..from.len().min(at + SECTOR));
             let key = offset + at as u64;
@@ -74,66 +76,76 @@ impl WriteCache {
             };
             part.copy_to(&mut sector.bytes[..part.len()]);
             sector.written |= units(part.len());
-            self.sectors.insert(key, Rc::new(sector));
+            self.sectors.insert(key, Arc::new(sector));
         }
     }
 
     /// Makes a range zero.
-    pub(super) fn zero(&mut self, offset: u64, len: u64) {
-        let zeros = Rc::new(Sector { bytes: [0; SECTOR], written: u8::MAX });
+    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
+        let zeros = Arc::new(Sector { bytes: [0; SECTOR], written: u8::MAX });
         for at in (0..len).step_by(SECTOR) {
-            self.sectors.insert(offset + at, Rc::clone(&zeros));
+            self.sectors.insert(offset + at, Arc::clone(&zeros));
         }
     }
 
     /// The sectors that overlap a range.
-    pub(super) fn overlapping(&self, offset: u64, len: u64) -> Vec<Dirty> {
+    pub(crate) fn overlapping(&self, offset: u64, len: u64) -> Vec<Dirty> {
         let found = self.sectors.range(offset..offset + len);
-        let dirty = |(&at, sector): (&u64, &Rc<Sector>)| Dirty {
+        let dirty = |(&at, sector): (&u64, &Arc<Sector>)| Dirty {
             offset: at,
             position: (at - offset) as usize,
-            sector: Rc::clone(sector),
+            sector: Arc::clone(sector),
         };
         found.map(dirty).collect()
     }
 
     /// All sectors.
-    pub(super) fn all(&self) -> Vec<Dirty> {
+    pub(crate) fn all(&self) -> Vec<Dirty> {
         self.overlapping(0, u64::MAX)
     }
 
     /// Sectors of a range as `overlapping`, but with only those units that lie in it.
-    pub(super) fn take_range(&self, offset: u64, len: u64) -> Vec<Dirty> {
+    pub(crate) fn take_range(&self, offset: u64, len: u64) -> Vec<Dirty> {
         let mut found = self.overlapping(offset, len);
         for dirty in &mut found {
             let inside = (len as usize - dirty.position).min(SECTOR);
             let written = dirty.sector.written & units(inside);
-            dirty.sector = Rc::new(Sector { bytes: dirty.sector.bytes, written });
+            dirty.sector = Arc::new(Sector { bytes: dirty.sector.bytes, written });
         }
         found
     }
 
     /// What reached the medium by chance: of each written unit, a coin decides.
-    pub(super) fn survivors(&self, seed: u64) -> Vec<Dirty> {
+    pub(crate) fn survivors(&self, seed: u64) -> Vec<Dirty> {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut found = self.all();
         for dirty in &mut found {
             let written = dirty.sector.written & random.random::<u8>();
-            dirty.sector = Rc::new(Sector { bytes: dirty.sector.bytes, written });
+            dirty.sector = Arc::new(Sector { bytes: dirty.sector.bytes, written });
         }
         found
     }
 
     /// Forgets sectors that are on the medium now, unless they were written again since.
-    pub(super) fn clean(&mut self, stored: &[Dirty]) {
+    pub(crate) fn clean(&mut self, stored: &[Dirty]) {
         for dirty in stored {
-            if self.sectors.get(&dirty.offset).is_some_and(|now| Rc::ptr_eq(now, &dirty.sector)) {
+            if self.sectors.get(&dirty.offset).is_some_and(|now| Arc::ptr_eq(now, &dirty.sector)) {
                 self.sectors.remove(&dirty.offset);
             }
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Bytes it holds, in whole sectors.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.sectors.len() as u64 * SECTOR_BYTES
+    }
+
+    /// Forgets the sectors that begin at or after `size`.
+    pub(crate) fn truncate(&mut self, size: u64) {
+        self.sectors.split_off(&size);
+    }
+
+    pub(crate) fn clear(&mut self) {
         self.sectors.clear();
     }
 }
@@ -142,3 +154,5 @@ impl WriteCache {
 fn units(len: usize) -> u8 {
     ((1u16 << (len / UNIT_BYTES)) - 1) as u8
 }
+
+const _: () = assert!(SECTOR / UNIT_BYTES == u8::BITS as usize, "a sector's units fit a mask of 8 bits");

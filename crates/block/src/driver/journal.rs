@@ -1,0 +1,435 @@
+//! The driver and the journal: logs written when the cache commits, checkpoints when a log fills, and the checksum of each
+//! sector that is stored.
+//!
+//! Checksums are made as sectors are written to the cache device, and compared as they are read: what does not match is
+//! a failed read, which the cache makes good from the backing device if it can.
+//!
+//! A checkpoint goes on while the cache changes: its blocks are stated one after the other as they are then, the device is
+//! flushed, so that the data is there that they speak of, and only then the checkpoint begins to count. What was noted since it
+//! began is in the log, which is read after it.
+
+use std::io;
+
+use floe_device::{Action, Device, Operation, Slice};
+use floe_policy::Ranked;
+use hashbrown::HashMap;
+
+use super::Driver;
+use crate::cache::BlockCache;
+use crate::geometry::SECTOR_BYTES;
+use crate::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
+use crate::order::{OpId, Order};
+use crate::request::Fault;
+
+/// What marks the tokens of the journal's own operations, above those of any shard and below the router's.
+const MARK: u64 = 0xfe << 56;
+
+/// Blocks that a checkpoint states between looks at the devices.
+const STATED_AT_ONCE: usize = 64;
+
+/// Bytes that a checkpoint has on their way to the device.
+const MOST_UNDER_WAY: usize = 16;
+
+/// Pages that are written as one.
+const PAGES_AT_ONCE: usize = 64;
+
+/// An operation of the journal's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Log,
+    Checkpoint,
+    CheckpointFlush,
+    CheckpointHeader,
+}
+
+/// The journal of a part.
+pub(super) struct Journal {
+    /// By the part's own shards, in order.
+    logs: Vec<ShardJournal>,
+    /// Where the shards' data begins on the cache device, in bytes, and how long each is, in sectors.
+    data_start: u64,
+    shard_sectors: u64,
+    parts: usize,
+    part: usize,
+    /// Checksums by shard and sector of its space.
+    sums: Vec<Vec<u64>>,
+    /// Where the sector is whose checksum is made: the memory of buffers is not for references.
+    sector: Vec<u8>,
+    /// What the commit under way writes; `short` if a log had no room for all of it.
+    sealed: Vec<PageWrite>,
+    short: bool,
+    commit: Option<Commit>,
+    checkpoint: Option<Checkpoint>,
+    /// The last one failed, and nothing has been committed since.
+    no_checkpoint: bool,
+    /// Reads of the cache device that are to be verified.
+    reading: HashMap<u64, (u64, Slice), foldhash::fast::FixedState>,
+    /// Ended operations of the cache that no device has carried out.
+    ended: Vec<(OpId, Result<(), Fault>)>,
+    own: HashMap<u64, Own, foldhash::fast::FixedState>,
+    next_token: u64,
+    /// Sectors whose content was not what had been stored.
+    pub(super) corrupt_sectors: u64,
+}
+
+/// The journal of a part's shards, on its way to the part's thread.
+#[derive(Debug)]
+pub struct PartJournal {
+    part: usize,
+    parts: usize,
+    data_start: u64,
+    shard_sectors: u64,
+    shards: Vec<Restored>,
+}
+
+impl PartJournal {
+    pub(crate) fn new(part: usize, parts: usize, layout: &Layout, shards: Vec<Restored>) -> Self {
+        let (data_start, shard_sectors) = (layout.data_offset_bytes(0), layout.shard_sectors());
+        Self { part, parts, data_start, shard_sectors, shards }
+    }
+}
+
+/// A commit whose pages are being written.
+struct Commit {
+    op: OpId,
+    left: usize,
+    failed: bool,
+}
+
+/// A checkpoint of one of the logs.
+struct Checkpoint {
+    log: usize,
+    /// Blocks still to be stated, the coldest last.
+    left: Vec<u32>,
+    under_way: usize,
+    /// Of the pages that state the blocks, once all have been stated.
+    header: Option<PageWrite>,
+    failed: bool,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Stating,
+    Flushing,
+    Ending,
+}
+
+impl Journal {
+    fn new(journal: PartJournal) -> Self {
+        let PartJournal { part, parts, data_start, shard_sectors, shards } = journal;
+        let (logs, sums) = shards.into_iter().map(|shard| (shard.journal, shard.sums)).unzip();
+        Self {
+            logs,
+            data_start,
+            shard_sectors,
+            parts,
+            part,
+            sums,
+            sector: vec![0; SECTOR_BYTES as usize],
+            sealed: Vec::new(),
+            short: false,
+            commit: None,
+            checkpoint: None,
+            no_checkpoint: false,
+            reading: HashMap::default(),
+            ended: Vec::new(),
+            own: HashMap::default(),
+            next_token: 0,
+            corrupt_sectors: 0,
+        }
+    }
+
+    /// Where the data begins on the cache device.
+    pub(super) fn data_start(&self) -> u64 {
+        self.data_start
+    }
+
+    /// Bytes of memory held for checksums.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.sums.iter().map(|sums| (sums.capacity() * size_of::<u64>()) as u64).sum()
+    }
+
+    /// The checksums of a run of the cache device.
+    fn sums_at(&mut self, offset: u64, sectors: usize) -> &mut [u64] {
+        let sector = offset / SECTOR_BYTES;
+        let (shard, first) = ((sector / self.shard_sectors) as usize, (sector % self.shard_sectors) as usize);
+        &mut self.sums[(shard - self.part) / self.parts][first..first + sectors]
+    }
+
+    /// Notes what is about to be stored.
+    pub(super) fn storing(&mut self, offset: u64, from: &Slice) {
+        let mut bytes = std::mem::take(&mut self.sector);
+        let sectors = from.len() / bytes.len();
+        for (number, sum) in self.sums_at(offset, sectors).iter_mut().enumerate() {
+            let start = number * bytes.len();
+            from.slice(start..start + bytes.len()).copy_to(&mut bytes);
+            *sum = sum_of(&bytes);
+        }
+        self.sector = bytes;
+    }
+
+    /// Notes what is about to be read.
+    pub(super) fn reading(&mut self, op: OpId, offset: u64, to: &Slice) {
+        self.reading.insert(op.0, (offset, to.clone()));
+    }
+
+    /// Whether what an operation has read is what was stored. What has no checksum yet gets one.
+    pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Result<(), Fault> {
+        let Some((offset, slice)) = self.reading.remove(&token) else { return Ok(()) };
+        if result.is_err() {
+            return Ok(());
+        }
+        let mut bytes = std::mem::take(&mut self.sector);
+        let (size, mut corrupt) = (bytes.len(), 0);
+        for (number, sum) in self.sums_at(offset, slice.len() / size).iter_mut().enumerate() {
+            slice.slice(number * size..(number + 1) * size).copy_to(&mut bytes);
+            let found = sum_of(&bytes);
+            if *sum == NO_SUM {
+                *sum = found;
+            }
+            corrupt += u64::from(*sum != found && !planted!(ChecksumIgnored));
+        }
+        self.sector = bytes;
+        self.corrupt_sectors += corrupt;
+        if corrupt > 0 { Err(Fault::Io) } else { Ok(()) }
+    }
+
+    /// Takes a change into the log of a shard.
+    pub(super) fn note(&mut self, shard: u8, change: &Change) {
+        let at = (shard as usize - self.part) / self.parts;
+        let sums = &self.sums[at];
+        self.logs[at].log(change, |sector| sums[sector as usize]);
+    }
+
+    /// Sets apart what the next commit writes.
+    pub(super) fn seal(&mut self) {
+        debug_assert!(self.sealed.is_empty() && self.commit.is_none(), "one commit at a time");
+        self.short = false;
+        for log in &mut self.logs {
+            if log.has_pending() {
+                self.short |= !log.commit(&mut self.sealed);
+            }
+        }
+    }
+
+    fn token(&mut self, own: Own) -> u64 {
+        self.next_token += 1;
+        let token = MARK | self.next_token;
+        self.own.insert(token, own);
+        token
+    }
+
+    fn end_commit(&mut self) {
+        let Some(Commit { op, left: 0, failed }) = self.commit else { return };
+        (self.commit, self.no_checkpoint) = (None, false);
+        self.logs.iter_mut().for_each(|log| if failed { log.failed() } else { log.committed() });
+        let result = match failed {
+            true => Err(Fault::Io),
+            false if self.short => Err(Fault::NoSpace),
+            false => Ok(()),
+        };
+        self.ended.push((op, result));
+    }
+}
+
+impl<E: Ranked + Default> Driver<E> {
+    /// Writes what was set apart for the commit.
+    pub(super) fn write_logs(&mut self, op: OpId) {
+        let journal = self.journal.as_mut().expect("a cache that is kept has a journal");
+        let pages = std::mem::take(&mut journal.sealed);
+        journal.commit = Some(Commit { op, left: usize::MAX, failed: false });
+        let left = self.write_pages(pages, Own::Log, true);
+        let journal = self.journal.as_mut().expect("it is still there");
+        journal.commit = Some(Commit { op, left, failed: false });
+        journal.end_commit();
+    }
+
+    /// Writes pages, those in a row together; answers in how many operations.
+    fn write_pages(&mut self, mut pages: Vec<PageWrite>, own: Own, durable: bool) -> usize {
+        pages.sort_unstable_by_key(|page| page.offset);
+        let mut operations = 0;
+        let in_row = |a: &PageWrite, b: &PageWrite| a.offset + SECTOR_BYTES == b.offset;
+        for row in pages.chunk_by(in_row).flat_map(|row| row.chunks(PAGES_AT_ONCE)) {
+            let buffer = self.pool.allocate(row.len() * SECTOR_BYTES as usize);
+            for (number, page) in row.iter().enumerate() {
+                let start = number * SECTOR_BYTES as usize;
+                buffer.slice(start..start + SECTOR_BYTES as usize).copy_from(&page.bytes[..]);
+            }
+            let action = Action::Write { from: buffer.whole(), durable };
+            self.submit_own(own, row[0].offset, action);
+            operations += 1;
+        }
+        operations
+    }
+
+    fn submit_own(&mut self, own: Own, offset: u64, action: Action) {
+        let token = self.journal.as_mut().expect("a cache that is kept has a journal").token(own);
+        self.cache_device.device.submit(Operation { token, offset, action });
+    }
+
+    /// An operation of the cache device has ended. Answers whether it was the journal's own.
+    pub(super) fn journal_ended(&mut self, token: u64, result: &io::Result<()>) -> bool {
+        let Some(journal) = &mut self.journal else { return false };
+        let Some(own) = journal.own.remove(&token) else { return false };
+        let failed = result.is_err();
+        if own == Own::Log {
+            let commit = journal.commit.as_mut().expect("a commit's pages are being written");
+            commit.left -= 1;
+            commit.failed |= failed;
+            journal.end_commit();
+            return true;
+        }
+        let checkpoint = journal.checkpoint.as_mut().expect("a checkpoint is being written");
+        checkpoint.under_way -= 1;
+        checkpoint.failed |= failed;
+        true
+    }
+
+    /// Tells the cache what the journal has done for it.
+    pub(super) fn hear_journal(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        while let Some((op, result)) = journal.ended.pop() {
+            self.cache.completed(op, result, &mut self.orders);
+        }
+        if journal.logs.iter().any(ShardJournal::wants_commit) {
+            self.cache.commit_soon(&mut self.orders);
+        }
+    }
+
+    /// Takes one step of the checkpoint that is due, if there is one.
+    pub(super) fn go_on_with_checkpoint(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        if journal.checkpoint.is_none() && !journal.no_checkpoint && !self.cache.is_degraded() {
+            journal.checkpoint = journal.due_checkpoint(&self.cache);
+        }
+        let Some(checkpoint) = &mut journal.checkpoint else {
+            // If a commit waits for one, it ended while that commit was under way.
+            return self.cache.no_checkpoint_to_come(&mut self.orders);
+        };
+        let log = checkpoint.log;
+        if checkpoint.failed {
+            if checkpoint.under_way == 0 {
+                journal.logs[log].abandon_checkpoint();
+                (journal.checkpoint, journal.no_checkpoint) = (None, true);
+                self.cache.checkpoint_failed(&mut self.orders);
+            }
+            return;
+        }
+        match checkpoint.stage {
+            Stage::Stating if checkpoint.header.is_none() => {
+                if checkpoint.under_way < MOST_UNDER_WAY {
+                    let pages = journal.state_some(&self.cache);
+                    let operations = self.write_pages(pages, Own::Checkpoint, false);
+                    self.checkpoint().under_way += operations;
+                }
+            }
+            _ if checkpoint.under_way > 0 => {}
+            Stage::Stating => {
+                (checkpoint.stage, checkpoint.under_way) = (Stage::Flushing, 1);
+                self.submit_own(Own::CheckpointFlush, 0, Action::Flush);
+            }
+            Stage::Flushing => {
+                (checkpoint.stage, checkpoint.under_way) = (Stage::Ending, 1);
+                let header = checkpoint.header.take().expect("all blocks have been stated");
+                self.write_pages(vec![header], Own::CheckpointHeader, true);
+            }
+            Stage::Ending => {
+                journal.checkpoint = None;
+                journal.logs[log].checkpoint_written();
+                self.cache.log_has_room(&mut self.orders);
+            }
+        }
+    }
+
+    fn checkpoint(&mut self) -> &mut Checkpoint {
+        let journal = self.journal.as_mut().expect("a checkpoint belongs to a journal");
+        journal.checkpoint.as_mut().expect("a checkpoint is under way")
+    }
+
+    /// Whether a checkpoint can go on without waiting for a device.
+    pub(super) fn journal_can_go_on(&self) -> bool {
+        let Some(journal) = &self.journal else { return false };
+        let can = |checkpoint: &Checkpoint| {
+            checkpoint.under_way == 0
+                || checkpoint.stage == Stage::Stating
+                    && checkpoint.header.is_none()
+                    && checkpoint.under_way < MOST_UNDER_WAY
+        };
+        !journal.ended.is_empty() || journal.checkpoint.as_ref().is_some_and(can)
+    }
+
+    /// Whether the journal has nothing under way.
+    pub(super) fn journal_is_idle(&self) -> bool {
+        self.journal.as_ref().is_none_or(|journal| {
+            journal.ended.is_empty() && journal.own.is_empty() && journal.checkpoint.is_none()
+        })
+    }
+}
+
+impl Journal {
+    /// A checkpoint of a log that wants one.
+    fn due_checkpoint<E: Ranked + Default>(&mut self, cache: &BlockCache<E>) -> Option<Checkpoint> {
+        let log = self.logs.iter().position(ShardJournal::wants_checkpoint)?;
+        self.logs[log].begin_checkpoint();
+        let mut left: Vec<u32> = cache.blocks_by_heat(log);
+        left.reverse();
+        Some(Checkpoint { log, left, under_way: 0, header: None, failed: false, stage: Stage::Stating })
+    }
+
+    /// States the next blocks of the checkpoint.
+    fn state_some<E: Ranked + Default>(&mut self, cache: &BlockCache<E>) -> Vec<PageWrite> {
+        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is under way");
+        let (log, sums) = (&mut self.logs[checkpoint.log], &self.sums[checkpoint.log]);
+        let mut had_room = true;
+        let mut changes = Vec::new();
+        for _ in 0..STATED_AT_ONCE {
+            let Some(block) = checkpoint.left.pop() else { break };
+            cache.state_block(checkpoint.log, block, &mut changes);
+            for change in changes.drain(..) {
+                had_room &= log.dump(&change, |sector| sums[sector as usize]);
+            }
+        }
+        let mut pages = Vec::new();
+        match checkpoint.left.is_empty() {
+            true => checkpoint.header = log.finish_checkpoint(&mut pages),
+            false => log.take_checkpoint_pages(&mut pages),
+        }
+        checkpoint.failed |= !had_room || checkpoint.left.is_empty() && checkpoint.header.is_none();
+        pages
+    }
+}
+
+/// What the cache orders of its own device, with checksums made and remembered.
+impl<E: Ranked + Default> Driver<E> {
+    /// With the journal that came with a [part](crate::KeptCache::begin) of a cache, before there are volumes.
+    #[must_use]
+    pub fn with_journal(mut self, journal: Option<PartJournal>) -> Self {
+        self.journal = journal.map(Journal::new);
+        self
+    }
+
+    pub(super) fn prepare_cache_write(&mut self, offset: u64, from: &Slice) {
+        if let Some(journal) = &mut self.journal {
+            journal.storing(offset, from);
+        }
+    }
+
+    pub(super) fn prepare_cache_read(&mut self, op: OpId, offset: u64, to: &Slice) {
+        if let Some(journal) = &mut self.journal {
+            journal.reading(op, offset, to);
+        }
+    }
+
+    /// Carries out an order about the logs.
+    pub(super) fn keep_journal(&mut self, order: Order) {
+        match order {
+            Order::WriteLogs { op } => self.write_logs(op),
+            Order::SealLogs => self.journal.as_mut().expect("a kept cache has a journal").seal(),
+            Order::Note { shard, noted } => {
+                self.journal.as_mut().expect("a kept cache has a journal").note(shard, &noted.0);
+            }
+            _ => unreachable!("not about the logs"),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What statements amount to: the map from blocks to places, as recovery builds it up.
+//!
+//! Flat arrays over the shard's space: by smallest block, which block begins there and when something was last stated
+//! about it; by sector, a valid and a dirty bit and a checksum. A statement says that its block stands at its place, so
+//! whatever contradicts that is gone: another block in that place, blocks of another size in its group, and blocks
+//! elsewhere that hold some of the same sectors of the volume.
+
+use zerocopy::little_endian::U64;
+
+use super::change::{BlockAt, NO_SUM, Standing};
+use super::record::Statement;
+use crate::bits::Bits;
+use crate::geometry::{BlockSizes, Class, Extent, SECTOR_BYTES, Sectors, VolumeId};
+use crate::index::Index;
+
+/// A group, or a place, without blocks.
+const NONE: u8 = u8::MAX;
+
+/// A block that recovery found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RestoredBlock {
+    pub(crate) at: BlockAt,
+    /// The runs of its volume's sectors that it holds, in order.
+    pub(crate) valid: Vec<Sectors>,
+    /// Those of them that the backing device does not hold.
+    pub(crate) dirty: Vec<Sectors>,
+}
+
+/// The map of one shard.
+#[derive(Debug)]
+pub(super) struct Map {
+    sizes: BlockSizes,
+    sectors: u64,
+    /// By smallest block of the shard's space: the block that begins there, if `begins` says that one does.
+    extents: Vec<Extent>,
+    begins: Vec<bool>,
+    /// When something was last stated about it.
+    stated: Vec<u64>,
+    statements: u64,
+    /// By group: the class of its blocks, or `NONE`.
+    classes: Vec<u8>,
+    index: Index,
+    /// Blocks of each class.
+    live: Vec<u64>,
+    valid: Bits,
+    dirty: Bits,
+    sums: Vec<u64>,
+}
+
+impl Map {
+    pub(super) fn new(sizes: &BlockSizes, sectors: u64) -> Self {
+        let units = (sectors / sizes.smallest()) as usize;
+        Self {
+            sizes: sizes.clone(),
+            sectors,
+            extents: vec![Extent::new(VolumeId(0), 0, 1); units],
+            begins: vec![false; units],
+            stated: vec![0; units],
+            statements: 0,
+            classes: vec![NONE; (sectors / sizes.largest()) as usize],
+            index: Index::default(),
+            live: vec![0; sizes.count()],
+            valid: Bits::new(sectors),
+            dirty: Bits::new(sectors),
+            sums: vec![NO_SUM; sectors as usize],
+        }
+    }
+
+    /// Takes a statement in.
+    ///
+    /// # Errors
+    /// When the block cannot be where it says. Nothing has changed then.
+    pub(super) fn state(&mut self, block: &BlockAt, statement: &Statement<'_>) -> Result<(), &'static str> {
+        let size = block.sectors.end - block.sectors.start;
+        let class = self.sizes.classes().find(|class| self.sizes.sectors(*class) == size);
+        let class = class.ok_or("names a block of a size that the cache does not have")?;
+        if !block.place.is_multiple_of(size) || block.place + size > self.sectors {
+            return Err("names a block in a place that the shard does not have");
+        }
+        let unit = (block.place / self.sizes.smallest()) as usize;
+        let extent = Extent::new(block.volume, block.sectors.start, size);
+        let stands = self.begins[unit] && self.extents[unit] == extent;
+        match statement {
+            Statement::Dropped if stands => self.remove(unit),
+            Statement::Dropped => {}
+            Statement::Run { run, standing, sums } => {
+                if !stands {
+                    self.make_way(unit, class, extent);
+                    self.insert(unit, class, extent);
+                }
+                self.statements += 1;
+                self.stated[unit] = self.statements;
+                let at = block.place + (run.start - block.sectors.start);
+                self.set(at..at + (run.end - run.start), *standing, sums);
+            }
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, kept: Sectors, standing: Standing, sums: &[U64]) {
+        let range = kept.start as usize..kept.end as usize;
+        match standing {
+            Standing::Clean => {
+                for (to, from) in self.sums[range].iter_mut().zip(sums) {
+                    *to = from.get();
+                }
+                self.valid.set(kept.clone());
+                self.dirty.clear(kept);
+            }
+            Standing::Dirty => {
+                self.sums[range].fill(NO_SUM);
+                self.valid.set(kept.clone());
+                self.dirty.set(kept);
+            }
+            Standing::Invalid => {
+                self.sums[range].fill(NO_SUM);
+                self.valid.clear(kept.clone());
+                self.dirty.clear(kept);
+            }
+        }
+    }
+
+    /// Removes all blocks that contradict a block's standing in a place.
+    fn make_way(&mut self, unit: usize, class: Class, extent: Extent) {
+        let per_group = (self.sizes.largest() / self.sizes.smallest()) as usize;
+        let group = unit / per_group;
+        if self.classes[group] != class.0 {
+            for other in group * per_group..(group + 1) * per_group {
+                self.remove_if_any(other);
+            }
+            self.classes[group] = class.0;
+        }
+        self.remove_if_any(unit);
+        let wanted = extent.sectors();
+        for class in self.sizes.classes() {
+            if self.live[class.0 as usize] == 0 {
+                continue;
+            }
+            let size = self.sizes.sectors(class);
+            for start in (wanted.start / size * size..wanted.end).step_by(size as usize) {
+                let other = Extent::new(extent.volume(), start, size);
+                let extents = &self.extents;
+                let found = self.index.find(other.hash(), |slot| extents[slot as usize] == other);
+                if let Some(found) = found {
+                    self.remove(found as usize);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, unit: usize, class: Class, extent: Extent) {
+        self.extents[unit] = extent;
+        self.begins[unit] = true;
+        self.live[class.0 as usize] += 1;
+        let extents = &self.extents;
+        self.index.insert(unit as u32, |slot| extents[slot as usize].hash());
+    }
+
+    fn remove_if_any(&mut self, unit: usize) {
+        if self.begins[unit] {
+            self.remove(unit);
+        }
+    }
+
+    fn remove(&mut self, unit: usize) {
+        let Sectors { start, end } = self.extents[unit].sectors();
+        let place = unit as u64 * self.sizes.smallest();
+        self.set(place..place + (end - start), Standing::Invalid, &[]);
+        let extents = &self.extents;
+        self.index.remove(unit as u32, |slot| extents[slot as usize].hash());
+        self.begins[unit] = false;
+        let class = self.sizes.class(end - start);
+        self.live[class.0 as usize] -= 1;
+    }
+
+    /// Removes the blocks of all volumes but those that `known` holds for, and answers them.
+    pub(super) fn forget_unknown(&mut self, known: impl Fn(VolumeId) -> bool) -> Vec<BlockAt> {
+        let unknown = |unit: &usize| self.begins[*unit] && !known(self.extents[*unit].volume());
+        let units: Vec<usize> = (0..self.begins.len()).filter(unknown).collect();
+        units
+            .into_iter()
+            .map(|unit| {
+                let at = self.block_at(unit);
+                self.remove(unit);
+                at
+            })
+            .collect()
+    }
+
+    fn block_at(&self, unit: usize) -> BlockAt {
+        let extent = self.extents[unit];
+        let place = unit as u64 * self.sizes.smallest();
+        BlockAt { volume: extent.volume(), sectors: extent.sectors(), place }
+    }
+
+    /// How many blocks there are, and bytes of valid and of dirty data.
+    pub(super) fn totals(&self) -> (u64, u64, u64) {
+        let blocks = self.live.iter().sum();
+        (blocks, self.valid.ones() * SECTOR_BYTES, self.dirty.ones() * SECTOR_BYTES)
+    }
+
+    /// The blocks that hold anything, those first about which nothing was stated for longest, and the checksums of all
+    /// sectors of the shard's space, [`NO_SUM`] where nothing clean is.
+    pub(super) fn finish(self) -> (Vec<RestoredBlock>, Vec<u64>) {
+        let mut units: Vec<usize> = (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();
+        units.sort_unstable_by_key(|unit| self.stated[*unit]);
+        let restored = |unit: usize| {
+            let at = self.block_at(unit);
+            let runs = |bits: &Bits| -> Vec<Sectors> {
+                let kept = at.place..at.place + (at.sectors.end - at.sectors.start);
+                let set = bits.runs(kept).filter_map(|(run, bit)| bit.then_some(run));
+                let within = |sector: u64| sector - at.place + at.sectors.start;
+                set.map(|run| within(run.start)..within(run.end)).collect()
+            };
+            let (valid, dirty) = (runs(&self.valid), runs(&self.dirty));
+            (!valid.is_empty()).then(|| RestoredBlock { at: at.clone(), valid, dirty })
+        };
+        (units.into_iter().filter_map(restored).collect(), self.sums)
+    }
+}

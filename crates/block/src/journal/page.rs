@@ -1,0 +1,179 @@
+//! The page: 4 KiB that name what they belong to and check themselves.
+//!
+//! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names the cache it belongs to by
+//! an id that no two caches share, so what an earlier cache left on the device is nothing to a later one. It is written
+//! once and never appended to; should it be torn, its checksum is wrong, and it is no page.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::sum::checksum;
+
+/// Size of a page.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// What of a page its records may have.
+pub(super) const PAYLOAD_BYTES: usize = PAGE_BYTES - size_of::<Header>();
+
+const MAGIC: [u8; 4] = *b"FlPg";
+
+/// The first bytes of a page, of which a checksum is not a part.
+const SUM_BYTES: usize = size_of::<u64>();
+
+/// The bytes of a page.
+pub(crate) type PageBytes = Box<[u8; PAGE_BYTES]>;
+
+/// A page to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PageWrite {
+    /// Where on the cache device, in bytes.
+    pub(crate) offset: u64,
+    pub(crate) bytes: PageBytes,
+}
+
+/// Whose page it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// The id of the cache.
+    pub(super) cache: [u8; 16],
+    pub(super) shard: u16,
+}
+
+/// What a page is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Records in the order in which they became true.
+    Log = 1,
+    /// Records of all that was true when a checkpoint was taken.
+    Dump = 2,
+    /// That a checkpoint is complete.
+    Checkpoint = 3,
+}
+
+/// Which page it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) kind: Kind,
+    /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a checkpoint: its generation.
+    pub(super) seq: u64,
+    /// The session that wrote it.
+    pub(super) session: u64,
+    /// Of a log: up to which page it is known to be durable. Of a dump: the generation of its checkpoint. Of a checkpoint:
+    /// the sequence number from which on the log is newer.
+    pub(super) mark: u64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Header {
+    checksum: U64,
+    magic: [u8; 4],
+    kind: u8,
+    unused: u8,
+    shard: U16,
+    cache: [u8; 16],
+    seq: U64,
+    session: U64,
+    mark: U64,
+    used: U32,
+    unused_too: U32,
+}
+
+/// A page that is what it says.
+#[derive(Debug)]
+pub(super) struct Page<'a> {
+    pub(super) stamp: Stamp,
+    pub(super) checksum: u64,
+    /// Its records.
+    pub(super) payload: &'a [u8],
+}
+
+/// An empty page.
+pub(super) fn blank() -> PageBytes {
+    Box::new([0; PAGE_BYTES])
+}
+
+/// The part of a page that its records may have.
+pub(super) fn payload(bytes: &mut [u8; PAGE_BYTES]) -> &mut [u8] {
+    &mut bytes[size_of::<Header>()..]
+}
+
+/// Completes a page with `used` bytes of records. Answers its checksum.
+pub(super) fn seal(bytes: &mut [u8; PAGE_BYTES], owner: Owner, stamp: Stamp, used: usize) -> u64 {
+    let mut header = Header {
+        checksum: U64::ZERO,
+        magic: MAGIC,
+        kind: stamp.kind as u8,
+        unused: 0,
+        shard: owner.shard.into(),
+        cache: owner.cache,
+        seq: stamp.seq.into(),
+        session: stamp.session.into(),
+        mark: stamp.mark.into(),
+        used: (used as u32).into(),
+        unused_too: U32::ZERO,
+    };
+    bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    header.checksum = checksum(&bytes[SUM_BYTES..]).into();
+    bytes[..SUM_BYTES].copy_from_slice(header.checksum.as_bytes());
+    header.checksum.get()
+}
+
+/// The page in these bytes, if there is one of this owner's.
+pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
+    let (header, payload) = Header::ref_from_prefix(bytes).ok()?;
+    let used = header.used.get() as usize;
+    let kind = match header.kind {
+        1 => Kind::Log,
+        2 => Kind::Dump,
+        3 => Kind::Checkpoint,
+        _ => return None,
+    };
+    let is_ours = header.magic == MAGIC && header.cache == owner.cache && header.shard.get() == owner.shard;
+    if !is_ours || used > payload.len() || checksum(&bytes[SUM_BYTES..]) != header.checksum.get() {
+        return None;
+    }
+    let (seq, session, mark) = (header.seq.get(), header.session.get(), header.mark.get());
+    let stamp = Stamp { kind, seq, session, mark };
+    Some(Page { stamp, checksum: header.checksum.get(), payload: &payload[..used] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: Owner = Owner { cache: *b"0123456789abcdef", shard: 7 };
+    const STAMP: Stamp = Stamp { kind: Kind::Log, seq: 0x0102_0304, session: 9, mark: 5 };
+
+    fn page() -> PageBytes {
+        let mut bytes = blank();
+        payload(&mut bytes)[..3].copy_from_slice(b"abc");
+        seal(&mut bytes, OWNER, STAMP, 3);
+        bytes
+    }
+
+    #[test]
+    fn a_page_stands_on_the_device_as_it_is_drawn() {
+        let bytes = page();
+        assert_eq!(bytes[8..16], *b"FlPg\x01\0\x07\0");
+        assert_eq!(bytes[16..32], OWNER.cache);
+        assert_eq!(bytes[32..56], [4, 3, 2, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[56..67], *b"\x03\0\0\0\0\0\0\0abc");
+        assert_eq!(bytes[..8], checksum(&bytes[8..]).to_le_bytes());
+        let page = read(&*bytes, OWNER).unwrap();
+        assert_eq!((page.stamp, page.payload), (STAMP, &b"abc"[..]));
+    }
+
+    #[test]
+    fn a_page_with_any_bit_flipped_or_of_another_owner_is_none() {
+        let mut bytes = page();
+        for bit in 0..8 * PAGE_BYTES {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&*bytes, OWNER).is_none(), "bit {bit} may be flipped");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert!(read(&*bytes, Owner { shard: 8, ..OWNER }).is_none());
+        assert!(read(&*bytes, Owner { cache: [0; 16], ..OWNER }).is_none());
+        assert!(read(&*blank(), OWNER).is_none());
+    }
+}

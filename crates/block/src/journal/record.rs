@@ -1,0 +1,344 @@
+//! Records: changes as bytes in the payload of a page.
+//!
+//! A block is named once, and what follows is about it, up to the next name or the end of the page: `BLOCK` (16 bytes)
+//! names it, `CLEAN`, `DIRTY`, `INVALID` and `DROPPED` (4 bytes) state something, and checksums of 8 bytes follow a
+//! `CLEAN`, one for each of its sectors. A run that has no room in a page is cut in two. Nothing reaches over a page's end.
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::change::{BlockAt, Change, Standing};
+use super::page::{self, PAYLOAD_BYTES, PageBytes};
+use crate::geometry::{LARGEST_BLOCK_BYTES, SECTOR_BYTES, Sectors, VolumeId};
+
+pub(super) const BLOCK_BYTES: usize = size_of::<BlockRecord>();
+pub(super) const RUN_BYTES: usize = size_of::<RunRecord>();
+pub(super) const SUM_BYTES: usize = size_of::<U64>();
+
+const BLOCK: u8 = 1;
+const CLEAN: u8 = 2;
+const DIRTY: u8 = 3;
+const INVALID: u8 = 4;
+const DROPPED: u8 = 5;
+
+/// The logarithm of the sectors of the largest block.
+const MOST_ORDER: u8 = (LARGEST_BLOCK_BYTES / SECTOR_BYTES).ilog2() as u8;
+
+/// Sectors of a volume and of its blocks are below.
+const MOST_SECTOR: u64 = 1 << 47;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct BlockRecord {
+    kind: u8,
+    /// The logarithm of its sectors.
+    order: u8,
+    volume: U16,
+    place: U32,
+    /// Its first sector within its volume.
+    start: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RunRecord {
+    kind: u8,
+    /// The first sector of the run within its block.
+    first: u8,
+    /// The last one.
+    last: u8,
+    unused: u8,
+}
+
+/// A page that records are being put into.
+#[derive(Debug)]
+pub(super) struct Draft {
+    bytes: PageBytes,
+    used: usize,
+    /// What the last records were about.
+    block: Option<BlockAt>,
+}
+
+impl Default for Draft {
+    fn default() -> Self {
+        Self { bytes: page::blank(), used: 0, block: None }
+    }
+}
+
+impl Draft {
+    pub(super) fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    /// The page, and how many bytes of records it has.
+    pub(super) fn into_parts(self) -> (PageBytes, usize) {
+        (self.bytes, self.used)
+    }
+
+    /// Puts a change in. Pages that become full on the way are given to `full`.
+    pub(super) fn push(&mut self, change: &Change, sum: impl Fn(u64) -> u64, mut full: impl FnMut(Draft)) {
+        match change {
+            Change::Dropped { block } => {
+                self.make_room(block, 0, &mut full);
+                self.put(RunRecord { kind: DROPPED, first: 0, last: 0, unused: 0 }.as_bytes());
+            }
+            Change::Run { block, run, standing } => {
+                debug_assert!(block.sectors.start <= run.start && run.end <= block.sectors.end);
+                let mut rest = run.clone();
+                while rest.start < rest.end {
+                    let each = if *standing == Standing::Clean { SUM_BYTES } else { 0 };
+                    let room = self.make_room(block, each, &mut full);
+                    let sectors = (room.checked_div(each)).map_or(u64::MAX, |sectors| sectors as u64);
+                    let end = rest.end.min(rest.start.saturating_add(sectors));
+                    self.put_run(block, &(rest.start..end), *standing, &sum);
+                    rest.start = end;
+                }
+            }
+        }
+    }
+
+    /// Makes room for a statement about a block and `more` bytes, and names the block. Answers how many bytes there are
+    /// for more.
+    fn make_room(&mut self, block: &BlockAt, more: usize, full: &mut impl FnMut(Draft)) -> usize {
+        let needed = |draft: &Draft| {
+            let name = if draft.block.as_ref() == Some(block) { 0 } else { BLOCK_BYTES };
+            name + RUN_BYTES
+        };
+        if self.used + needed(self) + more > PAYLOAD_BYTES {
+            full(std::mem::take(self));
+        }
+        let room = PAYLOAD_BYTES - self.used - needed(self);
+        if self.block.as_ref() != Some(block) {
+            let size = block.sectors.end - block.sectors.start;
+            debug_assert!(size.is_power_of_two());
+            let record = BlockRecord {
+                kind: BLOCK,
+                order: size.ilog2() as u8,
+                volume: block.volume.0.into(),
+                place: u32::try_from(block.place).expect("a shard has fewer than 2^32 sectors").into(),
+                start: block.sectors.start.into(),
+            };
+            self.put(record.as_bytes());
+            self.block = Some(block.clone());
+        }
+        room
+    }
+
+    fn put_run(&mut self, block: &BlockAt, run: &Sectors, standing: Standing, sum: impl Fn(u64) -> u64) {
+        let kind = match standing {
+            Standing::Clean => CLEAN,
+            Standing::Dirty => DIRTY,
+            Standing::Invalid => INVALID,
+        };
+        let within = |sector: u64| (sector - block.sectors.start) as u8;
+        let record = RunRecord { kind, first: within(run.start), last: within(run.end - 1), unused: 0 };
+        self.put(record.as_bytes());
+        if standing == Standing::Clean {
+            for sector in run.clone() {
+                self.put(&sum(block.place + (sector - block.sectors.start)).to_le_bytes());
+            }
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        let to = self.used..self.used + bytes.len();
+        page::payload(&mut self.bytes)[to.clone()].copy_from_slice(bytes);
+        self.used = to.end;
+    }
+}
+
+/// What a record states about a block.
+#[derive(Debug)]
+pub(super) enum Statement<'a> {
+    /// A run of its sectors is such; of clean ones, with their checksums.
+    Run { run: Sectors, standing: Standing, sums: &'a [U64] },
+    /// It is gone.
+    Dropped,
+}
+
+/// A record that cannot be, and where in the payload it is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Malformed {
+    pub(super) at: usize,
+    pub(super) what: &'static str,
+}
+
+/// Gives `each` the statements of a payload, in order, until one is refused or cannot be read.
+pub(super) fn decode<'a>(
+    payload: &'a [u8],
+    mut each: impl FnMut(&BlockAt, Statement<'a>) -> Result<(), &'static str>,
+) -> Result<(), Malformed> {
+    let mut rest = payload;
+    let mut block = None;
+    while let Some(kind) = rest.first() {
+        let at = payload.len() - rest.len();
+        let refuse = |what| Malformed { at, what };
+        let cut = || refuse("ends within a record");
+        if *kind == BLOCK {
+            let (record, after) = BlockRecord::ref_from_prefix(rest).map_err(|_| cut())?;
+            block = Some(name(record).map_err(refuse)?);
+            rest = after;
+            continue;
+        }
+        let (record, after) = RunRecord::ref_from_prefix(rest).map_err(|_| cut())?;
+        let block = block.as_ref().ok_or_else(|| refuse("states something about no block"))?;
+        let (run, count) = (record.sectors(block), usize::from(record.last.saturating_sub(record.first)) + 1);
+        let (sums, after) = match record.kind {
+            CLEAN => <[U64]>::ref_from_prefix_with_elems(after, count).map_err(|_| cut())?,
+            _ => (&[][..], after),
+        };
+        let standing = match record.kind {
+            CLEAN => Some(Standing::Clean),
+            DIRTY => Some(Standing::Dirty),
+            INVALID => Some(Standing::Invalid),
+            DROPPED => None,
+            _ => return Err(refuse("has a record of an unknown kind")),
+        };
+        let statement = match standing {
+            Some(standing) => {
+                let run = run.ok_or_else(|| refuse("has a run that reaches out of its block"))?;
+                Statement::Run { run, standing, sums }
+            }
+            None => Statement::Dropped,
+        };
+        each(block, statement).map_err(refuse)?;
+        rest = after;
+    }
+    Ok(())
+}
+
+/// The block that a record names.
+fn name(record: &BlockRecord) -> Result<BlockAt, &'static str> {
+    if record.order > MOST_ORDER {
+        return Err("names a block larger than any");
+    }
+    let (start, size) = (record.start.get(), 1 << record.order);
+    if start >= MOST_SECTOR || !start.is_multiple_of(size) {
+        return Err("names a block that cannot be where it says");
+    }
+    let place = u64::from(record.place.get());
+    Ok(BlockAt { volume: VolumeId(record.volume.get()), sectors: start..start + size, place })
+}
+
+impl RunRecord {
+    /// The sectors of the volume that it is about.
+    fn sectors(&self, block: &BlockAt) -> Option<Sectors> {
+        let (first, last) = (u64::from(self.first), u64::from(self.last));
+        let start = block.sectors.start;
+        (first <= last && start + last < block.sectors.end).then_some(start + first..start + last + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Changes about blocks of all sizes.
+    fn changes() -> impl Strategy<Value = Vec<Change>> {
+        let block = (0u32..=8, 0u16..4, 0u64..64, 0u64..1 << 24).prop_map(|(order, volume, start, place)| {
+            let size = 1 << order;
+            let sectors = start * size..(start + 1) * size;
+            BlockAt { volume: VolumeId(volume), sectors, place: place * size }
+        });
+        let standings = proptest::sample::select(vec![Standing::Clean, Standing::Dirty, Standing::Invalid]);
+        let change = (block, any::<(u8, u8)>(), standings, any::<u8>(), 1usize..3).prop_map(
+            |(block, (one, other), standing, dropped, again)| {
+                let size = block.sectors.end - block.sectors.start;
+                let (one, other) = (u64::from(one) % size, u64::from(other) % size);
+                let run = block.sectors.start + one.min(other)..block.sectors.start + one.max(other) + 1;
+                let change = match dropped {
+                    0..32 => Change::Dropped { block },
+                    _ => Change::Run { block, run, standing },
+                };
+                vec![change; again]
+            },
+        );
+        proptest::collection::vec(change, 0..120).prop_map(|changes| changes.concat())
+    }
+
+    fn sum(sector: u64) -> u64 {
+        sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+    }
+
+    /// What a change says, sector by sector, so that runs may be cut.
+    fn sectors(change: &Change) -> Vec<(BlockAt, Option<(u64, Standing)>)> {
+        match change {
+            Change::Dropped { block } => vec![(block.clone(), None)],
+            Change::Run { block, run, standing } => {
+                run.clone().map(|sector| (block.clone(), Some((sector, *standing)))).collect()
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(changes in changes()) {
+            let (mut draft, mut pages) = (Draft::default(), Vec::new());
+            for change in &changes {
+                draft.push(change, sum, |full| pages.push(full));
+            }
+            pages.push(draft);
+            let mut read = Vec::new();
+            for page in pages {
+                let (mut bytes, used) = page.into_parts();
+                let payload = &page::payload(&mut bytes)[..used];
+                decode(payload, |block, statement| {
+                    read.extend(match statement {
+                        Statement::Dropped => sectors(&Change::Dropped { block: block.clone() }),
+                        Statement::Run { run, standing, sums } => {
+                            let places = run.clone().map(|sector| block.place + sector - block.sectors.start);
+                            let expected = places.map(|place| U64::new(sum(place))).collect::<Vec<_>>();
+                            assert_eq!(sums, if standing == Standing::Clean { &expected[..] } else { &[] });
+                            sectors(&Change::Run { block: block.clone(), run, standing })
+                        }
+                    });
+                    Ok(())
+                })
+                .unwrap();
+            }
+            prop_assert_eq!(read, changes.iter().flat_map(sectors).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(0u8..6, 0..200)) {
+            let _ = decode(&bytes, |block, statement| {
+                if let Statement::Run { run, .. } = statement {
+                    assert!(block.sectors.start <= run.start && run.start < run.end && run.end <= block.sectors.end);
+                }
+                Ok(())
+            });
+        }
+    }
+
+    #[test]
+    fn records_stand_in_a_page_as_they_are_drawn() {
+        let block = BlockAt { volume: VolumeId(3), sectors: 16..24, place: 0x0102 };
+        let mut draft = Draft::default();
+        let push = |draft: &mut Draft, change| draft.push(&change, sum, |_| panic!("a page has room"));
+        let run = Change::Run { block: block.clone(), run: 18..20, standing: Standing::Clean };
+        push(&mut draft, run);
+        push(&mut draft, Change::Dropped { block });
+        let (mut bytes, used) = draft.into_parts();
+        let mut expected = b"\x01\x03\x03\x00\x02\x01\x00\x00\x10\0\0\0\0\0\0\0\x02\x02\x03\x00".to_vec();
+        expected.extend([sum(0x0104), sum(0x0105)].map(u64::to_le_bytes).concat());
+        expected.extend(b"\x05\0\0\0");
+        assert_eq!(page::payload(&mut bytes)[..used], expected);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_its_place() {
+        let refused = |bytes: &[u8]| decode(bytes, |_, _| Ok(())).map_err(|found| (found.at, found.what));
+        let block = b"\x01\x03\0\0\0\0\0\0\x10\0\0\0\0\0\0\0";
+        let after = |bytes: &[u8]| [&block[..], bytes].concat();
+        assert_eq!(refused(b"\x03\0\0\0"), Err((0, "states something about no block")));
+        assert_eq!(refused(&block[..15]), Err((0, "ends within a record")));
+        assert_eq!(refused(&after(b"\x02\0\x01\0\0\0\0\0\0\0\0\0")), Err((16, "ends within a record")));
+        assert_eq!(refused(&after(b"\x04\x00\x08\0")), Err((16, "has a run that reaches out of its block")));
+        assert_eq!(refused(&after(b"\x04\x02\x01\0")), Err((16, "has a run that reaches out of its block")));
+        assert_eq!(refused(&after(b"\x09\0\0\0")), Err((16, "has a record of an unknown kind")));
+        assert_eq!(refused(&after(b"\0\0\0\0")), Err((16, "has a record of an unknown kind")));
+        let askew = b"\x01\x03\0\0\0\0\0\0\x11\0\0\0\0\0\0\0";
+        assert_eq!(refused(askew), Err((0, "names a block that cannot be where it says")));
+    }
+}

@@ -1,0 +1,211 @@
+//! A cache device as a whole: making a cache on it, opening it, and writing its superblock.
+//!
+//! A superblock is always written twice, each time durably, into the copy that is older and then into the other, so
+//! that both say the same but for the moment between. Whatever happens in that moment, one copy is intact, and it says
+//! what was or what will be.
+
+use std::collections::BTreeSet;
+
+use super::change::{Change, NO_SUM};
+use super::error::StoreError;
+use super::io::Io;
+use super::layout::Layout;
+use super::map::RestoredBlock;
+use super::page::Owner;
+use super::restore::{Found, Reader};
+use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Volume};
+use super::writer::ShardJournal;
+
+/// A cache that is to be made.
+#[derive(Debug, Clone)]
+pub struct NewCache {
+    /// Sixteen random bytes. All that belongs to the cache is told by them from what was on the device before.
+    pub id: [u8; 16],
+    /// Where everything shall be.
+    pub layout: Layout,
+    /// The volumes it has to begin with.
+    pub volumes: Vec<Volume>,
+}
+
+/// What was found on a cache device.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// As it was left.
+    pub(crate) superblock: Superblock,
+    /// By shard.
+    pub(crate) shards: Vec<Restored>,
+}
+
+/// What a shard had.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    /// Its blocks with valid sectors, coldest first.
+    pub(crate) blocks: Vec<RestoredBlock>,
+    /// By sector of the shard's space: the checksum of what is there, if that is clean and its checksum known.
+    pub(crate) sums: Vec<u64>,
+    /// Where its changes go. It writes as the session that [`begin_session`] begins.
+    pub(crate) journal: ShardJournal,
+}
+
+/// Makes an empty cache, in place of whatever is on the device.
+///
+/// If the power fails meanwhile there is afterwards either what was there before, or the new cache, or none.
+///
+/// # Errors
+/// When the device fails or is too small, a volume does not fit, or the id is that of the cache which is there.
+pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, StoreError> {
+    let NewCache { id, layout, volumes } = new;
+    check_size(io, &layout)?;
+    let mut superblock =
+        Superblock { id, generation: 0, session: 0, clean: true, void: false, layout, volumes };
+    superblock.encode()?;
+    match newest(read_copies(io)?) {
+        // The new one's first copy replaces the older one of the old's, so there is one or the other at any moment.
+        Ok(Some(old)) if old.id == id => return Err(StoreError::SameId),
+        Ok(Some(old)) => superblock.generation = old.generation,
+        // Something that cannot be opened, or nothing: an unfinished copy is told by the zeros where the other should be.
+        Ok(None) | Err(_) => {
+            for offset in SUPERBLOCK_OFFSETS {
+                io.write(offset, &[0; SUPERBLOCK_BYTES], true)?;
+            }
+        }
+    }
+    write_superblock(io, &mut superblock)?;
+    Ok(superblock)
+}
+
+/// Reads all there is to know of a cache: `None` when there is none on the device. `progress` is told the bytes read so
+/// far, and of how many.
+///
+/// # Errors
+/// When there is one that cannot be read whole.
+pub(crate) fn open(
+    io: &mut Io<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Option<Opened>, StoreError> {
+    if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
+        return Ok(None);
+    }
+    // What is read from a disk's cache could be lost yet, when what is built upon it is durable.
+    io.flush()?;
+    let Some(mut superblock) = newest(read_copies(io)?)? else { return Ok(None) };
+    check_size(io, &superblock.layout)?;
+    let known: BTreeSet<_> = superblock.volumes.iter().map(|volume| volume.id).collect();
+    let mut found = Vec::new();
+    for shard in 0..superblock.layout.shards() {
+        let Found { mut map, resume, session, damage, .. } = read_shard(io, &superblock, shard, progress)?;
+        if let Some(damage) = damage {
+            return Err(damage);
+        }
+        // A copy that is older than the journal is what is left when the other one was damaged.
+        superblock.session = superblock.session.max(session);
+        let unknown = map.forget_unknown(|volume| known.contains(&volume));
+        found.push((map.finish(), unknown, resume));
+    }
+    let restored = |(shard, ((blocks, sums), unknown, resume)): (usize, ((_, _), Vec<_>, _))| {
+        let owner = owner(&superblock, shard as u64);
+        let (layout, session) = (superblock.layout.clone(), superblock.session + 1);
+        let mut journal = ShardJournal::new(layout, owner, session, resume);
+        // What is stated about a volume that is gone must not come back with another volume of its number.
+        for block in unknown {
+            journal.log(&Change::Dropped { block }, |_| NO_SUM);
+        }
+        Restored { blocks, sums, journal }
+    };
+    let shards = found.into_iter().enumerate().map(restored).collect();
+    Ok(Some(Opened { superblock, shards }))
+}
+
+/// Begins a session: from now on the cache is not clean, and pages of the journal may be written.
+///
+/// # Errors
+/// When the device fails.
+pub(crate) fn begin_session(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+    superblock.session += 1;
+    superblock.clean = false;
+    write_superblock(io, superblock)
+}
+
+/// Writes a superblock that was changed, durably.
+///
+/// # Errors
+/// When a volume does not fit, in which case nothing was written, or the device fails; then either the old one or the
+/// new one counts.
+pub(crate) fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+    for _ in 0..2 {
+        superblock.generation += 1;
+        let bytes = superblock.encode()?;
+        io.write(superblock.offset(), &bytes, true)?;
+    }
+    Ok(())
+}
+
+pub(super) fn owner(superblock: &Superblock, shard: u64) -> Owner {
+    Owner { cache: superblock.id, shard: shard as u16 }
+}
+
+/// Reads the journal of one of the shards, and tells of progress through all of them.
+pub(super) fn read_shard(
+    io: &mut Io<'_>,
+    superblock: &Superblock,
+    shard: u64,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Found, StoreError> {
+    let layout = &superblock.layout;
+    let each = layout.journal_bytes();
+    let mut read = 0;
+    let mut advance = |bytes| {
+        read = each.min(read + bytes);
+        progress(shard * each + read, layout.shards() * each);
+    };
+    let found = Reader { layout, owner: owner(superblock, shard) }.read(io, &mut advance)?;
+    advance(each);
+    Ok(found)
+}
+
+/// What is in the places of the superblock's copies.
+pub(super) fn read_copies(io: &mut Io<'_>) -> Result<[Copy; 2], StoreError> {
+    let mut read = |offset| {
+        let bytes = io.read(offset..offset + SUPERBLOCK_BYTES as u64)?;
+        Ok(Superblock::decode(&bytes))
+    };
+    Ok([read(SUPERBLOCK_OFFSETS[0])?, read(SUPERBLOCK_OFFSETS[1])?])
+}
+
+/// The superblock that counts; `None` when there is no cache.
+pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError> {
+    let mut good: Option<Superblock> = None;
+    let (mut damaged, mut zeros) = (false, false);
+    let mut says = Vec::new();
+    for (copy, offset) in copies.into_iter().zip(SUPERBLOCK_OFFSETS) {
+        says.push(match copy {
+            Copy::Good(superblock) => {
+                if good.as_ref().is_none_or(|other| other.generation < superblock.generation) {
+                    good = Some(superblock);
+                }
+                continue;
+            }
+            Copy::Newer(version) => return Err(StoreError::Newer { offset, version }),
+            Copy::Nonsense(what) => return Err(StoreError::Nonsense { offset, what }),
+            Copy::Blank => {
+                zeros = true;
+                format!("the one at offset {offset} is all zeros")
+            }
+            Copy::Foreign => format!("at offset {offset} is none"),
+            Copy::Damaged { stated, found } => {
+                damaged = true;
+                format!("the one at offset {offset} has checksum {found:016x} and says {stated:016x}")
+            }
+        });
+    }
+    match good {
+        // Zeros beside a damaged copy are a cache that was being created.
+        None if damaged && !zeros => Err(StoreError::Superblocks(says.remove(0), says.remove(0))),
+        good => Ok(good),
+    }
+}
+
+fn check_size(io: &Io<'_>, layout: &Layout) -> Result<(), StoreError> {
+    let (needs, has) = (layout.end_bytes(), io.device.size_bytes());
+    if needs > has { Err(StoreError::DeviceTooSmall { needs, has }) } else { Ok(()) }
+}

@@ -1,0 +1,238 @@
+//! Flipped bits anywhere in the metadata: an error that names the place, or the same map as without them.
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::model::{Model, random, random_change};
+use super::*;
+
+const GROUPS: u64 = 8;
+
+/// A cache with one shard, and what it should hold.
+struct Used {
+    disk: Disk,
+    journal: ShardJournal,
+    random: SmallRng,
+    model: Model,
+    /// The same before the last page of the log.
+    before: Model,
+}
+
+impl Used {
+    fn new() -> Used {
+        let layout = layout(GROUPS, 1);
+        let mut disk = Disk::new(layout.end_bytes());
+        disk.io(|io| create(io, new_cache(7, layout))).unwrap();
+        let mut opened = disk.open().unwrap().unwrap();
+        disk.io(|io| begin_session(io, &mut opened.superblock)).unwrap();
+        let journal = opened.shards.pop().unwrap().journal;
+        let (model, before) = (Model::default(), Model::default());
+        Used { disk, journal, random: random(3), model, before }
+    }
+
+    /// Writes so many pages of the log, durably, one after the other.
+    fn log(&mut self, pages: u64) {
+        for _ in 0..pages {
+            self.before = self.model.clone();
+            let number = self.journal.pages_so_far();
+            for _ in 0..3 {
+                let change = random_change(&mut self.random, &self.model, GROUPS);
+                let sum = |place: u64| (place << 32) + number + 1;
+                self.model.change(&change, sum);
+                self.journal.log(&change, sum);
+            }
+            let mut pages = Vec::new();
+            assert!(self.journal.commit(&mut pages));
+            assert_eq!(pages.len(), 1);
+            assert!(self.disk.write(&pages) && self.disk.flush());
+            self.journal.committed();
+        }
+    }
+
+    /// Dumps everything, durably. The header is not written yet.
+    fn dump(&mut self) -> PageWrite {
+        self.journal.begin_checkpoint();
+        for block in &self.model.blocks {
+            for change in block.changes() {
+                assert!(self.journal.dump(&change, |place| block.sum(place)));
+            }
+        }
+        let mut pages = Vec::new();
+        let header = self.journal.finish_checkpoint(&mut pages).unwrap();
+        assert!(!pages.is_empty() && self.disk.write(&pages) && self.disk.flush());
+        header
+    }
+
+    fn checkpoint(&mut self) -> PageWrite {
+        let header = self.dump();
+        assert!(self.disk.write(std::slice::from_ref(&header)) && self.disk.flush());
+        self.journal.checkpoint_written();
+        header
+    }
+}
+
+/// A cache that has seen three checkpoints and some log after them, and what it holds; also without its last page.
+fn used() -> (Disk, Layout, Model, Model) {
+    let mut used = Used::new();
+    for pages in [41, 60, 60] {
+        used.log(pages);
+        used.checkpoint();
+    }
+    used.log(39);
+    assert_eq!(used.journal.pages_so_far(), 200);
+    (used.disk, layout(GROUPS, 1), used.model, used.before)
+}
+
+fn found(disk: &mut Disk) -> Result<Model, StoreError> {
+    let opened = disk.open()?.expect("a damaged cache is not taken for none");
+    Ok(Model::restored(&opened.shards[0].blocks, &opened.shards[0].sums))
+}
+
+#[test]
+fn flipped_bits_are_an_error_or_harmless() {
+    let (disk, layout, model, before_the_last) = used();
+    let whole = disk.memory;
+    let clean = Disk::of(whole.clone()).open().unwrap().unwrap();
+    assert_eq!(clean.superblock.session, 1);
+    let last = layout.page_offset(0, 200);
+    let mut random = random(9);
+    let (mut errors, mut harmless, mut shorter) = (0, 0, 0);
+    let mut bytes = vec![0; layout.end_bytes() as usize];
+    whole.read_at(0, &mut bytes);
+    for round in 0..700 {
+        // Where something is, for the most part.
+        let at = loop {
+            let at = random.random_range(0..layout.data_offset_bytes(0));
+            if bytes[at as usize] != 0 || round % 8 == 0 {
+                break at;
+            }
+        };
+        let bit = 1 << random.random_range(0..8);
+        whole.write_at(at, &[bytes[at as usize] ^ bit]);
+        match found(&mut Disk::of(whole.clone())) {
+            Err(StoreError::Io { .. }) => panic!("nothing failed"),
+            Err(error) => {
+                assert!(error.to_string().contains(" at offset "), "{error}");
+                errors += 1;
+            }
+            Ok(found) if found.sectors() == model.sectors() => harmless += 1,
+            Ok(found) => {
+                // Nothing after the last page tells that it was there.
+                assert_eq!(found.sectors(), before_the_last.sectors(), "byte {at} was damaged");
+                assert!((last..last + 4096).contains(&at), "byte {at} was damaged");
+                shorter += 1;
+            }
+        }
+        whole.write_at(at, &[bytes[at as usize]]);
+    }
+    assert!(errors > 100 && harmless > 100 && shorter > 0, "{errors} errors, {harmless} harmless, {shorter}");
+}
+
+#[test]
+fn a_lost_page_of_the_log_is_named() {
+    let (disk, layout, ..) = used();
+    let offset = layout.page_offset(0, 170);
+    disk.memory.write_at(offset, &[0; 4096]);
+    let mut disk = Disk::of(disk.memory);
+    let error = found(&mut disk).unwrap_err().to_string();
+    let expected = format!(
+        "the log of shard 0 is damaged: page 170, at offset {offset}, is not there, but page 171 says it was once"
+    );
+    assert_eq!(error, expected);
+    let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
+    assert_eq!(report.shards[0].problems, [expected]);
+    assert_eq!((report.shards[0].checkpoint_generation, report.shards[0].log_pages), (3, 170 - 162));
+}
+
+#[test]
+fn damaged_superblocks_are_named_and_one_of_two_is_enough() {
+    let (mut disk, _, model, _) = used();
+    let good = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
+    assert!(!good.has_problems(), "{:?}", good.problems);
+    let shard = &good.shards[0];
+    let sectors: Vec<_> = model.sectors().into_iter().flatten().collect();
+    assert_eq!(shard.valid_bytes, sectors.len() as u64 * 4096);
+    assert_eq!(shard.dirty_bytes, sectors.iter().filter(|sector| sector.1).count() as u64 * 4096);
+    assert_eq!((shard.checkpoint_generation, shard.log_pages), (3, 200 - 161));
+
+    disk.memory.write_at(50, &[0xee]);
+    assert_eq!(found(&mut disk).unwrap().sectors(), model.sectors());
+    let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
+    assert!(report.problems[0].starts_with("the copy of the superblock at offset 0 has checksum"));
+
+    disk.memory.write_at(32_768 + 50, &[0xee]);
+    let error = disk.open().unwrap_err().to_string();
+    assert!(
+        error.starts_with("no copy of the superblock is intact: the one at offset 0 has checksum"),
+        "{error}"
+    );
+    let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
+    assert_eq!((report.problems, report.shards.len()), (vec![error], 0));
+}
+
+#[test]
+fn records_that_cannot_be_are_refused_with_their_place() {
+    let layout = layout(GROUPS, 1);
+    for (sectors, place, what) in [
+        (0..8, 0, "names a block of a size that the cache does not have"),
+        (0..4, GROUPS * 4, "names a block in a place that the shard does not have"),
+        (0..4, 2, "names a block in a place that the shard does not have"),
+    ] {
+        let mut disk = Disk::new(layout.end_bytes());
+        disk.io(|io| create(io, new_cache(7, layout.clone()))).unwrap();
+        let mut opened = disk.open().unwrap().unwrap();
+        let block = BlockAt { volume: VolumeId(0), sectors, place };
+        let mut pages = Vec::new();
+        let journal = &mut opened.shards[0].journal;
+        journal.log(&Change::Run { block, run: 0..1, standing: Standing::Dirty }, |_| NO_SUM);
+        journal.commit(&mut pages);
+        assert!(disk.write(&pages));
+        let error = disk.open().unwrap_err().to_string();
+        let offset = layout.page_offset(0, 1);
+        let expected =
+            format!("the log of shard 0 is damaged: page 1, at offset {offset}, at byte 16, {what}");
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_made_up_for_by_the_log_or_refused() {
+    let mut used = Used::new();
+    used.log(10);
+    used.checkpoint();
+    used.log(10);
+    let header = used.checkpoint();
+    let dump_offset = header.offset + 4096;
+    used.disk.memory.write_at(dump_offset + 70, &[0xff; 3]);
+    let restored = found(&mut used.disk).unwrap();
+    assert_eq!(
+        restored.sectors(),
+        used.model.sectors(),
+        "all of it is in the log since the checkpoint before"
+    );
+    // Without the last page of that, nothing but the header knows that there was one.
+    used.disk.memory.write_at(layout(GROUPS, 1).page_offset(0, 20), &[0; 4096]);
+    let error = found(&mut used.disk).unwrap_err().to_string();
+    let expected = format!(
+        "the checkpoint of shard 0 is damaged: page 0, at offset {dump_offset}, is not the page that was written there"
+    );
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn a_slot_may_be_used_again_after_its_header_seemed_to_fail() {
+    let mut used = Used::new();
+    used.log(10);
+    used.checkpoint();
+    used.log(10);
+    let header = used.dump();
+    assert!(used.disk.write(std::slice::from_ref(&header)) && used.disk.flush());
+    used.journal.abandon_checkpoint();
+    used.log(5);
+    let again = used.dump();
+    assert_eq!(again.offset, header.offset, "the good checkpoint is left alone");
+    assert_eq!(found(&mut used.disk).unwrap().sectors(), used.model.sectors());
+    assert!(used.disk.write(&[again]) && used.disk.flush());
+    used.journal.checkpoint_written();
+    assert_eq!(found(&mut used.disk).unwrap().sectors(), used.model.sectors());
+}

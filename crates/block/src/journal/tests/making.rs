@@ -1,0 +1,172 @@
+//! Making caches, and crashes on the way.
+
+use rand::Rng;
+
+use floe_device::fault::{AfterTear, Fault, Kind};
+
+use super::model::random;
+use super::*;
+
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    Nothing,
+    Garbage,
+    Cache,
+    DamagedCache,
+}
+
+/// A disk that held something.
+fn before(before: Before) -> Disk {
+    let mut disk = Disk::new(layout(4, 2).end_bytes());
+    match before {
+        Before::Nothing => {}
+        Before::Garbage => disk.memory.write_at(0, &vec![0x5a; 1 << 17]),
+        Before::Cache | Before::DamagedCache => {
+            disk.io(|io| create(io, new_cache(1, layout(4, 2)))).unwrap();
+            let mut opened = disk.open().unwrap().unwrap();
+            disk.io(|io| begin_session(io, &mut opened.superblock)).unwrap();
+            let block = BlockAt { volume: VolumeId(1), sectors: 8..12, place: 4 };
+            let mut pages = Vec::new();
+            for restored in &mut opened.shards {
+                let change = Change::Run { block: block.clone(), run: 8..11, standing: Standing::Dirty };
+                restored.journal.log(&change, |_| NO_SUM);
+                restored.journal.commit(&mut pages);
+            }
+            assert!(disk.write(&pages) && disk.flush());
+            if matches!(before, Before::DamagedCache) {
+                disk.memory.write_at(100, &[0xff]);
+                disk.memory.write_at(33_000, &[0xff]);
+            }
+        }
+    }
+    disk
+}
+
+#[test]
+fn a_crash_while_a_cache_is_made_leaves_the_old_one_or_the_new_one_or_none() {
+    let mut random = random(5);
+    for was in [Before::Nothing, Before::Garbage, Before::Cache, Before::DamagedCache] {
+        let mut left = [0; 4];
+        for nth in 0..5 {
+            for _ in 0..12 {
+                let mut disk = before(was);
+                // All that tells one superblock from another is in its first sectors.
+                let tear = Fault::Tear { units: random.random_range(0..12), then: AfterTear::PowerCut };
+                let (device, faults) =
+                    FaultDevice::new(disk.memory.clone(), FaultPlan::none().on(Kind::Write, nth, tear));
+                (disk.device, disk.faults) = (device, faults);
+                let made = disk.io(|io| create(io, new_cache(2, layout(4, 2))));
+                disk.crash(random.random());
+                let found = disk.open();
+                let blocks =
+                    |opened: &Opened| opened.shards.iter().map(|shard| shard.blocks.len()).sum::<usize>();
+                let which = match found {
+                    Ok(None) => 0,
+                    Ok(Some(opened)) if opened.superblock.id == [1; 16] => {
+                        assert_eq!(blocks(&opened), 2, "the old cache is as it was");
+                        1
+                    }
+                    Ok(Some(opened)) => {
+                        assert_eq!(opened.superblock.id, [2; 16]);
+                        assert_eq!(opened.superblock.volumes, volumes(2));
+                        assert_eq!(blocks(&opened), 0, "the new cache is empty");
+                        2
+                    }
+                    Err(StoreError::Superblocks(..)) if matches!(was, Before::DamagedCache) => 3,
+                    Err(error) => panic!("{was:?}, write {nth}: {error}"),
+                };
+                assert!(made.is_err() || which == 2, "{was:?}: a cache that was made is there");
+                left[which] += 1;
+                // Whatever is there, a cache can be made now.
+                disk.io(|io| create(io, new_cache(3, layout(4, 2)))).unwrap();
+                assert_eq!(disk.open().unwrap().unwrap().superblock.id, [3; 16]);
+            }
+        }
+        let could_be = match was {
+            Before::Nothing | Before::Garbage => [true, false, true, false],
+            Before::Cache => [false, true, true, false],
+            Before::DamagedCache => [true, false, true, true],
+        };
+        assert_eq!(left.map(|count| count > 0), could_be, "{was:?}: {left:?}");
+    }
+}
+
+#[test]
+fn an_empty_device_and_one_too_small_for_any_cache_hold_none() {
+    assert!(Disk::new(1 << 20).open().unwrap().is_none());
+    assert!(Disk::new(4096).open().unwrap().is_none());
+    let mut disk = Disk::new(4096);
+    let error = disk.io(|io| create(io, new_cache(1, layout(4, 1)))).unwrap_err().to_string();
+    assert!(error.ends_with("of its device, which has only 4KiB"), "{error}");
+}
+
+#[test]
+fn two_caches_on_a_device_need_two_ids() {
+    let mut disk = before(Before::Cache);
+    let result = disk.io(|io| create(io, new_cache(1, layout(4, 2))));
+    assert!(matches!(result, Err(StoreError::SameId)));
+}
+
+#[test]
+fn what_is_written_into_the_superblock_is_found_there() {
+    let mut disk = before(Before::Cache);
+    let mut superblock = disk.open().unwrap().unwrap().superblock;
+    assert!(!superblock.clean && superblock.session == 1);
+    superblock.clean = true;
+    superblock.void = true;
+    superblock.volumes[1].marker = 99;
+    disk.io(|io| write_superblock(io, &mut superblock)).unwrap();
+    assert_eq!(disk.open().unwrap().unwrap().superblock, superblock);
+    // Either copy says all of it.
+    for offset in [0, 32_768] {
+        let mut byte = [0];
+        disk.memory.read_at(offset + 30_000, &mut byte);
+        disk.memory.write_at(offset + 30_000, &[!byte[0]]);
+        let found = disk.open().unwrap().unwrap().superblock;
+        assert_eq!(Superblock { generation: superblock.generation, ..found }, superblock);
+        disk.memory.write_at(offset + 30_000, &byte);
+    }
+    // A session that wrote pages is never begun again.
+    superblock.session = 0;
+    disk.io(|io| write_superblock(io, &mut superblock)).unwrap();
+    superblock.session = 1;
+    assert_eq!(disk.open().unwrap().unwrap().superblock, superblock);
+    superblock.volumes.remove(1);
+    disk.io(|io| write_superblock(io, &mut superblock)).unwrap();
+    let opened = disk.open().unwrap().unwrap();
+    assert_eq!(opened.superblock, superblock);
+    for shard in &opened.shards {
+        assert!(shard.blocks.is_empty(), "blocks of a volume that is gone are gone");
+        assert!(shard.journal.has_pending(), "and the journal is told");
+    }
+}
+
+#[test]
+fn a_device_that_shrank_is_refused() {
+    let disk = before(Before::Cache);
+    let small = MemoryDevice::new(disk.memory.size_bytes() - 4096);
+    let mut bytes = vec![0; small.size_bytes() as usize];
+    disk.memory.read_at(0, &mut bytes);
+    small.write_at(0, &bytes);
+    let error = Disk::of(small).open().unwrap_err();
+    assert!(matches!(error, StoreError::DeviceTooSmall { .. }), "{error}");
+}
+
+#[test]
+fn a_device_that_fails_is_named_with_the_place() {
+    let mut disk = before(Before::Cache);
+    disk.faults.inject(Kind::Read, Fault::Fail);
+    let error = disk.open().unwrap_err().to_string();
+    assert!(error.starts_with("reading 32768 bytes at offset 0 of the cache device failed"), "{error}");
+    disk.faults.inject(Kind::Flush, Fault::Fail);
+    assert!(disk.open().unwrap_err().to_string().starts_with("flushing"));
+    assert!(disk.open().unwrap().is_some());
+}
+
+#[test]
+fn the_generations_go_on_from_cache_to_cache() {
+    let mut disk = before(Before::Cache);
+    let old = disk.open().unwrap().unwrap().superblock;
+    let new = disk.io(|io| create(io, new_cache(2, layout(4, 2)))).unwrap();
+    assert_eq!((old.generation, new.generation), (4, 6));
+}

@@ -1,0 +1,231 @@
+//! The writing half of a shard's journal: changes become pages, pages go into the ring, checkpoints make room in it.
+//!
+//! Pages wait in memory, as many as there are, until a *commit* hands out a *batch* of them; one batch is out at a time. A
+//! page goes into the ring only where no page stands that recovery still needs: those from `first` on, which is where the log
+//! goes on after the last durable checkpoint.
+//!
+//! A checkpoint is a dump of what is true, taken while changes go on, and says from which page on the log is newer: the
+//! first one not known to be durable when it was begun. All that older pages state has reached whoever takes the dump
+//! by then, and everything later is stated in the log too. It goes into the slot that does not hold the last good one,
+//! and counts once its header, which knows the checksums of all its pages, is durable.
+
+use std::collections::VecDeque;
+
+use super::change::Change;
+use super::checkpoint::{Checkpoint, Pages};
+use super::layout::Layout;
+use super::page::{Kind, Owner, PageBytes, PageWrite, Stamp, seal};
+use super::record::Draft;
+
+/// A shard's journal, to be written to. It says what shall be written where; whoever has it does that, and says so.
+#[derive(Debug)]
+pub(crate) struct ShardJournal {
+    layout: Layout,
+    owner: Owner,
+    /// What its pages say wrote them.
+    session: u64,
+    draft: Draft,
+    /// Full pages that were not handed out yet, with the bytes they use.
+    queue: VecDeque<(PageBytes, usize)>,
+    /// The batch that is out: pages that may or may not be durable.
+    batch: Vec<PageWrite>,
+    /// Whether writing the batch has failed.
+    failed: bool,
+    /// The sequence number of the page in the log that is needed first.
+    first: u64,
+    /// The sequence number of the next page handed out.
+    next: u64,
+    /// The slot of the last durable checkpoint.
+    good_slot: usize,
+    /// Of the last checkpoint that was begun.
+    generation: u64,
+    checkpoint: Option<Checkpoint>,
+}
+
+/// Where a journal goes on, as recovery found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Resume {
+    pub(super) first: u64,
+    pub(super) next: u64,
+    pub(super) good_slot: usize,
+    pub(super) generation: u64,
+}
+
+impl ShardJournal {
+    pub(super) fn new(layout: Layout, owner: Owner, session: u64, resume: Resume) -> Self {
+        Self {
+            layout,
+            owner,
+            session,
+            draft: Draft::default(),
+            queue: VecDeque::new(),
+            batch: Vec::new(),
+            failed: false,
+            first: resume.first,
+            next: resume.next,
+            good_slot: resume.good_slot,
+            generation: resume.generation,
+            checkpoint: None,
+        }
+    }
+
+    /// How many pages the log has had, for tests.
+    #[cfg(test)]
+    pub(super) fn pages_so_far(&self) -> u64 {
+        self.next - 1
+    }
+
+    fn shard(&self) -> u64 {
+        self.owner.shard.into()
+    }
+
+    /// Appends a change; of clean sectors with `sum` of each, by its place in the shard's space.
+    pub(crate) fn log(&mut self, change: &Change, sum: impl Fn(u64) -> u64) {
+        let queue = &mut self.queue;
+        self.draft.push(change, sum, |full| queue.push_back(full.into_parts()));
+    }
+
+    /// How many pages the next commit has to hand out, if there is room for them.
+    pub(crate) fn pending_pages(&self) -> usize {
+        let again = if self.failed { self.batch.len() } else { 0 };
+        again + self.queue.len() + usize::from(!self.draft.is_empty())
+    }
+
+    /// Whether there is anything for a commit to hand out.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.pending_pages() > 0
+    }
+
+    /// Whether a batch is out.
+    pub(crate) fn is_committing(&self) -> bool {
+        !self.batch.is_empty() && !self.failed
+    }
+
+    /// Hands out all pages for which the ring has room, the one under construction too, as a batch that shall be made
+    /// durable; [`ShardJournal::committed`] or [`ShardJournal::failed`] says how that went. Answers whether there was
+    /// room for all. The others stay, and need a checkpoint.
+    ///
+    /// # Panics
+    /// When a batch is out.
+    pub(crate) fn commit(&mut self, out: &mut Vec<PageWrite>) -> bool {
+        assert!(!self.is_committing(), "one batch is out at a time");
+        self.failed = false;
+        let durable = self.next - 1 - self.batch.len() as u64;
+        if !self.draft.is_empty() {
+            self.queue.push_back(std::mem::take(&mut self.draft).into_parts());
+        }
+        while self.next < self.first + self.layout.ring_pages
+            && let Some((mut bytes, used)) = self.queue.pop_front()
+        {
+            let stamp = Stamp { kind: Kind::Log, seq: self.next, session: self.session, mark: durable };
+            seal(&mut bytes, self.owner, stamp, used);
+            let offset = self.layout.page_offset(self.shard(), self.next);
+            self.batch.push(PageWrite { offset, bytes });
+            self.next += 1;
+        }
+        out.extend(self.batch.iter().cloned());
+        self.queue.is_empty()
+    }
+
+    /// The batch is durable.
+    pub(crate) fn committed(&mut self) {
+        debug_assert!(!self.failed);
+        self.batch.clear();
+    }
+
+    /// Whether the batch is durable is not known. The next commit hands out the same pages again.
+    pub(crate) fn failed(&mut self) {
+        self.failed = !self.batch.is_empty();
+    }
+
+    /// Whether a checkpoint should be begun: half of the ring is needed, or what waits has no room, and none is under way.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        let (ring, used) = (self.layout.ring_pages, self.next - self.first);
+        let has_no_room = used > 0 && used + self.queue.len() as u64 > ring;
+        self.checkpoint.is_none() && (used > ring / 2 || has_no_room)
+    }
+
+    /// Whether so much waits for a commit that one should not be put off any more.
+    pub(crate) fn wants_commit(&self) -> bool {
+        self.queue.len() as u64 > self.layout.ring_pages / 4
+    }
+
+    /// Begins a checkpoint. Everything that holds in the shard from now on, also by what was logged and is not durable
+    /// yet, is to be put into it with [`ShardJournal::dump`], coldest block first, and one block's runs one after the
+    /// other.
+    ///
+    /// # Panics
+    /// When one is under way.
+    pub(crate) fn begin_checkpoint(&mut self) {
+        assert!(self.checkpoint.is_none(), "one checkpoint is under way at a time");
+        self.generation += 1;
+        let slot = 1 - self.good_slot;
+        let pages = Pages {
+            owner: self.owner,
+            session: self.session,
+            generation: self.generation,
+            slot_offset: self.layout.slot_offset(self.owner.shard.into(), slot),
+            most: self.layout.dump_pages,
+            count: 0,
+            chain: 0,
+            ready: Vec::new(),
+            overflowed: false,
+        };
+        let start = self.next - self.batch.len() as u64;
+        self.checkpoint = Some(Checkpoint { start, slot, draft: Draft::default(), pages });
+    }
+
+    /// Puts something that holds now into the checkpoint. Answers whether it had room. It always has when nothing
+    /// changes between the first dump and the last; once it has not, it must be abandoned.
+    ///
+    /// # Panics
+    /// When none is under way.
+    #[must_use]
+    pub(crate) fn dump(&mut self, change: &Change, sum: impl Fn(u64) -> u64) -> bool {
+        let Checkpoint { draft, pages, .. } = self.checkpoint_mut();
+        draft.push(change, sum, |full| pages.push(full));
+        !pages.overflowed
+    }
+
+    /// Hands out the pages of the dump that are full, to be written at any time.
+    ///
+    /// # Panics
+    /// When no checkpoint is under way.
+    pub(crate) fn take_checkpoint_pages(&mut self, out: &mut Vec<PageWrite>) {
+        out.append(&mut self.checkpoint_mut().pages.ready);
+    }
+
+    /// Ends the dump: hands out its last pages, and answers the header, which is to be written durably once all the
+    /// pages are durable; then [`ShardJournal::checkpoint_written`]. `None` when there was no room even for the last
+    /// page: it must be abandoned.
+    ///
+    /// # Panics
+    /// When no checkpoint is under way.
+    pub(crate) fn finish_checkpoint(&mut self, out: &mut Vec<PageWrite>) -> Option<PageWrite> {
+        let Checkpoint { draft, pages, start, .. } = self.checkpoint_mut();
+        if !draft.is_empty() {
+            pages.push(std::mem::take(draft));
+        }
+        out.append(&mut pages.ready);
+        (!pages.overflowed).then(|| pages.header(*start))
+    }
+
+    /// The checkpoint's header is durable: the log before it is not needed any more.
+    ///
+    /// # Panics
+    /// When no checkpoint is under way.
+    pub(crate) fn checkpoint_written(&mut self) {
+        let checkpoint = self.checkpoint.take().expect("a checkpoint is under way");
+        self.first = checkpoint.start;
+        self.good_slot = checkpoint.slot;
+    }
+
+    /// Gives up the checkpoint under way, if there is one; also when it is not known whether its header is durable.
+    pub(crate) fn abandon_checkpoint(&mut self) {
+        self.checkpoint = None;
+    }
+
+    fn checkpoint_mut(&mut self) -> &mut Checkpoint {
+        self.checkpoint.as_mut().expect("a checkpoint is under way")
+    }
+}

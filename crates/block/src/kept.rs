@@ -1,0 +1,219 @@
+//! A cache that outlives the program, as its device has it: made, opened, and brought to life again.
+
+mod verify;
+
+use floe_policy::{Lru, Ranked};
+
+use crate::cache::{BlockCache, Config, ConfigError};
+use crate::driver::PartJournal;
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
+use crate::journal::{
+    self, Change, Io, NewCache, Restored, RestoredBlock, Standing, StoreError, Superblock, Volume,
+};
+use crate::memory::Memory;
+use crate::mode::WriteMode;
+
+pub use verify::Rotten;
+
+/// A cache that was read from its device and does not serve yet.
+#[derive(Debug)]
+pub struct KeptCache {
+    superblock: Superblock,
+    shards: Vec<Restored>,
+}
+
+/// How a cache that was opened is to serve.
+#[derive(Debug, Clone)]
+pub struct Serving {
+    /// When writes reach which device.
+    pub mode: WriteMode,
+    /// Whether there is a tier in memory above it, and what for.
+    pub memory: Memory,
+    /// How many threads share it.
+    pub parts: usize,
+}
+
+impl KeptCache {
+    /// Makes an empty cache in place of whatever is on the device, and opens it.
+    ///
+    /// # Errors
+    /// When the device fails or is too small, or a volume does not fit.
+    pub fn create(io: &mut Io<'_>, new: NewCache) -> Result<Self, StoreError> {
+        journal::create(io, new)?;
+        Ok(Self::open(io, &mut |_, _| {})?.expect("it has just been made"))
+    }
+
+    /// Reads the cache on a device; `None` when there is none. `progress` is told the bytes read so far, and of how many.
+    /// Nothing is written.
+    ///
+    /// # Errors
+    /// When there is one that cannot be read whole, or the device fails.
+    pub fn open(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Self>, StoreError> {
+        let opened = journal::open(io, progress)?;
+        Ok(opened.map(|journal::Opened { superblock, shards }| Self { superblock, shards }))
+    }
+
+    /// What the cache says of itself.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Bytes of a volume that only the cache has.
+    pub fn dirty_bytes(&self, volume: VolumeId) -> u64 {
+        self.bytes(|block| &block.dirty, volume)
+    }
+
+    /// Bytes of a volume that the cache has.
+    pub fn valid_bytes(&self, volume: VolumeId) -> u64 {
+        self.bytes(|block| &block.valid, volume)
+    }
+
+    fn bytes(&self, runs: impl Fn(&RestoredBlock) -> &Vec<Sectors>, volume: VolumeId) -> u64 {
+        let blocks = self.shards.iter().flat_map(|shard| &shard.blocks);
+        let sectors = blocks.filter(|block| block.at.volume == volume).flat_map(runs);
+        sectors.map(|run| run.end - run.start).sum::<u64>() * SECTOR_BYTES
+    }
+
+    /// The dirty runs of a volume, in its order, with the byte of the cache device where each begins.
+    pub fn dirty_runs(&self, volume: VolumeId) -> Vec<(Sectors, u64)> {
+        let mut found = Vec::new();
+        for (number, shard) in self.shards.iter().enumerate() {
+            let start = self.superblock.layout.data_offset_bytes(number as u64);
+            for block in shard.blocks.iter().filter(|block| block.at.volume == volume) {
+                let offset = |run: &Sectors| block.at.place + run.start - block.at.sectors.start;
+                found.extend(block.dirty.iter().map(|run| (run.clone(), start + offset(run) * SECTOR_BYTES)));
+            }
+        }
+        found.sort_unstable_by_key(|(run, _)| run.start);
+        found
+    }
+
+    /// Forgets what the cache has of a volume that the backing device should have too, when that may be another than it was.
+    pub fn forget_clean(&mut self, volume: VolumeId) {
+        self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));
+    }
+
+    /// Begins a session with these volumes, and brings the cache to life in so many parts, each with its journal for
+    /// [`Driver::with_journal`](crate::Driver::with_journal). What the cache has of other volumes is forgotten. Volumes are to be added
+    /// by their ids ([`Driver::add_volume_at`](crate::Driver::add_volume_at)), their backing devices flushed before: a process
+    /// that was killed may have left in their write caches what clients would read, and a power cut then take back.
+    ///
+    /// # Errors
+    /// When the device fails, a volume does not fit, or there is not a shard for each part.
+    pub fn begin<E: Ranked + Default>(
+        self,
+        io: &mut Io<'_>,
+        volumes: Vec<Volume>,
+        serving: &Serving,
+    ) -> Result<Begun<E>, BeginError> {
+        let Self { mut superblock, mut shards } = self;
+        let layout = superblock.layout.clone();
+        let config = Config {
+            sizes: layout.sizes().clone(),
+            cache_bytes: layout.data_bytes(),
+            mode: serving.mode,
+            shards: Some(layout.shards()),
+            memory: serving.memory,
+            kept: true,
+        };
+        let mut caches = BlockCache::parts(config, serving.parts)?;
+        let known = |id: VolumeId| volumes.iter().any(|volume| volume.id == id);
+        for shard in &mut shards {
+            forget_others(shard, known);
+            if superblock.void {
+                forget_clean(shard, |_| true);
+            }
+        }
+        superblock.volumes = volumes;
+        journal::begin_session(io, &mut superblock)?;
+        let mut journals: Vec<Vec<Restored>> = caches.iter().map(|_| Vec::new()).collect();
+        for (number, shard) in shards.into_iter().enumerate() {
+            let part = number % serving.parts;
+            caches[part].restore_shard(number / serving.parts, &shard.blocks);
+            if shard.journal.has_pending() {
+                caches[part].inherit_unlogged();
+            }
+            journals[part].push(Restored { blocks: Vec::new(), ..shard });
+        }
+        let journal = |(part, shards)| PartJournal::new(part, serving.parts, &layout, shards);
+        let journals = journals.into_iter().enumerate().map(journal);
+        Ok(Begun { superblock, parts: caches.into_iter().zip(journals).collect() })
+    }
+}
+
+/// A cache that has come to life.
+#[derive(Debug)]
+pub struct Begun<E = Lru> {
+    /// To be written again when volumes come or go, and at the end.
+    pub superblock: Superblock,
+    /// By part: the cache, and its journal.
+    pub parts: Vec<(BlockCache<E>, PartJournal)>,
+}
+
+/// Why a cache cannot begin to serve.
+#[derive(Debug, thiserror::Error)]
+pub enum BeginError {
+    /// Its device.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What is asked of it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
+/// Writes a superblock that has changed.
+///
+/// # Errors
+/// When the device fails, or a volume does not fit.
+pub fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+    journal::write_superblock(io, superblock)
+}
+
+/// Forgets the blocks of other volumes than those known, also in the log.
+fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
+    let (kept, others) =
+        std::mem::take(&mut shard.blocks).into_iter().partition(|block| known(block.at.volume));
+    let others: Vec<RestoredBlock> = others;
+    shard.blocks = kept;
+    for block in others {
+        shard.journal.log(&Change::Dropped { block: block.at }, |_| journal::NO_SUM);
+    }
+}
+
+/// Forgets everything of these volumes that the backing devices have too, also in the log.
+fn forget_clean(shard: &mut Restored, of: impl Fn(VolumeId) -> bool) {
+    forget_runs(shard, |volume, run| if of(volume) { vec![run.clone()] } else { Vec::new() });
+}
+
+/// Forgets of each run what `which` says, in order, as far as it is clean, also in the log.
+fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<Sectors>) {
+    for block in &mut shard.blocks {
+        let mut left = Vec::new();
+        for run in std::mem::take(&mut block.valid) {
+            let clean = which(block.at.volume, &run);
+            let gone: Vec<Sectors> = clean.iter().flat_map(|run| less(run, &block.dirty)).collect();
+            left.extend(less(&run, &gone));
+            for run in gone {
+                let change = Change::Run { block: block.at.clone(), run, standing: Standing::Invalid };
+                shard.journal.log(&change, |_| journal::NO_SUM);
+            }
+        }
+        block.valid = left;
+    }
+    shard.blocks.retain(|block| !block.valid.is_empty());
+}
+
+/// What is left of a run without others, which are in order.
+fn less(run: &Sectors, others: &[Sectors]) -> Vec<Sectors> {
+    let (mut start, mut left) = (run.start, Vec::new());
+    for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {
+        if start < other.start {
+            left.push(start..other.start);
+        }
+        start = start.max(other.end);
+    }
+    if start < run.end {
+        left.push(start..run.end);
+    }
+    left
+}

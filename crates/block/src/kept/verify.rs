@@ -1,0 +1,124 @@
+//! Looking over what a kept cache has as clean, sector by sector, and forgetting what is not what was stored.
+
+use super::{KeptCache, forget_runs};
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
+use crate::journal::{self, Io, NO_SUM, StoreError, Superblock};
+
+/// A run of a volume of which the cache device does not hold what was stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rotten {
+    /// Whose.
+    pub volume: VolumeId,
+    /// Where in the volume.
+    pub run: Sectors,
+    /// Where on the cache device, in bytes.
+    pub offset: u64,
+}
+
+/// A clean run in its place.
+struct Clean {
+    place: u64,
+    volume: VolumeId,
+    run: Sectors,
+}
+
+impl KeptCache {
+    /// Reads all clean data, and tells what is not what was stored, in the order of its places. `progress` is told the bytes looked at so far, and of
+    /// how many.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn verify(
+        &self,
+        io: &mut Io<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<Rotten>, StoreError> {
+        let all: u64 =
+            (0..self.shards.len()).flat_map(|shard| self.clean_runs(shard)).map(|it| length(&it)).sum();
+        let (mut seen, mut rotten) = (0, Vec::new());
+        for (number, shard) in self.shards.iter().enumerate() {
+            let start = self.superblock.layout.data_offset_bytes(number as u64);
+            for clean in self.clean_runs(number) {
+                let offset = start + clean.place * SECTOR_BYTES;
+                let bytes = io.read(offset..offset + length(&clean))?;
+                for (at, sector) in (0..).zip(bytes.chunks(SECTOR_BYTES as usize)) {
+                    let stored = shard.sums[(clean.place + at) as usize];
+                    if stored == NO_SUM || stored == journal::sum_of(sector) {
+                        continue;
+                    }
+                    let run = clean.run.start + at..clean.run.start + at + 1;
+                    note(
+                        &mut rotten,
+                        Rotten { volume: clean.volume, run, offset: offset + at * SECTOR_BYTES },
+                    );
+                }
+                seen += length(&clean);
+                progress(seen, all);
+            }
+        }
+        Ok(rotten)
+    }
+
+    /// The clean runs of a shard, by place.
+    fn clean_runs(&self, shard: usize) -> Vec<Clean> {
+        let mut found = Vec::new();
+        for block in &self.shards[shard].blocks {
+            for run in block.valid.iter().flat_map(|run| super::less(run, &block.dirty)) {
+                let place = block.at.place + run.start - block.at.sectors.start;
+                found.push(Clean { place, volume: block.at.volume, run });
+            }
+        }
+        found.sort_unstable_by_key(|clean| clean.place);
+        found
+    }
+
+    /// Forgets clean runs, durably, as a session of its own that serves nobody. Answers the superblock, which is to be written again to say that all is in order.
+    /// `None` when a log has no room for that, which a session that serves would make.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn forget(mut self, io: &mut Io<'_>, rotten: &[Rotten]) -> Result<Option<Superblock>, StoreError> {
+        for shard in &mut self.shards {
+            forget_runs(shard, |volume, run| {
+                let of = rotten.iter().filter(|it| it.volume == volume);
+                of.filter_map(|it| overlap(run, &it.run)).collect()
+            });
+        }
+        journal::begin_session(io, &mut self.superblock)?;
+        for shard in &mut self.shards {
+            let mut pages = Vec::new();
+            let had_room = shard.journal.commit(&mut pages);
+            for page in &pages {
+                io.write(page.offset, &page.bytes[..], true)?;
+            }
+            shard.journal.committed();
+            if !had_room {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.superblock))
+    }
+}
+
+fn length(clean: &Clean) -> u64 {
+    (clean.run.end - clean.run.start) * SECTOR_BYTES
+}
+
+/// Adds what was found to the run before, if it goes on with it.
+fn note(rotten: &mut Vec<Rotten>, found: Rotten) {
+    match rotten.last_mut() {
+        Some(last)
+            if last.volume == found.volume
+                && last.run.end == found.run.start
+                && last.offset + (last.run.end - last.run.start) * SECTOR_BYTES == found.offset =>
+        {
+            last.run.end = found.run.end;
+        }
+        _ => rotten.push(found),
+    }
+}
+
+fn overlap(one: &Sectors, other: &Sectors) -> Option<Sectors> {
+    let both = one.start.max(other.start)..one.end.min(other.end);
+    (both.start < both.end).then_some(both)
+}

@@ -1,0 +1,51 @@
+//! Faults planted in what keeps data over a crash, so that one can see whether the simulator finds them.
+//!
+//! There are any only with `--cfg floe_crash`; `scripts/planted` plants each and waits until it is found.
+
+use std::cell::Cell;
+
+/// What is done wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Planted {
+    /// A record is durable before the data that it describes.
+    RecordBeforeData,
+    /// The log calls clean what is dirty.
+    LostDirtyBit,
+    /// A client's flush is answered before the log is durable.
+    SkippedFlush,
+    /// A clean sector is overwritten in place, and the log goes on to call it clean.
+    UnmarkedOverwrite,
+    /// The log calls clean what the backing device has in its write cache only.
+    CleanBeforeFlush,
+    /// The backing device changes while the log still has a clean copy.
+    BackingBeforeLog,
+    /// A damaged clean sector is returned as it is.
+    ChecksumIgnored,
+}
+
+impl Planted {
+    /// All of them.
+    pub const ALL: [Planted; 7] = [
+        Self::RecordBeforeData,
+        Self::LostDirtyBit,
+        Self::SkippedFlush,
+        Self::UnmarkedOverwrite,
+        Self::CleanBeforeFlush,
+        Self::BackingBeforeLog,
+        Self::ChecksumIgnored,
+    ];
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
+}
+
+/// Plants a fault in all that this thread does from now on, or takes it out again.
+pub fn plant(fault: Option<Planted>) {
+    PLANTED.set(fault);
+}
+
+/// Whether a fault is planted.
+pub(crate) fn is(fault: Planted) -> bool {
+    PLANTED.get() == Some(fault)
+}

@@ -1,0 +1,432 @@
+//! What the journal is told of a shard, and what must be durable before what.
+//!
+//! Where the cache outlives the program, each change of the mapping is *noted*: it becomes a record in the shard's log,
+//! durable with the next *commit* of the part (`cache/commits.rs`). The backing device's own write cache is emptied by
+//! *settlements* (`cache/settlements.rs`). A task waits for either as for an operation of a device.
+//!
+//! What is known here in memory never promises more than the log:
+//!
+//! - A sector is dirty here as long as the log may say so. It becomes clean, or goes away, when that is durable, after the
+//!   backing device has been written *and settled*. So a place that the log calls dirty is never used for anything else.
+//! - Before the backing device changes under a clean copy, it is durable that the copy is gone (`unlog`). Copies that went
+//!   away before, for whatever reason, are remembered by region until that is durable (`gone`).
+//! - What came from a backing device that may still lose its last writes is not noted as clean before it is settled
+//!   (`deferred`); until then it is cached, but would not outlive the program.
+//! - A clean copy may be overwritten in place, or its place be used otherwise, at any time: its record has checksums that
+//!   the new content does not have. It is noted all the same that it is gone, for the device may lose what came instead, and
+//!   then has it again, checksum and all.
+//! - What is not here any more has been noted as gone, always: an older checkpoint and the log after it amount to what a newer
+//!   checkpoint says.
+
+use std::collections::BTreeMap;
+
+use floe_policy::Ranked;
+use hashbrown::HashMap;
+
+use super::Shard;
+use super::operations::part_of;
+use super::task::{Event, Part, Step, Work, common};
+use crate::directory::Block;
+use crate::geometry::{Place, Sectors, VolumeId};
+use crate::journal::{BlockAt, Change, Standing};
+use crate::locks::TaskId;
+use crate::order::{Noted, OpId, Order};
+use crate::request::Fault;
+use crate::turns::Turns;
+
+/// Most sectors that wait to be noted as clean; what comes beyond would only start cold.
+const MOST_DEFERRED: usize = 1 << 16;
+
+/// A shard's side of its log.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    /// Whether there is one.
+    kept: bool,
+    /// It could not be written: what it says stays as it is.
+    failed: bool,
+    commits: Turns,
+    /// Changes have been noted since the last commit began; some of them say that data is dirty.
+    noted: bool,
+    noted_dirty: bool,
+    waiting: Vec<(u64, OpId)>,
+    /// Changes that were noted where no order could be given.
+    late: Vec<Order>,
+    /// Regions with copies that are gone, by the commit that makes this durable.
+    gone: HashMap<Place, u64, foldhash::fast::FixedState>,
+    backings: Vec<Backing>,
+    /// Clean sectors that are not noted yet, by the settlement that is to come first.
+    deferred: BTreeMap<Place, u64>,
+}
+
+/// What is known of a volume's backing device.
+#[derive(Debug, Default)]
+struct Backing {
+    settlements: Turns,
+    /// The settlement that makes its last change durable, 0 if there is none to come.
+    unsettled: u64,
+    waiting: Vec<(u64, OpId)>,
+}
+
+impl Log {
+    pub(super) fn new(kept: bool) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
+    fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
+        for sector in run.clone() {
+            self.deferred.remove(&Place::new(volume, sector));
+        }
+    }
+
+    fn backing(&mut self, volume: VolumeId) -> &mut Backing {
+        let at = volume.0 as usize;
+        self.backings.resize_with(self.backings.len().max(at + 1), Backing::default);
+        &mut self.backings[at]
+    }
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Whether changes are noted: there is a log, and a device that takes it.
+    pub(super) fn is_logging(&self) -> bool {
+        self.log.kept && !self.log.failed
+    }
+
+    /// Whether a task's range must stay as it is, for the log cannot be told any more of a change: it has copies of it, which
+    /// would come back with the device.
+    pub(super) fn is_shut(&mut self, id: TaskId) -> bool {
+        if !self.log.failed {
+            return false;
+        }
+        let survey = self.survey(id);
+        let has_copies = survey.blocks.iter().any(|(block, run)| self.directory.has_valid(*block, run));
+        self.spare_survey = survey;
+        has_copies || self.log.gone.contains_key(&self.task_region(id))
+    }
+
+    /// Whether the cache outlives the program.
+    pub(super) fn is_kept(&self) -> bool {
+        self.log.kept
+    }
+
+    fn change(&mut self, change: Change, orders: &mut Vec<Order>) {
+        self.log.noted = true;
+        orders.append(&mut self.log.late);
+        orders.push(Order::Note { shard: self.config.number, noted: Noted(change) });
+    }
+
+    /// Where a block is, in the words of the log.
+    fn block_at(&self, block: Block) -> BlockAt {
+        let sectors = self.directory.sectors(block);
+        let place = self.directory.cache_sectors(block, &sectors).start;
+        BlockAt { volume: self.directory.volume(block), sectors, place }
+    }
+
+    /// Notes how a run of a block stands now.
+    pub(super) fn note(&mut self, block: Block, run: &Sectors, standing: Standing, orders: &mut Vec<Order>) {
+        if !self.log.kept {
+            return;
+        }
+        let at = self.block_at(block);
+        self.log.noted_dirty |= standing == Standing::Dirty;
+        if standing == Standing::Invalid {
+            self.note_gone(at.volume, run);
+        }
+        if self.log.failed {
+            return;
+        }
+        if standing != Standing::Clean && !self.log.deferred.is_empty() {
+            self.log.forget_deferred(at.volume, run);
+        }
+        self.change(Change::Run { block: at, run: run.clone(), standing }, orders);
+    }
+
+    /// What the log calls dirty, or will, has been overwritten: nothing new to say, but the next commit has to flush it.
+    pub(super) fn note_rewritten(&mut self) {
+        if self.is_logging() {
+            (self.log.noted, self.log.noted_dirty) = (true, true);
+        }
+    }
+
+    /// Copies in a run's region are gone, as far as memory knows. With a log that failed they are so for good: it has them.
+    fn note_gone(&mut self, volume: VolumeId, run: &Sectors) {
+        let (region, due) = (self.region(volume, run.start), self.log.commits.next());
+        self.log.gone.insert(region, due);
+    }
+
+    /// Notes a run that the cache holds as the backing device does, at once or when that is durable there.
+    pub(super) fn note_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+        if !self.is_logging() {
+            return;
+        }
+        let volume = self.directory.volume(block);
+        let until = self.log.backing(volume).unsettled;
+        if until == 0 {
+            return self.note(block, run, Standing::Clean, orders);
+        }
+        for sector in run.clone() {
+            let place = Place::new(volume, sector);
+            if self.log.deferred.len() < MOST_DEFERRED {
+                self.log.deferred.insert(place, until);
+            } else {
+                self.log.deferred.remove(&place); // an earlier settlement says nothing of what is there now
+            }
+        }
+    }
+
+    /// A block leaves its place.
+    pub(super) fn note_dropped(&mut self, block: Block, orders: &mut Vec<Order>) {
+        if self.log.kept {
+            let at = self.block_at(block);
+            self.note_gone(at.volume, &at.sectors);
+            if !self.log.failed {
+                self.change(Change::Dropped { block: at }, orders);
+            }
+        }
+    }
+
+    /// What was clean in a run of a block is so no longer, for a failed write has gone over it.
+    pub(super) fn note_failed(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+        let parts: Vec<(Sectors, bool)> = self.directory.dirtiness(block, run).collect();
+        let clean = parts.into_iter().filter(|(_, dirty)| !dirty);
+        clean.for_each(|(run, _)| self.note(block, &run, Standing::Invalid, orders));
+    }
+
+    /// Drops the clean copies of a run.
+    pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+        if self.log.kept {
+            let clean: Vec<Sectors> = self.directory.clean_runs_in(block, run).collect();
+            clean.iter().for_each(|run| self.note(block, run, Standing::Invalid, orders));
+        }
+        self.directory.set_clean_invalid(block, run);
+    }
+
+    /// A volume's backing device has been changed, not durably.
+    pub(super) fn note_unsettled(&mut self, volume: VolumeId) {
+        if self.log.kept {
+            let backing = self.log.backing(volume);
+            backing.unsettled = backing.settlements.next();
+        }
+    }
+
+    /// Whether a volume's backing device may lose what has been written to it.
+    pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
+        self.log.backings.get(volume.0 as usize).is_some_and(|backing| backing.unsettled > 0)
+    }
+
+    /// Whether something noted is not durable yet and no commit under way covers it.
+    pub(crate) fn has_noted(&self) -> bool {
+        self.log.noted
+    }
+
+    /// Lets a task wait until all that has been noted is durable.
+    pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
+        let op = self.new_op(id, part, run);
+        self.log.waiting.push((self.log.commits.next(), op));
+        self.events.push(Event::WantsCommit);
+    }
+
+    /// Lets a task wait until all that its volume's backing device has been told is durable.
+    pub(super) fn await_settlement(&mut self, id: TaskId) {
+        let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
+        let op = self.new_op(id, Part::Settled, &range);
+        let backing = self.log.backing(volume);
+        backing.waiting.push((backing.settlements.next(), op));
+        self.events.push(Event::WantsSettlement(volume));
+    }
+
+    /// A commit of all that has been noted begins. Answers whether some of it says that data is dirty, which has to be
+    /// durable first.
+    pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
+        orders.append(&mut self.log.late);
+        self.log.commits.begin();
+        self.log.noted = false;
+        std::mem::take(&mut self.log.noted_dirty)
+    }
+
+    /// The commit has ended. Where it failed, nothing more is noted.
+    pub(crate) fn commit_ended(&mut self, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+        let ended = self.log.commits.end();
+        match result {
+            Ok(()) => self.log.gone.retain(|_, due| *due > ended),
+            Err(_) => (self.log.failed, self.log.noted) = (true, true),
+        }
+        let due: Vec<OpId> =
+            self.log.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect();
+        due.into_iter().for_each(|op| self.completed(op, result, orders));
+    }
+
+    /// The commit has been given up for lack of room in the log; the next one serves whoever waited for it.
+    ///
+    /// Some of what it was to write may be durable, and so be left out of the log that counts after a checkpoint. What is
+    /// dirty here, and was noted as something else, is therefore noted again: the checkpoint will say it is dirty.
+    pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
+        self.log.commits.end();
+        (self.log.noted, self.log.noted_dirty) = (true, true);
+        let tasks: Vec<TaskId> = self.log.waiting.iter().map(|(_, op)| part_of(*op).0).collect();
+        for id in tasks {
+            let task = &self.tasks[id as usize];
+            if task.step == Step::Noting && !task.store_dirty {
+                let standing =
+                    if let Work::Clean { .. } = task.work { Standing::Clean } else { Standing::Invalid };
+                self.note_displaced(id, standing, orders);
+            }
+        }
+    }
+
+    /// A settlement of a volume's backing device begins.
+    pub(crate) fn settlement_begun(&mut self, volume: VolumeId) {
+        self.log.backing(volume).settlements.begin();
+    }
+
+    /// It has ended.
+    pub(crate) fn settlement_ended(
+        &mut self,
+        volume: VolumeId,
+        result: Result<(), Fault>,
+        orders: &mut Vec<Order>,
+    ) {
+        let backing = self.log.backing(volume);
+        let ended = backing.settlements.end();
+        let due: Vec<OpId> =
+            backing.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect();
+        if result.is_ok() {
+            if backing.unsettled <= ended {
+                backing.unsettled = 0;
+            }
+            self.note_deferred(volume, ended, orders);
+        }
+        due.into_iter().for_each(|op| self.completed(op, result, orders));
+    }
+
+    /// Notes what had waited for a settlement and is still there.
+    fn note_deferred(&mut self, volume: VolumeId, settled: u64, orders: &mut Vec<Order>) {
+        if self.log.deferred.is_empty() {
+            return;
+        }
+        let places = self.log.deferred.range(Place::all_of(volume)).filter(|(_, until)| **until <= settled);
+        let places: Vec<Place> = places.map(|(place, _)| *place).collect();
+        for place in places {
+            self.log.deferred.remove(&place);
+            let run = place.sector()..place.sector() + 1;
+            if let Some(block) = self.directory.find(volume, run.start)
+                && self.directory.clean_runs_in(block, &run).next().is_some()
+            {
+                self.note(block, &run, Standing::Clean, orders);
+            }
+        }
+    }
+
+    /// Makes it durable that a task's range has no clean copies, before its backing device changes there. Says whether the
+    /// task has to wait for that; it has ended waiting with [`Step::Unlogging`].
+    pub(super) fn unlog(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
+        if !self.is_logging() {
+            return false;
+        }
+        let survey = self.survey(id);
+        for (block, run) in &survey.blocks {
+            let clean: Vec<Sectors> = self.directory.clean_runs_in(*block, run).collect();
+            for run in clean {
+                self.unlog_run(*block, &run, orders);
+            }
+        }
+        self.spare_survey = survey;
+        if !self.has_gone(id) || planted!(BackingBeforeLog) {
+            return false;
+        }
+        self.tasks[id as usize].step = Step::Unlogging;
+        let range = self.tasks[id as usize].range.clone();
+        self.await_commit(id, Part::Noted, &range);
+        true
+    }
+
+    /// Drops a clean run; what the log never heard of needs no record.
+    fn unlog_run(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+        let volume = self.directory.volume(block);
+        let deferred = |sector: u64| self.log.deferred.contains_key(&Place::new(volume, sector));
+        if run.clone().all(deferred) {
+            self.log.forget_deferred(volume, run);
+        } else {
+            self.note(block, run, Standing::Invalid, orders);
+        }
+        self.directory.set_clean_invalid(block, run);
+    }
+
+    /// Whether the log may still have copies in a task's region that are gone.
+    pub(super) fn has_gone(&self, id: TaskId) -> bool {
+        self.log.kept && self.log.gone.contains_key(&self.task_region(id))
+    }
+
+    /// Whether a task's range has dirty sectors below memory.
+    pub(super) fn is_dirty_below(&mut self, id: TaskId) -> bool {
+        if self.directory.dirty_sectors() == 0 {
+            return false;
+        }
+        let survey = self.survey(id);
+        let dirty = survey.blocks.iter().any(|(block, run)| self.directory.is_dirty_in(*block, run));
+        self.spare_survey = survey;
+        dirty
+    }
+
+    /// The backing device has something as new as the dirty sectors of a task's range, or newer, and is settled: says so in the
+    /// log, and waits until that is durable.
+    pub(super) fn displace_dirty(&mut self, id: TaskId, standing: Standing, orders: &mut Vec<Order>) {
+        self.tasks[id as usize].step = Step::Noting;
+        self.note_displaced(id, standing, orders);
+        let range = self.tasks[id as usize].range.clone();
+        self.await_commit(id, Part::Noted, &range);
+    }
+
+    fn note_displaced(&mut self, id: TaskId, standing: Standing, orders: &mut Vec<Order>) {
+        let survey = self.survey(id);
+        for (block, run) in &survey.blocks {
+            let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
+            dirty.iter().for_each(|run| self.note(*block, run, standing, orders));
+        }
+        self.spare_survey = survey;
+    }
+
+    /// Drops the clean copy of a sector, where no order can be given.
+    pub(super) fn drop_clean_late(&mut self, block: Block, run: &Sectors) {
+        let mut late = std::mem::take(&mut self.log.late);
+        self.drop_clean(block, run, &mut late);
+        self.log.late = late;
+    }
+
+    /// Forgets that a volume's blocks are in the log.
+    pub(super) fn note_volume_dropped(&mut self, volume: VolumeId) {
+        let mut late = std::mem::take(&mut self.log.late);
+        for block in self.directory.blocks_of_volume(volume) {
+            self.note_dropped(block, &mut late);
+        }
+        self.log.late = late;
+    }
+
+    /// The changes that would tell an empty log how a block stands.
+    pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
+        if !self.directory.is_live(block) {
+            return; // it was, when the checkpoint began; what came into its place is in the log
+        }
+        let at = self.block_at(block);
+        for (run, valid) in self.directory.validity(block, &at.sectors) {
+            if !valid {
+                continue;
+            }
+            for (run, dirty) in self.directory.dirtiness(block, &run) {
+                let standing = if dirty { Standing::Dirty } else { Standing::Clean };
+                let mut start = run.start;
+                while start < run.end {
+                    let deferred = |sector: &u64| {
+                        !dirty && self.log.deferred.contains_key(&Place::new(at.volume, *sector))
+                    };
+                    let is_deferred = deferred(&start);
+                    let alike = (start..run.end).take_while(|sector| deferred(sector) == is_deferred);
+                    let part = common(&run, &(start..start + alike.count() as u64));
+                    start = part.end;
+                    if !is_deferred {
+                        out.push(Change::Run { block: at.clone(), run: part, standing });
+                    }
+                }
+            }
+        }
+    }
+}

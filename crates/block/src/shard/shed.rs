@@ -1,0 +1,77 @@
+//! Load shedding: a share of the hits on the cache device is read from the backing device instead.
+//!
+//! Where hits queue at the cache device for longer than the backing device takes, both together serve more than the cache device
+//! alone. Which share pays is for the driver's owner to find out ([`floe_policy::shedding`]); here it is given, and hits are drawn
+//! by adding it up, so that the same requests are shed every time.
+//!
+//! Only what a backing device has as new is read from there: clean sectors, under the lock of the read. Dirty ones still come
+//! from the cache. The directory learns of a shed hit as of any, and one that the backing device fails is read from the cache
+//! after all, so that shedding fails nobody.
+
+use floe_policy::Ranked;
+
+use super::Shard;
+use super::read::overlapping;
+use super::task::{Part, common};
+use crate::directory::Block;
+use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::locks::TaskId;
+use crate::order::Order;
+use crate::request::Fault;
+
+/// Which hits are shed: one each time the shares of those that came add up to another whole.
+#[derive(Debug, Default)]
+pub(super) struct Shed {
+    /// Of 2³².
+    share: u32,
+    sum: u32,
+}
+
+impl Shed {
+    fn draw(&mut self) -> bool {
+        let is_whole;
+        (self.sum, is_whole) = self.sum.overflowing_add(self.share);
+        is_whole
+    }
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// Sets the share of the hits on the cache device that are to be shed, in parts of 2³².
+    pub(crate) fn shed(&mut self, share: u32) {
+        self.shed.share = share;
+    }
+
+    /// Whether a hit is to be read from the backing device.
+    pub(super) fn is_shed(&mut self) -> bool {
+        self.shed.share > 0 && self.shed.draw()
+    }
+
+    /// Reads a task's range, all of it valid in its `blocks`, from the backing device, but for what is dirty.
+    pub(super) fn read_shed(&mut self, id: TaskId, blocks: &[(Block, Sectors)], orders: &mut Vec<Order>) {
+        let from_cache: u64 = self.read_newest_of(id, Part::Shed, blocks, orders);
+        let range = &self.tasks[id as usize].range;
+        self.counters.shed_bytes += (range.end - range.start - from_cache) * SECTOR_BYTES;
+    }
+
+    /// The backing device could not read what was shed: the cache is asked after all.
+    pub(super) fn shed_read_failed(
+        &mut self,
+        id: TaskId,
+        run: Sectors,
+        fault: Fault,
+        orders: &mut Vec<Order>,
+    ) {
+        let to = self.request_data(id);
+        let survey = self.survey(id);
+        for (block, part) in overlapping(&survey.blocks, &run) {
+            let part = common(part, &run);
+            // What another reader has found unreadable since is valid no more, and there is nobody left to ask.
+            if self.directory.validity(*block, &part).any(|(_, valid)| !valid) {
+                self.tasks[id as usize].fault = Some(fault);
+            } else {
+                self.order_cache_read(id, Part::Cached(*block), *block, &part, to.span(&part), orders);
+            }
+        }
+        self.spare_survey = survey;
+    }
+}

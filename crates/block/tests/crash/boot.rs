@@ -1,0 +1,197 @@
+//! From disks to a cache that serves: the only place here that knows how a cache begins.
+//!
+//! A *kept* cache is made on its device once, and every life opens it, brings it to life and goes on with what it has. Where
+//! the cache is volatile, whatever its device holds is nothing to it: every life begins with an empty cache over devices whose write
+//! caches have been flushed, and what was certain to survive has to be on the backing devices.
+//!
+//! Both are begun by operations of the simulated disks, so the power can fail at any of them.
+
+use std::io;
+
+use floe_block::{
+    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Io, KeptCache, LEAST_MEMORY_BYTES,
+};
+use floe_block::{Layout, Memory, MemoryTier, MemoryWrite, NewCache, Serving, StoreError, Superblock};
+use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
+use floe_device::{Action, Pool};
+
+use crate::disk::{Disk, Handle};
+use crate::machine::Machine;
+
+/// What a cache keeps for all its lives.
+#[derive(Debug, Clone)]
+pub struct Format {
+    pub sizes: BlockSizes,
+    pub groups: u64,
+    pub shards: u64,
+    /// Of a cache that outlives its process.
+    pub kept: bool,
+}
+
+/// How a cache serves in one life.
+#[derive(Debug, Clone, Copy)]
+pub struct Service {
+    pub mode: WriteMode,
+    pub memory: Option<MemoryWrite>,
+}
+
+/// Why a cache does not begin.
+#[derive(Debug)]
+pub enum NoBoot {
+    /// The power failed before it could.
+    Power,
+    /// A device failed.
+    Device(io::Error),
+    /// What is on the cache device is refused.
+    Refused(StoreError),
+}
+
+impl Format {
+    fn group_bytes(&self) -> u64 {
+        self.sizes.bytes(self.sizes.classes().last().expect("there is a block size"))
+    }
+
+    fn cache_bytes(&self) -> u64 {
+        self.group_bytes() * self.groups * self.shards
+    }
+
+    /// Where everything is on a kept cache's device, which is as small as it can be.
+    fn layout(&self) -> Layout {
+        let layout = |bytes| Layout::new(&self.sizes, bytes, self.shards);
+        let mut bytes = self.cache_bytes();
+        loop {
+            match layout(bytes) {
+                Ok(layout) if layout.data_bytes() == self.cache_bytes() => return layout,
+                _ => bytes += self.group_bytes(),
+            }
+        }
+    }
+
+    /// How large its device is.
+    pub fn device_bytes(&self) -> u64 {
+        if self.kept { self.layout().end_bytes() } else { self.cache_bytes() }
+    }
+
+    /// Where data begins on its device, after the metadata.
+    pub fn data_start(&self) -> u64 {
+        if self.kept { self.layout().data_offset_bytes(0) } else { 0 }
+    }
+}
+
+/// Makes sure that what will be found on the devices survives a power cut: a process that was killed may have left it
+/// in their write caches.
+pub fn make_sure(backings: &[Disk]) -> Result<(), NoBoot> {
+    let flush = |disk: &Disk| disk.handle().carry_out(0, Action::Flush);
+    backings.iter().try_for_each(|disk| flush(disk).ok_or(NoBoot::Power)?.map_err(NoBoot::Device))
+}
+
+/// What a cache is begun with.
+pub struct Boot<'a> {
+    pub machine: &'a Machine,
+    pub format: &'a Format,
+    pub cache: &'a Disk,
+    pub backings: &'a [Disk],
+    pub pool: &'a Pool,
+}
+
+impl Boot<'_> {
+    /// Does something with a cache device on which nothing else is under way.
+    fn with_io<T>(&self, act: impl FnOnce(&mut Io<'_>) -> Result<T, StoreError>) -> Result<T, NoBoot> {
+        let mut device: Handle = self.cache.handle();
+        let mut wait = || match self.cache.next_due() {
+            Some(due) if self.machine.has_power() => {
+                self.machine.pass_until(due.max(self.machine.now()));
+                Ok(())
+            }
+            _ => Err(io::Error::other("the power has failed")),
+        };
+        let done = act(&mut Io { device: &mut device, pool: self.pool, wait: &mut wait });
+        match done {
+            _ if !self.machine.has_power() => Err(NoBoot::Power),
+            Ok(done) => Ok(done),
+            Err(StoreError::Io { source, .. }) => Err(NoBoot::Device(source)),
+            Err(error) => Err(NoBoot::Refused(error)),
+        }
+    }
+
+    fn volumes(&self) -> Vec<Volume> {
+        let volume = |(id, disk): (usize, &Disk)| Volume {
+            id: VolumeId(id as u16),
+            name: format!("volume {id}"),
+            bytes: disk.size_bytes(),
+            identity: id as u64 + 1,
+            marker: 0,
+        };
+        self.backings.iter().enumerate().map(volume).collect()
+    }
+
+    /// Makes an empty kept cache.
+    pub fn create(&self, id: [u8; 16]) -> Result<KeptCache, NoBoot> {
+        let new = NewCache { id, layout: self.format.layout(), volumes: self.volumes() };
+        self.with_io(|io| KeptCache::create(io, new))
+    }
+
+    /// Opens the kept cache, if there is one.
+    pub fn open(&self) -> Result<Option<KeptCache>, NoBoot> {
+        self.with_io(|io| KeptCache::open(io, &mut |_, _| {}))
+    }
+
+    /// Says that a session ends in good order.
+    pub fn end_session(&self, mut superblock: Superblock) -> Result<(), NoBoot> {
+        superblock.clean = true;
+        superblock.volumes.iter_mut().for_each(|volume| volume.marker += 1);
+        self.with_io(|io| write_superblock(io, &mut superblock))
+    }
+
+    /// How many checkpoints the kept cache has had.
+    pub fn checkpoints(&self) -> Result<u64, NoBoot> {
+        let report = self.with_io(|io| scan(io, &mut |_, _| {}))?;
+        Ok(report.shards.iter().map(|shard| shard.checkpoint_generation).sum())
+    }
+
+    /// Brings a kept cache to life.
+    pub fn begin(&self, kept: KeptCache, service: Service) -> Result<(Driver, Superblock), NoBoot> {
+        let tier = tier(service);
+        let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
+        let serving = Serving { mode: service.mode, memory, parts: 1 };
+        let begin = |io: &mut Io<'_>| {
+            kept.begin(io, self.volumes(), &serving).map_err(|error| match error {
+                BeginError::Store(error) => error,
+                BeginError::Config(error) => panic!("the format is sound: {error}"),
+            })
+        };
+        let Begun { superblock, parts }: Begun = self.with_io(begin)?;
+        let (cache, journal) = parts.into_iter().next().expect("there is one part");
+        let driver = Driver::new(cache, Box::new(self.cache.handle()), self.pool.clone());
+        let mut driver = driver.with_memory(tier).with_journal(Some(journal));
+        for (id, disk) in self.backings.iter().enumerate() {
+            driver.add_volume_at(VolumeId(id as u16), "simulated", Box::new(disk.handle()));
+        }
+        Ok((driver, superblock))
+    }
+
+    /// Begins a volatile cache.
+    pub fn begin_volatile(&self, service: Service) -> Driver {
+        let tier = tier(service);
+        let config = Config {
+            sizes: self.format.sizes.clone(),
+            cache_bytes: self.format.cache_bytes(),
+            mode: service.mode,
+            shards: Some(self.format.shards),
+            memory: tier.as_ref().map_or(Memory::None, MemoryTier::config),
+            kept: false,
+        };
+        let parts = BlockCache::new(config).expect("the format is sound");
+        let mut driver =
+            Driver::new(parts, Box::new(self.cache.handle()), self.pool.clone()).with_memory(tier);
+        for disk in self.backings {
+            driver.add_volume("simulated", Box::new(disk.handle()));
+        }
+        driver
+    }
+}
+
+fn tier(service: Service) -> Option<MemoryTier> {
+    let tier = |write| MemoryTier::new(LEAST_MEMORY_BYTES, write, None);
+    service.memory.map(|write| tier(write).expect("the least memory is enough"))
+}

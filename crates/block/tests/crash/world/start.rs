@@ -1,0 +1,254 @@
+//! How a life begins, and a session in good order ends.
+
+use floe_block::{KeptCache, MemoryWrite, StoreError, Superblock, VolumeId, WriteMode};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::{Failure, World};
+use crate::boot::{Boot, NoBoot, Service, make_sure};
+use crate::history::{End, Event};
+use crate::rot::{self, Rotten};
+
+/// What is known of a kept cache.
+#[derive(Default)]
+pub struct Kept {
+    /// The cache that is certainly on the device.
+    id: Option<[u8; 16]>,
+    /// Those that may have taken its place.
+    attempted: Vec<[u8; 16]>,
+    /// Nothing is dirty, so another cache may take its place.
+    drained: bool,
+    /// Bytes that it holds at least.
+    warm: u64,
+    /// Where its metadata has rotted since it was last opened.
+    rotten: Option<Rotten>,
+    /// Of the session under way.
+    superblock: Option<Superblock>,
+}
+
+impl World {
+    fn boot(&self) -> Boot<'_> {
+        let (machine, format, pool) = (&self.machine, &self.format, &self.pool);
+        Boot { machine, format, cache: &self.cache, backings: &self.backings, pool }
+    }
+
+    /// Starts the cache; `false` when the power failed before it had, or a device.
+    pub(super) fn start(&mut self) -> Result<bool, Failure> {
+        let life = self.life;
+        self.disks().for_each(|disk| disk.set_failing(0.0));
+        self.cache.set_flipping(0.0, 0);
+        let service = self.draw(draw_service);
+        self.may_be_dirty =
+            self.format.kept || service.mode == WriteMode::Back || service.memory == Some(MemoryWrite::Back);
+        if self.format.kept && self.draw(|rng| rng.random_ratio(1, 20)) {
+            self.cache.set_failing(0.02);
+        }
+        match self.begin(service) {
+            Ok(()) => self.history.note(Event::Begun { life, service }),
+            Err(NoBoot::Power) => {
+                self.survived.cuts_while_starting += 1;
+                self.history.note(Event::NotBegun { life });
+                return Ok(false);
+            }
+            Err(NoBoot::Device(_)) if self.cache.failed() > 0 => {
+                self.history.note(Event::NotBegun { life });
+                return Ok(false);
+            }
+            Err(NoBoot::Device(error)) => {
+                return Err(self.failure(format!("the cache does not start: {error}"), 0, 0..0));
+            }
+            Err(NoBoot::Refused(error)) => {
+                return Err(self.failure(format!("the cache does not start: {error}"), 0, 0..0));
+            }
+        }
+        let (cache, backing, flips) = self.draw(|rng| {
+            let rate = |rng: &mut SmallRng| [0.0, 0.01, 0.03, 0.1][rng.random_range(0..4)];
+            let flips = if rng.random_ratio(1, 6) { 0.05 } else { 0.0 };
+            if rng.random_bool(0.7) { (0.0, 0.0, flips) } else { (rate(rng), rate(rng), flips) }
+        });
+        self.cache.set_failing(cache);
+        if self.format.kept {
+            self.cache.set_flipping(flips, self.format.data_start());
+        }
+        self.backings.iter().for_each(|disk| disk.set_failing(backing));
+        Ok(true)
+    }
+
+    /// How a life ends that has not begun.
+    pub(super) fn not_started(&self) -> End {
+        if self.machine.has_power() { End::Kill } else { End::Power }
+    }
+
+    fn begin(&mut self, service: Service) -> Result<(), NoBoot> {
+        if !self.hasty {
+            make_sure(&self.backings)?;
+        }
+        if !self.format.kept {
+            self.driver = Some(self.boot().begin_volatile(service));
+            return Ok(());
+        }
+        self.rot_metadata();
+        let found = match self.open() {
+            Err(NoBoot::Refused(
+                StoreError::Superblocks(..) | StoreError::Log { .. } | StoreError::Checkpoint { .. },
+            )) if self.kept.rotten.is_some() => {
+                self.flip_back();
+                self.open()?
+            }
+            Ok(_) if self.kept.rotten.is_some_and(|rotten| rotten.is_checkpoint) => {
+                self.flip_back();
+                self.open()?
+            }
+            found => found?,
+        };
+        self.kept.rotten = None;
+        let kept = match found {
+            Some(kept) if !(self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) => kept,
+            _ => self.create()?,
+        };
+        self.rot_data(&kept);
+        let (driver, superblock) = self.boot().begin(kept, service)?;
+        (self.kept.drained, self.kept.warm) = (false, 0);
+        self.kept.superblock = Some(superblock);
+        self.driver = Some(driver);
+        Ok(())
+    }
+
+    /// Opens the kept cache, which has to be there once it was made.
+    fn open(&mut self) -> Result<Option<KeptCache>, NoBoot> {
+        let found = self.boot().open()?;
+        let id = found.as_ref().map(|kept| kept.superblock().id);
+        assert!(
+            id.is_none() && self.kept.id.is_none()
+                || id == self.kept.id
+                || id.is_some_and(|id| self.kept.attempted.contains(&id)),
+            "the device has had cache {:?} and holds {id:?}",
+            self.kept.id
+        );
+        if id.is_some() {
+            self.note_found(id);
+        }
+        if let Some(kept) = &found {
+            let volumes = (0..self.sizes.len()).map(|volume| VolumeId(volume as u16));
+            let warm: u64 = volumes.map(|volume| kept.valid_bytes(volume)).sum();
+            assert!(warm >= self.kept.warm, "of {} bytes cached {warm} are left", self.kept.warm);
+        }
+        Ok(found)
+    }
+
+    fn note_found(&mut self, id: Option<[u8; 16]>) {
+        if id != self.kept.id {
+            self.kept.warm = 0;
+        }
+        self.kept.id = id;
+        self.kept.attempted.clear();
+    }
+
+    fn create(&mut self) -> Result<KeptCache, NoBoot> {
+        let id: [u8; 16] = self.draw(|rng| rng.random());
+        self.history.note(Event::Created);
+        self.kept.attempted.push(id);
+        let made = self.boot().create(id)?;
+        self.note_found(Some(id));
+        Ok(made)
+    }
+
+    /// A bit flips in the superblock or the journal.
+    fn rot_metadata(&mut self) {
+        let Some(id) = self.kept.id.filter(|_| self.kept.attempted.is_empty()) else { return };
+        if self.kept.rotten.is_some() || !self.draw(|rng| rng.random_ratio(1, 12)) {
+            return;
+        }
+        let metadata = self.cache.peek(0..self.format.data_start() as usize);
+        let Some(rotten) = self.draw(|rng| rot::in_metadata(&metadata, &id, rng)) else { return };
+        self.cache.rot(rotten.byte);
+        self.survived.rotten_bits += 1;
+        self.history.note(Event::Rotten { byte: rotten.byte });
+        (self.kept.warm, self.kept.rotten) = (0, Some(rotten));
+    }
+
+    /// The bit that rotted is as it was.
+    fn flip_back(&mut self) {
+        let Rotten { byte, .. } = self.kept.rotten.take().expect("a bit has flipped");
+        self.cache.rot(byte);
+        self.history.note(Event::Rotten { byte });
+    }
+
+    /// Bits flip in data that the backing devices have too.
+    fn rot_data(&mut self, kept: &KeptCache) {
+        if !self.draw(|rng| rng.random_ratio(1, 8)) {
+            return;
+        }
+        let data = self.format.data_start()..self.format.device_bytes();
+        for _ in 0..4 {
+            let volumes = self.sizes.len();
+            if let Some(byte) = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng)) {
+                self.cache.rot(byte);
+                self.survived.rotten_bits += 1;
+                self.history.note(Event::Rotten { byte });
+            }
+        }
+    }
+
+    /// All volumes have been flushed, or even drained: so ends a session. All that is cached is to be there in the next.
+    pub(super) fn end_session(&mut self, drained: bool) -> Result<End, Failure> {
+        if !self.format.kept {
+            return Ok(End::Orderly);
+        }
+        self.driver().clean();
+        self.settle()?;
+        self.driver().clean(); // what became clean may be noted after what was dirty
+        self.settle()?;
+        let unharmed = self.disks().all(|disk| disk.failed() == 0) && self.cache.flipped() == 0;
+        if !self.machine.has_power() {
+            return Ok(End::Power);
+        }
+        if unharmed {
+            self.kept.warm = self.driver().stats().valid_bytes;
+        }
+        self.kept.drained = drained;
+        if drained && self.driver().has_dirty_data() {
+            return Err(self.failure("a drain leaves something dirty".to_owned(), 0, 0..0));
+        }
+        let Some(superblock) = self.kept.superblock.take().filter(|_| self.draw(|rng| rng.random())) else {
+            return Ok(End::Orderly);
+        };
+        self.cache.set_failing(0.0);
+        match self.boot().end_session(superblock) {
+            Ok(()) => Ok(End::Orderly),
+            Err(NoBoot::Power) => Ok(End::Power),
+            Err(error) => Err(self.failure(format!("the session does not end: {error:?}"), 0, 0..0)),
+        }
+    }
+
+    /// Counts the checkpoints there have been, at the end of the world.
+    pub fn count_checkpoints(&mut self) -> Result<(), Failure> {
+        if self.kept.id.is_none() {
+            return Ok(());
+        }
+        self.machine.power_on(None);
+        self.disks().for_each(|disk| disk.set_failing(0.0));
+        self.cache.set_flipping(0.0, 0);
+        match self.boot().checkpoints() {
+            Ok(checkpoints) => self.survived.checkpoints += checkpoints,
+            Err(error) => return Err(self.failure(format!("no scan: {error:?}"), 0, 0..0)),
+        }
+        Ok(())
+    }
+}
+
+fn draw_service(rng: &mut SmallRng) -> Service {
+    Service {
+        mode: match rng.random_range(0..10) {
+            0 => WriteMode::Pass,
+            1 => WriteMode::Around,
+            2 | 3 => WriteMode::Through,
+            _ => WriteMode::Back,
+        },
+        memory: match rng.random_range(0..24) {
+            0 => Some(MemoryWrite::Through),
+            1 | 2 => Some(MemoryWrite::Back),
+            _ => None,
+        },
+    }
+}

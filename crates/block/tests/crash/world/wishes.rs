@@ -1,0 +1,88 @@
+//! What clients ask for.
+
+use floe_block::{Kind, Request};
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+use super::clients::Pending;
+use super::{UNITS_A_SECTOR, World, request, units_of};
+
+/// What clients tend to do in one life: shares of requests.
+pub struct Temper {
+    writes: f64,
+    durable: f64,
+    flushes: f64,
+    pub cleans: f64,
+    /// How near to each other requests are.
+    hot_units: u32,
+}
+
+impl Temper {
+    pub fn draw(rng: &mut SmallRng) -> Temper {
+        Temper {
+            writes: [0.2, 0.5, 0.9][rng.random_range(0..3)],
+            durable: [0.0, 0.1, 0.3][rng.random_range(0..3)],
+            flushes: [0.01, 0.05, 0.2][rng.random_range(0..3)],
+            cleans: [0.0, 0.03, 0.1][rng.random_range(0..3)],
+            hot_units: [32, 128, 1024][rng.random_range(0..3)],
+        }
+    }
+}
+
+impl World {
+    /// A read of something that may be one thing or another.
+    pub(super) fn doubtful(&self) -> Option<Request> {
+        self.draw(|rng| {
+            let volume = rng.random_range(0..self.sizes.len());
+            let unit = self.oracle.open_unit(volume, rng.random_range(0..usize::MAX))?;
+            let first = unit.saturating_sub(rng.random_range(0..8));
+            let end = (unit + rng.random_range(1..24)).min(self.sizes[volume]);
+            Some(request(volume, Kind::Read, first..end))
+        })
+    }
+
+    /// What clients ask for; `None` when it would come upon another change under way.
+    pub(super) fn any_request(&self, temper: &Temper) -> Option<Request> {
+        let (asked, may_meet) = self.draw(|rng| {
+            let volume = rng.random_range(0..self.sizes.len());
+            let kind = if rng.random_bool(temper.flushes) {
+                if rng.random_ratio(1, 12) { Kind::Drain } else { Kind::Flush }
+            } else if rng.random_bool(temper.writes) {
+                match rng.random_range(0..20) {
+                    0 => Kind::Trim,
+                    1 | 2 => Kind::Zero {
+                        durable: rng.random_bool(temper.durable),
+                        may_unmap: rng.random(),
+                        fast: rng.random_bool(0.3),
+                    },
+                    _ => Kind::Write { durable: rng.random_bool(temper.durable) },
+                }
+            } else if rng.random_bool(0.1) {
+                Kind::Prefetch
+            } else {
+                Kind::Read
+            };
+            let size = self.sizes[volume];
+            let (mut first, mut len) = match rng.random_range(0..10) {
+                0 => (rng.random_range(0..size), rng.random_range(1..100)),
+                1..4 => (rng.random_range(0..size), rng.random_range(1..=16)),
+                4..7 => (rng.random_range(0..size.min(temper.hot_units)), rng.random_range(1..=8)),
+                _ => {
+                    let sector = rng.random_range(0..size.min(temper.hot_units)) / UNITS_A_SECTOR;
+                    (sector * UNITS_A_SECTOR, UNITS_A_SECTOR * rng.random_range(1..=4))
+                }
+            };
+            if matches!(kind, Kind::Flush | Kind::Drain) {
+                (first, len) = (0, 0);
+            }
+            let units = first..(first + len).min(size);
+            (request(volume, kind, units), rng.random_bool(0.2))
+        });
+        let is_change = matches!(asked.kind, Kind::Write { .. } | Kind::Zero { .. } | Kind::Trim);
+        let meets = |pending: &Pending| {
+            let (own, other) = (units_of(&asked), units_of(&pending.request));
+            pending.request.volume == asked.volume && own.start < other.end && other.start < own.end
+        };
+        (!is_change || may_meet || !self.pending.iter().any(meets)).then_some(asked)
+    }
+}

@@ -1,0 +1,186 @@
+//! A cache that outlives the program: what was cached, and what was dirty, is there when it is opened again.
+
+use floe_block::{
+    Begun, BlockSizes, Driver, Fault, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving,
+    Volume, VolumeId, WriteMode,
+};
+use floe_device::{Device, MemoryDevice, Pool};
+
+const SECTOR: u64 = 4096;
+const VOLUME: u64 = 64 * SECTOR;
+const CACHE: u64 = 4 << 20;
+const ID: VolumeId = VolumeId(0);
+
+/// Two devices, and a program that uses them until it is dropped.
+struct Machine {
+    cache: MemoryDevice,
+    backing: MemoryDevice,
+    pool: Pool,
+}
+
+fn bytes_of(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.size_bytes() as usize];
+    device.read_at(0, &mut bytes);
+    bytes
+}
+
+fn volume() -> Volume {
+    Volume { id: ID, name: "v".into(), bytes: VOLUME, identity: 7, marker: 0 }
+}
+
+impl Machine {
+    fn new() -> Self {
+        Self { cache: MemoryDevice::new(CACHE), backing: MemoryDevice::new(VOLUME), pool: Pool::new(1 << 20) }
+    }
+
+    fn with_io<T>(&self, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
+        let mut device = self.cache.clone();
+        act(&mut Io { device: &mut device, pool: &self.pool, wait: &mut || Ok(()) })
+    }
+
+    fn create(&self, shards: u64) {
+        let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
+        let layout = Layout::new(&sizes, CACHE, shards).unwrap();
+        self.with_io(|io| KeptCache::create(io, NewCache { id: [1; 16], layout, volumes: vec![volume()] }))
+            .unwrap();
+    }
+
+    fn start(&self, mode: WriteMode) -> Driver {
+        let serving = Serving { mode, memory: Memory::None, parts: 1 };
+        let begun: Begun = self.with_io(|io| {
+            let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().expect("there is a cache");
+            kept.begin(io, vec![volume()], &serving).unwrap()
+        });
+        let (cache, journal) = begun.parts.into_iter().next().unwrap();
+        let mut driver =
+            Driver::new(cache, Box::new(self.cache.clone()), self.pool.clone()).with_journal(Some(journal));
+        driver.add_volume_at(ID, "v", Box::new(self.backing.clone()) as Box<dyn Device>);
+        driver
+    }
+}
+
+fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result<(), Fault> {
+    let request = Request { volume: ID, kind, offset, len: bytes.len() as u64 };
+    let buffer = (request.buffer_bytes() > 0).then(|| driver.buffer(&request));
+    if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
+        Driver::<floe_policy::Lru>::payload(&request, buffer).copy_from(bytes);
+    }
+    driver.submit(request, buffer.clone());
+    let mut answers = Vec::new();
+    while answers.is_empty() {
+        driver.advance();
+        driver.take_answers(&mut answers);
+    }
+    if let (Kind::Read, Some(buffer)) = (kind, &buffer) {
+        Driver::<floe_policy::Lru>::payload(&request, buffer).copy_to(bytes);
+    }
+    while !driver.is_idle() {
+        driver.advance();
+    }
+    answers[0].result
+}
+
+fn write(driver: &mut Driver, sector: u64, byte: u8) {
+    run(driver, Kind::Write { durable: false }, sector * SECTOR, &mut [byte; SECTOR as usize]).unwrap();
+}
+
+fn flush(driver: &mut Driver) {
+    run(driver, Kind::Flush, 0, &mut []).unwrap();
+}
+
+fn read(driver: &mut Driver, sector: u64) -> u8 {
+    let mut bytes = [0; SECTOR as usize];
+    run(driver, Kind::Read, sector * SECTOR, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+#[test]
+fn what_was_flushed_is_dirty_in_the_next_life_and_what_was_read_is_a_hit() {
+    let machine = Machine::new();
+    machine.create(2);
+    let mut driver = machine.start(WriteMode::Back);
+    for sector in 0..8 {
+        write(&mut driver, sector, sector as u8 + 1);
+    }
+    read(&mut driver, 40);
+    flush(&mut driver);
+    assert_eq!(bytes_of(&machine.backing)[0], 0, "a flush leaves what is dirty where it is");
+    drop(driver);
+
+    let mut driver = machine.start(WriteMode::Back);
+    let stats = driver.stats();
+    assert_eq!(stats.dirty_bytes, 8 * SECTOR);
+    assert_eq!(stats.valid_bytes, 9 * SECTOR);
+    assert_eq!(
+        (0..8).map(|sector| read(&mut driver, sector)).collect::<Vec<_>>(),
+        (1..=8).collect::<Vec<_>>()
+    );
+    assert_eq!(read(&mut driver, 40), 0);
+    assert_eq!(driver.stats().requests.read_hits, 9);
+    run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+    assert_eq!(driver.stats().dirty_bytes, 0);
+    assert_eq!(bytes_of(&machine.backing)[7 * SECTOR as usize], 8);
+    drop(driver);
+
+    let mut driver = machine.start(WriteMode::Through);
+    assert_eq!(driver.stats().dirty_bytes, 0);
+    assert_eq!(read(&mut driver, 3), 4);
+    assert_eq!(driver.stats().requests.read_hits, 1);
+}
+
+#[test]
+fn a_durable_write_is_there_without_a_flush() {
+    let machine = Machine::new();
+    machine.create(1);
+    let mut driver = machine.start(WriteMode::Back);
+    run(&mut driver, Kind::Write { durable: true }, SECTOR, &mut [9; SECTOR as usize]).unwrap();
+    drop(driver);
+    let mut driver = machine.start(WriteMode::Back);
+    assert_eq!(driver.stats().dirty_bytes, SECTOR);
+    assert_eq!(read(&mut driver, 1), 9);
+}
+
+#[test]
+fn a_bit_that_flips_in_a_clean_sector_is_read_from_the_backing_device() {
+    let machine = Machine::new();
+    machine.create(1);
+    let mut driver = machine.start(WriteMode::Through);
+    write(&mut driver, 5, 77);
+    driver.clean();
+    flush(&mut driver);
+    let cached = bytes_of(&machine.cache);
+    let at = (0..cached.len()).step_by(4096).rfind(|&at| cached[at..at + 4096] == [77; 4096]);
+    machine.cache.write_at(at.expect("it is cached") as u64 + 100, &[76]);
+    assert_eq!(read(&mut driver, 5), 77);
+    let stats = driver.stats();
+    assert_eq!((stats.counters.cache_errors, stats.corrupt_sectors), (1, 1));
+}
+
+#[test]
+fn a_log_that_fills_is_shortened_by_checkpoints_and_nothing_is_lost() {
+    let machine = Machine::new();
+    machine.create(1);
+    let mut expected = [0; 64];
+    let mut random = 12345u64;
+    for life in 0..20 {
+        let mut driver = machine.start(WriteMode::Back);
+        for sector in 0..64 {
+            assert_eq!(
+                read(&mut driver, sector),
+                expected[sector as usize],
+                "sector {sector} in life {life}"
+            );
+        }
+        for _ in 0..200 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let (sector, byte) = ((random >> 33) % 64, (random >> 40) as u8);
+            write(&mut driver, sector, byte);
+            expected[sector as usize] = byte;
+            flush(&mut driver);
+        }
+        if life % 3 == 0 {
+            run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+        }
+    }
+}

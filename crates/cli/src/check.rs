@@ -1,0 +1,185 @@
+//! `floe check`: a cache looked over, and mended as far as that loses nothing.
+
+use std::sync::Arc;
+
+use clap::Args;
+use floe_device::{Role, Spec};
+use floe_export::kept::{Checked, StartError, check, repair};
+use floe_export::server::DeviceSource;
+use serde::Serialize;
+
+use crate::error::CliError;
+use crate::{OrFail, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  floe check /var/cache/floe.img
+  floe check stripe:/dev/nvme0n1+/dev/nvme1n1 --json | jq .problems
+  floe check /dev/nvme0n1 --repair
+
+It ends with 0 when all is well or has been mended, and with 1 when not. What is dirty is never touched.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The cache device, as for floe serve, or just its path; no server may be using it
+    #[arg(value_name = "CACHE", value_parser = cache)]
+    cache: Spec,
+    /// Mend what can be mended without losing anything: superblocks, and clean data that is not what was stored
+    #[arg(long)]
+    repair: bool,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed as JSON.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    /// Whether there is a cache.
+    cache: bool,
+    session: u64,
+    /// The last session ended in good order.
+    clean: bool,
+    shards: u64,
+    block_sizes: String,
+    volumes: Vec<OfVolume>,
+    blocks: u64,
+    valid_bytes: u64,
+    dirty_bytes: u64,
+    log_pages: u64,
+    problems: Vec<String>,
+    repaired: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct OfVolume {
+    name: String,
+    bytes: u64,
+}
+
+/// A cache device as text: a path alone is a file or block device.
+pub(crate) fn cache(text: &str) -> Result<Spec, String> {
+    let text = if text.contains(':') { text.to_owned() } else { format!("file:{text}") };
+    let spec: Spec = text.parse().map_err(|error: floe_device::SpecError| error.to_string())?;
+    match spec.paths().iter().find(|path| !path.exists()) {
+        _ if spec.paths().is_empty() => Err("a cache in memory is gone with its server".into()),
+        Some(path) => Err(format!("{} does not exist", path.display())),
+        None => Ok(spec),
+    }
+}
+
+/// Opens a cache device that is there.
+pub(crate) fn open(cache: &Spec, read_only: bool) -> Result<Arc<dyn DeviceSource>, CliError> {
+    Ok(Arc::new(cache.prepare(Role::Backing { read_only }).or_usage()?))
+}
+
+pub(crate) fn refused(error: StartError) -> CliError {
+    let line = error.to_string();
+    if error.is_failure() { CliError::failure(line) } else { CliError::usage(line) }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let source = open(&arguments.cache, !arguments.repair)?;
+    let mut bar: Option<(&str, indicatif::ProgressBar)> = None;
+    let checked = check(&source, &mut |what, read, all| {
+        let is_other = bar.as_ref().is_none_or(|(of, _)| *of != what);
+        if is_other && let Some((_, old)) = bar.replace((what, output::progress(all, what))) {
+            old.finish_and_clear();
+        }
+        bar.iter().for_each(|(_, bar)| bar.set_position(read));
+    });
+    bar.into_iter().for_each(|(_, bar)| bar.finish_and_clear());
+    let checked = checked.map_err(refused)?;
+    let repaired =
+        arguments.repair && checked.has_problems() && repair(&source, &checked).map_err(refused)?;
+    let outcome = Outcome::of(&checked, repaired);
+    if arguments.json {
+        output::json_line(&outcome).or_failure()?
+    } else {
+        outcome.print()
+    }
+    match outcome.problems.len() {
+        problems if problems > 0 && !repaired => {
+            let way = if arguments.repair {
+                "; they cannot be mended without losing data: floe export-dirty saves what it can, and floe serve --initialise makes a new cache"
+            } else {
+                "; --repair mends what can be mended without losing anything"
+            };
+            Err(CliError::failure(format!("{}: {problems} problem(s){way}", arguments.cache)))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Outcome {
+    fn of(checked: &Checked, repaired: bool) -> Self {
+        let (report, superblock) = (&checked.report, checked.report.superblock.as_ref());
+        let mut problems = report.problems.clone();
+        problems.extend(report.shards.iter().flat_map(|shard| shard.problems.iter().cloned()));
+        let name = |id| {
+            let volume = superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
+            volume.map_or("?", |volume| &volume.name)
+        };
+        problems.extend(checked.rotten.iter().map(|rotten| {
+            let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
+            format!(
+                "{bytes} bytes at offset {} of the cache device are not what was stored: volume {:?} from {} on, which its backing device has too",
+                rotten.offset,
+                name(rotten.volume),
+                rotten.run.start * floe_block::SECTOR_BYTES
+            )
+        }));
+        let sum = |of: fn(&floe_block::ShardReport) -> u64| report.shards.iter().map(of).sum();
+        Self {
+            cache: superblock.is_some(),
+            session: superblock.map_or(0, |superblock| superblock.session),
+            clean: superblock.is_some_and(|superblock| superblock.clean),
+            shards: superblock.map_or(0, |superblock| superblock.layout.shards()),
+            block_sizes: superblock
+                .map_or_else(String::new, |superblock| superblock.layout.sizes().to_string()),
+            volumes: superblock
+                .into_iter()
+                .flat_map(|it| &it.volumes)
+                .map(|volume| OfVolume { name: volume.name.clone(), bytes: volume.bytes })
+                .collect(),
+            blocks: sum(|shard| shard.blocks),
+            valid_bytes: sum(|shard| shard.valid_bytes),
+            dirty_bytes: sum(|shard| shard.dirty_bytes),
+            log_pages: sum(|shard| shard.log_pages),
+            problems,
+            repaired,
+        }
+    }
+
+    fn print(&self) {
+        if !self.cache && self.problems.is_empty() {
+            return output::say!("there is no cache");
+        }
+        if self.cache {
+            output::say!(
+                "session {}, {}; {} shard(s), blocks of {}",
+                self.session,
+                if self.clean { "ended well" } else { "ended by a crash, or still under way" },
+                self.shards,
+                self.block_sizes
+            );
+            for OfVolume { name, bytes } in &self.volumes {
+                output::say!("volume {name:?} of {}", output::bytes(*bytes));
+            }
+            output::say!(
+                "{} blocks, valid {}, dirty {}, {} log pages",
+                self.blocks,
+                output::bytes(self.valid_bytes),
+                output::bytes(self.dirty_bytes),
+                self.log_pages
+            );
+        }
+        self.problems.iter().for_each(|problem| output::say!("problem: {problem}"));
+        match (self.problems.is_empty(), self.repaired) {
+            (true, _) => output::say!("all is well"),
+            (false, true) => output::say!("all of it is mended"),
+            (false, false) => {}
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! `floe export-dirty`: what only a cache has, brought to its volumes without a server.
+
+use std::sync::Arc;
+
+use clap::Args;
+use floe_device::{Role, Spec};
+use floe_export::kept::{Target, WrittenBack, write_back};
+use floe_export::server::DeviceSource;
+use serde::Serialize;
+
+use crate::check::{cache, open, refused};
+use crate::error::CliError;
+use crate::{OrFail, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  floe export-dirty /var/cache/floe.img --backing file:/dev/vdb
+  floe export-dirty /dev/nvme0n1 --backing pictures=file:/dev/vdb --backing archive=file:/srv/archive.img
+
+What the cache has of other volumes stays as it is. Nothing is written when a device is not its volume's.";
+
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The cache device, as for floe serve, or just its path; no server may be using it
+    #[arg(value_name = "CACHE", value_parser = cache)]
+    cache: Spec,
+    /// A backing device, and of which volume it is where the cache has several; may be repeated
+    #[arg(long, value_name = "[NAME=]SPEC", required = true)]
+    backing: Vec<String>,
+    /// Write also to devices that are not as the cache knows them
+    #[arg(long)]
+    accept_backing: bool,
+    /// One JSON object a volume
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    volume: &'a str,
+    written_bytes: u64,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    let targets = arguments.backing.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
+    let source = open(&arguments.cache, false)?;
+    let mut bar = None;
+    let written = write_back(&source, &targets, arguments.accept_backing, &mut |written, all| {
+        bar.get_or_insert_with(|| output::progress(all, "writing back")).set_position(written);
+    });
+    bar.into_iter().for_each(|bar| bar.finish_and_clear());
+    for WrittenBack { volume, bytes } in written.map_err(refused)? {
+        if arguments.json {
+            output::json_line(&Row { volume: &volume, written_bytes: bytes }).or_failure()?;
+        } else {
+            output::say!("{} written back to volume {volume:?}", output::bytes(bytes));
+        }
+    }
+    Ok(())
+}
+
+/// A device that is there, and which volume it is, if that is said: the name ends before the device's kind.
+fn target(text: &str) -> Result<Target, CliError> {
+    let kind = text.find(':').unwrap_or(text.len());
+    let (volume, spec) = match text[..kind].rfind('=') {
+        Some(at) => (Some(text[..at].to_owned()), &text[at + 1..]),
+        None => (None, text),
+    };
+    let refuse = |error: String| CliError::usage(format!("backing: {error}"));
+    let spec: Spec = spec.parse().map_err(|error: floe_device::SpecError| refuse(error.to_string()))?;
+    if let Some(path) = spec.paths().iter().find(|path| !path.exists()) {
+        return Err(refuse(format!("{} does not exist", path.display())));
+    }
+    let backing: Arc<dyn DeviceSource> =
+        Arc::new(spec.prepare(Role::Backing { read_only: false }).or_usage()?);
+    Ok(Target { volume, backing })
+}

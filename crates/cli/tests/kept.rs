@@ -1,0 +1,468 @@
+//! A cache that outlives the program: what the next server finds, whom it serves and whom it refuses.
+
+mod common;
+
+use common::{Server, Volume, assert_same, floe, floe_ok, noise};
+use floe_export::nbd::client::Client;
+
+const MIB: usize = 1 << 20;
+
+/// Long enough for nothing to be written back by itself within a test.
+const NEVER: [&str; 2] = ["--flush-interval", "1h"];
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.unix.parse().expect("the URI is good")).expect("the server answers")
+}
+
+fn read(server: &Server, offset: usize, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    connect(server).read(offset as u64, &mut data).expect("a read");
+    data
+}
+
+/// Writes a piece; with a flush, it is there afterwards whatever happens to the server.
+fn write(server: &Server, offset: usize, piece: &[u8], flush: bool) {
+    let mut client = connect(server);
+    client.write(offset as u64, piece, false).expect("a write");
+    if flush {
+        client.flush().expect("a flush");
+    }
+}
+
+/// The line with which a server refuses to begin; nothing is changed by it.
+#[track_caller]
+fn refusal(volume: &Volume, settings: &[&str]) -> String {
+    let files = || {
+        ["cache.img", "backing.img"].map(|file| std::fs::read(volume.path(file)).expect("the file is there"))
+    };
+    let before = files();
+    let mut line = volume.command_line();
+    line.extend(settings.iter().map(|&setting| setting.to_owned()));
+    let output = floe(&line.iter().map(String::as_str).collect::<Vec<_>>());
+    let said = String::from_utf8(output.stderr).expect("text");
+    let said: Vec<&str> = said.lines().filter(|line| !line.contains(" INFO ")).collect();
+    assert_eq!((output.status.code(), said.len()), (Some(2), 1), "{said:?}");
+    assert!(output.stdout.is_empty());
+    assert!(files() == before, "a refusal changes something");
+    said[0].to_owned()
+}
+
+/// A volume whose cache has 64 KiB of it from 1 MiB on, and no server.
+fn used(dirty: bool) -> (Volume, Vec<u8>) {
+    let mut content = noise(1, 4 * MIB);
+    let volume = Volume::new(&content, "back").with(&NEVER);
+    let server = volume.serve();
+    let piece = noise(2, 64 << 10);
+    write(&server, MIB, &piece, true);
+    content[MIB..][..piece.len()].copy_from_slice(&piece);
+    if dirty {
+        server.end()
+    } else {
+        server.drain_and_end()
+    }
+    (volume, content)
+}
+
+#[test]
+fn what_was_written_and_read_is_there_after_a_restart_on_any_number_of_threads() {
+    let mut content = noise(3, 4 * MIB);
+    let volume = Volume::new(&content, "back").with(&NEVER).with(&["--shards", "4"]);
+    for (round, threads) in ["1", "2", "4", "3", "1"].into_iter().enumerate() {
+        let line = volume.command_line();
+        let mut line: Vec<&str> = line.iter().map(String::as_str).collect();
+        line.extend(["--threads", threads]);
+        let server = Server::run(&line, volume.path("floe.log"));
+        if round > 0 {
+            let before = server.status();
+            assert!(before.dirty_bytes >= 128 << 10, "{before:?}");
+            assert_same("what was cached", &read(&server, 0, 256 << 10), &content[..256 << 10]);
+            let after = server.status();
+            assert_eq!(after.read_hits, after.read_requests, "all of it is cached: {after:?}");
+            assert_eq!(after.backing_read_bytes, 0);
+        } else {
+            read(&server, 0, 256 << 10);
+        }
+        let piece = noise(100 + round as u64, 128 << 10);
+        write(&server, 0, &piece, false);
+        content[..piece.len()].copy_from_slice(&piece);
+        server.end();
+    }
+    assert!(volume.backing()[..128 << 10] != content[..128 << 10], "it stays in the cache");
+    volume.serve().drain_and_end();
+    assert_same("the backing device", &volume.backing(), &content);
+}
+
+#[test]
+fn what_was_flushed_survives_a_killed_server() {
+    for threads in ["1", "2"] {
+        let mut content = noise(4, 4 * MIB);
+        let volume = Volume::new(&content, "back").with(&NEVER).on(threads);
+        let server = volume.serve();
+        let piece = noise(5, 300_001);
+        write(&server, 777_777, &piece, true);
+        server.kill(&volume);
+        content[777_777..][..piece.len()].copy_from_slice(&piece);
+        assert!(volume.backing() != content, "the cache alone has it");
+        let server = volume.serve();
+        assert!(server.log().contains("ended=\"unclean\""), "{}", server.log());
+        assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+        server.drain_and_end();
+        assert_same("the backing device", &volume.backing(), &content);
+    }
+}
+
+#[test]
+fn what_is_said_of_a_cache_that_is_opened() {
+    let (volume, _) = used(true);
+    let server = volume.serve();
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("cache opened")).expect("a line");
+    for part in ["session=2", "ended=\"clean\"", "dirty_bytes=65536"] {
+        assert!(line.contains(part), "{part}: {line}");
+    }
+    server.kill(&volume);
+}
+
+#[test]
+fn a_cache_of_another_volume_is_refused() {
+    let (volume, _) = used(true);
+    let said = refusal(&volume, &["--volume", "other"]);
+    assert!(said.contains("belongs to volume \"floe\", not to \"other\""), "{said}");
+    let said = refusal(&volume, &["--volume", "other", "--initialise"]);
+    assert!(said.contains("would lose 65536 bytes (64KiB)") && said.contains("--discard-dirty"), "{said}");
+    let volume = volume.with(&["--volume", "other", "--initialise", "--discard-dirty"]);
+    let server = volume.serve();
+    assert!(server.log().contains("65536 bytes (64KiB) that only the old cache had"), "{}", server.log());
+    assert_same("the volume", &read(&server, 0, 4 * MIB), &noise(1, 4 * MIB));
+    server.end();
+}
+
+#[test]
+fn another_file_in_the_volumes_place_is_refused_until_it_is_accepted() {
+    for (dirty, keep) in [(false, false), (true, false), (true, true)] {
+        let (volume, content) = used(dirty);
+        let other = noise(6, 4 * MIB);
+        std::fs::write(volume.path("other"), &other).expect("another volume");
+        std::fs::rename(volume.path("other"), volume.path("backing.img")).expect("in its place");
+        let said = refusal(&volume, &[]);
+        assert!(
+            said.contains("it is another file than before") && said.contains("--accept-backing"),
+            "{said}"
+        );
+        assert_eq!(said.contains("65536 bytes (64KiB)"), dirty, "{said}");
+        if dirty {
+            let said = refusal(&volume, &["--accept-backing"]);
+            assert!(said.contains("--keep-dirty") && said.contains("--discard-dirty"), "{said}");
+        }
+        let mut settings = vec!["--accept-backing"];
+        settings.extend(dirty.then_some(if keep { "--keep-dirty" } else { "--discard-dirty" }));
+        let volume = volume.with(&settings);
+        let server = volume.serve();
+        let mut expected = other;
+        if keep {
+            expected[MIB..][..64 << 10].copy_from_slice(&content[MIB..][..64 << 10]);
+        }
+        assert_same("the volume", &read(&server, 0, 4 * MIB), &expected);
+        server.end();
+    }
+}
+
+#[test]
+fn a_volume_changed_behind_the_cache_is_refused() {
+    for at in [4096, 4 * MIB - 1] {
+        let (volume, mut content) = used(false);
+        content[at] ^= 1;
+        let file =
+            std::fs::OpenOptions::new().write(true).open(volume.path("backing.img")).expect("the volume");
+        std::os::unix::fs::FileExt::write_all_at(&file, &content[at..][..1], at as u64).expect("a change");
+        let said = refusal(&volume, &[]);
+        assert!(said.contains("changed while no server was there"), "{said}");
+        let volume = volume.with(&["--accept-backing"]);
+        let server = volume.serve();
+        assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+        server.end();
+    }
+}
+
+#[test]
+fn a_volume_of_another_size_is_refused() {
+    let (volume, content) = used(true);
+    let resize = |bytes: usize| {
+        let file = std::fs::OpenOptions::new().write(true).open(volume.path("backing.img"));
+        file.and_then(|file| file.set_len(bytes as u64)).expect("another size");
+    };
+    resize(5 * MIB);
+    let said = refusal(&volume, &[]);
+    assert!(said.contains("it had 4194304 bytes (4MiB) and has 5242880 bytes (5MiB)"), "{said}");
+    resize(3 * MIB);
+    let said = refusal(&volume, &["--accept-backing", "--keep-dirty"]);
+    assert!(said.contains("has shrunk"), "{said}");
+    resize(4 * MIB);
+    let volume = volume.with(&["--accept-backing", "--keep-dirty"]);
+    let server = volume.serve();
+    assert_same("what was dirty", &read(&server, MIB, 64 << 10), &content[MIB..][..64 << 10]);
+    server.end();
+}
+
+#[test]
+fn a_volume_that_became_read_only_cannot_take_what_is_dirty() {
+    let (volume, _) = used(true);
+    let said = refusal(&volume, &["--read-only"]);
+    assert!(said.contains("is read-only now"), "{said}");
+}
+
+#[test]
+fn a_cache_serves_as_it_was_made_or_not_at_all() {
+    let (volume, _) = used(true);
+    let line = volume.command_line().join(" ").replace("4KiB,16KiB,64KiB", "4KiB,16KiB");
+    let output = floe(&line.split(' ').collect::<Vec<_>>());
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("block-sizes = 4KiB,16KiB,64KiB, not 4KiB,16KiB"), "{said}");
+    let said = refusal(&volume, &["--shards", "3"]);
+    assert!(said.contains("made with shards = ") && said.contains("not 3"), "{said}");
+    let said = refusal(&volume, &["--threads", "64"]);
+    assert!(said.contains("shard(s), which 64 threads cannot share"), "{said}");
+}
+
+#[test]
+fn data_that_is_not_floes_is_left_alone() {
+    let volume = Volume::new(&noise(7, 4 * MIB), "back");
+    for at in [0, 1080, 65600, 4 * MIB - 5] {
+        let mut bytes = vec![0; 4 * MIB];
+        bytes[at] = 0x53;
+        std::fs::write(volume.path("cache.img"), &bytes).expect("somebody's data");
+        let said = refusal(&volume, &[]);
+        assert!(said.contains("not a cache of floe's") && said.contains("--initialise"), "{said}");
+    }
+    let volume = volume.with(&["--initialise"]);
+    volume.serve().end();
+}
+
+#[test]
+fn a_damaged_cache_is_refused_and_says_where() {
+    let (volume, _) = used(true);
+    let mut bytes = std::fs::read(volume.path("cache.img")).expect("the cache");
+    bytes[16] = 9;
+    bytes[(32 << 10) + 100] ^= 1;
+    std::fs::write(volume.path("cache.img"), &bytes).expect("damage");
+    let said = refusal(&volume, &[]);
+    assert!(said.contains("no copy of the superblock is intact") && said.contains("floe check"), "{said}");
+    let said = refusal(&volume, &["--initialise"]);
+    assert!(said.contains("an unknown number of bytes"), "{said}");
+    let volume = volume.with(&["--initialise", "--discard-dirty"]);
+    volume.serve().end();
+}
+
+#[test]
+fn a_kept_cache_is_not_overwritten_by_a_volatile_one() {
+    let (volume, _) = used(true);
+    let said = refusal(&volume, &["--volatile"]);
+    assert!(said.contains("kept cache with 65536 bytes (64KiB)"), "{said}");
+}
+
+#[test]
+fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
+    let volume = Volume::new(&noise(8, 4 * MIB), "back").with(&NEVER);
+    let second = volume.path("second.img");
+    std::fs::write(&second, noise(9, 2 * MIB)).expect("a volume");
+    let server = volume.serve();
+    let spec = format!("file:{}", second.display());
+    floe_ok(&["volume", "add", "second", &spec, "--admin", &server.admin]);
+    let uri = server.unix.replace("/floe", "/second");
+    let mut client = Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
+    client.write(0, &noise(10, 8192), true).expect("a durable write");
+    client.write(4096, &noise(11, 8192), false).expect("a write");
+    drop(client);
+    server.end();
+    let said = refusal(&volume, &[]);
+    assert!(said.contains("volume \"second\"") && said.contains("12288 bytes (12KiB)"), "{said}");
+
+    let config = volume.path("floe.toml");
+    let one = format!(
+        "cache = \"file:{}\"\nwrite = \"back\"\nflush-interval = \"1h\"\nadmin = \"127.0.0.1:0\"\n\
+         listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\n",
+        volume.path("cache.img").display(),
+        volume.path("nbd.sock").display()
+    );
+    let table = |name: &str, file: &std::path::Path| {
+        format!("[[volume]]\nname = \"{name}\"\nbacking = \"file:{}\"\n", file.display())
+    };
+    let both = format!("{one}{}{}", table("second", &second), table("floe", &volume.path("backing.img")));
+    std::fs::write(&config, both).expect("a file");
+    let run = || {
+        let line = ["serve", "--config", config.to_str().expect("UTF-8")];
+        // It prints the URIs of the first volume first.
+        Server::run(&line, volume.path("floe.log"))
+    };
+    let server = run();
+    assert_eq!(server.status().dirty_bytes, 12288);
+    let mut found = vec![0; 12288];
+    connect(&server).read(0, &mut found).expect("a read");
+    assert_same("the second volume", &found[4096..], &noise(11, 8192));
+    floe_ok(&["volume", "remove", "second", "--admin", &server.admin]);
+    assert_same(
+        "its backing device",
+        &std::fs::read(&second).expect("it is there")[4096..12288],
+        &noise(11, 8192),
+    );
+    server.kill(&volume);
+    volume.serve().end();
+}
+
+#[test]
+fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
+    let volume = Volume::new(&noise(12, MIB), "back").with(&NEVER);
+    let server = volume.serve();
+    for round in 0..3 {
+        let file = volume.path("more.img");
+        std::fs::write(&file, noise(20 + round, MIB)).expect("a volume");
+        let name = format!("more{round}");
+        floe_ok(&["volume", "add", &name, &format!("file:{}", file.display()), "--admin", &server.admin]);
+        let uri = server.unix.replace("/floe", &format!("/{name}"));
+        let mut client = Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
+        let mut found = vec![0; MIB];
+        client.read(0, &mut found).expect("a read");
+        assert_same("the volume", &found, &noise(20 + round, MIB));
+        drop(client);
+        if round < 2 {
+            floe_ok(&["volume", "remove", &name, "--admin", &server.admin]);
+        }
+    }
+    server.kill(&volume);
+    let server = volume.serve();
+    assert!(server.log().contains("a volume that is not served any more is forgotten"), "{}", server.log());
+    assert_same("the volume", &read(&server, 0, MIB), &noise(12, MIB));
+    server.end();
+}
+
+/// Runs a command on the cache that no server uses; its exit code, what it prints, and its line on standard error.
+fn offline(volume: &Volume, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let (command, rest) = arguments.split_first().expect("a command");
+    let cache = volume.path("cache.img");
+    let output = floe(&[&[*command, cache.to_str().expect("UTF-8")], rest].concat());
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    let said = text(output.stderr);
+    assert!(said.lines().count() <= 1, "{said}");
+    (output.status.code(), text(output.stdout), said)
+}
+
+/// Flips a bit in the cache where it has these bytes.
+fn rot(volume: &Volume, bytes: &[u8]) {
+    let mut cached = std::fs::read(volume.path("cache.img")).expect("the cache");
+    let at = cached.chunks(4096).position(|sector| sector == bytes).expect("it is cached") * 4096;
+    cached[at + 100] ^= 4;
+    std::fs::write(volume.path("cache.img"), &cached).expect("damage");
+}
+
+#[test]
+fn a_cache_that_is_well_is_found_so() {
+    let (volume, _) = used(true);
+    let (code, said, _) = offline(&volume, &["check"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("session 1, ended well") && said.contains("dirty 64KiB"), "{said}");
+    let server = volume.serve();
+    let (code, _, said) = offline(&volume, &["check"]);
+    assert!(code == Some(2) && said.contains("in use by another process"), "{said}");
+    server.kill(&volume);
+    let (code, said, _) = offline(&volume, &["check", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(
+        (&json["session"], &json["clean"], &json["dirty_bytes"]),
+        (&2.into(), &false.into(), &65536.into())
+    );
+    std::fs::write(volume.path("cache.img"), vec![0; MIB]).expect("zeros");
+    assert_eq!(offline(&volume, &["check"]), (Some(0), "there is no cache\n".into(), String::new()));
+}
+
+#[test]
+fn a_bad_copy_of_the_superblock_is_written_anew() {
+    for copy in [0, 32 << 10] {
+        let (volume, content) = used(true);
+        let mut cached = std::fs::read(volume.path("cache.img")).expect("the cache");
+        cached[copy + 20] ^= 1;
+        std::fs::write(volume.path("cache.img"), &cached).expect("damage");
+        let (code, said, line) = offline(&volume, &["check"]);
+        assert!(
+            code == Some(1) && said.contains(&format!("superblock at offset {copy} has checksum")),
+            "{said}"
+        );
+        assert!(line.contains("1 problem(s); --repair mends"), "{line}");
+        let (code, said, _) = offline(&volume, &["check", "--repair"]);
+        assert!(code == Some(0) && said.contains("all of it is mended"), "{said}");
+        assert_eq!(offline(&volume, &["check"]).0, Some(0));
+        let server = volume.serve();
+        assert_same("what was dirty", &read(&server, MIB, 64 << 10), &content[MIB..][..64 << 10]);
+        server.end();
+    }
+}
+
+#[test]
+fn clean_data_that_rotted_is_found_and_forgotten() {
+    let (volume, content) = used(false);
+    rot(&volume, &content[MIB + 4096..][..4096]);
+    let (code, said, _) = offline(&volume, &["check"]);
+    let wanted = "4096 bytes at offset";
+    assert!(code == Some(1) && said.contains(wanted) && said.contains("\"floe\" from 1052672 on"), "{said}");
+    let (code, said, _) = offline(&volume, &["check", "--repair"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said, _) = offline(&volume, &["check"]);
+    assert!(code == Some(0) && said.contains("all is well") && said.contains("ended well"), "{said}");
+    let server = volume.serve();
+    assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+    server.end();
+}
+
+#[test]
+fn what_is_dirty_is_written_back_without_a_server() {
+    let (volume, content) = used(true);
+    let backing = format!("file:{}", volume.path("backing.img").display());
+    let other = volume.path("other.img");
+    std::fs::write(&other, noise(13, 4 * MIB)).expect("another volume");
+    let other = format!("file:{}", other.display());
+    for (target, wanted) in [
+        (other.clone(), "another file than before"),
+        (format!("pictures={backing}"), "no volume \"pictures\"; it has volume \"floe\""),
+        ("file:/nowhere".into(), "/nowhere does not exist"),
+    ] {
+        let before = std::fs::read(volume.path("cache.img")).expect("the cache");
+        let (code, _, said) = offline(&volume, &["export-dirty", "--backing", &target]);
+        assert!(code == Some(2) && said.contains(wanted), "{said}");
+        assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == before, "it has changed");
+    }
+    let (code, said, line) = offline(&volume, &["export-dirty", "--backing", &format!("floe={backing}")]);
+    assert_eq!((code, said.as_str()), (Some(0), "64KiB written back to volume \"floe\"\n"), "{line}");
+    assert_same("the backing device", &volume.backing(), &content);
+    let (code, said, _) = offline(&volume, &["export-dirty", "--backing", &backing, "--json"]);
+    assert_eq!((code, said.as_str()), (Some(0), "{\"volume\":\"floe\",\"written_bytes\":0}\n"));
+    let server = volume.serve();
+    assert_eq!(server.status().dirty_bytes, 0);
+    assert_same("what was written back", &read(&server, MIB, 64 << 10), &content[MIB..][..64 << 10]);
+    let status = server.status();
+    assert_eq!((status.read_hits, status.session), (1, Some(4)), "it is still cached");
+    assert!(floe_ok(&["status", "--admin", &server.admin]).contains("it was opened 4 time(s)"));
+    server.end();
+}
+
+#[test]
+fn a_replay_does_not_overwrite_a_kept_cache() {
+    let (volume, _) = used(true);
+    let before = std::fs::read(volume.path("cache.img")).expect("the cache");
+    let trace = volume.path("trace.csv");
+    std::fs::write(&trace, "op,offset,length\nread,0,4096\n").expect("a trace");
+    let cache = format!("file:{}", volume.path("cache.img").display());
+    let output = floe(&[
+        "replay",
+        trace.to_str().expect("UTF-8"),
+        "--backing",
+        "memory:4MiB",
+        "--cache",
+        &cache,
+        "--time",
+        "real",
+    ]);
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(output.status.code() == Some(2) && said.contains("holds a kept cache"), "{said}");
+    assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == before);
+}

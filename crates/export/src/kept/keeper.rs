@@ -1,0 +1,85 @@
+//! The superblock of a cache that is being served: changed when volumes come, go or grow, and when all has come to its end.
+
+use std::sync::Arc;
+
+use floe_block::{StoreError, Superblock, VolumeId, write_superblock};
+
+use super::disk::Disk;
+use super::marker;
+use super::suit::known;
+use crate::server::{DeviceSource, Volume};
+
+/// A superblock and the device it is on.
+pub(crate) struct Keeper {
+    cache: Disk,
+    superblock: Superblock,
+}
+
+impl Keeper {
+    /// Of a cache of which a session has begun.
+    pub(super) fn new(cache: Disk, superblock: Superblock) -> Self {
+        Self { cache, superblock }
+    }
+
+    /// Counts the times the cache was opened.
+    pub(crate) fn session(&self) -> u64 {
+        self.superblock.session
+    }
+
+    /// Writes down a volume that has come. What a volume of this number had before must be forgotten durably.
+    pub(crate) fn add(&mut self, id: VolumeId, volume: &Volume) -> Result<(), StoreError> {
+        self.change(|superblock| {
+            superblock.volumes.push(known(id, volume));
+            superblock.volumes.sort_by_key(|volume| volume.id);
+        })
+    }
+
+    /// Writes down that a volume has gone: whatever is still said of it does not count from now on.
+    pub(crate) fn remove(&mut self, id: VolumeId) -> Result<(), StoreError> {
+        self.change(|superblock| superblock.volumes.retain(|volume| volume.id != id))
+    }
+
+    /// Writes down the new size of a volume's backing device.
+    pub(crate) fn resize(&mut self, id: VolumeId, bytes: u64) -> Result<(), StoreError> {
+        self.change(|superblock| {
+            let of = superblock.volumes.iter_mut().filter(|volume| volume.id == id);
+            of.for_each(|volume| volume.bytes = bytes);
+        })
+    }
+
+    /// Writes down whether what the cache has as clean may be old.
+    pub(crate) fn set_void(&mut self, void: bool) -> Result<(), StoreError> {
+        if self.superblock.void == void {
+            return Ok(());
+        }
+        self.change(|superblock| superblock.void = void)
+    }
+
+    /// Writes down that all is in order, and what the ends of the backing devices look like. Nothing writes to any device any more.
+    pub(crate) fn end(mut self, backings: &[(VolumeId, Arc<dyn DeviceSource>)]) -> Result<(), StoreError> {
+        let marker = |backing| marker::sample(&mut Disk::open(backing).ok()?).ok(); // else it is not known
+        self.change(|superblock| {
+            (superblock.clean, superblock.void) = (true, false);
+            for volume in &mut superblock.volumes {
+                if let Some((_, backing)) = backings.iter().find(|(of, _)| *of == volume.id) {
+                    volume.marker = marker(backing).unwrap_or(0);
+                }
+            }
+        })?;
+        tracing::info!(session = self.superblock.session, "cache closed");
+        Ok(())
+    }
+
+    /// Changes the superblock, durably. If that fails, either the old or the new one counts on the device, and the old one here.
+    fn change(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), StoreError> {
+        let before = self.superblock.clone();
+        change(&mut self.superblock);
+        let Self { cache, superblock } = self;
+        let written = cache.with_io(|io| write_superblock(io, superblock));
+        if written.is_err() {
+            let generation = self.superblock.generation;
+            self.superblock = Superblock { generation, ..before };
+        }
+        written
+    }
+}

@@ -1,0 +1,23 @@
+//! The cache on its device, which outlives the program: whether it can be used as it was found, and what is done with it outside of
+//! serving.
+//!
+//! A cache belongs to the volumes it was used with. [`start()`] compares what it says of them with what is there (`suit`), and either
+//! makes a new one, brings the old one to life, or refuses and says why; nothing has been changed then. What would
+//! lose data, or could, takes a word of the user's, [`Consent`]. While a server runs, its `Keeper` writes down which volumes there are,
+//! and at the end that all is in order.
+
+mod check;
+mod disk;
+mod keeper;
+mod marker;
+mod refusal;
+mod start;
+mod suit;
+mod write_back;
+
+pub use check::{Checked, check, repair};
+pub use disk::{Disk, DiskError};
+pub(crate) use keeper::Keeper;
+pub use refusal::{Difference, Refusal, StartError};
+pub use start::{Consent, Parts, Wishes, refuse_kept, start};
+pub use write_back::{Target, WrittenBack, write_back};

@@ -1,0 +1,272 @@
+//! The beginning: what is on the cache device is used, replaced or left alone.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floe_block::{
+    Begun, BlockCache, BlockSizes, Io, KeptCache, Layout, NewCache, PartJournal, SECTOR_BYTES, Serving,
+    StoreError, VolumeId, scan,
+};
+
+use super::disk::Disk;
+use super::keeper::Keeper;
+use super::refusal::{Bytes, Refusal, StartError};
+use super::suit::{Candidate, known, suit};
+use crate::server::{DeviceSource, Volume};
+
+/// Where file systems, partition tables, RAID and LVM have what tells them.
+const FIRST_BYTES: u64 = 1 << 20;
+const LAST_BYTES: u64 = 64 << 10;
+
+/// What stands in each copy of a superblock of ours, and where.
+const MAGIC: &[u8] = b"FloeBlk\n";
+const MAGIC_AT: [usize; 2] = [8, (32 << 10) + 8];
+
+/// What the user allows to be done to data.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Consent {
+    /// Make a new cache, whatever is on the device.
+    pub initialise: bool,
+    /// Lose what only the cache has of volumes, where it cannot be kept.
+    pub discard_dirty: bool,
+    /// Use backing devices that are not as the cache knows them.
+    pub accept_backing: bool,
+    /// Keep what only the cache has of such devices.
+    pub keep_dirty: bool,
+}
+
+/// How a cache is to be, and to serve.
+#[derive(Debug, Clone)]
+pub struct Wishes {
+    /// The block sizes, if they matter.
+    pub sizes: Option<BlockSizes>,
+    /// The number of shards, if it matters.
+    pub shards: Option<u64>,
+    /// What a new cache may take of its device, and its number of shards without a wish.
+    pub cache_bytes: u64,
+    /// The number of shards of a new cache.
+    pub new_shards: u64,
+    /// How to serve.
+    pub serving: Serving,
+    /// Whether fewer threads will do, where the cache has not as many shards.
+    pub fewer_threads: bool,
+    /// What may be done to data.
+    pub consent: Consent,
+}
+
+/// The parts of a cache, ready for a server.
+pub struct Parts {
+    pub(crate) parts: Vec<(BlockCache, Option<PartJournal>)>,
+    /// By volume, in their order: its number in the cache.
+    pub(crate) ids: Vec<VolumeId>,
+    pub(crate) keeper: Option<Keeper>,
+}
+
+impl Parts {
+    /// Of a cache that ends with the program.
+    pub fn volatile(caches: Vec<BlockCache>) -> Self {
+        Self { parts: caches.into_iter().map(|cache| (cache, None)).collect(), ids: Vec::new(), keeper: None }
+    }
+
+    /// Sets how many bytes of the cache may be newer than the backing devices: see [`BlockCache::limit_dirty`].
+    pub fn limit_dirty(&mut self, bytes: u64) {
+        self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
+    }
+
+    /// How many threads they are for.
+    pub fn threads(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The number in the cache of the volume at this place in the list of volumes.
+    pub(crate) fn id(&self, at: usize) -> VolumeId {
+        self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
+    }
+}
+
+/// What is on a cache device.
+pub(super) enum Found {
+    /// Nothing but zeros where it matters.
+    Nothing,
+    Foreign,
+    Cache(KeptCache),
+    Unreadable(StoreError),
+}
+
+/// Makes or opens the cache on a device and begins a session for these volumes. `progress` is told the bytes read so far, and of how
+/// many.
+///
+/// # Errors
+/// When the user has to decide something first, or something fails. Up to a refusal nothing was changed.
+pub fn start(
+    source: &Arc<dyn DeviceSource>,
+    volumes: &[Volume],
+    wishes: &Wishes,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Parts, StartError> {
+    let begun_at = Instant::now();
+    let mut cache = Disk::open(source)?;
+    let mut candidates = candidates(volumes)?;
+    let found = cache.with_io(|io| look(io, progress))?;
+    let (kept, volumes) = match replacement(found, &mut cache, wishes)? {
+        Some(mut kept) => {
+            let volumes = suit(&mut kept, &mut candidates, wishes.consent)?;
+            (kept, volumes)
+        }
+        None => {
+            let layout = Layout::new(
+                wishes.sizes.as_ref().unwrap_or(&BlockSizes::default()),
+                wishes.cache_bytes,
+                wishes.new_shards,
+            )?;
+            let ids = (0..).map(VolumeId).zip(volumes);
+            let volumes: Vec<_> = ids.map(|(id, volume)| known(id, volume)).collect();
+            let new = NewCache { id: random_id()?, layout, volumes: volumes.clone() };
+            let kept = cache.with_io(|io| KeptCache::create(io, new))?;
+            let layout = &kept.superblock().layout;
+            tracing::info!(
+                bytes = layout.end_bytes(), data_bytes = layout.data_bytes(), shards = layout.shards(), block_sizes = %layout.sizes(), "cache made"
+            );
+            (kept, volumes)
+        }
+    };
+    begin(cache, kept, volumes, wishes, begun_at.elapsed())
+}
+
+/// Opens the backing devices, and makes durable what was written to them before: what recovery builds on must not be lost later.
+pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
+    let candidate = |volume: &'_ Volume| -> Result<_, StartError> {
+        let mut disk = Disk::open(&volume.backing)?;
+        if !volume.read_only {
+            let failed =
+                |source| StartError::Backing { volume: volume.name.clone(), doing: "flushing", source };
+            disk.flush().map_err(failed)?;
+        }
+        Ok(disk)
+    };
+    volumes.iter().map(|volume| Ok(Candidate { volume, disk: candidate(volume)? })).collect()
+}
+
+/// Finds out what is on a cache device.
+pub(super) fn look(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Found, StoreError> {
+    match KeptCache::open(io, progress) {
+        Ok(Some(kept)) => return Ok(Found::Cache(kept)),
+        Ok(None) => {}
+        Err(error @ StoreError::Io { .. }) => return Err(error),
+        Err(error) => return Ok(Found::Unreadable(error)),
+    }
+    let bytes = io.device.size_bytes();
+    let first = io.read(0..FIRST_BYTES.min(bytes))?;
+    let is_ours = MAGIC_AT.iter().any(|&at| first.get(at..at + MAGIC.len()) == Some(MAGIC));
+    let last = bytes.saturating_sub(LAST_BYTES) / SECTOR_BYTES * SECTOR_BYTES..bytes;
+    let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    // One of ours that cannot be opened and is not damaged is one whose making was interrupted.
+    Ok(if is_ours || is_blank(&first) && is_blank(&io.read(last)?) { Found::Nothing } else { Found::Foreign })
+}
+
+/// The cache to go on with; `None` when a new one is to be made.
+fn replacement(found: Found, cache: &mut Disk, wishes: &Wishes) -> Result<Option<KeptCache>, StartError> {
+    let consent = wishes.consent;
+    let (dirty_bytes, exact) = match found {
+        Found::Nothing => return Ok(None),
+        Found::Foreign if consent.initialise => (0, true),
+        Found::Foreign => return Err(Refusal::Foreign.into()),
+        Found::Cache(kept) if consent.initialise => (all_dirty_bytes(&kept), true),
+        Found::Cache(kept) => {
+            check_layout(&kept, wishes)?;
+            return Ok(Some(kept));
+        }
+        Found::Unreadable(error) if !consent.initialise => return Err(Refusal::Unreadable(error).into()),
+        Found::Unreadable(_) => {
+            let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
+            (report.shards.iter().map(|shard| shard.dirty_bytes).sum(), false)
+        }
+    };
+    if (dirty_bytes > 0 || !exact) && !consent.discard_dirty {
+        return Err(Refusal::WouldLose { dirty_bytes, exact }.into());
+    }
+    if dirty_bytes > 0 {
+        tracing::warn!(
+            "{} that only the old cache had are discarded, as --discard-dirty says",
+            Bytes(dirty_bytes)
+        );
+    }
+    Ok(None)
+}
+
+fn all_dirty_bytes(kept: &KeptCache) -> u64 {
+    kept.superblock().volumes.iter().map(|volume| kept.dirty_bytes(volume.id)).sum()
+}
+
+/// What was asked for has to be what is there.
+fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
+    let layout = &kept.superblock().layout;
+    if let Some(asked) = &wishes.sizes
+        && asked != layout.sizes()
+    {
+        let (has, asked) = (layout.sizes().to_string(), asked.to_string());
+        return Err(Refusal::Layout { setting: "block-sizes", has, asked });
+    }
+    if let Some(asked) = wishes.shards
+        && asked != layout.shards()
+    {
+        let (has, asked) = (layout.shards().to_string(), asked.to_string());
+        return Err(Refusal::Layout { setting: "shards", has, asked });
+    }
+    let threads = wishes.serving.parts;
+    if threads as u64 > layout.shards() && !wishes.fewer_threads {
+        return Err(Refusal::Threads { shards: layout.shards(), threads });
+    }
+    Ok(())
+}
+
+/// Brings the cache to life.
+fn begin(
+    mut cache: Disk,
+    kept: KeptCache,
+    volumes: Vec<floe_block::Volume>,
+    wishes: &Wishes,
+    took: Duration,
+) -> Result<Parts, StartError> {
+    let sum = |bytes: &dyn Fn(VolumeId) -> u64| volumes.iter().map(|volume| bytes(volume.id)).sum::<u64>();
+    let (valid_bytes, dirty_bytes) = (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
+    let (clean, shards) = (kept.superblock().clean, kept.superblock().layout.shards());
+    let serving = Serving { parts: wishes.serving.parts.min(shards as usize), ..wishes.serving.clone() };
+    let ids = volumes.iter().map(|volume| volume.id).collect();
+    let Begun { superblock, parts } = cache.with_io(|io| kept.begin(io, volumes, &serving))?;
+    let ended = if superblock.session == 1 {
+        "new"
+    } else if clean {
+        "clean"
+    } else {
+        "unclean"
+    };
+    tracing::info!(session = superblock.session, ended, valid_bytes, dirty_bytes, ?took, "cache opened");
+    if superblock.void {
+        tracing::warn!("the cache device had failed; what the backing devices have too was forgotten");
+    }
+    let parts = parts.into_iter().map(|(cache, journal)| (cache, Some(journal))).collect();
+    Ok(Parts { parts, ids, keeper: Some(Keeper::new(cache, superblock)) })
+}
+
+fn random_id() -> Result<[u8; 16], StartError> {
+    let mut id = [0; 16];
+    let urandom = std::fs::File::open("/dev/urandom");
+    urandom.and_then(|mut file| file.read_exact(&mut id)).map_err(StartError::Random)?;
+    Ok(id)
+}
+
+/// Refuses a device with a kept cache, which a volatile one would overwrite.
+///
+/// # Errors
+/// When there is one, or the device fails.
+pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
+    let mut cache = Disk::open(source)?;
+    let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
+    if report.superblock.is_none() && report.problems.is_empty() {
+        return Ok(());
+    }
+    let dirty_bytes = report.shards.iter().map(|shard| shard.dirty_bytes).sum();
+    Err(Refusal::Kept { dirty_bytes }.into())
+}

@@ -1,0 +1,143 @@
+//! Whether a cache suits the volumes that are to be served, and what is to become of what it has of others.
+
+use floe_block::{KeptCache, MOST_VOLUMES, StoreError, Volume as Known, VolumeId};
+
+use super::disk::Disk;
+use super::marker;
+use super::refusal::{Bytes, Difference, Refusal, StartError};
+use super::start::Consent;
+use crate::server::Volume;
+
+/// A volume to be served, with its device.
+pub(super) struct Candidate<'a> {
+    pub(super) volume: &'a Volume,
+    pub(super) disk: Disk,
+}
+
+/// What the cache is to know of a volume while it is used.
+pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
+    Known {
+        id,
+        name: volume.name.clone(),
+        bytes: volume.backing.size_bytes(),
+        identity: volume.backing.identity(),
+        marker: 0,
+    }
+}
+
+/// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any more.
+///
+/// # Errors
+/// When the user has to decide something first, or a device fails. The cache's device has not been changed.
+pub(super) fn suit(
+    kept: &mut KeptCache,
+    candidates: &mut [Candidate<'_>],
+    consent: Consent,
+) -> Result<Vec<Known>, StartError> {
+    let before = kept.superblock().volumes.clone();
+    let is_wanted = |known: &Known| candidates.iter().any(|candidate| candidate.volume.name == known.name);
+    if let Some(first) = candidates.first()
+        && !before.is_empty()
+        && !before.iter().any(is_wanted)
+    {
+        let of = before.into_iter().map(|known| known.name).collect();
+        return Err(Refusal::OtherVolume { of, wanted: first.volume.name.clone() }.into());
+    }
+    for known in before.iter().filter(|known| !is_wanted(known)) {
+        let dirty_bytes = kept.dirty_bytes(known.id);
+        if dirty_bytes > 0 && !consent.discard_dirty {
+            return Err(Refusal::MissingVolume { volume: known.name.clone(), dirty_bytes }.into());
+        }
+        lost(&known.name, dirty_bytes);
+        let valid_bytes = kept.valid_bytes(known.id);
+        tracing::info!(volume = %known.name, valid_bytes, "a volume that is not served any more is forgotten");
+    }
+    // An id that was another volume's is not given again before everything about that volume is forgotten durably.
+    let mut free =
+        (0..MOST_VOLUMES as u16).map(VolumeId).filter(|id| before.iter().all(|known| known.id != *id));
+    let mut volumes = Vec::new();
+    for Candidate { volume, disk } in candidates {
+        let mut new = |volume| {
+            let id = free.next().ok_or_else(|| StoreError::Volume(format!("volume {volume:?}")))?;
+            Ok::<_, StartError>(id)
+        };
+        let Some(old) = before.iter().find(|known| known.name == volume.name) else {
+            volumes.push(known(new(&volume.name)?, volume));
+            continue;
+        };
+        let dirty_bytes = kept.dirty_bytes(old.id);
+        let stays = match difference(kept, old, volume, disk)? {
+            None => true,
+            Some(difference) => accept(kept, old, volume, difference, consent)?,
+        };
+        if stays && volume.read_only && dirty_bytes > 0 {
+            return Err(Refusal::ReadOnly { volume: volume.name.clone(), dirty_bytes }.into());
+        }
+        volumes.push(known(if stays { old.id } else { new(&volume.name)? }, volume));
+    }
+    Ok(volumes)
+}
+
+/// How a volume differs from what the cache knows of it.
+pub(super) fn difference(
+    kept: &KeptCache,
+    old: &Known,
+    volume: &Volume,
+    disk: &mut Disk,
+) -> Result<Option<Difference>, StartError> {
+    let (bytes, identity) = (volume.backing.size_bytes(), volume.backing.identity());
+    if bytes != old.bytes {
+        return Ok(Some(Difference::Size { was: old.bytes, is: bytes }));
+    }
+    if identity != 0 && old.identity != 0 && identity != old.identity {
+        return Ok(Some(Difference::Identity));
+    }
+    if kept.superblock().clean && old.marker != 0 {
+        let failed =
+            |source| StartError::Backing { volume: volume.name.clone(), doing: "reading its ends", source };
+        let found = marker::sample(disk).map_err(failed)?;
+        return Ok((found != old.marker).then_some(Difference::Content));
+    }
+    Ok(None)
+}
+
+/// What is to become of what the cache has of a volume that differs, as the user says: whether any of it stays.
+fn accept(
+    kept: &mut KeptCache,
+    old: &Known,
+    volume: &Volume,
+    difference: Difference,
+    consent: Consent,
+) -> Result<bool, StartError> {
+    let (name, dirty_bytes) = (volume.name.clone(), kept.dirty_bytes(old.id));
+    let stays = match (consent.accept_backing, dirty_bytes > 0) {
+        (false, _) => return Err(Refusal::Changed { volume: name, difference, dirty_bytes }.into()),
+        (true, false) => false,
+        (true, true) if consent.discard_dirty => {
+            lost(&name, dirty_bytes);
+            false
+        }
+        (true, true) if volume.backing.size_bytes() < old.bytes => {
+            return Err(Refusal::Shrunk { volume: name, difference, dirty_bytes }.into());
+        }
+        (true, true) if consent.keep_dirty => {
+            kept.forget_clean(old.id);
+            true
+        }
+        (true, true) => return Err(Refusal::Undecided { volume: name, difference, dirty_bytes }.into()),
+    };
+    let kept_bytes = if stays { dirty_bytes } else { 0 };
+    tracing::warn!(volume = %name, %difference, kept_bytes, "accepted as it is; what the cache had of it is forgotten");
+    Ok(stays)
+}
+
+/// Says that dirty data is lost, if it is.
+pub(super) fn lost(volume: &str, dirty_bytes: u64) {
+    if dirty_bytes > 0 {
+        tracing::warn!(
+            volume,
+            "{} that only the cache had are discarded, as --discard-dirty says",
+            Bytes(dirty_bytes)
+        );
+    }
+}

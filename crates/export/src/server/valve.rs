@@ -1,0 +1,113 @@
+//! Load shedding: what all workers have served decides what share of the hits on the cache device each of them sheds.
+//!
+//! Each worker says in every turn how many reads and writes it has answered, and what they took, in a line of memory of its own. The
+//! one that comes first after a decision is due takes it; none waits for another. Without requests nobody comes, and there is
+//! nothing to decide.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use floe_block::{Shedder, shedding_options};
+
+use crate::status::SheddingFacts;
+
+/// What a worker has served since the start.
+#[derive(Debug, Default)]
+#[repr(align(128))] // no line of it is another worker's, nor fetched along with one
+struct Served {
+    requests: AtomicU64,
+    time_ns: AtomicU64,
+}
+
+/// What is shed, and what decides that.
+#[derive(Debug)]
+pub(super) struct Valve {
+    most: f64,
+    begun: Instant,
+    /// The bits of the share.
+    share: AtomicU64,
+    /// In nanoseconds since it began.
+    due_ns: AtomicU64,
+    served: Box<[Served]>,
+    shedder: Mutex<Shedder>,
+}
+
+// All orderings are relaxed: these are numbers that nothing else goes by, and a moment late is early enough.
+impl Valve {
+    /// Of so many workers; at most this share is shed.
+    pub(super) fn new(most: f64, workers: usize, begun: Instant) -> Self {
+        Self {
+            most,
+            begun,
+            share: AtomicU64::new(0),
+            due_ns: AtomicU64::new(0),
+            served: (0..workers).map(|_| Served::default()).collect(),
+            shedder: Mutex::new(Shedder::new(shedding_options(most))),
+        }
+    }
+
+    /// A worker's turn: it has answered so many requests, which took so long together. Returns the share that it is to shed.
+    pub(super) fn turn(&self, worker: usize, (requests, time): (u64, Duration), now: Instant) -> f64 {
+        let served = &self.served[worker];
+        served.requests.store(requests, Ordering::Relaxed);
+        served.time_ns.store(time.as_nanos() as u64, Ordering::Relaxed);
+        let since = now.saturating_duration_since(self.begun);
+        if since.as_nanos() as u64 >= self.due_ns.load(Ordering::Relaxed)
+            && let Ok(mut shedder) = self.shedder.try_lock()
+            && since >= shedder.due()
+        {
+            let sum = |of: fn(&Served) -> &AtomicU64| -> u64 {
+                self.served.iter().map(|served| of(served).load(Ordering::Relaxed)).sum()
+            };
+            let time = Duration::from_nanos(sum(|served| &served.time_ns));
+            let share = shedder.step(since, sum(|served| &served.requests), time);
+            self.share.store(share.to_bits(), Ordering::Relaxed);
+            self.due_ns.store(shedder.due().as_nanos() as u64, Ordering::Relaxed);
+        }
+        f64::from_bits(self.share.load(Ordering::Relaxed))
+    }
+
+    /// What is told of it.
+    pub(super) fn facts(&self) -> SheddingFacts {
+        let shedder = self.shedder.lock().unwrap_or_else(PoisonError::into_inner); // whole at any time
+        SheddingFacts {
+            most: self.most,
+            share: shedder.share(),
+            share_now: shedder.share_now(),
+            decisions: shedder.decisions().iter().cloned().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_both_of_two_workers_have_served_decides_what_each_sheds() {
+        let begun = Instant::now();
+        let valve = Valve::new(0.25, 2, begun);
+        let (mut now, mut served) = (begun, [(0, Duration::ZERO); 2]);
+        // Requests of the first worker become slower the more is shed, those of the second faster by more.
+        for _ in 0..2000 {
+            now += Duration::from_millis(10);
+            let shares = [0, 1].map(|worker| valve.turn(worker, served[worker], now));
+            for (worker, change) in [0.5, -1.0].into_iter().enumerate() {
+                served[worker].0 += 100;
+                served[worker].1 += Duration::from_secs_f64(0.1 * (1.0 + change * shares[worker]));
+            }
+        }
+        let facts = valve.facts();
+        assert_eq!((facts.most, facts.share), (0.25, 0.25), "{facts:?}");
+        assert!(facts.decisions.iter().any(|decision| decision.share == 0.25));
+    }
+
+    #[test]
+    fn a_worker_whose_turn_it_is_while_another_decides_goes_on_as_before() {
+        let begun = Instant::now();
+        let valve = Valve::new(0.5, 2, begun);
+        let _decides = valve.shedder.lock().unwrap();
+        assert_eq!(valve.turn(1, (1, Duration::from_secs(1)), begun + Duration::from_secs(1)), 0.0);
+    }
+}

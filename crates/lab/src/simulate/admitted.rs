@@ -1,0 +1,288 @@
+//! Policies over a trace behind an admission: who comes in, and what that saves in writes to the cache.
+//!
+//! As [`super::objects`], with a question before each insertion, so in a loop of its own: the other one is what speed is measured on. The
+//! admission is told counts every [`WINDOW_REQUESTS`] requests, and what it orders to be fetched is there at once. A write
+//! is served as a read is; where it hits, it overwrites, which the admission sees as an insertion.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Window};
+use floe_policy::registry::Visitor;
+use floe_policy::{Access, Direction, Policy, Slot, Tick, mix};
+
+use super::objects::{Latency, Positions};
+use super::stream::{NEVER, Stream};
+
+/// Requests between two windows: divides the 200 between checks of FussyCache, so that these come when they are due.
+pub(super) const WINDOW_REQUESTS: usize = 100;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Requests that found their object.
+    pub(super) hits: u64,
+    /// Bytes asked for, or requests where objects have no sizes.
+    pub(super) bytes: u64,
+    /// Bytes of requests that did not.
+    pub(super) missed_bytes: u64,
+    /// Objects put in, by requests and by orders.
+    pub(super) inserted: u64,
+    /// Those put in because it was ordered: by the admission, or as a prefetch by the policy.
+    pub(super) fetched: u64,
+    /// Bytes of memory held by the policy and the admission.
+    pub(super) policy_bytes: usize,
+    /// The most objects held.
+    pub(super) most_objects: usize,
+}
+
+/// One policy at one size behind one admission; made by [`super::objects::simulate`].
+pub(super) struct Simulation<'a> {
+    pub(super) stream: &'a Stream,
+    pub(super) capacity: u64,
+    pub(super) admission: Admissions,
+    pub(super) latency: Option<Latency>,
+    pub(super) progress: &'a AtomicU64,
+}
+
+impl Visitor for Simulation<'_> {
+    type Out = Counts;
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Counts {
+        let distinct = self.stream.distinct;
+        let mut order = make();
+        order.set_capacity(self.capacity);
+        let entries = self.capacity.min(distinct as u64) as usize;
+        // Objects of size 1 are as many as fit; how many others will, shows.
+        let reserved = if self.stream.sizes.is_none() { entries } else { 0 };
+        order.reserve(reserved);
+        let mut admission = self.admission;
+        admission.reserve(&Room { entries, weight: self.capacity, above: 0 });
+        let times = self.latency.map_or(Times::default(), |latency| Times {
+            hit_ns: Some(latency.hit_us * 1e3),
+            backing_read_ns: Some(latency.miss_us * 1e3),
+            backing_write_ns: Some(latency.miss_us * 1e3),
+            ..Times::default()
+        });
+        let mut cache = Cache {
+            order,
+            admission,
+            stream: self.stream,
+            slot_of: vec![NONE; distinct],
+            size_of: vec![0; distinct],
+            last_size: 1,
+            held: Vec::new(),
+            reserved,
+            free: Vec::new(),
+            weight: 0,
+            capacity: self.capacity,
+            counts: Counts::default(),
+            window: Window { times, ..Window::default() },
+        };
+        let positions = Positions::of::<P>(self.stream);
+        let key_of: HashMap<u64, u32> = (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
+        let mut orders = Orders::default();
+        for (at, &key) in self.stream.keys.iter().enumerate() {
+            cache.request(at, key);
+            if P::ABOUT.positions {
+                let ahead = cache.order.tick(Tick(at as u64)).prefetch;
+                positions.keys(ahead).for_each(|key| cache.fetch(key, cache.last_size));
+            }
+            if (at + 1).is_multiple_of(WINDOW_REQUESTS) {
+                cache.window.entries = (cache.held.len() - cache.free.len()) as u64;
+                cache.admission.observe(&cache.window);
+                cache.window = Window { times, ..Window::default() };
+                cache.admission.tick(Tick(at as u64), &mut orders);
+                for Fetch { hash, .. } in &orders.fetch {
+                    let key = key_of[hash];
+                    cache.fetch(key, cache.size_of[key as usize]);
+                }
+                self.progress.fetch_add(WINDOW_REQUESTS as u64, Relaxed); // only a number to show
+            }
+        }
+        let policy_bytes = cache.order.memory_bytes() + cache.admission.memory_bytes();
+        Counts { policy_bytes, most_objects: cache.held.len(), ..cache.counts }
+    }
+}
+
+/// A cache of objects, with sizes or not, that asks before it takes one in.
+struct Cache<'a, P> {
+    order: P,
+    admission: Admissions,
+    stream: &'a Stream,
+    slot_of: Vec<u32>,
+    /// The size of each key when it was last asked for, 0 before; and that of the last request.
+    size_of: Vec<u32>,
+    last_size: u32,
+    /// Key and size of each slot.
+    held: Vec<(u32, u32)>,
+    /// Slots that the policy has room for.
+    reserved: usize,
+    free: Vec<u32>,
+    weight: u64,
+    capacity: u64,
+    counts: Counts,
+    window: Window,
+}
+
+impl<P: Policy> Cache<'_, P> {
+    /// What is told of a key; `at` is the request, if it is one.
+    fn access(&self, at: Option<usize>, key: u32, weight: u32) -> Access {
+        let next_use = at.and_then(|at| self.stream.next_use.as_ref().map(|next| next[at]));
+        let writes = at.is_some_and(|at| self.stream.writes(at));
+        Access {
+            weight,
+            position: self.stream.numbers[key as usize],
+            direction: if writes { Direction::Write } else { Direction::Read },
+            next_use: next_use.filter(|&next| next != NEVER).map_or(Access::NEVER, u64::from),
+            ..Access::new(mix(u64::from(key)))
+        }
+    }
+
+    fn request(&mut self, at: usize, key: u32) {
+        let size = self.stream.sizes.as_ref().map_or(1, |sizes| sizes[at]);
+        (self.size_of[key as usize], self.last_size) = (size, size);
+        self.counts.bytes += u64::from(size);
+        self.window.lookups += traffic(size);
+        let slot = self.slot_of[key as usize];
+        if slot == NONE {
+            self.counts.missed_bytes += u64::from(size);
+            let access = self.access(Some(at), key, size);
+            // Who leaves is known when it has left, so no victim is named before.
+            if u64::from(size) <= self.capacity && self.admission.admit(&access, None).admits() {
+                self.insert(key, &access);
+            }
+        } else {
+            self.counts.hits += 1;
+            self.window.hits += traffic(size);
+            let access = self.access(Some(at), key, self.held[slot as usize].1);
+            if access.direction == Direction::Write {
+                self.window.inserted += traffic(size);
+            }
+            self.order.hit(Slot(slot), &access);
+            self.admission.used(&access);
+        }
+    }
+
+    /// Takes in what was ordered, unless it is there.
+    fn fetch(&mut self, key: u32, size: u32) {
+        if self.slot_of[key as usize] == NONE && u64::from(size) <= self.capacity {
+            self.counts.fetched += 1;
+            self.insert(key, &self.access(None, key, size));
+        }
+    }
+
+    /// Takes in a key that is not held, in the place of as many others as it needs.
+    fn insert(&mut self, key: u32, access: &Access) {
+        while self.weight + u64::from(access.weight) > self.capacity {
+            let Some(victim) = self.order.evict(Some(access)) else { break };
+            let (victim_key, size) = self.held[victim.index()];
+            self.slot_of[victim_key as usize] = NONE;
+            self.weight -= u64::from(size);
+            self.free.push(victim.0);
+            self.window.removed += traffic(size);
+            self.admission.evicted(&self.access(None, victim_key, size));
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.held.push((NONE, 0));
+            if self.held.len() > self.reserved {
+                // Policies take the number of slots for about what the cache holds.
+                self.reserved = (self.held.len() * 2).min(self.slot_of.len());
+                self.order.reserve(self.reserved);
+            }
+            self.held.len() as u32 - 1
+        });
+        self.held[slot as usize] = (key, access.weight);
+        self.slot_of[key as usize] = slot;
+        self.weight += u64::from(access.weight);
+        self.order.insert(Slot(slot), access);
+        self.counts.inserted += 1;
+        self.window.inserted += traffic(access.weight);
+    }
+}
+
+fn traffic(size: u32) -> Traffic {
+    Traffic { blocks: 1, bytes: u64::from(size) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use floe_trace::{GeneratorSpec, Kind, Trace};
+
+    use super::super::objects::{Latency, Outcome, Run, simulate};
+    use super::super::stream::{Builder, Keep, Stream};
+
+    fn stream(text: &str, sizes: bool) -> Stream {
+        let spec: GeneratorSpec = text.parse().expect("the trace is well written");
+        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes, next_use: true }, 4096);
+        for request in Trace::generate(&spec).expect("the trace is possible") {
+            let mut request = request.expect("a generated trace is well formed");
+            if sizes {
+                request.bytes = 1 + request.key % 7;
+            }
+            builder.add(&request).expect("there is room");
+        }
+        builder.finish().expect("there are requests")
+    }
+
+    fn run(policy: &str, admit: &str, stream: &Stream, size: u64) -> Outcome {
+        let admit = floe_policy::admission::registry::choices(admit).expect("it is registered");
+        let run = Run { policy: policy.parse().expect("it is registered"), size, admit };
+        simulate("trace", stream, &run, Some(Latency { hit_us: 1.0, miss_us: 101.0 }), &AtomicU64::new(0))
+    }
+
+    fn plain(policy: &str, stream: &Stream, size: u64) -> Outcome {
+        let run = Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
+        simulate("trace", stream, &run, None, &AtomicU64::new(0))
+    }
+
+    #[test]
+    fn who_admits_everything_changes_nothing() {
+        for sizes in [false, true] {
+            let stream = stream("scan:keys=2000,every=500,length=300,scanned=3000,requests=30000", sizes);
+            for policy in ["lru", "s3-fifo", "sieve", "arc", "belady", "sarc", "w-tinylfu"] {
+                let (with, without) = (run(policy, "always", &stream, 400), plain(policy, &stream, 400));
+                assert_eq!((with.hits, with.prefetches), (without.hits, without.prefetches), "{policy}");
+                assert_eq!(with.byte_miss_ratio, without.byte_miss_ratio, "{policy}");
+                assert_eq!(with.inserted, Some(with.misses + with.prefetches), "{policy}");
+                assert_eq!(without.inserted, None);
+            }
+        }
+    }
+
+    #[test]
+    fn who_admits_nothing_hits_nothing() {
+        let stream = stream("zipf:keys=100,requests=1000", false);
+        let outcome = run("lru", "never", &stream, 50);
+        assert_eq!((outcome.hits, outcome.inserted, outcome.mean_latency_us), (0, Some(0), Some(101.0)));
+        assert_eq!(outcome.policy, "lru with never");
+    }
+
+    #[test]
+    fn obp_writes_a_tenth_of_what_is_looked_up() {
+        let stream = stream("zipf:keys=20000,theta=0.8,requests=200000", false);
+        let (eager, obp) = (plain("lru", &stream, 2000), run("lru", "obp:target=0.1", &stream, 2000));
+        let inserted = obp.inserted.expect("an admission was asked");
+        // Each insertion into a full cache is a removal, too.
+        assert!((9_000..=11_500).contains(&inserted), "{inserted}");
+        assert!(
+            eager.misses > 100_000 && obp.misses < eager.misses + 20_000,
+            "{} {}",
+            eager.misses,
+            obp.misses
+        );
+    }
+
+    #[test]
+    fn fussy_fetches_what_is_popular_and_leaves_the_rest_out() {
+        let stream =
+            stream("mix:requests=100000+zipf:keys=500,weight=1+uniform:keys=1000000,weight=1", false);
+        let (lru, fussy) = (plain("lru", &stream, 300), run("lru", "fussy", &stream, 300));
+        assert!(fussy.prefetches > 0 && fussy.hits > lru.hits, "{fussy:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! Admissions chosen at run time, of which all must agree.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::registry::{Choice, ChoiceError, choices};
+use super::{Admission, Choosable, Orders, Room, Verdict, Victim, Window};
+use crate::{Access, Tick};
+
+macro_rules! define_part {
+    (() $($module:ident::$Kind:ident,)*) => {
+        #[derive(Debug, Clone)]
+        enum Part {
+            $($Kind(Box<super::$Kind>),)*
+        }
+
+        impl Part {
+            fn of(choice: &Choice) -> Self {
+                $(
+                    if choice.name() == <super::$Kind as Choosable>::ABOUT.name {
+                        return Self::$Kind(Box::new(Choosable::with(choice.parameters())));
+                    }
+                )*
+                unreachable!("a choice names a registered admission")
+            }
+        }
+    };
+}
+with_admissions!(define_part);
+
+/// The same done with `part`, whichever admission it is.
+macro_rules! each {
+    (($any:expr, |$part:ident| $does:expr) $($module:ident::$Kind:ident,)*) => {
+        match $any {
+            $(Part::$Kind($part) => $does,)*
+        }
+    };
+}
+
+/// One or several admissions, chosen by a text such as `small-bypass + obp:target=0.2`. What all of them admit comes in; the
+/// first victim named leaves.
+#[derive(Clone)]
+pub struct Admissions {
+    parts: Vec<Part>,
+    text: String,
+}
+
+impl Admissions {
+    /// All of these; none of them admits everything.
+    pub fn new(choices: &[Choice]) -> Self {
+        let texts: Vec<_> = choices.iter().map(ToString::to_string).collect();
+        Self { parts: choices.iter().map(Part::of).collect(), text: texts.join(" + ") }
+    }
+}
+
+impl fmt::Debug for Admissions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&self.parts).finish()
+    }
+}
+
+impl fmt::Display for Admissions {
+    /// As [`FromStr`] reads it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for Admissions {
+    type Err = ChoiceError;
+
+    /// Reads [`Choice`]s with `+` between them.
+    fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        Ok(Self::new(&choices(text)?))
+    }
+}
+
+impl Admission for Admissions {
+    fn reserve(&mut self, room: &Room) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.reserve(room));
+        }
+    }
+
+    fn observe(&mut self, window: &Window) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.observe(window));
+        }
+    }
+
+    fn used(&mut self, access: &Access) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.used(access));
+        }
+    }
+
+    fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
+        // Each is asked, whatever the others say: they learn from offers.
+        self.parts.iter_mut().fold(Verdict::Admit, |so_far, part| {
+            let verdict = with_admissions!(each part, |part| part.judge(offer, victim));
+            match (so_far, verdict) {
+                (Verdict::Bypass, _) | (_, Verdict::Bypass) => Verdict::Bypass,
+                (Verdict::Replace(slot), _) | (_, Verdict::Replace(slot)) => Verdict::Replace(slot),
+                (Verdict::Admit, Verdict::Admit) => Verdict::Admit,
+            }
+        })
+    }
+
+    fn settle(&mut self, offer: &Access, verdict: Verdict) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.settle(offer, verdict));
+        }
+    }
+
+    fn evicted(&mut self, access: &Access) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.evicted(access));
+        }
+    }
+
+    fn order(&mut self, now: Tick, orders: &mut Orders) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.order(now, orders));
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let parts = self
+            .parts
+            .iter()
+            .map(|part| with_admissions!(each part, |part| size_of_val(&**part) + part.memory_bytes()));
+        parts.sum::<usize>() + self.parts.capacity() * size_of::<Part>() + self.text.capacity()
+    }
+}

@@ -1,0 +1,55 @@
+//! Who comes in must have been asked for more often than who would leave (TinyLFU).
+//!
+//! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger, Friedman, Manes,
+//! "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
+//!
+//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used never.
+
+use super::{Admission, Choosable, Room, Verdict, Victim};
+use crate::index::Tag;
+use crate::sketch::Sketch;
+use crate::{About, Access, Parameters};
+
+/// Admits what is used more than the victim.
+#[derive(Debug, Clone)]
+pub struct Duel {
+    uses: Sketch,
+}
+
+impl Choosable for Duel {
+    const ABOUT: About = About::new(
+        "duel",
+        "who comes in must have been asked for more often than who leaves, by a sketch",
+        "TinyLFU: Einziger et al., TOS '17",
+    );
+
+    fn with(_: &Parameters) -> Self {
+        Self { uses: Sketch::default() }
+    }
+}
+
+impl Admission for Duel {
+    fn reserve(&mut self, room: &Room) {
+        self.uses.reserve(room.entries);
+    }
+
+    fn used(&mut self, access: &Access) {
+        self.uses.add(Tag::of(access.hash).bits());
+    }
+
+    fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
+        let key = Tag::of(offer.hash).bits();
+        self.uses.add(key);
+        match victim {
+            None => Verdict::Admit,
+            Some(victim) if self.uses.estimate(key) > self.uses.estimate(Tag::of(victim.hash).bits()) => {
+                Verdict::Replace(victim.slot)
+            }
+            Some(_) => Verdict::Bypass,
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.uses.memory_bytes()
+    }
+}

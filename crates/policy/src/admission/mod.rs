@@ -1,0 +1,195 @@
+//! Admission: who comes into a cache, beside the [`Eviction`](crate::Eviction) that says who leaves.
+//!
+//! Where writing to a cache slows its reads, or what lies below is hardly slower, most of what could be cached should not
+//! be. An [`Admission`] is asked about every block that is read or written and not held. It is not told
+//! of hits one by one: what it has to know of them comes as counts per interval ([`Window`]), so nothing shared is written
+//! on a hit. Like an order it sees hashes and slots only, and neither clock nor locks; what it wants done later, it orders on
+//! ticks ([`Orders`]).
+//!
+//! Several may have to agree: `small-bypass + obp` admits what both do ([`Admissions`]).
+//!
+//! ```
+//! use floe_policy::Access;
+//! use floe_policy::admission::{Admission, Admissions, Room, Verdict};
+//!
+//! let mut admission: Admissions = "second-access".parse()?;
+//! admission.reserve(&Room { entries: 100, weight: 100, above: 0 });
+//! assert_eq!(admission.admit(&Access::new(7), None), Verdict::Bypass);
+//! assert_eq!(admission.admit(&Access::new(7), None), Verdict::Admit);
+//! # Ok::<(), floe_policy::admission::registry::ChoiceError>(())
+//! ```
+
+use crate::{About, Access, Parameters, Slot, Tick};
+
+/// Every admission, told to a macro behind what else it is `given`. New ones get their line here.
+macro_rules! with_admissions {
+    ($then:ident $($given:tt)*) => {
+        $then! {
+            ($($given)*)
+            always::Always,
+            never::Never,
+            probability::Probability,
+            second_access::SecondAccess,
+            duel::Duel,
+            obp::Obp,
+            small_bypass::SmallBypass,
+            fussy::Fussy,
+            sequential::Sequential,
+        }
+    };
+}
+
+// What they are made of.
+mod any;
+mod footprint;
+mod metadata;
+pub mod registry;
+mod window;
+
+// The admissions.
+mod always;
+mod duel;
+mod fussy;
+mod never;
+mod obp;
+mod probability;
+mod second_access;
+mod sequential;
+mod small_bypass;
+
+pub use any::Admissions;
+pub use window::{Times, Traffic, Window};
+
+/// What is decided about an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It comes in; where room is needed, the order of eviction says who leaves.
+    Admit,
+    /// It comes in, and this one leaves for it if room is needed.
+    Replace(Slot),
+    /// It stays out.
+    Bypass,
+}
+
+impl Verdict {
+    /// Whether the offer comes in.
+    pub fn admits(self) -> bool {
+        self != Self::Bypass
+    }
+}
+
+/// Who would have to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Victim {
+    /// Its slot.
+    pub slot: Slot,
+    /// The hash of its key, as in [`Access::hash`].
+    pub hash: u64,
+}
+
+/// How large the cache is, and what lies above it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Entries that fit, roughly.
+    pub entries: usize,
+    /// The weight that fits, in the unit of [`Access::weight`].
+    pub weight: u64,
+    /// What caches above hold, in the same unit: the memory that answers before this cache is asked. 0 where none does.
+    pub above: u64,
+}
+
+/// A block worth fetching into the cache, though nobody waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fetch {
+    /// The hash of its key, as in [`Access::hash`].
+    pub hash: u64,
+    /// Its [`Access::position`].
+    pub position: u64,
+}
+
+/// What an admission wants done. The owner keeps one and hands it to every [`Admission::tick`], which fills it anew.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Orders {
+    /// Blocks to read from below and to insert without asking again; those that are cached already are left out by the
+    /// owner.
+    pub fetch: Vec<Fetch>,
+    /// Whether to evict nothing ahead of need: making room would cost, too.
+    pub hold: bool,
+}
+
+/// Who comes in. One owner at a time.
+///
+/// The owner calls [`reserve`](Self::reserve) before anything else, [`admit`](Self::admit) for each offer, and now and then
+/// [`observe`](Self::observe), then [`tick`](Self::tick).
+pub trait Admission {
+    /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks. The only method that allocates.
+    fn reserve(&mut self, _: &Room) {}
+
+    /// Takes in what happened since the last window.
+    fn observe(&mut self, _: &Window) {}
+
+    /// Takes in a hit, whenever the owner gets to it: drained from buffers of threads, or at once where the owner serves
+    /// alone. All or a fair sample of them.
+    fn used(&mut self, _: &Access) {}
+
+    /// What it would say, noting that there was an offer; [`settle`](Self::settle) follows.
+    fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict;
+
+    /// Takes in what was decided about the offer just judged, by all who were asked.
+    fn settle(&mut self, _: &Access, _: Verdict) {}
+
+    /// Decides about a block that is not held and was read from below, or is written. `victim` is who would have to leave, `None`
+    /// while there is room, and where nobody knows before somebody is evicted.
+    fn admit(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
+        let verdict = self.judge(offer, victim);
+        self.settle(offer, verdict);
+        verdict
+    }
+
+    /// Takes in that an entry was evicted (not that it was invalidated), at once: it may be what was just decided that made it leave.
+    fn evicted(&mut self, _: &Access) {}
+
+    /// Lets time pass and writes what is to be done into `orders`, which is emptied before. To be called after each window.
+    fn tick(&mut self, now: Tick, orders: &mut Orders) {
+        orders.fetch.clear();
+        orders.hold = false;
+        self.order(now, orders);
+    }
+
+    /// Adds to what is to be done.
+    fn order(&mut self, _: Tick, _: &mut Orders) {}
+
+    /// Bytes of memory held.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// An admission that can be chosen by name. One without room is a template, to be cloned for each shard.
+pub trait Choosable: Admission + Clone + Send + Sync + 'static {
+    /// What it is called and takes.
+    const ABOUT: About;
+
+    /// One without room.
+    fn with(parameters: &Parameters) -> Self;
+}
+
+/// Exports each admission's type, registers it and makes it from its defaults.
+macro_rules! register {
+    (() $($module:ident::$Kind:ident,)*) => {
+        $(
+            pub use $module::$Kind;
+
+            impl Default for $Kind {
+                /// One without room, with the parameters of the registry.
+                fn default() -> Self {
+                    <Self as Choosable>::with(&Parameters::defaults(&<Self as Choosable>::ABOUT))
+                }
+            }
+        )*
+
+        /// Every admission.
+        pub const ADMISSIONS: &[About] = &[$(<$Kind as Choosable>::ABOUT),*];
+    };
+}
+with_admissions!(register);

@@ -1,0 +1,26 @@
+//! Nothing comes in: the cache that is not there, to compare with.
+
+use super::{Admission, Choosable, Orders, Verdict, Victim};
+use crate::{About, Access, Parameters, Tick};
+
+/// Admits no offer.
+#[derive(Debug, Clone)]
+pub struct Never;
+
+impl Choosable for Never {
+    const ABOUT: About = About::new("never", "nothing comes in", "-");
+
+    fn with(_: &Parameters) -> Self {
+        Self
+    }
+}
+
+impl Admission for Never {
+    fn judge(&mut self, _: &Access, _: Option<&Victim>) -> Verdict {
+        Verdict::Bypass
+    }
+
+    fn order(&mut self, _: Tick, orders: &mut Orders) {
+        orders.hold = true;
+    }
+}

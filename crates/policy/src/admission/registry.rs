@@ -1,0 +1,72 @@
+//! Every admission by its name. Adding one takes its file, and in `mod.rs` its module and its place in the list.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::ADMISSIONS;
+pub use crate::registry::ChoiceError;
+use crate::{About, Parameters, registry};
+
+/// An admission's name with parameters, such as `obp:target=0.2`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice(registry::Choice);
+
+impl Choice {
+    /// The name without parameters.
+    pub fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    /// The parameters, those included that were not given.
+    pub fn parameters(&self) -> &Parameters {
+        self.0.parameters()
+    }
+
+    /// The choice of a registered admission with its defaults.
+    pub fn of(about: &About) -> Self {
+        Self(registry::Choice::of(about))
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Choice {
+    type Err = ChoiceError;
+
+    /// Reads `name` or `name:parameter=value:parameter=value`.
+    fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        registry::Choice::among("admission", ADMISSIONS.iter(), text).map(Self)
+    }
+}
+
+/// Reads choices with `+` between them, such as `small-bypass + obp:target=0.2`.
+///
+/// # Errors
+/// When one of them is none.
+pub fn choices(text: &str) -> Result<Vec<Choice>, ChoiceError> {
+    text.split('+').map(|part| part.trim().parse()).collect()
+}
+
+/// The names of all admissions.
+pub fn names() -> Vec<&'static str> {
+    ADMISSIONS.iter().map(|about| about.name).collect()
+}
+
+/// All admissions with their parameters, a line each: what `--admit` accepts.
+pub fn help() -> String {
+    registry::help_of(ADMISSIONS.iter())
+}
+
+/// All admissions as a Markdown table.
+pub fn table() -> String {
+    let mut text = String::from("| admission | idea | parameters | source |\n|---|---|---|---|\n");
+    for about in ADMISSIONS {
+        let parameters = registry::parameters_cell(about);
+        text += &format!("| {} | {} | {parameters} | {} |\n", about.name, about.idea, about.source);
+    }
+    text
+}

@@ -1,0 +1,51 @@
+//! What an owner tells an admission of an interval.
+
+use std::ops::AddAssign;
+
+/// Blocks, and the bytes in them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// How many.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, more: Self) {
+        self.blocks += more.blocks;
+        self.bytes += more.bytes;
+    }
+}
+
+/// Mean times in nanoseconds as measured in an interval; `None` for what did not happen or was not measured.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Times {
+    /// To answer from this cache.
+    pub hit_ns: Option<f64>,
+    /// To read from below.
+    pub backing_read_ns: Option<f64>,
+    /// To write below.
+    pub backing_write_ns: Option<f64>,
+    /// To put a block into this cache.
+    pub insert_ns: Option<f64>,
+    /// What a byte written to this cache costs, in bytes read from it: by how much reads slow down, too.
+    pub write_cost: Option<f64>,
+}
+
+/// What happened in an interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Window {
+    /// Blocks looked up, found or not, for reads and writes.
+    pub lookups: Traffic,
+    /// Those that were found.
+    pub hits: Traffic,
+    /// Blocks put in, replaced values included.
+    pub inserted: Traffic,
+    /// Blocks taken out, by eviction and by invalidation. The bytes are those *written* for it, which may be few.
+    pub removed: Traffic,
+    /// Entries held at the end.
+    pub entries: u64,
+    /// What it took.
+    pub times: Times,
+}

@@ -1,0 +1,342 @@
+//! Each admission against a model that is too simple to be wrong.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use floe_policy::admission::{
+    Admission, Admissions, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict, Victim, Window,
+};
+use floe_policy::{Access, Slot, Tick, mix};
+use proptest::prelude::*;
+
+fn chosen(text: &str, entries: usize) -> Admissions {
+    let mut admission: Admissions = text.parse().expect("the choice is valid");
+    admission.reserve(&Room { entries, weight: entries as u64, above: 0 });
+    admission
+}
+
+fn access(key: u64) -> Access {
+    Access { position: key, ..Access::new(mix(key)) }
+}
+
+fn blocks(blocks: u64) -> Traffic {
+    Traffic { blocks, bytes: blocks }
+}
+
+fn orders(admission: &mut impl Admission) -> Orders {
+    let mut orders = Orders::default();
+    admission.tick(Tick::default(), &mut orders);
+    orders
+}
+
+#[test]
+fn always_and_never_do_not_change_their_minds() {
+    for key in 0..100 {
+        assert_eq!(chosen("always", 1).admit(&access(key), None), Verdict::Admit);
+        assert_eq!(chosen("never", 1).admit(&access(key), None), Verdict::Bypass);
+    }
+}
+
+#[test]
+fn a_coin_admits_its_share_and_falls_the_same_way_each_time() {
+    let run = |text: &str| -> Vec<bool> {
+        let mut admission = chosen(text, 1);
+        (0..100_000).map(|key| admission.admit(&access(key), None).admits()).collect()
+    };
+    let share = |text| run(text).iter().filter(|&&admitted| admitted).count() as f64 / 100_000.0;
+    assert_eq!((share("probability:p=0"), share("probability:p=1")), (0.0, 1.0));
+    assert!((share("probability:p=0.3") - 0.3).abs() < 0.01);
+    assert_eq!(run("probability:p=0.3"), run("probability:p=0.3"));
+}
+
+/// Writes of a tier as they are observed: lookups, insertions, removals.
+fn windows() -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
+    proptest::collection::vec((0..200u64, 0..40u64, 0..40u64), 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn second_access_is_a_queue_of_those_that_stayed_out(
+        keys in proptest::collection::vec(prop_oneof![0..6u64, 0..40u64], 0..400), ghosts in 1..16usize,
+    ) {
+        let mut admission = chosen("second-access", ghosts);
+        let mut queue = VecDeque::new();
+        for key in keys {
+            let known = queue.iter().position(|&before| before == key);
+            let expected = if let Some(at) = known {
+                queue.remove(at);
+                Verdict::Admit
+            } else {
+                queue.push_back(key);
+                if queue.len() > ghosts {
+                    queue.pop_front();
+                }
+                Verdict::Bypass
+            };
+            prop_assert_eq!(admission.admit(&access(key), None), expected);
+        }
+    }
+
+    /// In a sketch so large that nothing has aged yet.
+    #[test]
+    fn a_duel_is_won_by_who_was_used_more(
+        steps in proptest::collection::vec((0..12u64, 0..12u64, 0..3u8), 0..200),
+    ) {
+        let mut admission = chosen("duel", 1 << 16);
+        let mut uses = HashMap::new();
+        for (key, other, what) in steps {
+            *uses.entry(key).or_insert(0) += 1;
+            let used = |key| uses.get(&key).map_or(0, |&count: &u32| count.min(15));
+            let victim = Victim { slot: Slot(other as u32), hash: mix(other) };
+            let expected = if used(key) > used(other) { Verdict::Replace(victim.slot) } else { Verdict::Bypass };
+            match what {
+                0 => admission.used(&access(key)),
+                1 => prop_assert_eq!(admission.admit(&access(key), None), Verdict::Admit),
+                _ => prop_assert_eq!(admission.admit(&access(key), Some(&victim)), expected),
+            }
+        }
+    }
+
+    /// The model adds up all windows anew, each for so much as is left of it.
+    #[test]
+    fn obp_compares_what_is_left_of_the_windows(
+        windows in windows(), target in 0.01..0.6f64, half_life in 50..2000u64, in_bytes in any::<bool>(), cost in 0.1..20.0f64,
+    ) {
+        let bytes = u8::from(in_bytes);
+        let mut admission = chosen(&format!("obp:target={target}:half-life={half_life}:bytes={bytes}"), 10);
+        let mut past: Vec<(f64, f64, f64)> = Vec::new();
+        for (lookups, inserted, removed) in windows {
+            // Blocks of four bytes; removing one writes a byte.
+            let window = Window {
+                lookups: Traffic { blocks: lookups, bytes: lookups * 4 },
+                inserted: Traffic { blocks: inserted, bytes: inserted * 4 },
+                removed: Traffic { blocks: removed, bytes: removed },
+                times: Times { write_cost: Some(cost), ..Times::default() },
+                ..Window::default()
+            };
+            admission.observe(&window);
+            past.push(if in_bytes {
+                ((lookups * 4) as f64, (inserted * 4 + removed) as f64 * cost, (lookups + inserted + removed) as f64)
+            } else {
+                (lookups as f64, (inserted + removed) as f64, (lookups + inserted + removed) as f64)
+            });
+            let (mut written, mut looked_up, mut since) = (0.0, 0.0, 0.0);
+            for &(lookups, writes, operations) in past.iter().rev() {
+                let left = 0.5f64.powf(since / half_life as f64);
+                written += writes * left;
+                looked_up += lookups * left;
+                since += operations;
+            }
+            let price = if in_bytes { 4.0 * cost } else { 1.0 };
+            let offer = Access { weight: 4, ..access(1) };
+            for before in 0..3 {
+                let room = target * looked_up - (written + f64::from(before) * price);
+                if room.abs() < 1e-6 {
+                    break; // which way it is rounded is nobody's business
+                }
+                prop_assert_eq!(orders(&mut admission).hold, room < 0.0);
+                prop_assert_eq!(admission.admit(&offer, None).admits(), room > 0.0);
+                if room < 0.0 {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A tier that does as it is told and is only read: however windows fall, its writes keep to the target.
+    #[test]
+    fn obp_keeps_writes_to_the_target(
+        keys in proptest::collection::vec(0..300u64, 1..2000), target in 0.02..0.5f64, every in 1..200usize,
+    ) {
+        let mut admission = chosen(&format!("obp:target={target}:half-life=1000000000"), 50);
+        let (mut held, mut window, mut all) = (VecDeque::new(), Window::default(), Window::default());
+        for (at, &key) in keys.iter().enumerate() {
+            window.lookups += blocks(1);
+            if !held.contains(&key) && admission.admit(&access(key), None).admits() {
+                if held.len() == 50 {
+                    admission.evicted(&access(held.pop_front().expect("it is full")));
+                    window.removed += blocks(1);
+                }
+                held.push_back(key);
+                window.inserted += blocks(1);
+            }
+            if at % every == 0 {
+                admission.observe(&window);
+                all.lookups += window.lookups;
+                all.inserted += window.inserted;
+                all.removed += window.removed;
+                window = Window::default();
+            }
+        }
+        let written = (all.inserted.blocks + all.removed.blocks) as f64;
+        // The last one admitted may go past it.
+        prop_assert!(written <= target * all.lookups.blocks as f64 * 1.001 + 2.0, "{all:?}");
+    }
+
+    /// Streams one after the other in any mixture; where each has got to is all the model knows.
+    #[test]
+    fn sequential_counts_how_far_each_stream_has_come(
+        steps in proptest::collection::vec(0..20u64, 0..600), threshold in 2..20u64,
+    ) {
+        let mut admission = chosen(&format!("sequential:threshold={threshold}"), 1);
+        let mut lengths = [0; 20];
+        for stream in steps {
+            let position = stream * 1_000_000 + lengths[stream as usize];
+            lengths[stream as usize] += 1;
+            let is_long = lengths[stream as usize] >= threshold;
+            prop_assert_eq!(admission.admit(&access(position), None).admits(), !is_long, "{}", position);
+        }
+    }
+
+    #[test]
+    fn scattered_positions_are_no_sequence(positions in proptest::collection::vec(any::<u32>(), 0..300)) {
+        let mut admission = chosen("sequential:threshold=3", 1);
+        for position in positions {
+            prop_assert!(admission.admit(&access(u64::from(position) * 3), None).admits());
+        }
+    }
+
+    /// The model has the set of what was touched; near the boundary the estimate may err.
+    #[test]
+    fn small_bypass_asks_whether_what_was_touched_fits_above(
+        footprint in 1..20_000u64, above in 100..20_000u64, salt in any::<u32>(),
+    ) {
+        let mut admission = SmallBypass::new(above);
+        let mut touched = HashSet::new();
+        for at in 0..above * 3 {
+            let key = (u64::from(salt) << 32) | (mix(at) % footprint);
+            touched.insert(key);
+            // Who is in the cache is hit, and tells of it late.
+            let admits = if at % 3 == 0 {
+                admission.used(&access(key));
+                continue;
+            } else {
+                admission.admit(&access(key), None).admits()
+            };
+            let full = touched.len() as f64 / above as f64;
+            if !(0.9..=1.1).contains(&full) {
+                prop_assert_eq!(admits, full > 1.0, "{} of {}", touched.len(), above);
+                prop_assert_eq!(orders(&mut admission).hold, full < 1.0);
+            }
+        }
+    }
+}
+
+/// Nothing happened yet: nothing is divided by.
+#[test]
+fn obp_starts_without_counts() {
+    let mut obp = Obp::new(0.1);
+    assert_eq!(obp.ratio(), 0.0);
+    obp.observe(&Window::default());
+    assert!(!orders(&mut obp).hold);
+    assert!(obp.admit(&access(1), None).admits(), "the first one finds no overhead");
+    assert!(!obp.admit(&access(2), None).admits(), "the second one finds one write for no lookup");
+    assert_eq!(obp.ratio(), f64::INFINITY);
+    obp.observe(&Window { lookups: blocks(10), inserted: blocks(1), ..Window::default() });
+    assert_eq!(obp.ratio(), 0.1);
+}
+
+/// What did not come in, because another one refused it, costs nothing.
+#[test]
+fn obp_counts_what_came_in_only() {
+    let mut obp = Obp::new(0.1);
+    assert_eq!(obp.judge(&access(1), None), Verdict::Admit);
+    obp.settle(&access(1), Verdict::Bypass);
+    assert_eq!(obp.ratio(), 0.0);
+}
+
+/// Each one that comes in makes another one leave: that is two writes, and both count before the next window tells.
+#[test]
+fn obp_counts_evictions_when_they_happen() {
+    let mut obp = Obp::new(0.1);
+    obp.observe(&Window { lookups: blocks(100), ..Window::default() });
+    let admitted = (0..50).filter(|&key| {
+        let admits = obp.admit(&access(key), None).admits();
+        if admits {
+            obp.evicted(&access(1000 + key));
+        }
+        admits
+    });
+    assert_eq!(admitted.count(), 6, "after five the ratio is at the target and not above");
+}
+
+/// A day of writes, then reads: the windows forget, counters since the start do not.
+#[test]
+fn obp_forgets_what_was_written_long_ago() {
+    let recovers_after = |half_life: u64| {
+        let mut admission = chosen(&format!("obp:half-life={half_life}"), 10);
+        for _ in 0..100 {
+            admission.observe(&Window {
+                lookups: blocks(500),
+                inserted: blocks(400),
+                removed: blocks(400),
+                ..Window::default()
+            });
+        }
+        (1u64..10_000).find(|_| {
+            admission.observe(&Window { lookups: blocks(100), ..Window::default() });
+            !orders(&mut admission).hold
+        })
+    };
+    // In a steady state 8 of 13 operations that count were writes, 5 lookups; with x of that left, 8/13 x is a tenth of
+    // 1 - x + 5/13 x after 2.8 half-lives, which are 276 windows. Since the start it is 80,000 writes.
+    let windowed = recovers_after(10_000).expect("reads outweigh the writes at some time");
+    let since_start = recovers_after(1 << 50).expect("reads outweigh the writes at some time");
+    assert!((270..285).contains(&windowed), "{windowed}");
+    assert!((7495..7505).contains(&since_start), "{since_start}");
+}
+
+#[test]
+fn small_bypass_forgets_a_footprint_that_was_large() {
+    let mut admission = SmallBypass::new(1000);
+    (0..4000).for_each(|key| {
+        admission.admit(&access(key), None);
+    });
+    assert!(admission.admit(&access(1), None).admits());
+    let settled = (0..8001u64).filter(|at| !admission.admit(&access(at % 100), None).admits()).count();
+    assert!(settled > 0, "the large footprint is more than two windows ago");
+    assert!(!admission.admit(&access(1), None).admits());
+}
+
+#[test]
+fn weights_count_in_the_footprint() {
+    let mut admission = SmallBypass::new(4000);
+    let offer = |key| Access { weight: 100, ..access(key) };
+    let admitted = (0..100).find(|&key| admission.admit(&offer(key), None).admits());
+    assert!((39..43).contains(&admitted.expect("100 blocks of 100 do not fit into 4000")), "{admitted:?}");
+}
+
+#[test]
+fn without_memory_above_nothing_is_small() {
+    assert!(chosen("small-bypass", 10).admit(&access(1), None).admits());
+}
+
+#[test]
+fn the_owner_tells_how_much_memory_is_above() {
+    let admits = |text: &str| {
+        let mut admission: Admissions = text.parse().expect("the choice is valid");
+        admission.reserve(&Room { entries: 10, weight: 10, above: 100 });
+        (0..50).any(|key| admission.admit(&access(key), None).admits())
+    };
+    assert!(!admits("small-bypass"));
+    assert!(admits("small-bypass:memory=20"), "what is given goes before what is told");
+}
+
+#[test]
+fn what_all_admit_comes_in_and_each_learns_from_every_offer() {
+    let mut admission = chosen("second-access + duel", 1000);
+    let victim = Victim { slot: Slot(7), hash: mix(99) };
+    admission.used(&access(99));
+    assert_eq!(admission.admit(&access(1), Some(&victim)), Verdict::Bypass, "neither would have it");
+    assert_eq!(
+        admission.admit(&access(1), Some(&victim)),
+        Verdict::Replace(Slot(7)),
+        "both saw the first offer"
+    );
+    for text in ["never + always", "always + never", "second-access + never"] {
+        let mut admission = chosen(text, 10);
+        assert!((0..20).all(|key| !admission.admit(&access(key % 2), None).admits()), "{text}");
+    }
+    assert_eq!(chosen("duel + always", 10).admit(&access(1), None), Verdict::Admit);
+}
