@@ -107,7 +107,7 @@ struct OneVolume {
     // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
     #[arg(
-        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME, and files, for tests of power cuts, in ,write-cache=volatile"
+        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME[,interference=off], and files, for tests of power cuts, in ,write-cache=volatile"
     )]
     backing: Option<String>,
     /// Name of the volume for clients [default: floe]

@@ -1,5 +1,6 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or `stripe:/dev/sdb+/dev/sdc`.
 //!
+//! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads writes do not slow, to tell what that does.
 //! `write-cache=volatile` makes files lose what was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
 //!
 //! The form of the command line and of configuration files. A comma ends the path and separates settings; anything else,
@@ -131,6 +132,14 @@ pub enum SpecError {
         /// The kind.
         found: String,
     },
+    /// Interference that is neither left alone nor switched off, or of no medium.
+    #[error("{found:?} in {spec:?} switches no interference off: write medium=NAME,interference=off")]
+    Interference {
+        /// The text.
+        spec: String,
+        /// The setting.
+        found: String,
+    },
     /// A medium nobody knows.
     #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
     Medium {
@@ -242,13 +251,14 @@ impl FromStr for Spec {
         let first = parts.next().unwrap_or_default();
         let known = match kind {
             "file" if first.is_empty() => return Err(SpecError::NoPath { spec: spec() }),
-            "file" => "size=SIZE, write-cache=volatile and medium=NAME",
+            "file" => "size=SIZE, write-cache=volatile, medium=NAME and interference=off",
             "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
-            "memory" => "medium=NAME",
-            "stripe" => "chunk=SIZE, size=SIZE, write-cache=volatile and medium=NAME",
+            "memory" => "medium=NAME and interference=off",
+            "stripe" => "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
-        let (mut size, mut chunk, mut write_cache, mut medium) = (None, None, None, None);
+        let (mut size, mut chunk, mut write_cache) = (None, None, None);
+        let (mut medium, mut interference) = (None::<Medium>, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let again = match name {
@@ -266,10 +276,18 @@ impl FromStr for Spec {
                         .ok_or_else(|| SpecError::Medium { spec: spec(), medium: value.to_owned() })?;
                     medium.replace(found).is_some()
                 }
+                "interference" => interference.replace((setting, value)).is_some(),
                 _ => return Err(SpecError::Setting { spec: spec(), setting: name.to_owned(), known }),
             };
             if again {
                 return Err(SpecError::Twice { spec: spec(), setting: name.to_owned() });
+            }
+        }
+        match (&mut medium, interference) {
+            (_, None) => {}
+            (Some(medium), Some((_, "off"))) => medium.interference = &[],
+            (_, Some((setting, _))) => {
+                return Err(SpecError::Interference { spec: spec(), found: setting.to_owned() });
             }
         }
         let kind = match kind {
@@ -345,8 +363,12 @@ impl fmt::Display for Spec {
             f.write_str(",write-cache=volatile")?;
         }
         match &self.medium {
-            Some(medium) => write!(f, ",medium={}", medium.name),
             None => Ok(()),
+            Some(medium) => {
+                let named = Medium::named(medium.name);
+                let is_off = named.is_some_and(|named| named.interference != medium.interference);
+                write!(f, ",medium={}{}", medium.name, if is_off { ",interference=off" } else { "" })
+            }
         }
     }
 }

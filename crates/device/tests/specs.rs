@@ -37,7 +37,7 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("memory:,medium=hdd").contains("no size"));
     assert_eq!(
         refused("file:/a,sice=4096"),
-        r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE, write-cache=volatile and medium=NAME"#
+        r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE, write-cache=volatile, medium=NAME and interference=off"#
     );
     assert!(refused("memory:4096,size=4096").ends_with("there are medium=NAME"));
     assert!(refused("file:/a,").contains(r#"unknown setting """#));
@@ -60,14 +60,16 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("stripe:/a+/b,size=512").contains("not a positive multiple of 4096"));
     assert!(refused("stripe:/a+/b,chunk=0").contains("not a positive multiple"));
     assert!(refused("stripe:/a+/b,chunk=4096,chunk=4096").contains("twice"));
-    assert!(
-        refused("stripe:/a+/b,cunk=4096")
-            .ends_with("there are chunk=SIZE, size=SIZE, write-cache=volatile and medium=NAME")
-    );
+    assert!(refused("stripe:/a+/b,cunk=4096").ends_with(
+        "there are chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
+    ));
     assert_eq!(
         refused("file:/a,write-cache=no"),
         r#"unknown write-cache "no" in "file:/a,write-cache=no"; there is volatile"#
     );
+    for text in ["memory:4096,interference=off", "memory:4096,medium=pmem,interference=on"] {
+        assert!(refused(text).ends_with("write medium=NAME,interference=off"), "{}", refused(text));
+    }
     assert!(refused("stripe:/a+/b,write-cache").contains(r#"unknown write-cache """#));
     assert!(refused("file:/a,write-cache=volatile,write-cache=volatile").contains("twice"));
     assert!(refused("memory:4096,write-cache=volatile").contains(r#"unknown setting "write-cache""#));
@@ -79,7 +81,7 @@ proptest! {
     fn what_is_printed_reads_back_as_the_same(
         path in "[a-zA-Z/=:. ]{1,20}", second in proptest::option::of("[0-9]{1,5}"),
         chunk in proptest::option::of(1u64..999), size in proptest::option::of(1u64..1 << 40),
-        medium in proptest::option::of(0usize..7), memory: bool, volatile: bool,
+        medium in proptest::option::of(0usize..7), undisturbed: bool, memory: bool, volatile: bool,
     ) {
         let file = second.as_ref().map_or(format!("file:{path}"), |second| format!("stripe:{path}+{second}"));
         let mut text = match (memory, size) {
@@ -95,8 +97,10 @@ proptest! {
         }
         if let Some(medium) = medium {
             text += &format!(",medium={}", floe_device::Medium::all().nth(medium).unwrap().name);
+            text += if undisturbed { ",interference=off" } else { "" };
         }
         let spec: Spec = text.parse().unwrap();
+        prop_assert!(!undisturbed || spec.medium().is_none_or(|medium| medium.interference.is_empty()));
         prop_assert_eq!(spec.to_string().parse::<Spec>().unwrap(), spec);
     }
 

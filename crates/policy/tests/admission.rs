@@ -37,6 +37,14 @@ fn always_and_never_do_not_change_their_minds() {
 }
 
 #[test]
+fn until_full_lets_nobody_leave() {
+    let mut admission = chosen("until-full", 1);
+    assert_eq!(admission.admit(&access(1), None), Verdict::Admit);
+    assert_eq!(admission.admit(&access(2), Some(&Victim { slot: Slot(0), hash: mix(1) })), Verdict::Bypass);
+    assert!(orders(&mut admission).hold);
+}
+
+#[test]
 fn a_coin_admits_its_share_and_falls_the_same_way_each_time() {
     let run = |text: &str| -> Vec<bool> {
         let mut admission = chosen(text, 1);

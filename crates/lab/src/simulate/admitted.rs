@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Window};
+use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Verdict, Window};
 use floe_policy::registry::Visitor;
 use floe_policy::{Access, Direction, Policy, Slot, Tick, mix};
 
@@ -81,10 +81,11 @@ impl Visitor for Simulation<'_> {
             capacity: self.capacity,
             counts: Counts::default(),
             window: Window { times, ..Window::default() },
+            orders: Orders::default(),
         };
+        cache.admission.tick(Tick(0), &mut cache.orders);
         let positions = Positions::of::<P>(self.stream);
         let key_of: HashMap<u64, u32> = (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
-        let mut orders = Orders::default();
         for (at, &key) in self.stream.keys.iter().enumerate() {
             cache.request(at, key);
             if P::ABOUT.positions {
@@ -95,11 +96,13 @@ impl Visitor for Simulation<'_> {
                 cache.window.entries = (cache.held.len() - cache.free.len()) as u64;
                 cache.admission.observe(&cache.window);
                 cache.window = Window { times, ..Window::default() };
+                let mut orders = std::mem::take(&mut cache.orders);
                 cache.admission.tick(Tick(at as u64), &mut orders);
                 for Fetch { hash, .. } in &orders.fetch {
                     let key = key_of[hash];
                     cache.fetch(key, cache.size_of[key as usize]);
                 }
+                cache.orders = orders;
                 self.progress.fetch_add(WINDOW_REQUESTS as u64, Relaxed); // only a number to show
             }
         }
@@ -126,6 +129,8 @@ struct Cache<'a, P> {
     capacity: u64,
     counts: Counts,
     window: Window,
+    /// The last.
+    orders: Orders,
 }
 
 impl<P: Policy> Cache<'_, P> {
@@ -151,8 +156,7 @@ impl<P: Policy> Cache<'_, P> {
         if slot == NONE {
             self.counts.missed_bytes += u64::from(size);
             let access = self.access(Some(at), key, size);
-            // Who leaves is known when it has left, so no victim is named before.
-            if u64::from(size) <= self.capacity && self.admission.admit(&access, None).admits() {
+            if u64::from(size) <= self.capacity && self.admits(&access) {
                 self.insert(key, &access);
             }
         } else {
@@ -165,6 +169,15 @@ impl<P: Policy> Cache<'_, P> {
             self.order.hit(Slot(slot), &access);
             self.admission.used(&access);
         }
+    }
+
+    /// Asks about an offer. Who leaves is known when it has left, so no victim is named before.
+    fn admits(&mut self, offer: &Access) -> bool {
+        let verdict = self.admission.judge(offer, None);
+        let held_back = self.orders.hold && self.weight + u64::from(offer.weight) > self.capacity;
+        let verdict = if held_back { Verdict::Bypass } else { verdict };
+        self.admission.settle(offer, verdict);
+        verdict.admits()
     }
 
     /// Takes in what was ordered, unless it is there.
@@ -253,6 +266,14 @@ mod tests {
                 assert_eq!(without.inserted, None);
             }
         }
+    }
+
+    #[test]
+    fn who_evicts_nothing_keeps_what_came_first() {
+        let stream = stream("loop:keys=1000,requests=10000", false);
+        assert_eq!(run("lru", "always", &stream, 500).hits, 0);
+        let outcome = run("lru", "until-full", &stream, 500);
+        assert_eq!((outcome.hits, outcome.inserted), (9 * 500, Some(500)));
     }
 
     #[test]

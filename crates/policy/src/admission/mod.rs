@@ -28,6 +28,7 @@ macro_rules! with_admissions {
             ($($given)*)
             always::Always,
             never::Never,
+            until_full::UntilFull,
             probability::Probability,
             second_access::SecondAccess,
             duel::Duel,
@@ -56,6 +57,7 @@ mod probability;
 mod second_access;
 mod sequential;
 mod small_bypass;
+mod until_full;
 
 pub use any::Admissions;
 pub use window::{Times, Traffic, Window};
@@ -113,14 +115,14 @@ pub struct Orders {
     /// Blocks to read from below and to insert without asking again; those that are cached already are left out by the
     /// owner.
     pub fetch: Vec<Fetch>,
-    /// Whether to evict nothing ahead of need: making room would cost, too.
+    /// Whether to evict nothing, neither ahead of need nor for an offer, which then stays out: making room would cost, too.
     pub hold: bool,
 }
 
 /// Who comes in. One owner at a time.
 ///
-/// The owner calls [`reserve`](Self::reserve) before anything else, [`admit`](Self::admit) for each offer, and now and then
-/// [`observe`](Self::observe), then [`tick`](Self::tick).
+/// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else, [`admit`](Self::admit) for each
+/// offer, and now and then [`observe`](Self::observe), then [`tick`](Self::tick).
 pub trait Admission {
     /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks. The only method that allocates.
     fn reserve(&mut self, _: &Room) {}

@@ -1,0 +1,29 @@
+//! What fits comes in and stays: nothing is evicted. The cache that writes least, to compare with ("Writes Hurt", figure 3).
+//!
+//! Not to be used where what is popular changes.
+
+use super::{Admission, Choosable, Orders, Verdict, Victim};
+use crate::{About, Access, Parameters, Tick};
+
+/// Admits offers while nobody has to leave for them.
+#[derive(Debug, Clone)]
+pub struct UntilFull;
+
+impl Choosable for UntilFull {
+    const ABOUT: About =
+        About::new("until-full", "what fits comes in, and nobody leaves for it", "NVCache, \"Writes Hurt\"");
+
+    fn with(_: &Parameters) -> Self {
+        Self
+    }
+}
+
+impl Admission for UntilFull {
+    fn judge(&mut self, _: &Access, victim: Option<&Victim>) -> Verdict {
+        if victim.is_none() { Verdict::Admit } else { Verdict::Bypass }
+    }
+
+    fn order(&mut self, _: Tick, orders: &mut Orders) {
+        orders.hold = true;
+    }
+}
