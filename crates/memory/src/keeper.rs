@@ -64,6 +64,7 @@ fn run() {
                 drop(cache); // the last one, if its users are done with it
             }));
         }
+        crate::local::rest();
         let mut keeper = lock(&KEEPER);
         keeper.caches.retain(|cache| cache.strong_count() > 0);
         if keeper.caches.is_empty() {

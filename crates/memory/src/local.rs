@@ -31,16 +31,22 @@ impl Threads {
 #[derive(Default)]
 struct Mine(HashMap<u64, (Weak<Threads>, *const Record)>);
 
-impl Drop for Mine {
-    fn drop(&mut self) {
+impl Mine {
+    fn release(&mut self) {
         LAST_RECORD.set((0, std::ptr::null()));
         RECENT_RECORDS.with(|recent| recent.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
-        for (threads, record) in self.0.values() {
+        for (_, (threads, record)) in self.0.drain() {
             if let Some(_threads) = threads.upgrade() {
                 // SAFETY: records live as long as their `Threads`, which is held here.
-                unsafe { &**record }.release();
+                unsafe { &*record }.release();
             }
         }
+    }
+}
+
+impl Drop for Mine {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 
@@ -59,6 +65,12 @@ pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
     // SAFETY: the record is one of `threads`, as numbers are unique, and lives as long. It is this thread's: it is
     // forgotten before it is released.
     unsafe { &*record }
+}
+
+/// Gives all records of the calling thread back, which has nothing to do with any cache for a while. A thread that keeps a record
+/// and does nothing answers nobody: whoever frees anything needs the heavy [barrier](crate::barrier) for it, batch by batch.
+pub(crate) fn rest() {
+    MINE.with_borrow_mut(Mine::release);
 }
 
 /// The calling thread's record in a cache other than the one it used last.

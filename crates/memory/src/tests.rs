@@ -37,6 +37,58 @@ fn lookups_are_timed_in_batches_and_after_them() {
     );
 }
 
+/// Whether what is taken out of a cache now may be freed without a barrier.
+fn nobody_is_silent(cache: &Cache<u64, u64>) -> bool {
+    let records = &cache.inner.threads.records;
+    records.protected_at_once(cache.inner.record(), records.ask()).is_some()
+}
+
+#[test]
+fn a_thread_that_rests_holds_nobody_up_and_may_come_back() {
+    let cache = Cache::new(100);
+    let turn = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            cache.insert(1, 1);
+            turn.wait();
+            turn.wait();
+            crate::local::rest();
+            turn.wait();
+            turn.wait();
+            assert_eq!(cache.get(&1).as_deref(), Some(&1));
+            turn.wait();
+            turn.wait();
+        });
+        turn.wait();
+        assert!(!nobody_is_silent(&cache), "it may be about to look something up");
+        turn.wait();
+        turn.wait();
+        assert!(nobody_is_silent(&cache));
+        turn.wait();
+        turn.wait();
+        assert!(!nobody_is_silent(&cache));
+        turn.wait();
+    });
+    assert_eq!(cache.inner.threads.records.fold(0, |count, _| count + 1), 2, "it has its old record again");
+}
+
+/// The library's thread freezes and thaws, and is then silent as long as nothing expires.
+#[test]
+#[cfg_attr(miri, ignore = "waits for the system's clock")]
+fn the_library_s_thread_rests_between_ticks() {
+    let cache = Cache::builder().capacity(100).time_to_live(std::time::Duration::from_millis(1)).build();
+    cache.insert(1, 1);
+    while cache.stats().expirations == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // It may be at work in one of them.
+    let free = (0..20).filter(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        nobody_is_silent(&cache)
+    });
+    assert!(free.count() > 10);
+}
+
 /// Addresses of entries, at which nobody looks here.
 const ADDRESSES: [usize; 2] = [1 << 12, 2 << 12];
 
