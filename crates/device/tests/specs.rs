@@ -39,7 +39,7 @@ fn mistakes_are_named_with_what_there_is() {
         refused("file:/a,sice=4096"),
         r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE, write-cache=volatile, medium=NAME and interference=off"#
     );
-    assert!(refused("memory:4096,size=4096").ends_with("there are medium=NAME"));
+    assert!(refused("memory:4096,size=4096").ends_with("there are medium=NAME and interference=off"));
     assert!(refused("file:/a,").contains(r#"unknown setting """#));
     assert!(refused("memory:4096,medium=tape").contains("dram, pmem, optane, nvme, sata-ssd, hdd, cloud"));
     assert!(refused("memory:5000").contains("5000"));
