@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use floe_block::{BlockCache, Config, Kind, Memory, Order, Request, RequestId, WriteMode};
+use floe_block::{BlockCache, Config, Gate, Kind, Memory, Order, Request, RequestId, WriteMode};
 
 const BLOCKS: u64 = 16_384;
 const ROUNDS: usize = 31;
@@ -27,6 +27,7 @@ impl Subject {
             cache_bytes: 2 * BLOCKS * 4096,
             mode,
             shards: Some(1),
+            gate: Gate::default(),
             memory: Memory::None,
             kept: false,
         };

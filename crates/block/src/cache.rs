@@ -12,8 +12,10 @@ mod commits;
 mod drains;
 mod volumes;
 
+use floe_policy::admission::Times;
 use floe_policy::{Lru, Ranked, Slot};
 
+use crate::gate::Gate;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Join, Settled};
 use crate::journal::{Change, RestoredBlock};
@@ -53,6 +55,8 @@ pub struct Config {
     pub mode: WriteMode,
     /// How many shards; `None` for one a gibibyte of cache, as a power of two.
     pub shards: Option<u64>,
+    /// Who comes in.
+    pub gate: Gate,
     /// Whether there is a tier in memory above it, and what for.
     pub memory: Memory,
     /// Whether the cache outlives the program: its driver then keeps a journal.
@@ -121,6 +125,7 @@ pub struct BlockCache<E = Lru> {
     all_shards: u64,
     sizes: BlockSizes,
     mode: WriteMode,
+    gate: Gate,
     memory: Memory,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
@@ -173,6 +178,7 @@ impl<E: Ranked + Default> BlockCache<E> {
                 number: number as u8,
                 sizes: config.sizes.clone(),
                 mode: config.mode,
+                gate: config.gate.share(shards),
                 memory: match config.memory {
                     Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
                     memory => memory,
@@ -187,6 +193,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             shards: (part as u64..shards).step_by(parts).map(shard).collect(),
             all_shards: shards,
             mode: config.mode,
+            gate: config.gate.clone(),
             memory: config.memory,
             volumes: Volumes::default(),
             joins: Vec::new(),
@@ -217,6 +224,12 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.mode
     }
 
+    /// Who comes in, as [`Admissions`](floe_policy::admission::Admissions) reads it; `None` where everything does.
+    pub fn admission(&self) -> Option<String> {
+        let admission = &self.gate.admission;
+        (!admission.is_always()).then(|| admission.to_string())
+    }
+
     /// The size in bytes of a volume, if it is there.
     pub fn volume_bytes(&self, id: VolumeId) -> Option<u64> {
         self.volumes.bytes(id)
@@ -234,9 +247,9 @@ impl<E: Ranked + Default> BlockCache<E> {
         }
         assert!(self.joins[id.number()].is_none(), "request {} is under way already", id.number());
         let mut join = Join::new(request, self.volumes.bytes(request.volume));
-        let may_be_dirty = self.mode == WriteMode::Back || matches!(self.memory, Memory::Holds { .. });
+        let may_be_dirty = self.mode.keeps_writes() || matches!(self.memory, Memory::Holds { .. });
         let needless = match request.kind {
-            Kind::Prefetch => self.mode == WriteMode::Pass,
+            Kind::Prefetch => !self.mode.caches_reads(),
             Kind::DirtyMap => !may_be_dirty,
             _ => false,
         };
@@ -332,6 +345,11 @@ impl<E: Ranked + Default> BlockCache<E> {
         self.shards.iter_mut().for_each(|shard| shard.shed(share));
     }
 
+    /// Tells who decides what comes in how long things take at present: see [`floe_policy::admission::Times`]. To be called now and then.
+    pub fn observe(&mut self, times: &Times) {
+        self.shards.iter_mut().for_each(|shard| shard.observe(times));
+    }
+
     /// Sets how many bytes on the cache device may be newer than the backing devices, in all parts together: what would be more is
     /// written through. Cleaning begins at half of that, and yields to clients the more the further the bound is.
     pub fn limit_dirty(&mut self, bytes: u64) {
@@ -379,6 +397,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             stats.held_bytes += shard.held.len() * SECTOR_BYTES;
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes += directory.sector_metadata_bytes();
+            stats.admission_bytes += shard.admission_bytes();
             stats.degraded_shards += u64::from(shard.is_degraded());
         }
         stats

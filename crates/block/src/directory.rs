@@ -316,6 +316,20 @@ impl<E: Ranked + Default> Directory<E> {
         }
     }
 
+    /// The block that would have to leave for a smallest one, `None` while there is room.
+    pub(crate) fn coldest_if_full(&self) -> Option<Block> {
+        let has_room = self.open[0].is_some()
+            || !self.free_groups.is_empty()
+            || self.first_slots.len() < self.group_limit as usize;
+        if has_room { None } else { self.block_order.coldest_first().next() }
+    }
+
+    /// How many smallest blocks the blocks there are amount to.
+    pub(crate) fn smallest_blocks(&self) -> u64 {
+        let classes = self.sizes.classes().zip(&self.live);
+        classes.map(|(class, live)| live * self.sizes.sectors(class) / self.sizes.smallest()).sum()
+    }
+
     /// The blocks of a group.
     pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<E> {
         let first = self.first_slots[group as usize];

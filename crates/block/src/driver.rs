@@ -7,6 +7,7 @@
 
 mod journal;
 mod memory;
+mod timing;
 
 use std::io;
 use std::ops::Range;
@@ -27,6 +28,7 @@ use crate::stats::Stats;
 use crate::volumes::VolumeError;
 use journal::Journal;
 pub use journal::PartJournal;
+use timing::Timing;
 
 /// Messages taken in before devices are looked after again.
 const HEARD_AT_ONCE: usize = 64;
@@ -67,6 +69,8 @@ pub struct Driver<E = Lru> {
     pages: Option<Pages>,
     /// Where the cache outlives the program.
     journal: Option<Journal>,
+    /// Where it matters how long devices take.
+    timing: Option<Timing>,
     /// By volume.
     backings: Vec<Option<Watched>>,
     pool: Pool,
@@ -101,6 +105,7 @@ impl<E: Ranked + Default> Driver<E> {
             cache_device: watched,
             pages: None,
             journal: None,
+            timing: None,
             backings: Vec::new(),
             pool,
             requests: Vec::new(),
@@ -365,6 +370,11 @@ impl<E: Ranked + Default> Driver<E> {
                 DeviceId::Backing(volume) => backing_of(&mut self.backings, volume),
             };
             watched.note(&result);
+            if let Some(timing) = &mut self.timing
+                && let Some(times) = timing.end(token, result.is_ok())
+            {
+                self.cache.observe(&times);
+            }
             if id == DeviceId::Cache && self.journal_ended(token, &result) {
                 continue;
             }
@@ -430,13 +440,16 @@ impl<E: Ranked + Default> Driver<E> {
         }
     }
 
-    fn start(&mut self, device: DeviceId, op: OpId, offset: u64, action: Action) {
-        let (device, start) = match device {
+    fn start(&mut self, id: DeviceId, op: OpId, offset: u64, action: Action) {
+        let (device, start) = match id {
             DeviceId::Cache => {
                 (&mut self.cache_device.device, self.journal.as_ref().map_or(0, Journal::data_start))
             }
             DeviceId::Backing(volume) => (&mut backing_of(&mut self.backings, volume).device, 0),
         };
+        if let Some(timing) = &mut self.timing {
+            timing.begin(id, op.0, &action);
+        }
         device.submit(Operation { token: op.0, offset: start + offset, action });
     }
 

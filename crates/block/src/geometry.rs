@@ -61,6 +61,18 @@ impl Place {
         self.0 & ((1 << SECTOR_BITS) - 1)
     }
 
+    /// Its number among all places: neighbours of one volume follow each other.
+    #[inline]
+    pub(crate) fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The place of a number.
+    #[inline]
+    pub(crate) fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+
     /// A well-mixed hash (the finalizer of SplitMix64), the same in every run: which shard a region belongs to is
     /// part of the cache's format.
     #[inline]

@@ -6,6 +6,7 @@ use floe_policy::{Lru, Ranked};
 
 use crate::cache::{BlockCache, Config, ConfigError};
 use crate::driver::PartJournal;
+use crate::gate::Gate;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{
     self, Change, Io, NewCache, Restored, RestoredBlock, Standing, StoreError, Superblock, Volume,
@@ -27,6 +28,8 @@ pub struct KeptCache {
 pub struct Serving {
     /// When writes reach which device.
     pub mode: WriteMode,
+    /// Who comes in.
+    pub gate: Gate,
     /// Whether there is a tier in memory above it, and what for.
     pub memory: Memory,
     /// How many threads share it.
@@ -112,6 +115,7 @@ impl KeptCache {
             sizes: layout.sizes().clone(),
             cache_bytes: layout.data_bytes(),
             mode: serving.mode,
+            gate: serving.gate.clone(),
             shards: Some(layout.shards()),
             memory: serving.memory,
             kept: true,

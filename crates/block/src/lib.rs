@@ -4,6 +4,8 @@
 //! device or a clock. So the code that a server runs over io_uring is the code that the simulator runs over nothing
 //! and the tests run over failing devices. [`Driver`] carries orders out on real [`floe_device::Device`]s.
 //!
+//! Who comes in is asked for each smallest block that is not cached ([`Gate`], `shard::admission`); by default everything does.
+//!
 //! Above it there may be a tier in memory (`memory`), which the shards keep coherent: they say what enters and leaves it.
 //!
 //! A cache can outlive the program ([`KeptCache`]): its shards say what is to be noted, and what must be durable before what (`shard::log`), the
@@ -33,6 +35,7 @@ mod cache;
 mod directory;
 mod driver;
 mod exchange;
+mod gate;
 mod geometry;
 mod index;
 mod join;
@@ -61,8 +64,10 @@ pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver, PartJournal};
 pub use exchange::{Bell, Exchange, Traffic};
 pub use floe::{FreezeStats, Freezing};
+pub use floe_policy::admission::{Admissions, Times};
 pub use floe_policy::shedder::Shedder;
 pub use floe_policy::shedding::Decision as SheddingDecision;
+pub use gate::Gate;
 pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
     format_size,

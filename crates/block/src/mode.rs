@@ -13,13 +13,35 @@ pub enum WriteMode {
     Around,
     /// Cache only, brought to the backing device later.
     Back,
+    /// As [`Back`](Self::Back), but what reads miss stays out: only writes make blocks.
+    Only,
     /// Nothing is cached at all, not even reads.
     Pass,
 }
 
 impl WriteMode {
-    const NAMES: [(&'static str, Self); 4] =
-        [("through", Self::Through), ("around", Self::Around), ("back", Self::Back), ("pass", Self::Pass)];
+    const NAMES: [(&'static str, Self); 5] = [
+        ("through", Self::Through),
+        ("around", Self::Around),
+        ("back", Self::Back),
+        ("only", Self::Only),
+        ("pass", Self::Pass),
+    ];
+
+    /// Whether writes may be in the cache only, until they are brought to the backing device.
+    pub fn keeps_writes(self) -> bool {
+        matches!(self, Self::Back | Self::Only)
+    }
+
+    /// Whether what is written may come into the cache.
+    pub fn caches_writes(self) -> bool {
+        matches!(self, Self::Through | Self::Back | Self::Only)
+    }
+
+    /// Whether what reads miss may come into the cache.
+    pub fn caches_reads(self) -> bool {
+        !matches!(self, Self::Only | Self::Pass)
+    }
 }
 
 impl fmt::Display for WriteMode {
@@ -31,7 +53,7 @@ impl fmt::Display for WriteMode {
 
 /// A name that is no write mode.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no write mode `{0}`; there are through, around, back and pass")]
+#[error("there is no write mode `{0}`; there are through, around, back, only and pass")]
 pub struct UnknownWriteMode(String);
 
 impl FromStr for WriteMode {

@@ -5,12 +5,13 @@
 //! a few steps, each of which orders some operations and waits for all of them, and ends; or several tasks, where its
 //! sectors do not stand alike (`cut`). The steps stand in the files below this one: `read`, `write`, `store` (putting
 //! data into the cache, which both need) and `clean` (bringing dirty data to the backing device). What a tier in memory
-//! above it has is decided in `held`; `sink` brings what only that has to the tiers below.
+//! above it has is decided in `held`; `sink` brings what only that has to the tiers below. `admission` says who comes in.
 //!
 //! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only when no task holds
 //! or waits for a lock on it and none of its sectors is dirty. So a sector's place on the cache device never changes
 //! under a task, and dirty data is never dropped.
 
+mod admission;
 mod clean;
 mod cut;
 mod dirt;
@@ -32,6 +33,7 @@ use std::collections::{BTreeSet, VecDeque};
 use floe_policy::Lru;
 
 use crate::directory::Directory;
+use crate::gate::Gate;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
 use crate::journal::Standing;
 use crate::locks::{Locks, Need, TaskId};
@@ -41,6 +43,7 @@ use crate::order::{BufferId, OpId, Order};
 use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 use crate::stats::Counters;
+use admission::Door;
 use clean::Rounds;
 use cut::Cuts;
 use dirt::Dirt;
@@ -65,6 +68,8 @@ pub(crate) struct ShardConfig {
     pub(crate) number: u8,
     pub(crate) sizes: BlockSizes,
     pub(crate) mode: WriteMode,
+    /// Who comes in; of the memory above, its own share.
+    pub(crate) gate: Gate,
     /// Of a tier in memory, its own share.
     pub(crate) memory: Memory,
     /// Its part of the cache device, in sectors.
@@ -90,6 +95,8 @@ pub(crate) struct Shard<E = Lru> {
     rounds: Rounds,
     health: Health,
     shed: Shed,
+    /// What decides who comes in; `None` where everything does.
+    door: Option<Box<Door>>,
     /// Empty but for their memory.
     spare_survey: Survey,
     spare_waiting: Vec<TaskId>,
@@ -109,6 +116,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             held: Held::new(config.memory),
             log: Log::new(config.kept),
             dirt: Dirt::default(),
+            door: Door::new(&config.gate, &config.sizes, config.cache.end - config.cache.start),
             config,
             volumes: Vec::new(),
             locks: Locks::default(),
@@ -166,8 +174,9 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             Some(id) => {
                 let old = std::mem::replace(&mut self.tasks[id as usize], fresh);
                 let task = &mut self.tasks[id as usize];
-                task.parts = old.parts;
+                (task.parts, task.bypassed) = (old.parts, old.bypassed);
                 task.parts.clear();
+                task.bypassed.clear();
                 id
             }
             None => {
@@ -199,7 +208,12 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             while let Some(volume) = self.rounds.take_moved() {
                 self.run_round(volume, orders);
             }
-            let Some(id) = self.ready.pop_front() else { break };
+            let Some(id) = self.ready.pop_front() else {
+                if self.start_fetch(orders) {
+                    continue;
+                }
+                break;
+            };
             // Whoever was woken before it may have taken what it needs.
             let waits = self.tasks[id as usize].step == Step::Waiting;
             if waits && self.locks.is_wakeable(self.task_region(id), id) {
@@ -215,6 +229,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
         match &task.work {
             Work::Clean { .. } => self.start_clean(id, orders),
             Work::Sink => self.start_sink(id, orders),
+            Work::Fetch => self.start_read(id, orders),
             Work::Piece(piece) => match piece.kind {
                 PieceKind::Read | PieceKind::Prefetch => self.start_read(id, orders),
                 PieceKind::DirtyMap => self.mark_dirty(id, orders),
@@ -322,6 +337,11 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             }
             Work::Clean { because, .. } => self.cleaned(id, because, orders),
             Work::Sink => self.sunk(id),
+            Work::Fetch => {
+                if task.cut.is_none_or(|cut| self.cuts.finished(cut)) {
+                    self.fetched();
+                }
+            }
         }
         self.free_tasks.push(id);
     }

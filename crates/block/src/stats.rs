@@ -27,6 +27,14 @@ pub struct Counters {
     pub restarts: u64,
     /// Blocks not made because everything cold was in use.
     pub stores_without_room: u64,
+    /// Smallest blocks that were read or written and not cached, about which the admission was asked. Without one, nobody is asked.
+    pub offered_blocks: u64,
+    /// Those that were to come in.
+    pub admitted_blocks: u64,
+    /// Blocks not made because the admission wanted nothing evicted.
+    pub stores_withheld: u64,
+    /// Smallest blocks that the admission ordered to be fetched, some of which may have been there.
+    pub ordered_blocks: u64,
     /// Operations of the cache device that failed and were made good or given up.
     pub cache_errors: u64,
     /// Bytes of reads and writes that went past the cache because its device had been given up.
@@ -51,6 +59,10 @@ impl AddAssign<&Counters> for Counters {
         self.joined_reads += other.joined_reads;
         self.restarts += other.restarts;
         self.stores_without_room += other.stores_without_room;
+        self.offered_blocks += other.offered_blocks;
+        self.admitted_blocks += other.admitted_blocks;
+        self.stores_withheld += other.stores_withheld;
+        self.ordered_blocks += other.ordered_blocks;
         self.cache_errors += other.cache_errors;
         self.bypassed_bytes += other.bypassed_bytes;
         self.cleaned_bytes += other.cleaned_bytes;
@@ -124,6 +136,8 @@ pub struct Stats {
     pub block_metadata_bytes: u64,
     /// Memory held for valid and dirty bits, and in a kept cache for a checksum of each sector.
     pub sector_metadata_bytes: u64,
+    /// Memory held by what decides who comes in.
+    pub admission_bytes: u64,
     /// Shards that have given the cache device up.
     pub degraded_shards: u64,
     /// Sectors read from the cache device whose content was not what had been stored.
@@ -150,6 +164,7 @@ impl AddAssign<&Stats> for Stats {
         self.memory_hit_bytes += other.memory_hit_bytes;
         self.block_metadata_bytes += other.block_metadata_bytes;
         self.sector_metadata_bytes += other.sector_metadata_bytes;
+        self.admission_bytes += other.admission_bytes;
         self.degraded_shards += other.degraded_shards;
         self.corrupt_sectors += other.corrupt_sectors;
     }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Fault, Kind, LEAST_MEMORY_BYTES, Memory, MemoryTier, MemoryWrite,
-    Request, RequestId, VolumeId, WriteMode,
+    Answer, BlockCache, Config, Driver, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory, MemoryTier,
+    MemoryWrite, Request, RequestId, VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
 use floe_device::medium::Medium;
@@ -55,9 +55,16 @@ impl Rig {
         let tier = memory.map(|write| MemoryTier::new(LEAST_MEMORY_BYTES, write, None).unwrap());
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
         let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
-        let cache_of =
-            BlockCache::new(Config { sizes, cache_bytes: CACHE, mode, shards: Some(2), memory, kept: false })
-                .unwrap();
+        let cache_of = BlockCache::new(Config {
+            sizes,
+            cache_bytes: CACHE,
+            mode,
+            shards: Some(2),
+            gate: Gate::default(),
+            memory,
+            kept: false,
+        })
+        .unwrap();
         let mut driver = Driver::new(cache_of, cache, pool).with_memory(tier);
         driver.add_volume("test", backing);
         let model = vec![Some(0); (VOLUME / UNIT) as usize];

@@ -1,7 +1,7 @@
 //! A cache that outlives the program: what was cached, and what was dirty, is there when it is opened again.
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Fault, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving,
+    Begun, BlockSizes, Driver, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving,
     Volume, VolumeId, WriteMode,
 };
 use floe_device::{Device, MemoryDevice, Pool};
@@ -46,7 +46,7 @@ impl Machine {
     }
 
     fn start(&self, mode: WriteMode) -> Driver {
-        let serving = Serving { mode, memory: Memory::None, parts: 1 };
+        let serving = Serving { mode, gate: Gate::default(), memory: Memory::None, parts: 1 };
         let begun: Begun = self.with_io(|io| {
             let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().expect("there is a cache");
             kept.begin(io, vec![volume()], &serving).unwrap()

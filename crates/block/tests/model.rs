@@ -1,7 +1,7 @@
 //! The block cache against plain bytes: random requests over several volumes, completed in random order, with
 //! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late; with
 //! a tier in memory that has copies, or holds writes, and loses copies at random; with a share of hits that is shed, which
-//! changes.
+//! changes; with an admission that keeps out what it likes.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
@@ -16,8 +16,8 @@ use std::ops::Range;
 
 use common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    BlockCache, BlockSizes, Config, DeviceId, Fault, Kind, Memory, Request, RequestId, VolumeError, VolumeId,
-    WriteMode,
+    BlockCache, BlockSizes, Config, DeviceId, Fault, Gate, Kind, Memory, Request, RequestId, VolumeError,
+    VolumeId, WriteMode,
 };
 use floe_policy::Lru;
 use proptest::prelude::*;
@@ -86,6 +86,7 @@ struct Setup {
     shards: u64,
     parts: usize,
     memory: Memory,
+    admit: &'static str,
     /// Whether the cache is one that outlives the program.
     kept: bool,
     /// Operations of 256 that fail.
@@ -94,11 +95,33 @@ struct Setup {
     zeroes_fast: bool,
 }
 
+/// With windows so short that they do something in a case.
+const ADMISSIONS: [&str; 12] = [
+    "always",
+    "always",
+    "always",
+    "never",
+    "probability:p=0.5",
+    "second-access",
+    "obp:target=0.3:half-life=200",
+    "duel",
+    "fussy:popular=2:check=100:warm-up=100:patience=1",
+    "fussy:popular=1:check=50:warm-up=1 + obp:target=0.5:half-life=100",
+    "small-bypass:memory=100000",
+    "sequential:threshold=4 + probability:p=0.9",
+];
+
 fn setups() -> impl Strategy<Value = Setup> {
     let sizes =
         prop::sample::select(vec!["4KiB,8KiB,16KiB,32KiB", "4KiB,64KiB", "8KiB,16KiB", "16KiB", "4KiB"]);
-    let modes =
-        vec![WriteMode::Back, WriteMode::Back, WriteMode::Through, WriteMode::Around, WriteMode::Pass];
+    let modes = vec![
+        WriteMode::Back,
+        WriteMode::Back,
+        WriteMode::Through,
+        WriteMode::Around,
+        WriteMode::Only,
+        WriteMode::Pass,
+    ];
     let memory = prop_oneof![
         Just(Memory::None),
         Just(Memory::Copies),
@@ -112,12 +135,14 @@ fn setups() -> impl Strategy<Value = Setup> {
         1u64..5,
         1u64..4,
         memory,
+        prop::sample::select(ADMISSIONS.to_vec()),
         faults(),
         faults(),
         any::<(bool, bool)>(),
     );
     all.prop_map(
-        |(sizes, mode, groups, shards, parts, memory, cache_faults, backing_faults, (zeroes_fast, kept))| {
+        |(sizes, mode, groups, shards, parts, memory, admit, cache_faults, backing_faults, flags)| {
+            let (zeroes_fast, kept) = flags;
             Setup {
                 sizes,
                 mode,
@@ -125,6 +150,7 @@ fn setups() -> impl Strategy<Value = Setup> {
                 shards,
                 parts: parts.min(shards) as usize,
                 memory,
+                admit,
                 kept,
                 cache_faults,
                 backing_faults,
@@ -234,6 +260,7 @@ impl World {
             sizes,
             cache_bytes,
             mode: setup.mode,
+            gate: Gate::new(setup.admit.parse().unwrap()),
             shards: Some(setup.shards),
             memory: setup.memory,
             kept: setup.kept,
@@ -514,6 +541,12 @@ impl World {
                 self.submit(volume, 0, at, 64 << 10);
                 self.complete_all();
             }
+        }
+        if self.setup.admit == "never" {
+            self.bench.each_part(|part| {
+                let stats = part.stats();
+                assert_eq!((stats.valid_bytes, stats.counters.cache_write_bytes), (0, 0));
+            });
         }
     }
 }

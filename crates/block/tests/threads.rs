@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Exchange, Kind, Memory, Request, RequestId, VolumeId, WriteMode,
+    Answer, BlockCache, Config, Driver, Exchange, Gate, Kind, Memory, Request, RequestId, VolumeId, WriteMode,
 };
 use floe_device::{Buffer, Pool, Ring, Role, Sockets, Spec};
 use floe_policy::Lru;
@@ -129,8 +129,15 @@ impl Member {
 fn run(mode: WriteMode, seed: u64) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
-    let config =
-        Config { sizes, cache_bytes: CACHE, mode, shards: Some(5), memory: Memory::None, kept: false };
+    let config = Config {
+        sizes,
+        cache_bytes: CACHE,
+        mode,
+        shards: Some(5),
+        gate: Gate::default(),
+        memory: Memory::None,
+        kept: false,
+    };
     let parts = BlockCache::<Lru>::parts(config, THREADS).unwrap();
     let exchanges = Exchange::family(THREADS).unwrap();
     let seeds = Pool::family(THREADS, 4 << 20);

@@ -181,6 +181,16 @@ fn print(status: &Status) {
             status.corrupt_sectors
         );
     }
+    if let Some(admission) = &status.admission {
+        output::say!(
+            " admission {}: {} of {} smallest blocks came in, {} blocks were not made as nothing was to leave, {} fetched as ordered",
+            admission.admission,
+            admission.admitted_blocks,
+            admission.offered_blocks,
+            admission.stores_withheld,
+            admission.ordered_blocks
+        );
+    }
     if let Some(shedding) = &status.shedding {
         let trying = if shedding.share_now == shedding.share {
             String::new()

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use floe_block::{Config, Memory};
+use floe_block::{Config, Gate, Memory};
 use floe_device::Role;
 use floe_export::kept::refuse_kept;
 use floe_export::server::DeviceSource;
@@ -31,6 +31,7 @@ Examples:
   floe replay disk.vscsi --backing memory:64GiB,medium=cloud --cache memory:1GiB,medium=nvme --time virtual --verify
   floe replay src1_0.csv.gz --backing file:disk.img,size=64GiB --cache file:cache.img,size=1GiB --at recorded --speed 10
   floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB --warmup 20% --json
+  floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem --admit obp --time virtual
 
 One request at a time is what a program does that waits for its disk, and fio's default. In virtual time devices take
 as long as their medium= says, without one no time, and no file is touched; the same replay gives the same figures
@@ -172,6 +173,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
             sizes: settings.sizes.unwrap_or_default(),
             cache_bytes: settings.cache_bytes,
             mode: settings.mode,
+            gate: Gate::new(settings.admit),
             shards: settings.shards,
             memory: Memory::None,
             kept: false,

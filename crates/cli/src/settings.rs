@@ -42,10 +42,13 @@ pub(crate) struct Settings {
     /// Make the cache anew at each start, as one in memory always is, instead of going on with what is on its device
     #[arg(long)]
     pub(crate) volatile: bool,
-    /// When writes reach which device: through (default), around, back or pass
+    /// When writes reach which device: through (default), around, back, only or pass
     #[arg(long, value_name = "MODE")]
     pub(crate) write: Option<String>,
-    /// How much of the cache may be newer than the volume, with --write back: what would be more is written through [default: 50%]
+    /// Who decides what comes into the cache, such as obp:target=0.2 or small-bypass+obp; floe help simulate lists them [default: always]
+    #[arg(long, value_name = "ADMISSION")]
+    pub(crate) admit: Option<String>,
+    /// How much of the cache may be newer than the volume, with --write back or only: what would be more is written through [default: 50%]
     #[arg(long, value_name = "SHARE")]
     pub(crate) dirty_max: Option<String>,
     /// Sizes of cached blocks, powers of two from 4KiB to 1MiB [default: those of the cache that is there, or 32KiB,64KiB,128KiB,256KiB]
@@ -90,7 +93,7 @@ pub(crate) struct Settings {
     /// Where the admin interface listens [default: 127.0.0.1:10810]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) admin: Option<String>,
-    /// How long written data stays in the cache only, with --write back, and in memory only, with --memory-write back [default: 5s]
+    /// How long written data stays in the cache only, with --write back or only, and in memory only, with --memory-write back [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub(crate) flush_interval: Option<String>,
     /// Allow listening on addresses that other machines can reach

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Vec<String>,
     /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; repeat to compare
-    #[arg(long, value_name = "ADMISSION", requires = "policy", conflicts_with_all = ["blocks", "sample"])]
+    #[arg(long, value_name = "ADMISSION", conflicts_with = "sample")]
     admit: Vec<String>,
     /// Simulate the block cache with these block sizes instead; repeat to compare
     #[arg(long, value_name = "LIST")]
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     /// Write the same charts as pictures, named STEM-CHART.png
     #[arg(long, value_name = "STEM", conflicts_with = "blocks")]
     png: Option<PathBuf>,
-    /// When writes reach which device, with --blocks: through, around, back or pass
+    /// When writes reach which device, with --blocks: through, around, back, only or pass
     #[arg(long, value_name = "MODE", default_value = "back", requires = "blocks")]
     write: WriteMode,
     /// Number of shards, with --blocks

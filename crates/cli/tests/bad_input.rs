@@ -176,6 +176,10 @@ fn wrong_settings_are_refused() {
         --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
         --shed=lots                                           → shed | lots | 50%
         --dirty-max 20%                                       → dirty-max | write = back | through
+        --admit sideways                                      → admit | sideways | obp
+        --admit obp:target=2                                  → admit | target | 2
+        --admit obp+                                          → admit
+        --admit never --write pass                            → admit | write is pass
         --write back --dirty-max 0%                           → dirty-max | 0% | above 0
         --shed=0%                                             → shed | 0%
         --shed=101%                                           → shed | 101%

@@ -33,6 +33,7 @@ pub(crate) fn render(report: &Report) -> String {
     clients(&mut page, report);
     latencies(&mut page, report);
     cache(&mut page, report);
+    admission(&mut page, report);
     shedding(&mut page, report);
     memory(&mut page, report);
     advice(&mut page, report);
@@ -111,6 +112,35 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
     let labels = [("operation", operation)];
     page.sample(&format!("{name}_sum"), &labels, latencies.sum().as_secs_f64());
     page.sample(&format!("{name}_count"), &labels, latencies.count());
+}
+
+/// Of a server into whose cache not everything comes.
+fn admission(page: &mut Page, report: &Report) {
+    let Some(admission) = &report.facts.admission else { return };
+    let (stats, counters) = (&report.sum.stats, &report.sum.stats.counters);
+    page.family("floe_cache_admission_info", Kind::Gauge, "Who decides what comes into the cache; always 1.");
+    page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
+    let name = "floe_cache_offered_blocks_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Smallest blocks read or written and not cached, by whether they came in.",
+    );
+    let bypassed = counters.offered_blocks - counters.admitted_blocks;
+    page.sample(name, &[("result", "admitted")], counters.admitted_blocks);
+    page.sample(name, &[("result", "bypassed")], bypassed);
+    page.counter(
+        "floe_cache_stores_withheld_total",
+        "Blocks not made because the admission wanted nothing evicted.",
+        counters.stores_withheld,
+    );
+    page.counter(
+        "floe_cache_ordered_blocks_total",
+        "Smallest blocks that the admission ordered to be fetched.",
+        counters.ordered_blocks,
+    );
+    let help = "Memory of what decides who comes into the cache.";
+    page.gauge("floe_cache_admission_memory_bytes", help, stats.admission_bytes);
 }
 
 /// Of a server that may shed.

@@ -1,5 +1,6 @@
 //! What a server tells about itself: to people and programs as JSON, to Prometheus as `metrics`.
 
+mod admission;
 mod advice;
 mod shedding;
 mod tally;
@@ -9,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use floe_block::{FreezeStats, MemoryUse, MemoryWrite, VolumeId, WriteMode};
 use serde::{Deserialize, Serialize};
 
+pub use admission::AdmissionStatus;
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
 pub(crate) use shedding::SheddingFacts;
@@ -130,7 +132,7 @@ pub struct Status {
     pub session: Option<u64>,
     /// Bytes of reads and writes that went past the cache for that reason.
     pub bypassed_bytes: u64,
-    /// `through`, `around`, `back` or `pass`.
+    /// `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
     /// Time since the start.
     pub uptime_seconds: f64,
@@ -194,6 +196,8 @@ pub struct Status {
     pub blocks: Vec<BlockCount>,
     /// The tier in memory, if there is one.
     pub memory: Option<MemoryStatus>,
+    /// What was offered to the cache and what came in; `None` where everything does.
+    pub admission: Option<AdmissionStatus>,
     /// How much is shed, if anything may be.
     pub shedding: Option<SheddingStatus>,
     /// Processor time burnt in imitating fast media; 0 on real devices.
@@ -221,6 +225,7 @@ pub(crate) struct Facts {
     /// The default one first.
     pub(crate) volumes: Vec<VolumeFacts>,
     pub(crate) mode: WriteMode,
+    pub(crate) admission: Option<String>,
     pub(crate) session: Option<u64>,
     pub(crate) journal_lost: bool,
     pub(crate) started: SystemTime,
@@ -362,6 +367,7 @@ impl Report {
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
             memory: self.facts.memory.as_ref().map(memory),
+            admission: self.facts.admission.as_ref().map(|admission| AdmissionStatus::of(admission, stats)),
             shedding: self
                 .facts
                 .shedding

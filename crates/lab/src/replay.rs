@@ -6,6 +6,7 @@
 //! replay takes as long as that code takes, and the same trace on the same plan gives the same outcome to
 //! the last digit, except for `processing_us` and `wall_seconds`, which are measured.
 
+mod admission;
 mod clock;
 mod engine;
 mod layout;
@@ -18,6 +19,7 @@ mod source;
 mod stage;
 mod verify;
 
+pub use admission::AdmissionOutcome;
 pub use clock::{Clock, VirtualClock};
 pub use engine::{ReplayError, Setup, run};
 pub use layout::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};

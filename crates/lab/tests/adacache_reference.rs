@@ -36,6 +36,7 @@ fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
             sizes: sizes.parse().expect("block sizes"),
             cache_bytes: 45 << 20,
             mode: WriteMode::Back,
+            gate: floe_block::Gate::default(),
             shards: 1,
             ordering: Ordering::Lru,
             clean_every_ns: u64::MAX,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use floe_block::{Config, Memory, WriteMode};
+use floe_block::{Config, Gate, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
     Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, VirtualClock,
@@ -11,7 +11,8 @@ use floe_lab::replay::{
 use floe_lab::simulate::blocks::{self, Ordering};
 use floe_trace::{OpenOptions, Request, Trace};
 
-const ALL_MODES: [WriteMode; 4] = [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Pass];
+const ALL_MODES: [WriteMode; 5] =
+    [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Only, WriteMode::Pass];
 
 fn requests(spec: &str) -> Vec<Request> {
     let trace = Trace::open_source(spec, &OpenOptions::default()).expect("a generator");
@@ -42,6 +43,7 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
             cache_bytes: cache.size_bytes().expect("a size"),
             mode,
             shards: Some(1),
+            gate: Gate::default(),
             memory: Memory::None,
             kept: false,
         },
@@ -89,13 +91,16 @@ fn figures(outcome: &Outcome) -> Outcome {
 #[test]
 fn without_device_time_a_replay_finds_what_a_simulation_finds() {
     let requests = requests("zipf:keys=4000,theta=0.8,read=0.7,block=8KiB,requests=20000");
-    for mode in ALL_MODES {
-        let plan = plan(mode, "memory:2MiB", "memory:64MiB");
+    let all = ALL_MODES.into_iter().flat_map(|mode| ["always", "second-access"].map(|admit| (mode, admit)));
+    for (mode, admit) in all {
+        let mut plan = plan(mode, "memory:2MiB", "memory:64MiB");
+        plan.config.gate = Gate::new(admit.parse().expect("it is registered"));
         let replayed = simulated(&plan, &setup(&plan, 1, false), &requests);
         let same = blocks::Setup {
             sizes: plan.config.sizes.clone(),
             cache_bytes: plan.config.cache_bytes,
             mode,
+            gate: plan.config.gate.clone(),
             shards: 1,
             ordering: Ordering::Lru,
             clean_every_ns: u64::MAX,
@@ -125,8 +130,10 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
             simulated.blocks_allocated,
             simulated.metadata_bytes,
         ];
-        assert_eq!(ours, theirs, "{mode}");
-        assert_eq!(replayed.mean_missed_bytes, simulated.mean_missed_bytes, "{mode}");
+        assert_eq!(ours, theirs, "{mode}, {admit}");
+        assert_eq!(replayed.mean_missed_bytes, simulated.mean_missed_bytes, "{mode}, {admit}");
+        let offered = |outcome: &floe_lab::replay::AdmissionOutcome| outcome.offered_blocks;
+        assert_eq!(replayed.admission.as_ref().map(offered), simulated.offered_blocks, "{mode}, {admit}");
     }
 }
 

@@ -105,11 +105,12 @@ impl<E: Ranked + Default> Shard<E> {
         debug_assert!(task.range.start < at && at < task.range.end);
         task.cut = Some(number);
         let end = std::mem::replace(&mut task.range.end, at);
-        let Task { volume, waited, .. } = *task;
-        let work = task.work.clone();
+        let Task { volume, waited, offer, .. } = *task;
+        let (work, bypassed) = (task.work.clone(), task.bypassed.clone());
         let rest = self.new_task(work, volume, at..end);
         let task = &mut self.tasks[rest as usize];
         (task.cut, task.waited) = (Some(number), waited);
+        (task.offer, task.bypassed) = (offer, bypassed);
         self.locks.cut(region, id, at, rest);
         rest
     }

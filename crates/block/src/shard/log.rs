@@ -193,8 +193,9 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Drops the clean copies of a run.
     pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
-        if self.log.kept {
+        if self.log.kept || self.door.is_some() {
             let clean: Vec<Sectors> = self.directory.clean_runs_in(block, run).collect();
+            self.note_removed(&clean);
             clean.iter().for_each(|run| self.note(block, run, Standing::Invalid, orders));
         }
         self.directory.set_clean_invalid(block, run);
@@ -342,6 +343,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// Drops a clean run; what the log never heard of needs no record.
     fn unlog_run(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
         let volume = self.directory.volume(block);
+        self.note_removed(std::slice::from_ref(run));
         let deferred = |sector: u64| self.log.deferred.contains_key(&Place::new(volume, sector));
         if run.clone().all(deferred) {
             self.log.forget_deferred(volume, run);

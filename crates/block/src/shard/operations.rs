@@ -67,6 +67,7 @@ impl<E: Ranked + Default> Shard<E> {
     ) {
         let offset = self.cache_offset(block, run);
         let op = self.new_op(id, Part::Store(block), run);
+        self.note_inserted(run);
         self.counters.cache_write_bytes += from.len;
         orders.push(Order::Write { op, device: DeviceId::Cache, offset, from, durable: false });
     }

@@ -3,13 +3,14 @@
 //! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a write made, in runs
 //! of invalid sectors. The client is answered as soon as the data has arrived; it is put into the cache afterwards.
 //! Meanwhile the sectors stay locked, and other readers of them are served from the buffer they were fetched into, as
-//! they are from the buffer of an answered write that is being stored. A prefetch is a read that nobody waits for the
+//! they are from the buffer of an answered write that is being stored. What is not to come in (`admission`) is read past the cache, its
+//! own sectors only. A prefetch is a read that nobody waits for the
 //! data of: it only fetches.
 
 use floe_policy::Ranked;
 
 use super::Shard;
-use super::task::{Data, Part, Step, Work, common};
+use super::task::{Data, Offer, Part, Step, Work, common};
 use crate::allocate::missing_intervals;
 use crate::directory::Block;
 use crate::geometry::Sectors;
@@ -31,17 +32,20 @@ pub(super) struct Survey {
     cached: Vec<(Block, Sectors)>,
     /// What is missing, and the invalid runs of `blocks`, in address order.
     fetches: Vec<Sectors>,
+    /// The same, with whether it is to come into the cache.
+    offered: Vec<(Sectors, bool)>,
 }
 
 impl<E: Ranked + Default> Shard<E> {
     /// Walks a range as Algorithm 1 does.
     pub(super) fn survey(&mut self, id: TaskId) -> Survey {
         let mut survey = std::mem::take(&mut self.spare_survey);
-        let Survey { blocks, missing, cached, fetches } = &mut survey;
+        let Survey { blocks, missing, cached, fetches, offered } = &mut survey;
         blocks.clear();
         missing.clear();
         cached.clear();
         fetches.clear();
+        offered.clear();
         let task = &self.tasks[id as usize];
         let cached_until = |sector: u64| {
             let block = self.directory.find(task.volume, sector)?;
@@ -131,9 +135,9 @@ impl<E: Ranked + Default> Shard<E> {
         from_cache
     }
 
-    /// Reads what is cached, and fetches what is not, each run for itself.
+    /// Reads what is cached, and fetches what is not or reads it past the cache, each run for itself.
     fn read_surveyed(&mut self, mut id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
-        let Survey { blocks, missing, cached, fetches } = survey;
+        let Survey { blocks, missing, cached, fetches, offered } = survey;
         fetches.append(missing);
         for (block, run) in blocks.iter() {
             for (run, valid) in self.directory.validity(*block, run) {
@@ -141,17 +145,25 @@ impl<E: Ranked + Default> Shard<E> {
             }
         }
         fetches.sort_unstable_by_key(|run| run.start);
-        for fetch in fetches.iter() {
+        self.offer_fetches(id, fetches, offered);
+        for (fetch, admitted) in offered.iter() {
             if self.tasks[id as usize].range.start < fetch.start {
                 let rest = self.cut(id, fetch.start);
                 self.read_cached(id, cached, orders);
                 id = rest;
             }
-            if self.tasks[id as usize].range.end <= fetch.end {
-                return self.read_missing(id, fetch.clone(), blocks, orders);
+            let is_last = self.tasks[id as usize].range.end <= fetch.end;
+            let rest = if is_last { id } else { self.cut(id, fetch.end) };
+            if *admitted {
+                self.tasks[id as usize].offer = Offer::Admitted;
+                self.read_missing(id, fetch.clone(), blocks, orders);
+            } else {
+                self.tasks[id as usize].offer = Offer::Bypassed;
+                self.read_bypassed(id, orders);
             }
-            let rest = self.cut(id, fetch.end);
-            self.read_missing(id, fetch.clone(), blocks, orders);
+            if is_last {
+                return;
+            }
             id = rest;
         }
         self.read_cached(id, cached, orders);
@@ -169,6 +181,7 @@ impl<E: Ranked + Default> Shard<E> {
             }
             let to = self.destination(id);
             self.tasks[id as usize].hit = true;
+            self.note_read_hit(id);
             let range = self.tasks[id as usize].range.clone();
             let shed = to.is_some() && self.is_shed();
             for (block, run) in overlapping(blocks, &range) {
@@ -212,6 +225,25 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
+    /// Reads a task's range, nothing of it valid, from the backing device and past the cache.
+    fn read_bypassed(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let range = self.tasks[id as usize].range.clone();
+            let (taken, rest) = self.lock_front(id, Need::shared(range), 1);
+            next = rest;
+            if !self.may_begin(id, taken, orders) {
+                continue;
+            }
+            match self.destination(id) {
+                Some(_) => {
+                    self.read_newest_of(id, Part::Uncached, &[], orders);
+                }
+                None => self.finish(id, orders), // a prefetch of what is to stay out
+            }
+        }
+    }
+
     /// Whether a read may begin that has its lock, if `taken`, or waits for it. If not, it waits or has already ended.
     pub(super) fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
         if !taken {
@@ -248,8 +280,10 @@ impl<E: Ranked + Default> Shard<E> {
 
     /// Where a client wants what a piece reads; a prefetch has nobody who does.
     pub(super) fn destination(&self, id: TaskId) -> Option<Data> {
-        let is_prefetch =
-            matches!(&self.tasks[id as usize].work, Work::Piece(piece) if piece.kind == PieceKind::Prefetch);
+        let is_prefetch = match &self.tasks[id as usize].work {
+            Work::Piece(piece) => piece.kind == PieceKind::Prefetch,
+            work => matches!(work, Work::Fetch),
+        };
         (!is_prefetch).then(|| self.request_data(id))
     }
 
@@ -261,7 +295,7 @@ impl<E: Ranked + Default> Shard<E> {
                 sector: piece.sectors.start,
                 offset: piece.buffer_offset,
             },
-            Work::Clean { .. } | Work::Sink => unreachable!("only pieces have a request"),
+            Work::Clean { .. } | Work::Sink | Work::Fetch => unreachable!("only pieces have a request"),
         }
     }
 
@@ -333,6 +367,7 @@ impl<E: Ranked + Default> Shard<E> {
         for id in waiting.drain(..) {
             let is_read = match &self.tasks[id as usize].work {
                 Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
+                Work::Fetch => true,
                 Work::Clean { .. } | Work::Sink => false,
             };
             if is_read && self.has_all(holder, id) {
@@ -359,6 +394,7 @@ impl<E: Ranked + Default> Shard<E> {
         let from = self.tasks[holder as usize].data;
         let range = self.tasks[id as usize].range.clone();
         self.counters.joined_reads += 1;
+        self.note_read_hit(id);
         let task = &mut self.tasks[id as usize];
         task.hit = hit;
         task.step = Step::Reading;

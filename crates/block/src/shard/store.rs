@@ -2,8 +2,8 @@
 //!
 //! A task walks what it has to store from left to right. Where a block is, it writes into it; where none is, it
 //! allocates the largest that fits what is missing (Algorithm 2). Dirty victims are first brought to the backing
-//! device; the task waits and goes on where it was. When everything cold is in use, the data is not cached, and goes
-//! to the backing device if it would be lost otherwise.
+//! device; the task waits and goes on where it was. What is not to come in (`admission`), or finds everything cold in use, is not
+//! cached, and goes to the backing device if it would be lost otherwise.
 
 use floe_policy::Ranked;
 
@@ -52,9 +52,7 @@ impl<E: Ranked + Default> Shard<E> {
             };
             let run = match block {
                 Some(block) => common(&left, &self.directory.sectors(block)),
-                None => {
-                    left.start..(left.start + 1).next_multiple_of(self.config.sizes.smallest()).min(left.end)
-                }
+                None => left.start..self.without_block_until(id, &left),
             };
             self.tasks[id as usize].cursor = run.end;
             let run = self.within_volume(volume, &run);
@@ -81,6 +79,18 @@ impl<E: Ranked + Default> Shard<E> {
         if self.tasks[id as usize].outstanding == 0 {
             self.step_ended(id, orders);
         }
+    }
+
+    /// Where a run that begins without a block ends: after a smallest block, or after all that may make none.
+    fn without_block_until(&self, id: TaskId, left: &Sectors) -> u64 {
+        let (task, unit) = (&self.tasks[id as usize], self.config.sizes.smallest());
+        let goes_on =
+            |sector: u64| task.stays_out(sector) && self.directory.find(task.volume, sector).is_none();
+        let mut end = (left.start + 1).next_multiple_of(unit);
+        while task.stays_out(left.start) && end < left.end && goes_on(end) {
+            end += unit;
+        }
+        end.min(left.end)
     }
 
     /// What is to be dirty but has no room goes to the backing device.
@@ -125,12 +135,14 @@ impl<E: Ranked + Default> Shard<E> {
     /// Makes the largest block that fits what is missing from `left.start` on.
     fn block_for(&mut self, id: TaskId, left: &Sectors, orders: &mut Vec<Order>) -> Placed {
         let task = &self.tasks[id as usize];
-        if task.no_room || self.is_degraded() {
+        if task.no_room || self.is_degraded() || task.stays_out(left.start) {
             return Placed::Nowhere;
         }
         let (volume, unit) = (task.volume, self.config.sizes.smallest());
         let mut interval = self.config.sizes.round_out(left);
-        let uncached = |sector: &u64| self.directory.find(volume, *sector).is_none();
+        let uncached = |sector: &u64| {
+            self.directory.find(volume, *sector).is_none() && !task.stays_out((*sector).max(left.start))
+        };
         let units = (interval.start..interval.end).step_by(unit as usize);
         interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
         let class = largest_fitting(&self.config.sizes, &interval);
@@ -139,15 +151,24 @@ impl<E: Ranked + Default> Shard<E> {
             self.counters.stores_without_room += 1;
             return Placed::Nowhere;
         };
+        if room != Room::Free && self.withholds() {
+            self.counters.stores_withheld += 1;
+            return Placed::Nowhere;
+        }
         let dirty: Vec<Block> =
             self.directory.victims(room).filter(|&block| self.directory.is_dirty(block)).collect();
         if dirty.is_empty() {
             self.counters.blocks_allocated[class.0 as usize] += 1;
             self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
             self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
-            if self.is_logging() {
+            if self.is_logging() || self.door.is_some() {
                 let victims: Vec<Block> = self.directory.victims(room).collect();
-                victims.into_iter().for_each(|victim| self.note_dropped(victim, orders));
+                for victim in victims {
+                    self.note_evicted(victim);
+                    if self.is_logging() {
+                        self.note_dropped(victim, orders);
+                    }
+                }
             }
             return Placed::At(self.directory.allocate(volume, interval.start, class, room));
         }

@@ -33,6 +33,16 @@ pub(super) enum Work {
     },
     /// Bring held sectors to the tiers below memory.
     Sink,
+    /// Bring what the admission ordered into the cache.
+    Fetch,
+}
+
+/// What has become of the offer that a read makes of what it misses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offer {
+    NotMade,
+    Admitted,
+    Bypassed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +153,9 @@ pub(super) struct Task {
     pub(super) store: Sectors,
     pub(super) cursor: u64,
     pub(super) store_dirty: bool,
+    pub(super) offer: Offer,
+    /// Of what is to be put into the cache, runs that may not make blocks.
+    pub(super) bypassed: Vec<Sectors>,
     /// Victims being cleaned for it.
     pub(super) cleaning: u32,
     /// A victim could not be cleaned: no block is taken for the rest.
@@ -169,9 +182,16 @@ impl Task {
             store: 0..0,
             cursor: 0,
             store_dirty: false,
+            offer: Offer::NotMade,
+            bypassed: Vec::new(),
             cleaning: 0,
             no_room: false,
         }
+    }
+
+    /// Whether no block may be made for a sector.
+    pub(super) fn stays_out(&self, sector: u64) -> bool {
+        self.bypassed.iter().any(|run| run.contains(&sector))
     }
 }
 

@@ -44,6 +44,7 @@ impl<E: Ranked + Default> Shard<E> {
         self.held.remove_volume(id);
         let places = Place::all_of(id);
         self.lost.retain(|place| !places.contains(place));
+        self.set_volume(id, VolumeSize { sectors: 0 }); // what was ordered to be fetched of it is no more
     }
 
     /// Drops the copy of a clean sector.

@@ -3,7 +3,7 @@
 //! A write that covers sectors in part first reads those (at most the first and the last) and completes them, so
 //! that everything after is whole sectors; nothing else is ever filled. Then, by mode: to the backing device and
 //! after the answer into the cache (through), to the backing device only (around, pass), or into the cache only
-//! (back). A durable write is written through in every mode.
+//! (back, only). A durable write is written through in every mode.
 //!
 //! When a backing write fails nobody knows what the backing device holds there, so clean copies of it are dropped;
 //! dirty ones are newer than what failed to be replaced and stay. A degraded shard writes as `pass` does.
@@ -13,7 +13,7 @@ use floe_policy::Ranked;
 use super::Shard;
 use super::task::{Data, Part, Step, Work};
 use crate::directory::Block;
-use crate::geometry::SECTOR_BYTES;
+use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::journal::Standing;
 use crate::locks::{Need, TaskId};
 use crate::mode::WriteMode;
@@ -25,7 +25,7 @@ impl<E: Ranked + Default> Shard<E> {
     fn piece(&self, id: TaskId) -> &Piece {
         match &self.tasks[id as usize].work {
             Work::Piece(piece) => piece,
-            Work::Clean { .. } | Work::Sink => unreachable!("a client asked for nothing of it"),
+            Work::Clean { .. } | Work::Sink | Work::Fetch => unreachable!("a client asked for nothing of it"),
         }
     }
 
@@ -161,8 +161,9 @@ impl<E: Ranked + Default> Shard<E> {
         if !matches!(self.tasks[id as usize].work, Work::Sink) {
             self.forget(id, orders); // what sinks does not change
         }
-        if self.mode() == WriteMode::Back && (self.is_kept() || !self.is_durable(id)) && self.may_be_dirty(id)
-        {
+        let may_stay = self.mode().keeps_writes() && (self.is_kept() || !self.is_durable(id));
+        if may_stay && self.may_be_dirty(id) {
+            self.offer_write(id);
             return self.begin_store(id, range, true, orders);
         }
         if !self.unlog(id, orders) {
@@ -247,8 +248,9 @@ impl<E: Ranked + Default> Shard<E> {
             _ => None, // what sinks is a write
         };
         let is_write = matches!(kind, None | Some(PieceKind::Write { .. } | PieceKind::ZeroPart { .. }));
-        if !failed && is_write && matches!(self.mode(), WriteMode::Through | WriteMode::Back) {
+        if !failed && is_write && self.mode().caches_writes() {
             self.answer(id);
+            self.offer_write(id);
             self.begin_store(id, range, false, orders);
             return self.serve_waiting(id, orders);
         }
@@ -291,9 +293,12 @@ impl<E: Ranked + Default> Shard<E> {
             self.drop_clean(*block, run, orders);
             if only_clean {
                 continue;
-            } else {
-                self.directory.set_invalid(*block, run);
             }
+            if self.door.is_some() {
+                let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
+                self.note_removed(&dirty);
+            }
+            self.directory.set_invalid(*block, run);
         }
         self.spare_survey = survey;
     }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Kind, Memory, Message, OpId, Order, Paging,
-    PartId, Request, RequestId, Span, VolumeId, WriteMode,
+    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Gate, Kind, Memory, Message, OpId, Order,
+    Paging, PartId, Request, RequestId, Span, VolumeId, WriteMode,
 };
 use floe_policy::{Lru, Ranked};
 
@@ -85,7 +85,15 @@ pub struct Bench<E = Lru> {
 
 pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
     let sizes: BlockSizes = sizes.parse().unwrap();
-    Config { sizes, cache_bytes, mode, shards: Some(1), memory: Memory::None, kept: false }
+    Config {
+        sizes,
+        cache_bytes,
+        mode,
+        shards: Some(1),
+        gate: Gate::default(),
+        memory: Memory::None,
+        kept: false,
+    }
 }
 
 pub fn read(offset: u64, len: u64) -> Request {

@@ -9,7 +9,7 @@
 use std::io;
 
 use floe_block::{
-    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Io, KeptCache, LEAST_MEMORY_BYTES,
+    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Gate, Io, KeptCache, LEAST_MEMORY_BYTES,
 };
 use floe_block::{Layout, Memory, MemoryTier, MemoryWrite, NewCache, Serving, StoreError, Superblock};
 use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
@@ -32,6 +32,7 @@ pub struct Format {
 #[derive(Debug, Clone, Copy)]
 pub struct Service {
     pub mode: WriteMode,
+    pub admit: &'static str,
     pub memory: Option<MemoryWrite>,
 }
 
@@ -153,7 +154,7 @@ impl Boot<'_> {
     pub fn begin(&self, kept: KeptCache, service: Service) -> Result<(Driver, Superblock), NoBoot> {
         let tier = tier(service);
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
-        let serving = Serving { mode: service.mode, memory, parts: 1 };
+        let serving = Serving { mode: service.mode, gate: gate(service), memory, parts: 1 };
         let begin = |io: &mut Io<'_>| {
             kept.begin(io, self.volumes(), &serving).map_err(|error| match error {
                 BeginError::Store(error) => error,
@@ -177,6 +178,7 @@ impl Boot<'_> {
             sizes: self.format.sizes.clone(),
             cache_bytes: self.format.cache_bytes(),
             mode: service.mode,
+            gate: gate(service),
             shards: Some(self.format.shards),
             memory: tier.as_ref().map_or(Memory::None, MemoryTier::config),
             kept: false,
@@ -189,6 +191,10 @@ impl Boot<'_> {
         }
         driver
     }
+}
+
+fn gate(service: Service) -> Gate {
+    Gate::new(service.admit.parse().expect("the admission is registered"))
 }
 
 fn tier(service: Service) -> Option<MemoryTier> {

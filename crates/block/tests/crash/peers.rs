@@ -12,7 +12,7 @@ use crate::machine::Machine;
 use crate::stamp::{Found, UNIT, fill, look};
 
 const UNITS: u32 = 64;
-const IN_CACHE: Service = Service { mode: WriteMode::Back, memory: None };
+const IN_CACHE: Service = Service { mode: WriteMode::Back, admit: "always", memory: None };
 
 /// What nobody has written: what the cache device is full of at first.
 const GARBAGE: u8 = 0xc5;

@@ -76,6 +76,20 @@ fn rest(outcome: &Outcome) {
     if outcome.warmup_requests > 0 {
         add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));
     }
+    if let Some(admission) = &outcome.admission {
+        let share = admission.admitted_blocks as f64 / admission.offered_blocks.max(1) as f64;
+        add("admission", admission.admission.clone());
+        add(
+            "",
+            format!("{} of {} smallest blocks offered", output::percent(share), admission.offered_blocks),
+        );
+        if admission.ordered_blocks > 0 {
+            add("", format!("{} fetched as it ordered", admission.ordered_blocks));
+        }
+        if admission.stores_withheld > 0 {
+            add("", format!("{} blocks not made, as nothing was to leave", admission.stores_withheld));
+        }
+    }
     if let Some(shed) = &outcome.shed {
         let share = output::percent(shed.share);
         add("shed in the end", format!("{share} of the hits; {} in all", output::bytes(shed.bytes)));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
+use floe_block::{BlockCache, Config, Gate, Layout, Memory, MemoryTier, Serving};
 use floe_device::{Role, Spec};
 use floe_export::kept::{Consent, Parts, StartError, Wishes, refuse_kept, start};
 use floe_export::server::{DeviceSource, Volume};
@@ -57,10 +57,13 @@ impl Prepared {
     pub(super) fn new(plan: &Plan, consent: Consent) -> Result<Self, CliError> {
         let kept = plan.keeps_cache();
         let memory = plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
+        let above_bytes = plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
+        let gate = Gate { admission: plan.admit.clone(), above_bytes };
         let config = Config {
             sizes: plan.sizes.clone().unwrap_or_default(),
             cache_bytes: plan.cache_bytes,
             mode: plan.mode,
+            gate: gate.clone(),
             shards: plan.shards,
             memory,
             kept,
@@ -84,7 +87,7 @@ impl Prepared {
             shards: plan.shards,
             cache_bytes: plan.cache_bytes,
             new_shards,
-            serving: Serving { mode: plan.mode, memory, parts: plan.threads },
+            serving: Serving { mode: plan.mode, gate, memory, parts: plan.threads },
             fewer_threads: !plan.threads_given,
             consent,
         })))

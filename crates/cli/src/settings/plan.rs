@@ -6,7 +6,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{BlockSizes, Freezing, MemoryTier, MemoryWrite, SECTOR_BYTES, WriteMode, format_size};
+use floe_block::{
+    Admissions, BlockSizes, Freezing, MemoryTier, MemoryWrite, SECTOR_BYTES, WriteMode, format_size,
+};
 use floe_device::Spec;
 use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::limits::MOST_CONNECTIONS;
@@ -41,6 +43,8 @@ pub(crate) struct Plan {
     /// The cache ends with the program.
     pub(crate) volatile: bool,
     pub(crate) mode: WriteMode,
+    /// Who decides what comes in.
+    pub(crate) admit: Admissions,
     /// `None` leaves them to the cache that is there, or are the default ones.
     pub(crate) sizes: Option<BlockSizes>,
     /// Takes memory once it is used.
@@ -177,6 +181,7 @@ impl Settings {
             cache_bytes,
             volatile: self.volatile,
             mode,
+            admit: admit(self.admit.as_deref(), mode)?,
             sizes,
             memory,
             dirty_max: dirty_max(self.dirty_max.as_deref(), mode)?,
@@ -237,6 +242,7 @@ impl Plan {
             cache_size: Some(format_size(self.cache_bytes)),
             volatile: self.volatile,
             write: Some(self.mode.to_string()),
+            admit: Some(self.admit.to_string()),
             block_sizes: self.sizes.as_ref().map(BlockSizes::to_string),
             memory: self.memory.as_ref().map(|memory| format_size(memory.bytes)),
             memory_write: self.memory.as_ref().map(|memory| memory.tier.write().to_string()),
@@ -274,6 +280,7 @@ impl Plan {
             cache_bytes = self.cache_bytes,
             kept = self.keeps_cache(),
             write = %self.mode,
+            admit = %self.admit,
             memory_bytes = self.memory.as_ref().map_or(0, |memory| memory.bytes),
             threads = self.threads,
             max_connections = self.max_connections,
@@ -365,7 +372,7 @@ fn tls(mode: TlsMode, certificates: Option<PathBuf>, verify_peer: bool) -> Resul
 
 /// Whether writes may be answered before the backing device has them.
 fn keeps_writes(mode: WriteMode, memory: Option<&MemoryPlan>) -> bool {
-    mode == WriteMode::Back || memory.is_some_and(|memory| memory.tier.write() == MemoryWrite::Back)
+    mode.keeps_writes() || memory.is_some_and(|memory| memory.tier.write() == MemoryWrite::Back)
 }
 
 /// The tier in memory, if one is asked for.
@@ -402,17 +409,29 @@ fn memory(
     Ok(Some(MemoryPlan { bytes, freeze, tier, service }))
 }
 
+/// Who decides what comes in, where anything may.
+fn admit(text: Option<&str>, mode: WriteMode) -> Result<Admissions, Wrong> {
+    let admit: Admissions = parsed("admit", text)?.unwrap_or_default();
+    if mode == WriteMode::Pass && !admit.is_always() {
+        let problem = "admit is for a cache that something comes into; here write is pass";
+        return Err(wrong(None, "admit", problem));
+    }
+    Ok(admit)
+}
+
 /// How much may be dirty, where anything may.
 fn dirty_max(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
     let most = parsed("dirty-max", text)?;
-    if mode == WriteMode::Back {
+    if mode.keeps_writes() {
         return Ok(Some(most.unwrap_or(Percent::HALF)));
     }
     match most {
         None => Ok(None),
-        Some(_) => {
-            Err(wrong(None, "dirty-max", format!("dirty-max is for write = back only; here write is {mode}")))
-        }
+        Some(_) => Err(wrong(
+            None,
+            "dirty-max",
+            format!("dirty-max is for write = back and only; here write is {mode}"),
+        )),
     }
 }
 
@@ -436,7 +455,7 @@ fn flush_interval(text: Option<&str>, keeps_writes: bool, mode: WriteMode) -> Re
         Err(_) => refuse(format!("flush-interval: `{text}` is not a duration; write 500ms, 5s or 1min")),
         Ok(_) if !keeps_writes => {
             let problem = format!(
-                "flush-interval is for write = back or memory-write = back only; here write is {mode}"
+                "flush-interval is for write = back or only and for memory-write = back; here write is {mode}"
             );
             refuse(problem)
         }

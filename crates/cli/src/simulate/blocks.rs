@@ -1,5 +1,6 @@
 //! `floe simulate --blocks`: the block cache at several sizes and block sizes.
 
+use floe_block::{Admissions, Gate};
 use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
 use floe_trace::Request;
 
@@ -15,15 +16,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         [policy] => policy.parse().or_usage()?,
         _ => return Err(CliError::usage("--blocks takes one --policy, fifo or lru")),
     };
+    let admissions: Vec<Admissions> = match &arguments.admit[..] {
+        [] => vec![Admissions::default()],
+        admit => admit.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?,
+    };
+    let each = |size, sizes| admissions.iter().map(move |admission| (size, sizes, admission));
     let setups: Vec<Setup> = arguments
         .size
         .0
         .iter()
-        .flat_map(|size| arguments.blocks.iter().map(move |sizes| (size, sizes)))
-        .map(|(size, sizes)| Setup {
+        .flat_map(|size| arguments.blocks.iter().flat_map(move |sizes| each(size, sizes)))
+        .map(|(size, sizes, admission)| Setup {
             sizes: sizes.clone(),
             cache_bytes: size.of(footprint_bytes),
             mode: arguments.write,
+            gate: Gate::new(admission.clone()),
             shards: arguments.shards,
             ordering,
             clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
@@ -66,7 +73,7 @@ fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
 }
 
 fn print(outcomes: &[Outcome]) {
-    let columns = [
+    let mut columns = vec![
         "blocks",
         "size",
         "read hits",
@@ -79,11 +86,14 @@ fn print(outcomes: &[Outcome]) {
         "mean block",
         "mean missed",
     ];
+    let is_asked = outcomes.iter().any(|outcome| outcome.admit.is_some());
+    columns.extend(is_asked.then_some("admitted"));
+    columns.extend(is_asked.then_some("by"));
     let mut table = output::table(&columns, 1);
     let ratio =
         |hits: u64, all: u64| if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) };
     for outcome in outcomes {
-        table.add_row(vec![
+        let mut row = vec![
             outcome.blocks.clone(),
             output::bytes(outcome.size),
             ratio(outcome.read_hits, outcome.read_requests),
@@ -95,7 +105,15 @@ fn print(outcomes: &[Outcome]) {
             output::bytes(outcome.metadata_bytes),
             output::bytes(outcome.mean_block_bytes as u64),
             output::bytes(outcome.mean_missed_bytes as u64),
-        ]);
+        ];
+        if is_asked {
+            let share = outcome.offered_blocks.zip(outcome.admitted_blocks);
+            row.push(
+                share.map_or_else(|| output::percent(1.0), |(offered, admitted)| ratio(admitted, offered)),
+            );
+            row.push(outcome.admit.clone().unwrap_or_else(|| "always".into()));
+        }
+        table.add_row(row);
     }
     output::print_table(&table);
 }

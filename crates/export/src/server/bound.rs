@@ -74,7 +74,8 @@ impl Bound {
     ) -> Result<Server, ServeError> {
         let Self { config, listeners, admin_listener, admin_address } = self;
         let threads = cache.threads();
-        let mode = cache.parts.first().expect("a cache has a part").0.mode();
+        let (first, _) = cache.parts.first().expect("a cache has a part");
+        let (mode, admission) = (first.mode(), first.admission());
         let config = Arc::new(config);
         let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (cache.id(at), volume)))?;
         let ring = Ring::new(RING_ENTRIES)?;
@@ -119,6 +120,7 @@ impl Bound {
             errands: Slots::default(),
             offer,
             mode,
+            admission,
             phase: Phase::Serving,
             keeper: cache.keeper,
             degraded: false,

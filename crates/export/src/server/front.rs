@@ -72,6 +72,8 @@ pub(super) struct Front {
     pub(super) errands: Slots<Errand>,
     pub(super) offer: Offer,
     pub(super) mode: WriteMode,
+    /// Who decides what comes in, where not everything does.
+    pub(super) admission: Option<String>,
     pub(super) phase: Phase,
     /// Of a cache that outlives the program.
     pub(super) keeper: Option<Keeper>,
@@ -385,6 +387,7 @@ impl Front {
         let facts = Facts {
             volumes: self.offer.facts(),
             mode: self.mode,
+            admission: self.admission.clone(),
             session: self.keeper.as_ref().map(Keeper::session),
             journal_lost: self.journal_lost,
             started: self.started,

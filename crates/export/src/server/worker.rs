@@ -136,6 +136,7 @@ impl Worker {
         let cache_device = cache_source.open(&ring, &pool)?;
         let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange))
             .with_memory(config.memory.clone())
+            .with_clock(Instant::now)
             .with_journal(journal);
         for Offered { id, volume, .. } in &volumes {
             driver.add_volume_at(*id, &volume.name, volume.backing.open(&ring, &pool)?);

@@ -133,8 +133,15 @@ impl Setup {
         let thread = std::thread::spawn(move || {
             let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
             let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
-            let config_of_cache =
-                Config { sizes, cache_bytes: CACHE, mode, shards: Some(4), memory, kept: false };
+            let config_of_cache = Config {
+                sizes,
+                cache_bytes: CACHE,
+                mode,
+                shards: Some(4),
+                gate: floe_block::Gate::default(),
+                memory,
+                kept: false,
+            };
             let caches = BlockCache::parts(config_of_cache, threads).unwrap();
             let parts = Parts::volatile(caches);
             let begun = Bound::bind(config).and_then(|it| it.serve(parts, cache, volumes, signals.into()));

@@ -8,7 +8,7 @@ use std::io;
 use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, Config, Driver, Fault, Kind, Request, RequestId, WriteMode};
+use floe_block::{Answer, Config, Driver, Fault, Kind, Request, RequestId};
 use floe_device::Slice;
 use floe_trace::{Error, Op};
 
@@ -98,7 +98,7 @@ pub fn run(
     let wall = Instant::now();
     let now = stage.clock.now();
     let verifier = setup.verify.then(|| Verifier::new(stage.volumes.iter().map(|volume| volume.content)));
-    let cleans = setup.config.mode == WriteMode::Back;
+    let cleans = setup.config.mode.keeps_writes();
     let mut engine = Engine {
         pacer: Pacer::new(setup.pace, now),
         clean_due: cleans.then(|| now + setup.flush_interval),

@@ -7,6 +7,7 @@ use floe_block::{Config, Stats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::admission::AdmissionOutcome;
 use super::shed::ShedOutcome;
 
 /// Latencies are kept apart up to an hour, to three digits.
@@ -161,6 +162,9 @@ pub struct Outcome {
     pub verified_bytes: u64,
     /// Time it took the machine.
     pub wall_seconds: f64,
+    /// What was offered to the cache and what came in, where somebody was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionOutcome>,
     /// What was shed, where that was allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shed: Option<ShedOutcome>,
@@ -254,6 +258,7 @@ impl Outcome {
             flush_seconds: measured.flush.as_secs_f64(),
             verified_bytes: measured.verified_bytes,
             wall_seconds: measured.wall.as_secs_f64(),
+            admission: AdmissionOutcome::of(config, &gained.counters, after.admission_bytes),
             shed: measured.shed.map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
             read_histogram: None,
             write_histogram: None,
@@ -289,6 +294,10 @@ fn gained(before: &Stats, after: &Stats) -> Stats {
     counters.cache_read_bytes -= old.cache_read_bytes;
     counters.cache_write_bytes -= old.cache_write_bytes;
     counters.shed_bytes -= old.shed_bytes;
+    counters.offered_blocks -= old.offered_blocks;
+    counters.admitted_blocks -= old.admitted_blocks;
+    counters.stores_withheld -= old.stores_withheld;
+    counters.ordered_blocks -= old.ordered_blocks;
     for (sum, blocks) in counters.blocks_allocated.iter_mut().zip(old.blocks_allocated) {
         *sum -= blocks;
     }

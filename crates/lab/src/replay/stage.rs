@@ -1,6 +1,7 @@
 //! What a trace is replayed on: a cache, its devices, and the clock they keep.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
 use floe_device::medium::Model;
@@ -122,6 +123,13 @@ impl Stage {
         let meter = Meter::default();
         let cache = Box::new(Metered::new(cache, &meter));
         let driver = Driver::new(BlockCache::new(config)?, cache, pool);
+        let driver = match &clock {
+            Clock::Real(_) => driver.with_clock(Instant::now),
+            Clock::Virtual(clock) => {
+                let clock = clock.clone();
+                driver.with_clock(move || clock.at(clock.passed_ns()))
+            }
+        };
         Ok(Self { driver, volumes: Vec::new(), clock, meter, holds_data: true })
     }
 

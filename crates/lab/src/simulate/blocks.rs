@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, BlockSizes, Config, ConfigError, Kind, Memory, OpId, Order, Request, RequestId, Stats,
+    BlockCache, BlockSizes, Config, ConfigError, Gate, Kind, Memory, OpId, Order, Request, RequestId, Stats,
     VolumeId, WriteMode,
 };
 use floe_policy::{Fifo, Lru, Ranked};
@@ -58,6 +58,8 @@ pub struct Setup {
     pub cache_bytes: u64,
     /// When writes reach which device.
     pub mode: WriteMode,
+    /// Who comes in.
+    pub gate: Gate,
     /// The number of shards.
     pub shards: u64,
     /// Who leaves.
@@ -84,6 +86,15 @@ pub struct Outcome {
     pub trace: String,
     /// The block sizes.
     pub blocks: String,
+    /// Who decided what came in, where somebody was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admit: Option<String>,
+    /// Smallest blocks that were read or written and not cached, about which it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offered_blocks: Option<u64>,
+    /// Those that were to come in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admitted_blocks: Option<u64>,
     /// Cache size in bytes.
     pub size: u64,
     /// Reads.
@@ -131,10 +142,14 @@ pub fn simulate(
         Ordering::Lru => run::<Lru>(requests, setup)?,
     };
     let (counted, counters) = (stats.requests, stats.counters);
+    let is_asked = !setup.gate.admission.is_always();
     let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
     Ok(Outcome {
         trace: trace.to_owned(),
         blocks: setup.sizes.to_string(),
+        admit: is_asked.then(|| setup.gate.admission.to_string()),
+        offered_blocks: is_asked.then_some(counters.offered_blocks),
+        admitted_blocks: is_asked.then_some(counters.admitted_blocks),
         size: setup.cache_bytes,
         read_requests: counted.reads,
         read_hits: counted.read_hits,
@@ -160,6 +175,7 @@ fn run<E: Ranked + Default>(requests: &[floe_trace::Request], setup: &Setup) -> 
             cache_bytes: setup.cache_bytes,
             mode: setup.mode,
             shards: Some(setup.shards),
+            gate: setup.gate.clone(),
             memory: Memory::None,
             kept: false,
         })?,

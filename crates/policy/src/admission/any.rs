@@ -51,6 +51,18 @@ impl Admissions {
         let texts: Vec<_> = choices.iter().map(ToString::to_string).collect();
         Self { parts: choices.iter().map(Part::of).collect(), text: texts.join(" + ") }
     }
+
+    /// Whether everything comes in, always, so that an owner need not ask.
+    pub fn is_always(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Always(_)))
+    }
+}
+
+impl Default for Admissions {
+    /// Everything comes in.
+    fn default() -> Self {
+        Self { parts: Vec::new(), text: "always".to_owned() }
+    }
 }
 
 impl fmt::Debug for Admissions {

@@ -39,7 +39,7 @@ impl World {
         self.cache.set_flipping(0.0, 0);
         let service = self.draw(draw_service);
         self.may_be_dirty =
-            self.format.kept || service.mode == WriteMode::Back || service.memory == Some(MemoryWrite::Back);
+            self.format.kept || service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
         if self.format.kept && self.draw(|rng| rng.random_ratio(1, 20)) {
             self.cache.set_failing(0.02);
         }
@@ -243,7 +243,18 @@ fn draw_service(rng: &mut SmallRng) -> Service {
             0 => WriteMode::Pass,
             1 => WriteMode::Around,
             2 | 3 => WriteMode::Through,
+            4 => WriteMode::Only,
             _ => WriteMode::Back,
+        },
+        // With windows so short that they do something in a life.
+        admit: match rng.random_range(0..12) {
+            0 => "never",
+            1 => "probability:p=0.5",
+            2 => "second-access",
+            3 => "obp:target=0.3:half-life=200",
+            4 => "duel",
+            5 => "fussy:popular=2:check=100:warm-up=1:patience=1",
+            _ => "always",
         },
         memory: match rng.random_range(0..24) {
             0 => Some(MemoryWrite::Through),

@@ -8,6 +8,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
         mode: WriteMode::Through,
+        admission: None,
         session: None,
         journal_lost: false,
         started: std::time::SystemTime::now(),

@@ -1,0 +1,325 @@
+//! Who comes into the cache: an admission asked about what is read or written and not cached, and told what came of it.
+//!
+//! The question is put for each *smallest block*, so that a block is asked for by the same name whatever request it is part of.
+//! Neighbours that get the same answer stay together: a missed run that comes in as a whole is fetched and allocated as if nobody
+//! had been asked (AdaCache, Algorithm 2), one that stays out is read past the cache, its own sectors and no more. Reads ask before they
+//! take their lock, for what stays out needs only a shared one; writes when their data is about to go to a block that is not there. What has
+//! a block is no offer: a write of it goes there, as always.
+//!
+//! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups. Evictions it is told one
+//! by one, and a whole block of them at once. What it orders to be fetched becomes a task like a prefetch; while it holds, nothing is evicted.
+//!
+//! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none there. An overwritten copy counts as put in; where
+//! the cache outlives the program it counts as removed, too, for the log is told that it is gone.
+//!
+//! Not to be expected: that `sequential` sees long sequences with several shards, for each sees its own regions; and that `duel` knows more of
+//! a victim than its first smallest block.
+
+use std::collections::VecDeque;
+
+use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Victim, Window};
+use floe_policy::{Access, Direction, Ranked, Tick, mix};
+
+use super::Shard;
+use super::task::{Offer, Work, common};
+use crate::directory::Block;
+use crate::gate::Gate;
+use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::locks::TaskId;
+use crate::order::Order;
+
+/// Lookups between two windows: divides the 200 between checks of FussyCache, so that these come when they are due.
+const WINDOW_LOOKUPS: u64 = 100;
+
+/// Ordered fetches under way at once, and those that wait; what is ordered beyond is forgotten.
+const FETCHED_AT_ONCE: usize = 8;
+const MOST_FETCHES: usize = 1024;
+
+/// A shard's admission, where not everything comes in.
+#[derive(Debug)]
+pub(super) struct Door {
+    admissions: Admissions,
+    /// Since the last window.
+    window: Window,
+    times: Times,
+    orders: Orders,
+    /// Lookups of all windows that have ended.
+    lookups: u64,
+    fetches: VecDeque<(VolumeId, Sectors)>,
+    fetching: usize,
+}
+
+impl Door {
+    /// For a shard of so many sectors; `None` where nobody need be asked.
+    pub(super) fn new(gate: &Gate, sizes: &BlockSizes, sectors: u64) -> Option<Box<Self>> {
+        if gate.admission.is_always() {
+            return None;
+        }
+        let mut admissions = gate.admission.clone();
+        admissions.reserve(&Room {
+            entries: (sectors / sizes.smallest()) as usize,
+            weight: sectors * SECTOR_BYTES,
+            above: gate.above_bytes,
+        });
+        Some(Box::new(Self {
+            admissions,
+            window: Window::default(),
+            times: Times::default(),
+            orders: Orders::default(),
+            lookups: 0,
+            fetches: VecDeque::new(),
+            fetching: 0,
+        }))
+    }
+
+    fn close_window(&mut self, entries: u64, sizes: &BlockSizes) {
+        let (entries, times) = (entries, self.times);
+        let window = std::mem::take(&mut self.window);
+        self.lookups += window.lookups.blocks;
+        self.admissions.observe(&Window { entries, times, ..window });
+        self.admissions.tick(Tick(self.lookups), &mut self.orders);
+        self.queue_fetches(sizes);
+    }
+
+    /// Neighbours within a region are fetched together.
+    fn queue_fetches(&mut self, sizes: &BlockSizes) {
+        self.orders.fetch.sort_unstable_by_key(|fetch| fetch.position);
+        for fetch in self.orders.fetch.drain(..) {
+            let place = Place::of_number(fetch.position * sizes.smallest());
+            let (volume, start) = (place.volume(), place.sector());
+            let end = start + sizes.smallest();
+            if let Some((before, run)) = self.fetches.back_mut()
+                && *before == volume
+                && run.end == start
+                && !start.is_multiple_of(sizes.largest())
+            {
+                run.end = end;
+            } else if self.fetches.len() < MOST_FETCHES {
+                self.fetches.push_back((volume, start..end));
+            }
+        }
+    }
+}
+
+/// The smallest blocks that a run touches, each with the part of the run that it holds.
+fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
+    let run = run.clone();
+    let starts = (run.start / unit * unit..run.end).step_by(unit as usize);
+    starts.map(move |start| (start, common(&(start..start + unit), &run)))
+}
+
+impl<E: Ranked + Default> Shard<E> {
+    /// What the admission is told of the smallest block that begins at a sector.
+    fn access(&self, volume: VolumeId, start: u64, direction: Direction) -> Access {
+        let unit = self.config.sizes.smallest();
+        let place = Place::new(volume, start);
+        Access {
+            weight: (unit * SECTOR_BYTES) as u32,
+            direction,
+            position: place.number() / unit,
+            // Mixed once more: the shard was chosen by some bits of the hash of a region, which is that of its first block.
+            ..Access::new(mix(place.hash()))
+        }
+    }
+
+    /// Who would have to leave.
+    fn victim(&self) -> Option<Victim> {
+        let slot = self.directory.coldest_if_full()?;
+        let start = self.directory.sectors(slot).start;
+        Some(Victim { slot, hash: self.access(self.directory.volume(slot), start, Direction::Read).hash })
+    }
+
+    /// Counts that a part of a smallest block was looked up.
+    fn look_up(&mut self, volume: VolumeId, start: u64, part: &Sectors, hit: bool, direction: Direction) {
+        let access = self.access(volume, start, direction);
+        let Some(door) = &mut self.door else { return };
+        let traffic = Traffic { blocks: 1, bytes: (part.end - part.start) * SECTOR_BYTES };
+        door.window.lookups += traffic;
+        if hit {
+            door.window.hits += traffic;
+            door.admissions.used(&access);
+        }
+    }
+
+    /// Asks whether the smallest block that begins at a sector is to come in.
+    fn ask(&mut self, volume: VolumeId, start: u64, direction: Direction) -> bool {
+        let (access, victim) = (self.access(volume, start, direction), self.victim());
+        let Some(door) = &mut self.door else { return true };
+        let admitted = door.admissions.admit(&access, victim.as_ref()).admits();
+        self.counters.offered_blocks += 1;
+        self.counters.admitted_blocks += u64::from(admitted);
+        admitted
+    }
+
+    fn close_window_in_time(&mut self) {
+        if self.door.as_ref().is_some_and(|door| door.window.lookups.blocks >= WINDOW_LOOKUPS) {
+            self.close_window();
+        }
+    }
+
+    fn close_window(&mut self) {
+        let units = self.directory.smallest_blocks();
+        if let Some(door) = &mut self.door {
+            door.close_window(units, &self.config.sizes);
+        }
+    }
+
+    /// How long things take at present.
+    pub(crate) fn observe(&mut self, times: &Times) {
+        if let Some(door) = &mut self.door {
+            door.times = *times;
+            self.close_window();
+        }
+    }
+
+    /// Decides which of the runs that a read has to fetch come in, and empties them into `offered`.
+    pub(super) fn offer_fetches(
+        &mut self,
+        id: TaskId,
+        fetches: &mut Vec<Sectors>,
+        offered: &mut Vec<(Sectors, bool)>,
+    ) {
+        let task = &self.tasks[id as usize];
+        let (volume, range) = (task.volume, task.range.clone());
+        let may_come_in = self.mode().caches_reads();
+        let known = match task.offer {
+            Offer::Admitted => Some(may_come_in),
+            Offer::Bypassed => Some(false),
+            Offer::NotMade => self.door.is_none().then_some(may_come_in),
+        };
+        if let Some(admitted) = known {
+            return offered.extend(fetches.drain(..).map(|run| (run, admitted)));
+        }
+        let mut last = None;
+        for fetch in fetches.drain(..) {
+            let mut before: Option<bool> = None;
+            for (start, part) in units(&fetch, self.config.sizes.smallest()) {
+                let admitted = match last {
+                    Some((asked, admitted)) if asked == start => admitted, // of another part of it
+                    _ => {
+                        self.look_up(volume, start, &common(&part, &range), false, Direction::Read);
+                        may_come_in && self.ask(volume, start, Direction::Read)
+                    }
+                };
+                last = Some((start, admitted));
+                match offered.last_mut() {
+                    Some((run, _)) if before == Some(admitted) => run.end = part.end,
+                    _ => offered.push((part, admitted)),
+                }
+                before = Some(admitted);
+            }
+        }
+        self.close_window_in_time();
+    }
+
+    /// A read finds all of its range cached.
+    pub(super) fn note_read_hit(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id as usize];
+        if self.door.is_none() || task.offer != Offer::NotMade {
+            return; // it was looked up before it had to wait
+        }
+        task.offer = Offer::Admitted;
+        let (volume, range) = (task.volume, task.range.clone());
+        for (start, part) in units(&range, self.config.sizes.smallest()) {
+            self.look_up(volume, start, &part, true, Direction::Read);
+        }
+        self.close_window_in_time();
+    }
+
+    /// Decides which blocks a write may make, when its data is about to go to the cache.
+    pub(super) fn offer_write(&mut self, id: TaskId) {
+        if self.door.is_none() {
+            return;
+        }
+        let survey = self.survey(id);
+        let task = &mut self.tasks[id as usize];
+        let (volume, range) = (task.volume, task.range.clone());
+        let mut bypassed = std::mem::take(&mut task.bypassed);
+        for (start, part) in units(&range, self.config.sizes.smallest()) {
+            let missing = survey.missing.iter().any(|run| run.contains(&start));
+            self.look_up(volume, start, &part, !missing, Direction::Write);
+            if missing && !self.ask(volume, start, Direction::Write) {
+                match bypassed.last_mut() {
+                    Some(run) if run.end == part.start => run.end = part.end,
+                    _ => bypassed.push(part),
+                }
+            }
+        }
+        self.tasks[id as usize].bypassed = bypassed;
+        self.spare_survey = survey;
+        self.close_window_in_time();
+    }
+
+    /// Whether nothing is to be evicted.
+    pub(super) fn withholds(&self) -> bool {
+        self.door.as_ref().is_some_and(|door| door.orders.hold)
+    }
+
+    /// A run of a block is being written to the cache.
+    pub(super) fn note_inserted(&mut self, run: &Sectors) {
+        if let Some(door) = &mut self.door {
+            let blocks = units(run, self.config.sizes.smallest()).count() as u64;
+            door.window.inserted += Traffic { blocks, bytes: (run.end - run.start) * SECTOR_BYTES };
+        }
+    }
+
+    /// Runs in order, all of them valid, are so no longer.
+    pub(super) fn note_removed(&mut self, runs: &[Sectors]) {
+        let Some(door) = &mut self.door else { return };
+        let mut counted = None;
+        for (start, _) in runs.iter().flat_map(|run| units(run, self.config.sizes.smallest())) {
+            door.window.removed.blocks += u64::from(counted != Some(start));
+            counted = Some(start);
+        }
+    }
+
+    /// A block leaves to make room.
+    pub(super) fn note_evicted(&mut self, block: Block) {
+        if self.door.is_none() {
+            return;
+        }
+        let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
+        for (start, part) in units(&sectors, self.config.sizes.smallest()) {
+            if !self.directory.has_valid(block, &part) {
+                continue; // nothing is lost that was not before
+            }
+            let access = self.access(volume, start, Direction::Read);
+            if let Some(door) = &mut self.door {
+                door.window.removed.blocks += 1;
+                door.admissions.evicted(&access);
+            }
+        }
+    }
+
+    /// Begins to fetch what was ordered next, if it is time; says whether there was any.
+    pub(super) fn start_fetch(&mut self, orders: &mut Vec<Order>) -> bool {
+        let Some(door) = self.door.as_mut().filter(|door| door.fetching < FETCHED_AT_ONCE) else {
+            return false;
+        };
+        let Some((volume, run)) = door.fetches.pop_front() else { return false };
+        let run = self.within_volume(volume, &run);
+        if run.start >= run.end || self.withholds() && self.directory.coldest_if_full().is_some() {
+            return true;
+        }
+        self.counters.ordered_blocks += units(&run, self.config.sizes.smallest()).count() as u64;
+        let id = self.new_task(Work::Fetch, volume, run);
+        self.tasks[id as usize].offer = Offer::Admitted;
+        if let Some(door) = &mut self.door {
+            door.fetching += 1;
+        }
+        self.start_read(id, orders);
+        true
+    }
+
+    /// One of those has ended.
+    pub(super) fn fetched(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.fetching -= 1;
+        }
+    }
+
+    /// Bytes of memory that the admission takes.
+    pub(crate) fn admission_bytes(&self) -> u64 {
+        self.door.as_ref().map_or(0, |door| (size_of::<Door>() + door.admissions.memory_bytes()) as u64)
+    }
+}

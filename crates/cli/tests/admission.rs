@@ -1,0 +1,126 @@
+//! `--admit` as a user gives it: in replays, in servers, on the command line and in files.
+
+mod common;
+
+use common::{Volume, assert_same, floe_ok, noise, text};
+use floe_export::nbd::client::Client;
+use serde_json::Value;
+
+const ZIPF: &str = "zipf:keys=5000,theta=0.9,read=0.7,block=4KiB,requests=20000";
+
+fn replay(write: &str, admit: &[&str]) -> Value {
+    let line =
+        ["replay", ZIPF, "--backing", "memory:32MiB,medium=nvme", "--cache", "memory:1MiB,medium=pmem"];
+    let rest = ["--block-sizes", "4KiB,16KiB", "--write", write, "--time", "virtual", "--verify", "--json"];
+    serde_json::from_str(&floe_ok(&[&line[..], &rest, admit].concat())).expect("the line is JSON")
+}
+
+/// What is not measured.
+fn figures(outcome: &Value) -> Value {
+    let mut figures = outcome.clone();
+    for measured in ["processing_us", "wall_seconds"] {
+        figures[measured] = Value::Null;
+    }
+    figures
+}
+
+#[test]
+fn a_replay_into_whose_cache_nothing_comes_reads_and_writes_the_volume_only() {
+    for write in ["through", "around", "back", "only"] {
+        let outcome = replay(write, &["--admit", "never"]);
+        for none in ["cache_read_bytes", "cache_write_bytes", "read_hits", "write_hits", "blocks_allocated"] {
+            assert_eq!(outcome[none], 0, "{none}, write {write}");
+        }
+        assert_eq!(outcome["verified_bytes"], outcome["read_bytes"]);
+        let admission = &outcome["admission"];
+        assert_eq!((&admission["admission"], &admission["admitted_blocks"]), (&"never".into(), &0.into()));
+        // A write that goes around the cache, and a read whose misses never come in, offers nothing.
+        let [reads, writes] = ["reads", "writes"].map(|count| outcome[count].as_u64().unwrap());
+        let offered = match write {
+            "around" => reads,
+            "only" => writes,
+            _ => reads + writes,
+        };
+        assert_eq!(admission["offered_blocks"], offered, "write {write}");
+        assert_eq!(admission["bypassed_blocks"], offered);
+    }
+}
+
+#[test]
+fn always_is_what_a_replay_does_anyway() {
+    let (said, unsaid) = (replay("back", &["--admit", "always"]), replay("back", &[]));
+    assert_eq!(figures(&said), figures(&unsaid));
+    assert!(said["admission"].is_null());
+}
+
+#[test]
+fn admissions_are_compared_by_what_they_write() {
+    let written = |outcome: &Value| outcome["cache_write_bytes"].as_u64().unwrap();
+    let (eager, obp) =
+        (replay("around", &[]), replay("around", &["--admit", "small-bypass:memory=65536 + obp"]));
+    assert!(written(&obp) * 2 < written(&eager), "{obp}");
+    assert!(obp["read_hit_ratio"].as_f64() > Some(0.05), "{obp}");
+    assert_eq!(obp["admission"]["admission"], "small-bypass:memory=65536 + obp");
+    // Measured times set its threshold.
+    let fussy = replay("around", &["--admit", "fussy:tune=1:warm-up=1000"]);
+    assert!(fussy["admission"]["ordered_blocks"].as_u64() > Some(0), "{fussy}");
+    assert_eq!(figures(&fussy), figures(&replay("around", &["--admit", "fussy:tune=1:warm-up=1000"])));
+}
+
+#[test]
+fn a_simulation_of_blocks_asks_too() {
+    let line = [
+        "simulate", ZIPF, "--blocks", "4KiB", "--size", "1MiB", "--admit", "always", "--admit", "never",
+        "--json",
+    ];
+    let outcomes: Vec<Value> =
+        floe_ok(&line).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(outcomes[0]["admit"].is_null() && outcomes[0]["cache_write_bytes"].as_u64() > Some(0));
+    assert_eq!((&outcomes[1]["admit"], &outcomes[1]["cache_write_bytes"]), (&"never".into(), &0.into()));
+    assert_eq!(outcomes[1]["offered_blocks"], 20_000);
+    let table = floe_ok(&line[..line.len() - 1]);
+    assert!(table.contains("never") && table.contains("admitted"), "{table}");
+}
+
+#[test]
+fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() {
+    let content = noise(1, 4 << 20);
+    for settings in [&["--write", "through"][..], &["--write", "back", "--volatile"]] {
+        let mode = settings[1];
+        let volume = Volume::new(&content, mode).with(&["--admit", "never"]).with(&settings[2..]);
+        let server = volume.serve();
+        let mut client = Client::connect(&server.unix.parse().unwrap()).unwrap();
+        let piece = noise(2, 100_000);
+        client.write(1234, &piece, false).unwrap();
+        client.flush().unwrap();
+        let mut read = vec![0; 200_000];
+        client.read(0, &mut read).unwrap();
+        let mut expected = content[..200_000].to_vec();
+        expected[1234..][..piece.len()].copy_from_slice(&piece);
+        assert_same("what was written", &read, &expected);
+        let status = server.status();
+        let admission = status.admission.as_ref().expect("there is one");
+        assert_eq!((admission.admission.as_str(), admission.admitted_blocks), ("never", 0));
+        assert!(
+            admission.bypassed_blocks >= 25 + 49 && admission.offered_blocks == admission.bypassed_blocks
+        );
+        assert_eq!((status.valid_bytes, status.read_hits), (0, 0), "{status:?}");
+        let said = floe_ok(&["status", "--admin", &server.admin]);
+        assert!(said.contains(&format!("admission never: 0 of {} ", admission.offered_blocks)), "{said}");
+        server.end();
+        assert_same("the volume", &volume.backing()[..200_000], &expected);
+    }
+}
+
+#[test]
+fn a_configuration_keeps_its_admission() {
+    let line = ["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB", "--print-config"];
+    assert!(floe_ok(&line).contains("admit = \"always\"\n"));
+    let printed = floe_ok(&[&line[..], &["--admit", "second-access+ obp"]].concat());
+    let wanted = "admit = \"second-access + obp\"\n";
+    assert!(printed.contains(wanted), "{printed}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("floe.toml");
+    std::fs::write(&file, &printed).unwrap();
+    assert_eq!(floe_ok(&["serve", "--config", text(&file), "--print-config"]), printed);
+}
