@@ -2,8 +2,7 @@
 
 use std::collections::VecDeque;
 
-use floe_policy::admission::registry::Choice;
-use floe_policy::admission::{Admission, Choosable, Fussy, Orders, Room, Times, Traffic, Verdict, Window};
+use floe_policy::admission::{Admission, Fussy, Orders, Room, Traffic, Verdict, Window};
 use floe_policy::{Access, Direction, Tick, mix};
 use proptest::prelude::*;
 
@@ -326,87 +325,4 @@ fn the_table_forgets_the_oldest_of_the_least_accessed() {
         fussy.admit(&access(key), None);
     }
     assert_eq!(interval(&mut fussy, 0), [1]);
-}
-
-fn tuned() -> Fussy {
-    let choice: Choice = "fussy:tune=1".parse().expect("the choice is valid");
-    let mut fussy = Fussy::with(choice.parameters());
-    fussy.reserve(&Room { entries: 100, weight: 100, above: 0 });
-    (0..100).for_each(|key| {
-        fussy.admit(&access(1_000_000 + key), None);
-    });
-    fussy.observe(&Window { lookups: blocks(WARM_UP), ..Window::default() });
-    fetched(&mut fussy);
-    fussy
-}
-
-/// The threshold after an interval in which `misses` new blocks were met.
-fn tune(fussy: &mut Fussy, misses: u64, hits: u64, is_full: bool, times: Times) -> Vec<u64> {
-    for key in 0..misses {
-        fussy.admit(&access(2_000_000 + key), None);
-    }
-    if is_full {
-        fussy.evicted(&access(3_000_000));
-    }
-    fussy.observe(&Window {
-        lookups: blocks(CHECK),
-        hits: blocks(hits),
-        entries: 100,
-        times,
-        ..Window::default()
-    });
-    fetched(fussy)
-}
-
-#[test]
-fn a_tuned_threshold_is_what_a_fetch_and_the_displaced_are_worth() {
-    let times = |insert| Times {
-        hit_ns: Some(1_000.0),
-        backing_read_ns: Some(11_000.0),
-        backing_write_ns: Some(11_000.0),
-        insert_ns: Some(insert),
-        ..Times::default()
-    };
-    let threshold = |hits, is_full, insert| {
-        let mut fussy = tuned();
-        tune(&mut fussy, 40, hits, is_full, times(insert));
-        fussy.threshold()
-    };
-    assert_eq!(threshold(0, false, 0.0), 2, "a fetch takes 1.1 of what a hit saves");
-    assert_eq!(threshold(0, false, 20_000.0), 4, "3.1, with an insertion that slow");
-    // The table has room for 400 blocks and meets 40 per interval: it remembers ten, in which an entry has 0.5 hits each.
-    assert_eq!(threshold(50, true, 0.0), 7, "1.1 and 5");
-    assert_eq!(threshold(50, false, 0.0), 2, "nobody has to leave");
-}
-
-#[test]
-fn tuned_accesses_count_by_what_a_hit_saves() {
-    let popular_after = |direction, times: Times| {
-        let mut fussy = tuned();
-        tune(&mut fussy, 1, 0, false, times);
-        let threshold = fussy.threshold();
-        let found = (1..40).find(|_| {
-            fussy.admit(&Access { direction, ..access(5) }, None);
-            tune(&mut fussy, 0, 0, false, times) == [5]
-        });
-        found.map(|accesses| accesses as f64 / threshold as f64)
-    };
-    let times = Times {
-        hit_ns: Some(0.0),
-        backing_read_ns: Some(10_000.0),
-        backing_write_ns: Some(40_000.0),
-        insert_ns: Some(110_000.0),
-        ..Times::default()
-    };
-    assert_eq!(popular_after(Direction::Write, times), Some(1.0));
-    assert_eq!(popular_after(Direction::Read, times), Some(4.0), "a read saves a quarter of a write");
-    let useless = Times { backing_read_ns: Some(0.0), backing_write_ns: Some(0.0), ..times };
-    assert_eq!(popular_after(Direction::Read, useless), None, "a hit saves nothing");
-}
-
-#[test]
-fn without_measured_times_the_threshold_is_the_given_one() {
-    let mut fussy = tuned();
-    tune(&mut fussy, 40, 50, true, Times::default());
-    assert_eq!(fussy.threshold(), 4);
 }

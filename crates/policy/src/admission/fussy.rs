@@ -13,16 +13,21 @@
 //! here: a block that returns from the cache to the table counts one access; the table is sized for what missed in the warm-up, times
 //! `popular`, so that a block which comes back as rarely as once in a warm-up has the time to become popular.
 //!
-//! With `tune=1` the threshold follows what is measured: a fetch costs a read below and an insertion, and displaces what had a number of
-//! hits of its own while the table remembers; popular is who was accessed more than that is worth. Reads and writes count by what a hit
-//! saves of each.
+//! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads and writes count by what a hit saves of
+//! each, and what decides between fussy and plain, from plain on, is what either would save (`tuning`). The hit ratio changes nothing
+//! then, and neither `patience` nor `popular` matters, but where no times are measured.
 //!
-//! The order below should be `lru`. Not to be used above devices so slow that every hit counts: a block's first accesses all
-//! miss.
+//! The order below should be `lru`. As published it is not to be used above devices so slow that every hit counts: a block's first
+//! accesses all miss.
+
+mod miniature;
+mod prices;
+mod tuning;
 
 use super::metadata::{Metadata, POPULARITY_MAX, UNIT};
-use super::{Admission, Choosable, Orders, Room, Times, Verdict, Victim, Window};
-use crate::{About, Access, Direction, Parameter, Parameters, Tick};
+use super::{Admission, Choosable, Orders, Room, Verdict, Victim, Window};
+use crate::{About, Access, Parameter, Parameters, Tick};
+use tuning::{Seen, Tuning};
 
 /// How requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,18 +61,14 @@ pub struct Fussy {
     check_requests: u64,
     warm_up_requests: u64,
     table_share: f64,
-    tunes: bool,
+    /// With `tune=1`.
+    tuning: Option<Box<Tuning>>,
     /// Checks in a row that change the mode.
     patience: u64,
     now: Interval,
     hit_ratio: Option<f64>,
     /// Checks that the hit ratio has fallen in a row (fussy), or checks since the change (plain).
     checks: u64,
-    entries: u64,
-    times: Times,
-    /// What an access counts.
-    read_counts: u16,
-    write_counts: u16,
 }
 
 impl Fussy {
@@ -86,13 +87,6 @@ impl Fussy {
         self.patience
     }
 
-    fn counts(&self, access: &Access) -> u16 {
-        match access.direction {
-            Direction::Read => self.read_counts,
-            Direction::Write => self.write_counts,
-        }
-    }
-
     fn change(&mut self, mode: Mode) {
         self.mode = mode;
         self.patience = self.patience.saturating_mul(2);
@@ -103,8 +97,8 @@ impl Fussy {
     /// Identification and cache change.
     fn check(&mut self, orders: &mut Orders) {
         let interval = std::mem::take(&mut self.now);
-        if self.tunes {
-            self.tune(interval);
+        if self.tuning.is_some() {
+            return self.check_tuned(interval, orders);
         }
         match self.mode {
             Mode::WarmUp => {
@@ -132,29 +126,22 @@ impl Fussy {
         }
     }
 
-    /// Sets the threshold and what reads and writes count by what was measured.
-    fn tune(&mut self, interval: Interval) {
-        let Some(hit) = self.times.hit_ns else { return };
-        let saved = |below: Option<f64>| below.map_or(0.0, |below| (below - hit).max(0.0));
-        let (by_read, by_write) = (saved(self.times.backing_read_ns), saved(self.times.backing_write_ns));
-        let saved_max = by_read.max(by_write);
-        if saved_max <= 0.0 {
-            // A hit saves nothing: nobody is popular.
-            (self.read_counts, self.write_counts) = (0, 0);
-            return;
+    /// The same by what is measured: it begins plain, and with all the table that there is.
+    fn check_tuned(&mut self, interval: Interval, orders: &mut Orders) {
+        let Some(tuning) = &mut self.tuning else { return };
+        let Interval { requests, evicted, .. } = interval;
+        let seen = Seen { requests, evicted, returns: self.table.take_returns() };
+        self.threshold = tuning.threshold(seen, self.popular);
+        let is_fussy = self.mode == Mode::Fussy;
+        if is_fussy {
+            self.table.take_popular(self.threshold, &mut orders.fetch);
         }
-        let counts = |saved: f64| (saved / saved_max * f64::from(UNIT)).round() as u16;
-        (self.read_counts, self.write_counts) = (counts(by_read), counts(by_write));
-        let fetch = self.times.backing_read_ns.unwrap_or(0.0) + self.times.insert_ns.unwrap_or(0.0);
-        let displaced = if interval.evicted > 0 && self.entries > 0 {
-            // So many intervals does the table remember, in which an entry had so many hits.
-            let intervals = self.table.capacity() as f64 / interval.unknown.max(1) as f64;
-            intervals * interval.hits as f64 / self.entries as f64
-        } else {
-            0.0
-        };
-        let worth = fetch / saved_max + displaced;
-        self.threshold = (worth.ceil() as usize).clamp(1, POPULARITY_MAX);
+        if self.mode == Mode::WarmUp {
+            self.mode = Mode::Plain;
+        }
+        if tuning.changes(is_fussy, self.threshold, seen) {
+            self.mode = if is_fussy { Mode::Plain } else { Mode::Fussy };
+        }
     }
 }
 
@@ -177,7 +164,7 @@ impl Choosable for Fussy {
             whole: false,
             about: "blocks counted at most, per entry of the cache",
         },
-        Parameter::count("tune", 0, 0..=1, "whether measured times set the threshold"),
+        Parameter::count("tune", 0, 0..=1, "whether measured times decide, instead of popular and patience"),
     ]);
 
     fn with(parameters: &Parameters) -> Self {
@@ -190,41 +177,48 @@ impl Choosable for Fussy {
             check_requests: parameters.count("check"),
             warm_up_requests: parameters.count("warm-up"),
             table_share: parameters.get("metadata"),
-            tunes: parameters.count("tune") == 1,
+            tuning: (parameters.count("tune") == 1).then(|| Box::new(Tuning::new())),
             patience: parameters.count("patience"),
             now: Interval::default(),
             hit_ratio: None,
             checks: 0,
-            entries: 0,
-            times: Times::default(),
-            read_counts: UNIT,
-            write_counts: UNIT,
         }
     }
 }
 
 impl Admission for Fussy {
     fn reserve(&mut self, room: &Room) {
-        self.table.reserve(((room.entries as f64 * self.table_share) as usize).max(1));
+        let blocks = ((room.entries as f64 * self.table_share) as usize).max(1);
+        self.table.reserve(blocks);
+        if let Some(tuning) = &mut self.tuning {
+            tuning.reserve(room.entries, blocks);
+        }
     }
 
     fn observe(&mut self, window: &Window) {
         self.now.requests += window.lookups.blocks;
         self.now.hits += window.hits.blocks;
-        self.entries = window.entries;
-        let (known, new) = (&mut self.times, &window.times);
-        known.hit_ns = new.hit_ns.or(known.hit_ns);
-        known.backing_read_ns = new.backing_read_ns.or(known.backing_read_ns);
-        known.backing_write_ns = new.backing_write_ns.or(known.backing_write_ns);
-        known.insert_ns = new.insert_ns.or(known.insert_ns);
+        if let Some(tuning) = &mut self.tuning {
+            tuning.learn(window, self.now.evicted > 0);
+        }
+    }
+
+    fn used(&mut self, access: &Access) {
+        if let Some(tuning) = &mut self.tuning {
+            tuning.serve(access, self.mode == Mode::WarmUp);
+        }
     }
 
     fn judge(&mut self, offer: &Access, _: Option<&Victim>) -> Verdict {
+        let by = self.tuning.as_ref().map_or(UNIT, |tuning| tuning.count(offer));
+        if let Some(tuning) = &mut self.tuning {
+            tuning.serve(offer, self.mode == Mode::WarmUp);
+        }
         if self.mode == Mode::WarmUp {
             self.now.unknown += 1;
             return Verdict::Admit;
         }
-        self.now.unknown += u64::from(self.table.count(offer, self.counts(offer)));
+        self.now.unknown += u64::from(self.table.count(offer, by));
         if self.mode == Mode::Plain { Verdict::Admit } else { Verdict::Bypass }
     }
 
@@ -241,6 +235,7 @@ impl Admission for Fussy {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.table.memory_bytes()
+        let tuned = |tuning: &Tuning| size_of::<Tuning>() + tuning.memory_bytes();
+        self.table.memory_bytes() + self.tuning.as_deref().map_or(0, tuned)
     }
 }

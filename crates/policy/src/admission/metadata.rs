@@ -20,6 +20,8 @@ struct Block {
     hash: u64,
     position: u64,
     popularity: u16,
+    /// Whether it left the cache.
+    left: bool,
 }
 
 /// Counts per block.
@@ -32,6 +34,7 @@ pub(crate) struct Metadata {
     index: Index,
     /// Blocks remembered at most.
     limit: usize,
+    returns: u64,
 }
 
 impl Default for Metadata {
@@ -42,6 +45,7 @@ impl Default for Metadata {
             free: Vec::new(),
             index: Index::default(),
             limit: 0,
+            returns: 0,
         }
     }
 }
@@ -66,10 +70,6 @@ impl Metadata {
         while self.len() > self.limit && self.forget_least() {}
     }
 
-    pub(crate) fn capacity(&self) -> usize {
-        self.limit
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.classes.len()
     }
@@ -83,28 +83,32 @@ impl Metadata {
         let known = self.index.find(Tag::of(access.hash));
         match known {
             Some(id) => {
-                let popularity = self.blocks[id as usize].popularity.saturating_add(by);
-                self.blocks[id as usize] = Block { hash: access.hash, position: access.position, popularity };
+                let Block { popularity, left, .. } = self.blocks[id as usize];
+                let popularity = popularity.saturating_add(by);
+                self.returns += u64::from(left);
+                self.blocks[id as usize] =
+                    Block { hash: access.hash, position: access.position, popularity, left };
                 // Leaving its list first makes it the latest of it.
                 self.classes.delink(Slot(id));
                 self.classes.push_head(Self::class(popularity), Slot(id));
             }
-            None => self.remember(access, by),
+            None => self.remember(access, by, false),
         }
         known.is_none()
     }
 
-    /// Remembers a block that left the cache, as if it had been accessed once; one that is known stays as it is.
+    /// Remembers a block that left the cache, as if it had been accessed once; one that is known keeps its count.
     pub(crate) fn put_back(&mut self, access: &Access) {
-        if self.index.find(Tag::of(access.hash)).is_none() {
-            self.remember(access, UNIT);
+        match self.index.find(Tag::of(access.hash)) {
+            Some(id) => self.blocks[id as usize].left = true,
+            None => self.remember(access, UNIT, true),
         }
     }
 
-    fn remember(&mut self, access: &Access, popularity: u16) {
+    fn remember(&mut self, access: &Access, popularity: u16, left: bool) {
         while self.len() >= self.limit && self.forget_least() {}
         let Some(id) = self.free.pop() else { return };
-        self.blocks[id as usize] = Block { hash: access.hash, position: access.position, popularity };
+        self.blocks[id as usize] = Block { hash: access.hash, position: access.position, popularity, left };
         self.classes.push_head(Self::class(popularity), Slot(id));
         self.index.insert(Tag::of(access.hash), id);
     }
@@ -137,6 +141,11 @@ impl Metadata {
     /// How many blocks were accessed `threshold` times or more.
     pub(crate) fn popular(&self, threshold: usize) -> usize {
         (threshold.min(POPULARITY_MAX)..CLASSES).map(|class| self.classes.size(class) as usize).sum()
+    }
+
+    /// Accesses, since the last time, of blocks that had left the cache.
+    pub(crate) fn take_returns(&mut self) -> u64 {
+        std::mem::take(&mut self.returns)
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

@@ -101,7 +101,7 @@ pub struct Room {
 }
 
 /// A block worth fetching into the cache, though nobody waits for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fetch {
     /// The hash of its key, as in [`Access::hash`].
     pub hash: u64,

@@ -1,0 +1,65 @@
+//! What hits save and fetches cost, from measured times.
+//!
+//! All of it in *best hits*: what a hit saves of the direction in which it saves more. So a read above a device that writes
+//! four times as slowly as it reads is worth a quarter.
+
+use super::UNIT;
+use crate::admission::Times;
+use crate::{Access, Direction};
+
+/// Prices in best hits, as of the times measured last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Prices {
+    times: Times,
+}
+
+impl Prices {
+    /// Takes in what was measured; what was not stays as it is known.
+    pub(super) fn learn(&mut self, new: &Times) {
+        let known = &mut self.times;
+        known.hit_ns = new.hit_ns.or(known.hit_ns);
+        known.backing_read_ns = new.backing_read_ns.or(known.backing_read_ns);
+        known.backing_write_ns = new.backing_write_ns.or(known.backing_write_ns);
+        known.insert_ns = new.insert_ns.or(known.insert_ns);
+    }
+
+    /// What a hit of a read and one of a write save in nanoseconds. A direction that was not measured is taken to be like the
+    /// other; `None` before anything was.
+    fn saved_ns(&self) -> Option<[f64; 2]> {
+        let hit = self.times.hit_ns?;
+        let (read, write) = (self.times.backing_read_ns, self.times.backing_write_ns);
+        let below = [read.or(write)?, write.or(read)?];
+        Some(below.map(|below| (below - hit).max(0.0)))
+    }
+
+    /// Nanoseconds of a best hit; `None` while that is not known, or nothing.
+    fn best_ns(&self) -> Option<f64> {
+        let [read, write] = self.saved_ns()?;
+        Some(read.max(write)).filter(|&best| best > 0.0)
+    }
+
+    /// What a hit of this access is worth: from 0 to 1, and 1 while nothing is known.
+    pub(super) fn hit(&self, access: &Access) -> f64 {
+        let Some([read, write]) = self.saved_ns() else { return 1.0 };
+        let saved = if access.direction == Direction::Read { read } else { write };
+        self.best_ns().map_or(0.0, |best| saved / best)
+    }
+
+    /// What this access counts in the table.
+    pub(super) fn count(&self, access: &Access) -> u16 {
+        (self.hit(access) * f64::from(UNIT)).round() as u16
+    }
+
+    /// What putting a block into the cache costs. Where hits save nothing it is a loss all the same.
+    pub(super) fn insertion(&self) -> f64 {
+        let is_useless = self.saved_ns().is_some() && self.best_ns().is_none();
+        let measured = self.best_ns().map_or(0.0, |best| self.times.insert_ns.unwrap_or(0.0) / best);
+        if is_useless { 1.0 } else { measured }
+    }
+
+    /// What fetching one costs, its insertion included; `None` while that is not known.
+    pub(super) fn fetch(&self) -> Option<f64> {
+        let read = self.times.backing_read_ns.or(self.times.backing_write_ns)?;
+        Some(read / self.best_ns()? + self.insertion())
+    }
+}
