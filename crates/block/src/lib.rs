@@ -64,7 +64,7 @@ pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver, PartJournal};
 pub use exchange::{Bell, Exchange, Traffic};
 pub use floe::{FreezeStats, Freezing};
-pub use floe_policy::admission::{Admissions, Times};
+pub use floe_policy::admission::{Admissions, Calibrated, Times};
 pub use floe_policy::shedder::Shedder;
 pub use floe_policy::shedding::Decision as SheddingDecision;
 pub use gate::Gate;

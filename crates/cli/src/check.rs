@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use clap::Args;
+use floe_block::Calibrated;
 use floe_device::{Role, Spec};
 use floe_export::kept::{Checked, StartError, check, repair};
 use floe_export::server::DeviceSource;
@@ -43,6 +44,8 @@ struct Outcome {
     clean: bool,
     shards: u64,
     block_sizes: String,
+    /// What floe calibrate noted.
+    calibration: Option<OfCalibration>,
     volumes: Vec<OfVolume>,
     blocks: u64,
     valid_bytes: u64,
@@ -50,6 +53,13 @@ struct Outcome {
     log_pages: u64,
     problems: Vec<String>,
     repaired: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct OfCalibration {
+    write_cost: f64,
+    target: f64,
+    target_bytes: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -138,6 +148,13 @@ impl Outcome {
             shards: superblock.map_or(0, |superblock| superblock.layout.shards()),
             block_sizes: superblock
                 .map_or_else(String::new, |superblock| superblock.layout.sizes().to_string()),
+            calibration: superblock.and_then(|superblock| superblock.calibrated).map(
+                |Calibrated { write_cost, target, target_bytes }| OfCalibration {
+                    write_cost,
+                    target,
+                    target_bytes,
+                },
+            ),
             volumes: superblock
                 .into_iter()
                 .flat_map(|it| &it.volumes)
@@ -164,6 +181,9 @@ impl Outcome {
                 self.shards,
                 self.block_sizes
             );
+            if let Some(OfCalibration { write_cost, target, .. }) = &self.calibration {
+                output::say!("calibrated: a write costs {write_cost:.2} reads, and obp aims at {target:.3}");
+            }
             for OfVolume { name, bytes } in &self.volumes {
                 output::say!("volume {name:?} of {}", output::bytes(*bytes));
             }

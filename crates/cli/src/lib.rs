@@ -4,6 +4,7 @@
 
 mod admin;
 mod bench;
+mod calibrate;
 mod check;
 mod demo;
 mod descriptors;
@@ -48,6 +49,7 @@ Examples:
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe replay disk.vscsi --config floe.toml --in-flight 16
   floe bench memory --policy s3-fifo,lru --capacity 10% --threads 1,2
+  floe calibrate file:/mnt/pmem/scratch --into pmem.json
   floe model --policy lru,fifo --mpl 16,72,144 --disk-us 5,100
   floe trace info *.vscsi";
 
@@ -77,6 +79,8 @@ enum Command {
     /// Measure caches under load
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Measure how writes slow a device's reads, and what to admit to it
+    Calibrate(Box<calibrate::Arguments>),
     /// Say what a hit ratio is worth in throughput, and where more hits stop helping
     Model(Box<model::Arguments>),
     /// Look at traces
@@ -116,6 +120,7 @@ pub fn run() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(*arguments),
         Command::Bench(command) => bench::run(&command),
+        Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Model(arguments) => model::run(&arguments),
         Command::Trace(command) => trace::run(&command),
         Command::Demo(arguments) => demo::run(&arguments),

@@ -453,6 +453,35 @@ fn wrong_benchmarks_are_refused() {
 }
 
 #[test]
+fn wrong_calibrations_are_refused() {
+    all_refused(
+        &["calibrate"],
+        "
+                                                             → <SPEC>
+        disk:5                                               → <SPEC> | disk:5
+        file:folder                                          → folder | neither a regular file
+        file:odd.img                                         → odd.img | 1000 | 512
+        memory:64KiB                                         → memory:64KiB | 65536
+        memory:64MiB --block 5000                            → --block 5000 | 4096
+        memory:64MiB --block 2MiB                            → --block 2097152 | 1MiB
+        memory:64MiB --writes 1                              → --writes 1 | below 1
+        memory:64MiB --writes 0                              → --writes | above 0
+        memory:64MiB --writes many                           → --writes | many
+        memory:64MiB --max-loss 100%                         → --max-loss
+        memory:64MiB --seconds 0                             → --seconds 0
+        memory:64MiB --rounds 0                              → --rounds 0
+        memory:64MiB --depth 0                               → --depth | 0
+        memory:64MiB --time virtual                          → memory:64MiB | medium=nvme
+        memory:64MiB,medium=hdd --time virtual --seconds 0.0001 → 0.0001 | --seconds
+        memory:64MiB --backing file:new.img                  → new.img | does not exist
+        memory:64MiB --cache file:new.img                    → --cache | new.img
+        memory:64MiB --cache volume.img                      → volume.img | no cache
+        file:new.img,size=4MiB --scratch 1KiB                → new.img | 1048576
+        ",
+    );
+}
+
+#[test]
 fn help_is_there_for_every_command_with_examples() {
     for command in [
         "",
@@ -469,6 +498,7 @@ fn help_is_there_for_every_command_with_examples() {
         "simulate",
         "bench",
         "bench memory",
+        "calibrate",
         "trace",
         "trace info",
         "demo",

@@ -49,6 +49,7 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
         "floe-simulate",
         "floe-replay",
         "floe-bench-memory",
+        "floe-calibrate",
     ] {
         assert!(names.iter().any(|there| there == name), "{name} is not among {names:?}");
     }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod classes;
+pub mod interference;
 pub mod load;
 pub mod model;
 pub mod replay;

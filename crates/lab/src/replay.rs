@@ -28,5 +28,6 @@ pub use pace::Pace;
 pub use shed::{ShedDecision, ShedOutcome};
 pub use simulated::SimulatedDevice;
 pub use source::{Feed, Survey};
+pub(crate) use stage::simulated;
 pub use stage::{Plan, Stage, StageError, Volume};
 pub use verify::{Content, Mismatch};

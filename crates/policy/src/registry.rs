@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{About, Kind, Marks, Parameters, Policy};
+use crate::{About, Kind, Marks, Parameter, Parameters, Policy};
 
 /// What the registry knows about a policy.
 #[derive(Debug, Clone, Copy)]
@@ -55,6 +55,19 @@ impl Choice {
     /// The choice of a registered policy with its defaults.
     pub fn of(about: &About) -> Self {
         Self { name: about.name, text: about.name.to_owned(), parameters: Parameters::defaults(about) }
+    }
+}
+
+impl Choice {
+    /// The same with a parameter that its text leaves out set to a value, or to the end of its range that is nearest to it.
+    pub(crate) fn unless_given(mut self, parameter: &Parameter, value: f64) -> Self {
+        let given = self.text.split(':').skip(1).filter_map(|part| part.split_once('='));
+        if given.into_iter().all(|(name, _)| name != parameter.name) {
+            let value = value.clamp(parameter.min, parameter.max);
+            self.parameters.set(parameter.name, value);
+            self.text += &format!(":{}={value}", parameter.name);
+        }
+        self
     }
 }
 

@@ -56,8 +56,16 @@ pub(crate) struct Restored {
 pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, StoreError> {
     let NewCache { id, layout, volumes } = new;
     check_size(io, &layout)?;
-    let mut superblock =
-        Superblock { id, generation: 0, session: 0, clean: true, void: false, layout, volumes };
+    let mut superblock = Superblock {
+        id,
+        generation: 0,
+        session: 0,
+        clean: true,
+        void: false,
+        layout,
+        calibrated: None,
+        volumes,
+    };
     superblock.encode()?;
     match newest(read_copies(io)?) {
         // The new one's first copy replaces the older one of the old's, so there is one or the other at any moment.

@@ -1,6 +1,7 @@
 //! The superblock: what the cache is, and which volumes it holds data of. Two copies, of which the newer counts.
 
-use zerocopy::little_endian::{U16, U32, U64};
+use floe_policy::admission::Calibrated;
+use zerocopy::little_endian::{F64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::StoreError;
@@ -29,10 +30,11 @@ const TABLE_AT: usize = 4096;
 
 const CLEAN: u32 = 1;
 const VOID: u32 = 2;
+const CALIBRATED: u32 = 4;
 const IN_USE: u16 = 1;
 
 /// What a cache is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Superblock {
     /// What no other cache is called.
     pub id: [u8; 16],
@@ -46,6 +48,8 @@ pub struct Superblock {
     pub void: bool,
     /// Where everything is.
     pub layout: Layout,
+    /// What was measured of the device, if anything was.
+    pub calibrated: Option<Calibrated>,
     /// In order of their ids.
     pub volumes: Vec<Volume>,
 }
@@ -82,6 +86,9 @@ struct Header {
     dump_pages: U64,
     ring_pages: U64,
     data_start: U64,
+    write_cost: F64,
+    target: F64,
+    target_bytes: F64,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -149,11 +156,16 @@ impl Superblock {
             bytes[at..at + size_of::<Entry>()].copy_from_slice(entry.as_bytes());
         }
         let sizes = layout.sizes.classes().fold(0, |bits, class| bits | layout.sizes.sectors(class) as u32);
+        let flags = u32::from(self.clean) * CLEAN
+            + u32::from(self.void) * VOID
+            + u32::from(self.calibrated.is_some()) * CALIBRATED;
+        let nothing = Calibrated { write_cost: 0.0, target: 0.0, target_bytes: 0.0 };
+        let calibrated = self.calibrated.unwrap_or(nothing);
         let mut header = Header {
             checksum: U64::ZERO,
             magic: MAGIC,
             version: VERSION.into(),
-            flags: (u32::from(self.clean) * CLEAN + u32::from(self.void) * VOID).into(),
+            flags: flags.into(),
             generation: self.generation.into(),
             session: self.session.into(),
             id: self.id,
@@ -163,6 +175,9 @@ impl Superblock {
             dump_pages: layout.dump_pages.into(),
             ring_pages: layout.ring_pages.into(),
             data_start: layout.data_start.into(),
+            write_cost: calibrated.write_cost.into(),
+            target: calibrated.target.into(),
+            target_bytes: calibrated.target_bytes.into(),
         };
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         header.checksum = checksum(&bytes[SUM_BYTES..]).into();
@@ -210,8 +225,23 @@ impl Superblock {
             clean: flags & CLEAN != 0,
             void: flags & VOID != 0,
             layout: layout.stated()?,
+            calibrated: (flags & CALIBRATED != 0).then(|| header.calibrated()).transpose()?,
             volumes,
         })
+    }
+}
+
+impl Header {
+    fn calibrated(&self) -> Result<Calibrated, String> {
+        let Self { write_cost, target, target_bytes, .. } = self;
+        let [write_cost, target, target_bytes] =
+            [write_cost, target, target_bytes].map(|figure| figure.get());
+        let is_share = |share: f64| (0.0..=1.0).contains(&share);
+        if write_cost >= 0.0 && write_cost.is_finite() && is_share(target) && is_share(target_bytes) {
+            Ok(Calibrated { write_cost, target, target_bytes })
+        } else {
+            Err(format!("a calibration of {write_cost}, {target} and {target_bytes}"))
+        }
     }
 }
 
@@ -248,6 +278,7 @@ mod tests {
             clean: true,
             void: false,
             layout: Layout::new(&BlockSizes::default(), 1 << 30, 4).unwrap(),
+            calibrated: None,
             volumes: vec![volume(0, "data"), volume(255, &"é".repeat(32))],
         }
     }
@@ -261,8 +292,23 @@ mod tests {
         // As docs/format.md draws it.
         assert_eq!(bytes[8..32], *b"FloeBlk\n\x01\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0");
         assert_eq!(bytes[40..64], *b"0123456789abcdef\x04\0\0\0\x78\0\0\0");
+        assert_eq!(bytes[96..4096], [0; 4000]);
         assert_eq!(bytes[4096..4104], *b"\x01\0\x04\0\0\0\0\0");
         assert_eq!(bytes[4096 + 32..][..5], *b"data\0");
+    }
+
+    #[test]
+    fn a_calibration_is_read_as_it_was_written() {
+        let calibrated = Calibrated { write_cost: 3.5, target: 0.125, target_bytes: 0.25 };
+        let superblock = Superblock { calibrated: Some(calibrated), ..superblock() };
+        let bytes = superblock.encode().unwrap();
+        assert!(matches!(Superblock::decode(&bytes), Copy::Good(found) if found == superblock));
+        // As docs/format.md draws it.
+        assert_eq!(bytes[20], 5);
+        assert_eq!(bytes[96..120], [3.5f64, 0.125, 0.25].map(f64::to_le_bytes).concat());
+        let impossible =
+            Superblock { calibrated: Some(Calibrated { target: 2.0, ..calibrated }), ..superblock };
+        assert!(matches!(Superblock::decode(&impossible.encode().unwrap()), Copy::Nonsense(_)));
     }
 
     #[test]

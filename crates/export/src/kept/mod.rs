@@ -19,5 +19,5 @@ pub use check::{Checked, check, repair};
 pub use disk::{Disk, DiskError};
 pub(crate) use keeper::Keeper;
 pub use refusal::{Difference, Refusal, StartError};
-pub use start::{Consent, Parts, Wishes, refuse_kept, start};
+pub use start::{Consent, Holds, Parts, Wishes, holds, note_calibration, refuse_kept, start};
 pub use write_back::{Target, WrittenBack, write_back};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockCache, BlockSizes, Io, KeptCache, Layout, NewCache, PartJournal, SECTOR_BYTES, Serving,
-    StoreError, VolumeId, scan,
+    Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal, SECTOR_BYTES,
+    Serving, StoreError, VolumeId, scan, write_superblock,
 };
 
 use super::disk::Disk;
@@ -83,6 +83,17 @@ impl Parts {
     pub(crate) fn id(&self, at: usize) -> VolumeId {
         self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
     }
+}
+
+/// What a device holds, for somebody who would write to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    /// Nothing that can be seen: zeros where file systems and tables have what tells them.
+    Nothing,
+    /// Data that is not a cache's.
+    Data,
+    /// A kept cache, whether it can be used or not.
+    Cache,
 }
 
 /// What is on a cache device.
@@ -269,4 +280,29 @@ pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
     }
     let dirty_bytes = report.shards.iter().map(|shard| shard.dirty_bytes).sum();
     Err(Refusal::Kept { dirty_bytes }.into())
+}
+
+/// Looks what a device holds.
+///
+/// # Errors
+/// When the device fails.
+pub fn holds(source: &Arc<dyn DeviceSource>) -> Result<Holds, StartError> {
+    let mut disk = Disk::open(source)?;
+    Ok(match disk.with_io(|io| look(io, &mut |_, _| {}))? {
+        Found::Nothing => Holds::Nothing,
+        Found::Foreign => Holds::Data,
+        Found::Cache(_) | Found::Unreadable(_) => Holds::Cache,
+    })
+}
+
+/// Notes in the cache on a device what was measured of it, for those who serve it later. Nothing else of it changes.
+///
+/// # Errors
+/// When there is no cache, it cannot be read, or the device fails.
+pub fn note_calibration(source: &Arc<dyn DeviceSource>, calibrated: Calibrated) -> Result<(), StartError> {
+    let mut disk = Disk::open(source)?;
+    let kept = disk.with_io(|io| KeptCache::open(io, &mut |_, _| {}))?.ok_or(Refusal::NoCache)?;
+    let mut superblock = kept.superblock().clone();
+    superblock.calibrated = Some(calibrated);
+    Ok(disk.with_io(|io| write_superblock(io, &mut superblock))?)
 }

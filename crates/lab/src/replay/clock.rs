@@ -66,7 +66,7 @@ impl Clock {
     ///
     /// # Panics
     /// In virtual time when nothing is due: nothing would ever happen again.
-    pub(super) fn wait_until(&self, due: Option<Instant>) -> io::Result<()> {
+    pub(crate) fn wait_until(&self, due: Option<Instant>) -> io::Result<()> {
         match self {
             Self::Real(ring) => ring.wait_until(due).map(drop),
             Self::Virtual(clock) => {

@@ -183,7 +183,7 @@ impl Stage {
 }
 
 /// A device of `size` bytes as slow as a spec's medium, and like it made of several.
-fn simulated(
+pub(crate) fn simulated(
     spec: &Spec,
     size: u64,
     clock: &VirtualClock,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::registry::{Choice, ChoiceError, choices};
-use super::{Admission, Choosable, Orders, Room, Verdict, Victim, Window};
+use super::{Admission, Calibrated, Choosable, Orders, Room, Verdict, Victim, Window};
 use crate::{Access, Tick};
 
 macro_rules! define_part {
@@ -50,6 +50,14 @@ impl Admissions {
     pub fn new(choices: &[Choice]) -> Self {
         let texts: Vec<_> = choices.iter().map(ToString::to_string).collect();
         Self { parts: choices.iter().map(Part::of).collect(), text: texts.join(" + ") }
+    }
+
+    /// The same, anew and without room, with what was measured of the tier in the place of what the text leaves out.
+    pub fn calibrated(&self, by: &Calibrated) -> Self {
+        match choices(&self.text) {
+            Ok(choices) => Self::new(&choices.into_iter().map(|choice| by.tune(choice)).collect::<Vec<_>>()),
+            Err(_) => self.clone(), // none: nothing to be told
+        }
     }
 
     /// Whether everything comes in, always, so that an owner need not ask.

@@ -42,6 +42,7 @@ macro_rules! with_admissions {
 
 // What they are made of.
 mod any;
+mod calibrated;
 mod footprint;
 mod metadata;
 pub mod registry;
@@ -60,6 +61,7 @@ mod small_bypass;
 mod until_full;
 
 pub use any::Admissions;
+pub use calibrated::Calibrated;
 pub use window::{Times, Traffic, Window};
 
 /// What is decided about an offer.

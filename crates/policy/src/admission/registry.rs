@@ -22,6 +22,17 @@ impl Choice {
         self.0.parameters()
     }
 
+    /// The same with a parameter that its text leaves out set to a value, or to the end of its range that is nearest to it.
+    ///
+    /// # Panics
+    /// When the admission has no such parameter.
+    pub fn unless_given(self, parameter: &str, value: f64) -> Self {
+        let about = ADMISSIONS.iter().find(|about| about.name == self.name());
+        let known = about.and_then(|about| about.parameters.iter().find(|known| known.name == parameter));
+        let known = known.unwrap_or_else(|| panic!("{} has no parameter {parameter}", self.name()));
+        Self(self.0.unless_given(known, value))
+    }
+
     /// The choice of a registered admission with its defaults.
     pub fn of(about: &About) -> Self {
         Self(registry::Choice::of(about))

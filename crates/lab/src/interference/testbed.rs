@@ -1,0 +1,268 @@
+//! The device that is measured: room on it that nobody else uses, and the clock it keeps.
+//!
+//! A measurement writes, so a device is used only where nothing is lost by it: a new file, which is gone as soon as it is open, or a
+//! range in the middle of a device that holds nothing, which is all zeros before and afterwards. A device that holds a kept cache
+//! is never used.
+
+use std::fs;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use floe_device::{Action, Device, OpenError, Operation, Pool, Ring, RingError, Role, Slice, Spec};
+use floe_export::kept::{Holds, StartError, holds};
+use floe_export::server::DeviceSource;
+
+use crate::replay::{Clock, StageError, VirtualClock, simulated};
+
+/// Submissions the ring takes at a time.
+const RING_ENTRIES: u32 = 512;
+
+/// Memory for operations under way; more is taken as needed.
+const ARENA_BYTES: usize = 32 << 20;
+
+/// What is read, filled and zeroed at a time.
+const STRIDE_BYTES: u64 = 1 << 20;
+
+/// Why there is nothing to measure on.
+#[derive(Debug, thiserror::Error)]
+pub enum TestBedError {
+    /// The kernel gives no ring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// The device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It cannot be looked at.
+    #[error(transparent)]
+    Look(#[from] StartError),
+    /// It cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] StageError),
+    /// In virtual time only a medium takes time.
+    #[error(
+        "{0} says no medium, and in virtual time nothing else takes time: say which it is like, such as {0},medium=nvme"
+    )]
+    NoTime(String),
+    /// A cache is there.
+    #[error(
+        "{0} holds a kept cache, which a measurement would overwrite; measure a new file on the same disk, or the disk before a cache is made"
+    )]
+    KeptCache(String),
+    /// Something is there.
+    #[error("{0} holds data, which a measurement would overwrite; say --overwrite if it may")]
+    Data(String),
+    /// Nothing is there, not even room.
+    #[error("only {bytes} bytes of {spec} can be used; a measurement takes {wanted} at least")]
+    Small {
+        /// The device.
+        spec: String,
+        /// How much of it.
+        bytes: u64,
+        /// What is needed.
+        wanted: u64,
+    },
+    /// A volume to read from is not there.
+    #[error("{} does not exist, so there is nothing to read from it", .0.display())]
+    Missing(PathBuf),
+    /// What was made cannot be removed again.
+    #[error("cannot remove {}, which was made for the measurement: {source}", path.display())]
+    Remove {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The device fails.
+    #[error("{doing} {spec}: {source}")]
+    Io {
+        /// What was being done.
+        doing: &'static str,
+        /// To what.
+        spec: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A device to measure on, and the part of it that is used.
+pub struct TestBed {
+    // Before the clock, which has the ring it is on.
+    pub(super) device: Box<dyn Device>,
+    pub(super) clock: Clock,
+    pub(super) pool: Pool,
+    pub(super) range: Range<u64>,
+    name: String,
+    /// Whether the range is to be zeros again.
+    restores: bool,
+}
+
+impl TestBed {
+    /// A device of which up to `scratch_bytes` are written, `least_bytes` at least. What does not exist is made, and removed again
+    /// at once; what exists must hold nothing, or `overwrite` be said.
+    ///
+    /// # Errors
+    /// When the device holds something, has too little room, or fails.
+    pub fn to_write(
+        spec: &Spec,
+        scratch_bytes: u64,
+        least_bytes: u64,
+        overwrite: bool,
+    ) -> Result<Self, TestBedError> {
+        let missing: Vec<&PathBuf> = spec.paths().iter().filter(|path| !path.exists()).collect();
+        let is_new = !missing.is_empty();
+        let found = if is_new { spec.size_bytes() } else { spec.size_found() };
+        let size = found.unwrap_or(scratch_bytes);
+        let source = spec.prepare(Role::Cache { size });
+        for path in missing {
+            // It stays for as long as it is open.
+            match fs::remove_file(path) {
+                Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                    return Err(TestBedError::Remove { path: path.clone(), source });
+                }
+                _ => {}
+            }
+        }
+        let source: Arc<dyn DeviceSource> = Arc::new(source?);
+        let is_others = !is_new && !spec.paths().is_empty();
+        if is_others {
+            match holds(&source)? {
+                Holds::Cache => return Err(TestBedError::KeptCache(spec.to_string())),
+                Holds::Data if !overwrite => return Err(TestBedError::Data(spec.to_string())),
+                Holds::Data | Holds::Nothing => {}
+            }
+        }
+        let mut bed = Self::on(&source, spec)?;
+        bed.range = bed.middle(scratch_bytes, least_bytes)?;
+        if is_others {
+            if !overwrite && !bed.is_zero()? {
+                return Err(TestBedError::Data(spec.to_string()));
+            }
+            bed.restores = true;
+        }
+        bed.fill()?;
+        Ok(bed)
+    }
+
+    /// A device that is only read.
+    ///
+    /// # Errors
+    /// When it does not exist, is too small, or fails.
+    pub fn to_read(spec: &Spec, least_bytes: u64) -> Result<Self, TestBedError> {
+        if let Some(path) = spec.paths().iter().find(|path| !path.exists()) {
+            return Err(TestBedError::Missing(path.clone()));
+        }
+        let source: Arc<dyn DeviceSource> = Arc::new(spec.prepare(Role::Backing { read_only: true })?);
+        let mut bed = Self::on(&source, spec)?;
+        bed.range = bed.middle(u64::MAX, least_bytes)?;
+        Ok(bed)
+    }
+
+    /// A device that only takes time, as long as its medium would, and no file is touched.
+    ///
+    /// # Errors
+    /// When it has no medium, or is too small.
+    pub fn simulated(spec: &Spec, scratch_bytes: u64, least_bytes: u64) -> Result<Self, TestBedError> {
+        if spec.medium().is_none() {
+            return Err(TestBedError::NoTime(spec.to_string()));
+        }
+        let clock = VirtualClock::default();
+        let size = spec.size_found().unwrap_or(scratch_bytes);
+        let mut bed = Self {
+            device: simulated(spec, size, &clock, false)?,
+            clock: Clock::Virtual(clock),
+            pool: Pool::new(ARENA_BYTES),
+            range: 0..0,
+            name: spec.to_string(),
+            restores: false,
+        };
+        bed.range = bed.middle(scratch_bytes, least_bytes)?;
+        Ok(bed)
+    }
+
+    fn on(source: &Arc<dyn DeviceSource>, spec: &Spec) -> Result<Self, TestBedError> {
+        let (ring, pool) = (Ring::new(RING_ENTRIES)?, Pool::new(ARENA_BYTES));
+        let _ = ring.register_pool(&pool); // without, I/O costs a little more
+        let device = source.open(&ring, &pool)?;
+        let (clock, name) = (Clock::Real(ring), spec.to_string());
+        Ok(Self { device, clock, pool, range: 0..0, name, restores: false })
+    }
+
+    /// So much in the middle of the device, or as much as there is.
+    fn middle(&self, bytes: u64, least_bytes: u64) -> Result<Range<u64>, TestBedError> {
+        let size = self.device.size_bytes();
+        let len = bytes.min(size) / STRIDE_BYTES * STRIDE_BYTES;
+        if len < least_bytes.max(STRIDE_BYTES) {
+            let wanted = least_bytes.max(STRIDE_BYTES);
+            return Err(TestBedError::Small { spec: self.name.clone(), bytes: bytes.min(size), wanted });
+        }
+        let start = (size - len) / 2 / STRIDE_BYTES * STRIDE_BYTES;
+        Ok(start..start + len)
+    }
+
+    /// Whether all of the range reads as zeros.
+    fn is_zero(&mut self) -> Result<bool, TestBedError> {
+        let into = self.pool.allocate(STRIDE_BYTES as usize).whole();
+        for offset in self.strides() {
+            self.carry_out("reading", offset, Action::Read(into.clone()))?;
+            if into.to_vec().iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes all of the range once: a device may read what was never written faster than anything.
+    fn fill(&mut self) -> Result<(), TestBedError> {
+        let from = self.random_bytes(STRIDE_BYTES);
+        for offset in self.strides() {
+            let action = Action::Write { from: from.clone(), durable: false };
+            self.carry_out("writing to", offset, action)?;
+        }
+        self.carry_out("flushing", 0, Action::Flush)
+    }
+
+    /// Makes the range zeros again where it was. To be called at the end.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn restore(mut self) -> Result<(), TestBedError> {
+        if !std::mem::take(&mut self.restores) {
+            return Ok(());
+        }
+        for offset in self.strides() {
+            let action = Action::Zero { len: STRIDE_BYTES, may_unmap: true, fast: false };
+            self.carry_out("zeroing", offset, action)?;
+        }
+        self.carry_out("flushing", 0, Action::Flush)
+    }
+
+    /// Bytes that cannot be compressed.
+    pub(super) fn random_bytes(&self, bytes: u64) -> Slice {
+        let words = (0..bytes / 8).flat_map(|word| floe_policy::mix(word).to_le_bytes());
+        let slice = self.pool.allocate(bytes as usize).whole();
+        slice.copy_from(&words.collect::<Vec<u8>>());
+        slice
+    }
+
+    fn strides(&self) -> impl Iterator<Item = u64> + use<> {
+        self.range.clone().step_by(STRIDE_BYTES as usize)
+    }
+
+    /// One operation from beginning to end.
+    fn carry_out(&mut self, doing: &'static str, offset: u64, action: Action) -> Result<(), TestBedError> {
+        let mut done = Vec::new();
+        self.device.submit(Operation { token: 0, offset, action });
+        let result = loop {
+            self.device.poll(&mut done);
+            if let Some(completion) = done.pop() {
+                break completion.result;
+            }
+            if let Err(error) = self.clock.wait_until(self.device.next_due()) {
+                break Err(error);
+            }
+        };
+        result.map_err(|source| TestBedError::Io { doing, spec: self.name.clone(), source })
+    }
+}

@@ -1,0 +1,64 @@
+//! What was measured of a tier before it was used, for admissions that were not told better.
+
+use super::registry::Choice;
+
+/// How writes slow the reads of a tier's medium, and what an admission is to make of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Calibrated {
+    /// Bytes of reads lost for each byte written: [`Times::write_cost`](super::Times::write_cost) until it is measured otherwise.
+    pub write_cost: f64,
+    /// What OBP aims at, in blocks.
+    pub target: f64,
+    /// What it aims at with `bytes=1`.
+    pub target_bytes: f64,
+}
+
+impl Calibrated {
+    /// An admission with what was measured in the place of what it was not told: OBP's target, and in bytes the cost of a write.
+    pub fn tune(&self, choice: Choice) -> Choice {
+        let rounded = |value: f64| (value * 1e4).round() / 1e4;
+        match (choice.name(), choice.parameters()) {
+            ("obp", parameters) if parameters.count("bytes") == 1 => choice
+                .unless_given("target", rounded(self.target_bytes))
+                .unless_given("write-cost", rounded(self.write_cost)),
+            ("obp", _) => choice.unless_given("target", rounded(self.target)),
+            _ => choice,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::Admissions;
+
+    const CALIBRATED: Calibrated =
+        Calibrated { write_cost: 4.123_456, target: 0.123_456, target_bytes: 0.25 };
+
+    #[test]
+    fn what_was_not_told_is_tuned_and_nothing_else() {
+        for (given, tuned) in [
+            ("obp", "obp:target=0.1235"),
+            ("obp:target=0.1", "obp:target=0.1"),
+            ("obp:half-life=1000", "obp:half-life=1000:target=0.1235"),
+            ("obp:bytes=1", "obp:bytes=1:target=0.25:write-cost=4.1235"),
+            ("obp:bytes=1:write-cost=2", "obp:bytes=1:write-cost=2:target=0.25"),
+            ("fussy", "fussy"),
+            ("small-bypass + obp", "small-bypass + obp:target=0.1235"),
+        ] {
+            let admissions: Admissions = given.parse().expect("admissions");
+            let found = admissions.calibrated(&CALIBRATED);
+            assert_eq!(found.to_string(), tuned);
+            // What is printed is what it does.
+            let printed: Admissions = tuned.parse().expect("admissions");
+            assert_eq!(format!("{found:?}"), format!("{printed:?}"));
+        }
+    }
+
+    #[test]
+    fn what_obp_cannot_be_told_is_brought_to_the_end_of_its_range() {
+        let dear = Calibrated { write_cost: 5000.0, ..CALIBRATED };
+        let tuned = dear.tune("obp:bytes=1".parse().expect("an admission"));
+        assert_eq!(tuned.parameters().get("write-cost"), 1000.0);
+    }
+}
