@@ -1,6 +1,6 @@
 //! What a hit does, counted: instructions, fences, atomic read-modify-writes, locks, and lines written that other threads
 //! read. What is asked of FIFO-like policies is 0, 0, 0 and at most 0.05; of hits on frozen entries 0 throughout, under any policy, and that
-//! is checked.
+//! is checked. And how many instructions an insertion takes that evicts another entry.
 //!
 //! Nothing is built in for it: valgrind's lackey runs this program again and says the address of every instruction and of
 //! every store. Between two marks around a hit, a store counts unless it is to the stack or to the thread's own record; what
@@ -28,9 +28,11 @@ const COUNTED: usize = 5_000;
 /// More than the stack ever takes here.
 const STACK: usize = 1 << 18;
 
-/// Stores to them stand before each lookup, and after each hit, in what lackey says.
+/// Stores to them stand before each lookup and after each hit, and before and after each insertion, in what lackey says.
 static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
+static INSERT: AtomicU64 = AtomicU64::new(0);
+static INSERTED: AtomicU64 = AtomicU64::new(0);
 
 fn mark(place: &AtomicU64) {
     compiler_fence(Ordering::SeqCst); // nothing moves past the mark
@@ -92,7 +94,9 @@ fn ask<P: Replacement>(policy: P, capacity: usize, freeze: bool) {
     let local = 0u8;
     let stack = &raw const local as usize;
     let record = own_record(&cache);
-    println!("marks {:x} {:x}", &raw const BEGIN as usize, &raw const END as usize);
+    let [begin, end, insert, inserted] =
+        [&raw const BEGIN, &raw const END, &raw const INSERT, &raw const INSERTED].map(|mark| mark as usize);
+    println!("marks {begin:x} {end:x} {insert:x} {inserted:x}");
     println!("stack {:x} {:x}", stack - STACK, stack + STACK);
     println!("record {:x} {:x}", record.start, record.end);
     println!("fenceless {}", hits_are_fenceless());
@@ -104,7 +108,11 @@ fn ask<P: Replacement>(policy: P, capacity: usize, freeze: bool) {
         let value = cache.get(&key).map(|value| *value);
         match std::hint::black_box(value) {
             Some(_) => mark(&END),
-            None => cache.insert(key, key),
+            None => {
+                mark(&INSERT);
+                cache.insert(key, key);
+                mark(&INSERTED);
+            }
         }
     }
 }
@@ -114,6 +122,8 @@ fn ask<P: Replacement>(policy: P, capacity: usize, freeze: bool) {
 struct Places {
     begin: usize,
     end: usize,
+    insert: usize,
+    inserted: usize,
     stack: Range<usize>,
     record: Range<usize>,
     fenceless: bool,
@@ -126,7 +136,10 @@ impl Places {
         let words: Vec<&str> = line.split_whitespace().collect();
         let address = |word: &str| usize::from_str_radix(word, 16).expect("an address");
         match words[..] {
-            ["marks", begin, end] => (self.begin, self.end) = (address(begin), address(end)),
+            ["marks", begin, end, insert, inserted] => {
+                (self.begin, self.end) = (address(begin), address(end));
+                (self.insert, self.inserted) = (address(insert), address(inserted));
+            }
             ["stack", from, to] => self.stack = address(from)..address(to),
             ["record", from, to] => self.record = address(from)..address(to),
             ["fenceless", is] => self.fenceless = is == "true",
@@ -189,6 +202,8 @@ struct Counts {
     read_modify_writes: u64,
     locks: u64,
     shared_lines: u64,
+    insertions: u64,
+    insertion_instructions: u64,
 }
 
 /// Runs a policy under lackey; `None` without valgrind.
@@ -229,9 +244,14 @@ fn count(policy: &str, capacity: usize, freeze: bool) -> Option<(Counts, bool)> 
                     }
                 }
             }
-            "S" if address == places.begin => {
+            "S" if address == places.begin || address == places.insert => {
                 hit = Some(Counts::default());
                 lines.clear();
+            }
+            "S" if address == places.inserted => {
+                let Some(insertion) = hit.take() else { continue };
+                sum.insertions += 1;
+                sum.insertion_instructions += insertion.instructions - 1; // the mark
             }
             "S" if address == places.end => {
                 let Some(hit) = hit.take() else { continue };
@@ -255,7 +275,7 @@ fn count(policy: &str, capacity: usize, freeze: bool) -> Option<(Counts, bool)> 
 fn table() {
     println!("a hit of Zipf 0.99 over {KEYS} keys, one thread, counted");
     println!(
-        "{:<16} {:>9} {:>8} {:>13} {:>8} {:>19} {:>8} {:>21}",
+        "{:<16} {:>9} {:>8} {:>13} {:>8} {:>19} {:>8} {:>21} {:>28}",
         "policy",
         "capacity",
         "hits",
@@ -263,7 +283,8 @@ fn table() {
         "fences",
         "read-modify-writes",
         "locks",
-        "shared lines written"
+        "shared lines written",
+        "insertions: instructions"
     );
     let rows = CAPACITIES.into_iter().flat_map(|capacity| {
         let unfrozen = POLICIES.map(|policy| (capacity, policy, false));
@@ -275,8 +296,14 @@ fn table() {
             return;
         };
         let each = |count: u64| count as f64 / sum.hits as f64;
+        let insertions = match sum.insertions {
+            0 => "–".to_owned(),
+            insertions => {
+                format!("{insertions}: {:.1}", sum.insertion_instructions as f64 / insertions as f64)
+            }
+        };
         println!(
-            "{:<16} {capacity:>9} {:>8} {:>13.1} {:>8.3} {:>19.3} {:>8.3} {:>21.3}{}",
+            "{:<16} {capacity:>9} {:>8} {:>13.1} {:>8.3} {:>19.3} {:>8.3} {:>21.3} {insertions:>28}{}",
             if freeze { format!("{policy}, frozen") } else { policy.to_owned() },
             sum.hits,
             each(sum.instructions),
