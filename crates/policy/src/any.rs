@@ -130,6 +130,10 @@ impl Eviction for AnyPolicy {
         with_policies!(each &mut self.order, |order| order.evict(incoming))
     }
 
+    fn victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
+        with_policies!(each &mut self.order, |order| order.victim(incoming))
+    }
+
     fn remove(&mut self, slot: Slot) {
         with_policies!(each &mut self.order, |order| order.remove(slot));
     }

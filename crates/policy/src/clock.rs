@@ -17,6 +17,20 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// Moves the hand to the first entry without a chance.
+    #[inline(always)]
+    fn advance(&mut self) -> Option<Slot> {
+        loop {
+            let hand = self.ring.tail()?;
+            let chances = self.chances.get(hand);
+            if chances == 0 {
+                return Some(hand);
+            }
+            self.chances.set(hand, chances - 1);
+            self.ring.move_to_head(hand);
+        }
+    }
+
     fn moved(&mut self, from: Slot, to: Slot) {
         self.chances.set(to, self.chances.get(from));
     }
@@ -50,15 +64,12 @@ impl Eviction for Clock {
 
     #[inline]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        loop {
-            let hand = self.ring.tail()?;
-            let chances = self.chances.get(hand);
-            if chances == 0 {
-                return self.ring.pop_tail();
-            }
-            self.chances.set(hand, chances - 1);
-            self.ring.move_to_head(hand);
-        }
+        self.advance()?;
+        self.ring.pop_tail()
+    }
+
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.advance()
     }
 
     ordered_by_lists! { order: ring, hottest: |_this| [0], counters: chances, moved: moved }

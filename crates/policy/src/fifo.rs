@@ -42,6 +42,10 @@ impl Eviction for Fifo {
         self.queue.pop_tail()
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.queue.tail()
+    }
+
     ordered_by_lists! { order: queue, hottest: |_this| [0] }
 }
 

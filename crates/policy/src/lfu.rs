@@ -59,6 +59,10 @@ impl Eviction for Lfu {
         Some(coldest)
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.order.coldest()
+    }
+
     fn remove(&mut self, slot: Slot) {
         self.order.remove(slot);
     }

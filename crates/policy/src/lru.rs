@@ -45,6 +45,10 @@ impl Eviction for Lru {
         self.recency.pop_tail()
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.recency.tail()
+    }
+
     ordered_by_lists! { order: recency, hottest: |_this| [0] }
 }
 

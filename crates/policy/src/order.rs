@@ -158,6 +158,13 @@ pub trait Eviction {
     /// where that is known; policies with ghost lists decide better with it.
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
 
+    /// Who [`evict`](Self::evict), called next with the same `incoming`, takes out, where the order can say: for an
+    /// [admission](crate::admission) that compares who comes with who would leave. On the way there it does as `evict` does, so a hand
+    /// moves on; but nobody leaves. `None` where nobody can leave, and from orders that do not say.
+    fn victim(&mut self, _incoming: Option<&Access>) -> Option<Slot> {
+        None
+    }
+
     /// Takes a slot out wherever it is, frozen or not; one that is not in the order is ignored.
     fn remove(&mut self, slot: Slot);
 

@@ -52,6 +52,10 @@ impl Eviction for ProbLru {
         self.recency.pop_tail()
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.recency.tail()
+    }
+
     ordered_by_lists! { order: recency, hottest: |_this| [0], marks: coins }
 }
 

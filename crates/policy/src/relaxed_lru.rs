@@ -49,6 +49,10 @@ impl Eviction for RelaxedLru {
         self.recency.pop_tail()
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.recency.tail()
+    }
+
     ordered_by_lists! { order: recency, hottest: |_this| [0] }
 }
 

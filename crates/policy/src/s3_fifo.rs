@@ -91,6 +91,32 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
             && self.queues.size(MAIN) + u64::from(weight) + self.small_target <= self.queues.capacity()
     }
 
+    /// Moves on what was hit until the oldest entry of a queue is one that leaves.
+    #[inline(always)]
+    fn advance(&mut self) -> Option<(usize, Slot)> {
+        loop {
+            let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
+            match (small, main) {
+                (Some(oldest), _) if main.is_none() || self.queues.size(SMALL) >= self.small_target => {
+                    if self.hits.get(oldest) < HITS_TO_STAY {
+                        return Some((SMALL, oldest));
+                    }
+                    self.hits.set(oldest, 0);
+                    self.queues.move_to_head(MAIN, oldest);
+                }
+                (_, oldest) => {
+                    let oldest = oldest?;
+                    let hits = self.hits.get(oldest);
+                    if hits == 0 {
+                        return Some((MAIN, oldest));
+                    }
+                    self.hits.set(oldest, hits - 1);
+                    self.queues.move_to_head(MAIN, oldest);
+                }
+            }
+        }
+    }
+
     fn moved(&mut self, from: Slot, to: Slot) {
         self.hits.set(to, self.hits.get(from));
         self.tags[to.index()] = self.tags[from.index()];
@@ -125,28 +151,15 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Eviction for SmallMainGhost
     #[inline(always)]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
         self.filling = false;
-        loop {
-            let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
-            match (small, main) {
-                (Some(oldest), _) if main.is_none() || self.queues.size(SMALL) >= self.small_target => {
-                    if self.hits.get(oldest) < HITS_TO_STAY {
-                        self.ghosts.push(self.tags[oldest.index()]);
-                        return self.queues.pop_tail(SMALL);
-                    }
-                    self.hits.set(oldest, 0);
-                    self.queues.move_to_head(MAIN, oldest);
-                }
-                (_, oldest) => {
-                    let oldest = oldest?;
-                    let hits = self.hits.get(oldest);
-                    if hits == 0 {
-                        return self.queues.pop_tail(MAIN);
-                    }
-                    self.hits.set(oldest, hits - 1);
-                    self.queues.move_to_head(MAIN, oldest);
-                }
-            }
+        let (queue, oldest) = self.advance()?;
+        if queue == SMALL {
+            self.ghosts.push(self.tags[oldest.index()]);
         }
+        self.queues.pop_tail(queue)
+    }
+
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.advance().map(|(_, oldest)| oldest)
     }
 
     ordered_by_lists! {

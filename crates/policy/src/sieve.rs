@@ -30,6 +30,20 @@ impl Sieve {
         self.visited.set(to, self.visited.get(from));
     }
 
+    /// Moves the hand to the first entry that was not visited.
+    #[inline(always)]
+    fn advance(&mut self) -> Option<Slot> {
+        loop {
+            self.turn_back_at_the_head();
+            let hand = self.order.tail(self.ahead)?;
+            if self.visited.get(hand) == 0 {
+                return Some(hand);
+            }
+            self.visited.set(hand, 0);
+            self.order.move_to_head(self.passed(), hand);
+        }
+    }
+
     #[inline]
     fn turn_back_at_the_head(&mut self) {
         if self.order.head(self.ahead).is_none() {
@@ -67,15 +81,12 @@ impl Eviction for Sieve {
 
     #[inline]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        loop {
-            self.turn_back_at_the_head();
-            let hand = self.order.tail(self.ahead)?;
-            if self.visited.get(hand) == 0 {
-                return self.order.pop_tail(self.ahead);
-            }
-            self.visited.set(hand, 0);
-            self.order.move_to_head(self.passed(), hand);
-        }
+        self.advance()?;
+        self.order.pop_tail(self.ahead)
+    }
+
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.advance()
     }
 
     ordered_by_lists! { order: order, hottest: |this| [this.ahead, this.passed()], counters: visited, moved: moved }

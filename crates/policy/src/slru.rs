@@ -92,6 +92,10 @@ impl Eviction for Slru {
         (0..=self.top).find_map(|segment| self.segments.pop_tail(segment))
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        (0..=self.top).find_map(|segment| self.segments.tail(segment))
+    }
+
     ordered_by_lists! {
         order: segments, hottest: |_this| [7, 6, 5, 4, 3, 2, 1, 0], weights: segments, reweighed: reweighed,
         resized: resized

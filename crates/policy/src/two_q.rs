@@ -111,6 +111,11 @@ impl Eviction for TwoQ {
         }
     }
 
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        let (oldest, coldest) = (self.queues.tail(A1IN), self.queues.tail(AM));
+        if self.queues.size(A1IN) <= self.in_target { coldest.or(oldest) } else { oldest.or(coldest) }
+    }
+
     ordered_by_lists! {
         order: queues, hottest: |_this| [AM, A1IN], weights: queues,
         resized: resized, moved: moved, memory: memory

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use floe_policy::admission::{
-    Admission, Admissions, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict, Victim, Window,
+    Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict, Victim, Window,
 };
 use floe_policy::{Access, Slot, Tick, mix};
 use proptest::prelude::*;
@@ -329,6 +329,38 @@ fn the_owner_tells_how_much_memory_is_above() {
     };
     assert!(!admits("small-bypass"));
     assert!(admits("small-bypass:memory=20"), "what is given goes before what is told");
+}
+
+#[test]
+fn what_an_admission_cannot_do_without_shows_in_a_composition() {
+    let needs = |text: &str| chosen(text, 10).needs();
+    assert_eq!(needs("second-access + obp + duel + small-bypass"), Needs::default());
+    assert_eq!(needs("always + fussy"), Needs { fetches: true, positions: false });
+    assert_eq!(needs("sequential + always"), Needs { fetches: false, positions: true });
+}
+
+#[test]
+fn parts_of_a_cache_share_what_an_admission_was_told() {
+    // A quarter of the cache sees a quarter of the operations and of the footprint.
+    let verdict = |parts| {
+        let mut obp = Obp::new(0.5);
+        obp.split(parts);
+        for (lookups, inserted) in [(100_000, 70_000), (30_000, 0)] {
+            let (lookups, inserted) = (blocks(lookups), blocks(inserted));
+            obp.observe(&Window { lookups, inserted, ..Window::default() });
+        }
+        obp.admit(&access(1), None)
+    };
+    // What was written first counts 2^(-30000 / 2^18) or 2^(-30000 / 2^16) of what it did: 0.53 or 0.496 of what was looked up.
+    assert_eq!((verdict(1), verdict(4)), (Verdict::Bypass, Verdict::Admit));
+    let mut composed: Admissions = "small-bypass:memory=400".parse().expect("valid");
+    composed.split(4);
+    composed.reserve(&Room { entries: 1000, weight: 1000, above: 0 });
+    let admitted = |admission: &mut Admissions, keys: std::ops::Range<u64>| {
+        keys.filter(|&key| admission.admit(&access(key), None).admits()).count()
+    };
+    assert_eq!(admitted(&mut composed, 0..80), 0, "80 fit into a quarter of 400");
+    assert!(admitted(&mut composed, 80..200) > 60, "200 do not");
 }
 
 #[test]

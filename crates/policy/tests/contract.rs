@@ -104,7 +104,9 @@ impl Check for KeepsTrack<'_> {
                 }
                 Step::Evict(incoming) => {
                     let incoming = incoming.map(|key| access(key, 1));
+                    let said = order.victim(incoming.as_ref());
                     let victim = order.evict(incoming.as_ref());
+                    assert!(said.is_none() || said == victim, "{name} said {said:?}, then {victim:?} left");
                     assert_eq!(
                         victim.is_none(),
                         present.len() == frozen.len(),
@@ -208,6 +210,46 @@ fn warm<P: Replacement>(make: impl Fn() -> P, reserve_first: usize) -> P {
         }
     }
     order
+}
+
+struct SaysWhoLeaves;
+
+impl Check for SaysWhoLeaves {
+    fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+        let mut asked = warm(&make, SLOTS as usize);
+        let mut said = Vec::new();
+        let ask = || {
+            said.push(asked.victim(None));
+            asked.evict(None)
+        };
+        let left: Vec<Slot> = std::iter::from_fn(ask).collect();
+        assert_eq!(left, drained(warm(&make, SLOTS as usize)), "{name}: asking changed who leaves");
+        assert_eq!(said.pop(), Some(None), "{name}: nobody was left");
+        let says = said.iter().filter(|said| said.is_some()).count();
+        assert!(says == 0 || says == left.len(), "{name} says who leaves {says} times of {}", left.len());
+        assert_eq!(says > 0, SAY_WHO_LEAVES.contains(&make().about().name), "{name} says who leaves");
+    }
+}
+
+/// Policies that name a victim before it leaves.
+const SAY_WHO_LEAVES: [&str; 12] = [
+    "fifo",
+    "lru",
+    "relaxed-lru",
+    "prob-lru",
+    "clock",
+    "slru",
+    "2q",
+    "s3-fifo",
+    "sieve",
+    "lfu",
+    "qdlp",
+    "qd-clock",
+];
+
+#[test]
+fn some_policies_say_who_leaves_and_are_not_changed_by_it() {
+    every_policy(&SaysWhoLeaves);
 }
 
 struct KeepsPlaces;

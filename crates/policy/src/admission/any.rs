@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::registry::{Choice, ChoiceError, choices};
-use super::{Admission, Calibrated, Choosable, Orders, Room, Verdict, Victim, Window};
+use super::{Admission, Calibrated, Choosable, Needs, Orders, Room, Verdict, Victim, Window};
 use crate::{Access, Tick};
 
 macro_rules! define_part {
@@ -96,6 +96,19 @@ impl FromStr for Admissions {
 }
 
 impl Admission for Admissions {
+    fn needs(&self) -> Needs {
+        self.parts.iter().fold(Needs::default(), |so_far, part| {
+            let needs = with_admissions!(each part, |part| part.needs());
+            Needs { positions: so_far.positions || needs.positions, fetches: so_far.fetches || needs.fetches }
+        })
+    }
+
+    fn split(&mut self, parts: usize) {
+        for part in &mut self.parts {
+            with_admissions!(each part, |part| part.split(parts));
+        }
+    }
+
     fn reserve(&mut self, room: &Room) {
         for part in &mut self.parts {
             with_admissions!(each part, |part| part.reserve(room));

@@ -3,7 +3,8 @@
 //! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger, Friedman, Manes,
 //! "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
 //!
-//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used never.
+//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used never. Nor over policies that do not say who
+//! [would leave](crate::Eviction::victim): everything comes in then.
 
 use super::{Admission, Choosable, Room, Verdict, Victim};
 use crate::index::Tag;

@@ -25,7 +25,7 @@ mod prices;
 mod tuning;
 
 use super::metadata::{Metadata, POPULARITY_MAX, UNIT};
-use super::{Admission, Choosable, Orders, Room, Verdict, Victim, Window};
+use super::{Admission, Choosable, Needs, Orders, Room, Verdict, Victim, Window};
 use crate::{About, Access, Parameter, Parameters, Tick};
 use tuning::{Seen, Tuning};
 
@@ -187,6 +187,16 @@ impl Choosable for Fussy {
 }
 
 impl Admission for Fussy {
+    fn needs(&self) -> Needs {
+        Needs { fetches: true, ..Needs::default() }
+    }
+
+    fn split(&mut self, parts: usize) {
+        for requests in [&mut self.check_requests, &mut self.warm_up_requests] {
+            *requests = requests.div_ceil(parts as u64);
+        }
+    }
+
     fn reserve(&mut self, room: &Room) {
         let blocks = ((room.entries as f64 * self.table_share) as usize).max(1);
         self.table.reserve(blocks);

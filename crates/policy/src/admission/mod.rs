@@ -121,11 +121,29 @@ pub struct Orders {
     pub hold: bool,
 }
 
+/// What an admission cannot do without, beside what every owner tells.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// [`Access::position`].
+    pub positions: bool,
+    /// That what it [orders](Orders::fetch) to be fetched is: it lets nothing in otherwise.
+    pub fetches: bool,
+}
+
 /// Who comes in. One owner at a time.
 ///
 /// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else, [`admit`](Self::admit) for each
 /// offer, and now and then [`observe`](Self::observe), then [`tick`](Self::tick).
 pub trait Admission {
+    /// What it cannot do without. Owners that cannot give it refuse the admission.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// It becomes one of so many that share the keys of a cache evenly, and sees a part of what happens there. What it was told in
+    /// operations or in weight is for all of them together. Before it has room.
+    fn split(&mut self, _parts: usize) {}
+
     /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks. The only method that allocates.
     fn reserve(&mut self, _: &Room) {}
 
@@ -176,6 +194,25 @@ pub trait Choosable: Admission + Clone + Send + Sync + 'static {
 
     /// One without room.
     fn with(parameters: &Parameters) -> Self;
+}
+
+/// What a cache needs of its admission, whether that was chosen by type (any [`Choosable`]) or at run time ([`Admissions`]): a template
+/// for its shards, and what it is called.
+pub trait Admittance: Admission + Clone + Send + Sync + 'static {
+    /// Its name; with its parameters, where it was chosen by a text.
+    fn name(&self) -> String;
+}
+
+impl<A: Choosable> Admittance for A {
+    fn name(&self) -> String {
+        A::ABOUT.name.to_owned()
+    }
+}
+
+impl Admittance for Admissions {
+    fn name(&self) -> String {
+        self.to_string()
+    }
 }
 
 /// Exports each admission's type, registers it and makes it from its defaults.

@@ -91,6 +91,10 @@ impl Choosable for Obp {
 }
 
 impl Admission for Obp {
+    fn split(&mut self, parts: usize) {
+        self.half_life = (self.half_life / parts as f64).max(1.0);
+    }
+
     fn observe(&mut self, window: &Window) {
         if let Some(cost) = window.times.write_cost.filter(|cost| cost.is_finite() && *cost >= 0.0) {
             self.write_cost = cost;

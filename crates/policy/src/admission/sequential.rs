@@ -3,7 +3,7 @@
 //! Positions that follow each other make a stream; several are followed at once, and the one idle for longest is given up. From the
 //! threshold on, a stream's blocks stay out. Not to be used above devices on which sequential reads are no faster than others.
 
-use super::{Admission, Choosable, Verdict, Victim};
+use super::{Admission, Choosable, Needs, Verdict, Victim};
 use crate::{About, Access, Parameter, Parameters};
 
 /// Streams followed at once.
@@ -57,6 +57,10 @@ impl Choosable for Sequential {
 }
 
 impl Admission for Sequential {
+    fn needs(&self) -> Needs {
+        Needs { positions: true, ..Needs::default() }
+    }
+
     fn used(&mut self, access: &Access) {
         self.follow(access.position);
     }

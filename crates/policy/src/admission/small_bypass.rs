@@ -52,6 +52,10 @@ impl Choosable for SmallBypass {
 }
 
 impl Admission for SmallBypass {
+    fn split(&mut self, parts: usize) {
+        self.given = self.given.div_ceil(parts as u64);
+    }
+
     fn reserve(&mut self, room: &Room) {
         self.above = if self.given > 0 { self.given } else { room.above };
     }
