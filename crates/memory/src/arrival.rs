@@ -46,6 +46,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                     self.replace(shard, budget, clock, slot, newcomer, asks_others, gone)
                 }
             }
+            None if self.gate.is_some() => self.offer(shard, budget, newcomer, asks_others, gone),
             None if budget.take(need) => {
                 self.settle(shard, &access, newcomer);
                 Ok(())
@@ -65,6 +66,39 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
+    /// [`insert`](Self::insert) of a key that is not there, into a shard with an admission. What that does not admit is dropped with the
+    /// newcomer, or passes through for those who are to see it.
+    #[inline(never)]
+    fn offer(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        newcomer: &mut Newcomer<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone<K, V>,
+    ) -> Result<(), Amount> {
+        let need = Amount::of(newcomer.weight);
+        let room = if budget.take(need) { need } else { Amount::default() };
+        if !newcomer.is_admitted && !newcomer.pinned && budget.could_hold(need) {
+            let access = newcomer.hash.access(newcomer.weight);
+            let fits = !room.is_nothing();
+            // Who would leave another shard is not known before it does.
+            let leaves_elsewhere = asks_others && self.is_poor();
+            let victim = if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
+            let gate = self.gate.as_mut().expect("the caller has seen it");
+            gate.look_back(&self.counts, self.held);
+            newcomer.is_admitted = gate.admits(&access, fits, victim);
+            if !newcomer.is_admitted {
+                budget.give(room);
+                if newcomer.guard.is_some() || gone.has_listener() {
+                    self.pass_through(newcomer, Cause::Bypassed, gone);
+                }
+                return Ok(());
+            }
+        }
+        self.make_room(shard, budget, room, None, newcomer, asks_others, gone)
+    }
+
     /// [`insert`](Self::insert) in the place of an entry with the same key, whatever that is like.
     #[inline(never)]
     #[expect(clippy::too_many_arguments)] // what `insert` has
@@ -82,14 +116,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // SAFETY: it is in, and entries are taken out under this lock only.
         if unsafe { &*tenant.entry }.expiry.has_expired(clock.now()) {
             budget.give(self.take_out(shard.table(), slot, Cause::Expired, gone));
+            if self.gate.is_some() {
+                return self.offer(shard, budget, newcomer, asks_others, gone);
+            }
         } else if newcomer.guard.is_some() {
             // What came while this was loaded is newer.
-            self.pass_through(newcomer, gone);
+            self.pass_through(newcomer, Cause::Rejected, gone);
             return Ok(());
         } else if tenant.pinned && budget.is_exceeded() {
             // Beyond the limits nothing comes in; only what was pinned when they were lowered may stay.
+            newcomer.is_admitted = true;
             budget.give(self.take_out(shard.table(), slot, Cause::Replaced, gone));
         } else {
+            newcomer.is_admitted = true;
             let room = Amount::of(tenant.weight);
             return self.make_room(shard, budget, room, Some(slot), newcomer, asks_others, gone);
         }
@@ -137,7 +176,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         budget.give(room);
         match replaced {
             Some(slot) => self.succeed(shard, slot, newcomer, &access, gone),
-            None => self.settle(shard, &access, newcomer),
+            None => {
+                let slot = self.settle(shard, &access, newcomer);
+                if let Some(gate) = &mut self.gate {
+                    gate.came_in(slot, &access);
+                }
+            }
         }
         Ok(())
     }
@@ -148,9 +192,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         (held as u64) < self.share / 2
     }
 
-    /// An entry takes a slot for itself.
+    /// An entry takes a slot for itself, which is returned.
     #[inline(never)]
-    fn settle(&mut self, shard: &Shard<K, V, P>, access: &Access, newcomer: &mut Newcomer<'_, K, V>) {
+    fn settle(&mut self, shard: &Shard<K, V, P>, access: &Access, newcomer: &mut Newcomer<'_, K, V>) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             if self.tenants.len() == self.reserved {
                 self.grow(shard, self.reserved * 2);
@@ -173,6 +217,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.order.insert(Slot(slot), access);
         }
         self.counts.insertions += 1;
+        slot
     }
 
     /// An entry takes the slot of one as heavy that has just been evicted.
@@ -252,6 +297,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.pinned = self.pinned + usize::from(pinned) - usize::from(before.pinned);
         self.counts.insertions += 1;
         self.counts.note(Cause::Replaced);
+        if let Some(gate) = &mut self.gate {
+            gate.replaced(access);
+        }
         self.let_go(before.retire(), Cause::Replaced, gone);
     }
 
@@ -269,9 +317,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     }
 
     /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at once.
-    pub(crate) fn pass_through(&mut self, newcomer: &mut Newcomer<'_, K, V>, gone: &mut Gone<K, V>) {
+    pub(crate) fn pass_through(
+        &mut self,
+        newcomer: &mut Newcomer<'_, K, V>,
+        cause: Cause,
+        gone: &mut Gone<K, V>,
+    ) {
         let placed = self.place(u32::MAX, newcomer);
-        self.counts.note(Cause::Rejected);
-        self.let_go(placed.retire(), Cause::Rejected, gone);
+        self.counts.note(cause);
+        self.let_go(placed.retire(), cause, gone);
     }
 }

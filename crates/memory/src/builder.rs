@@ -3,11 +3,14 @@
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
+use floe_policy::admission::{Admissions, Admittance};
 use floe_policy::registry::ChoiceError;
 use floe_policy::shedding::SheddingOptions;
 use floe_policy::{AnyPolicy, QdClock, Replacement};
 
+use crate::admission::{Gate, Template};
 use crate::budget::Budget;
+use crate::build_error::{BuildError, SHARDS_MAX};
 use crate::cache::Cache;
 use crate::cause::Cause;
 use crate::clock::Clock;
@@ -30,43 +33,6 @@ pub type DefaultHasher = foldhash::fast::RandomState;
 const SHARE_MIN: u64 = 256;
 /// Shards for each core, so that threads seldom meet at one.
 const SHARDS_PER_CORE: usize = 4;
-/// Bits of the hash that can choose a shard.
-const SHARDS_MAX: usize = 1 << 16;
-
-/// Why no cache can be made as described.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// Neither of the two limits is given.
-    #[error("a cache needs a limit: give it a capacity or a weight_capacity")]
-    NoLimit,
-    /// A limit is 0.
-    #[error("a {0} of 0 can hold nothing")]
-    ZeroLimit(&'static str),
-    /// More entries than can be numbered.
-    #[error("a capacity of {0} is more than the {max} entries a cache can hold", max = u32::MAX / 2)]
-    TooManyEntries(usize),
-    /// A limit of weight, and nothing that weighs.
-    #[error("a weight_capacity needs a weigher")]
-    NoWeigher,
-    /// The number of shards is not a power of two, or too large.
-    #[error("{0} shards: it has to be a power of two, at most {max}", max = SHARDS_MAX)]
-    Shards(usize),
-    /// A time of 0.
-    #[error("a {0} of 0 lets nothing stay")]
-    ZeroTime(&'static str),
-    /// Shedding cannot be done as asked.
-    #[error("shedding: {0}")]
-    Shedding(&'static str),
-    /// The policy needs to know what a cache does not.
-    #[error("policy {policy} {needs}; it works in simulations only")]
-    Policy {
-        /// The policy.
-        policy: &'static str,
-        /// What it needs.
-        needs: &'static str,
-    },
-}
 
 /// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the default.
 ///
@@ -90,6 +56,7 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     weight: Option<u64>,
     weigher: Option<Weigher<K, V>>,
     listener: Option<Listener<K, V>>,
+    admission: Option<Box<dyn Template>>,
     policy: P,
     hasher: S,
     live: Option<Duration>,
@@ -108,6 +75,7 @@ impl<K, V> Default for Builder<K, V> {
             weight: None,
             weigher: None,
             listener: None,
+            admission: None,
             policy: QdClock::default(),
             hasher: DefaultHasher::default(),
             live: None,
@@ -208,6 +176,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             weight,
             weigher,
             listener,
+            admission,
             policy: _,
             hasher,
             live,
@@ -222,6 +191,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             weight,
             weigher,
             listener,
+            admission,
             policy,
             hasher,
             live,
@@ -251,6 +221,62 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.policy::<AnyPolicy>(policy))
     }
 
+    /// Who comes in: an admission, asked whenever a key is inserted that is not there. By default everything comes in, and such a
+    /// cache does nothing for this. The one given is a template, without room; each shard has its own.
+    ///
+    /// What is not admitted is not kept: `insert` returns, the value is dropped, and the [listener](Self::listener) is told with
+    /// [`Cause::Bypassed`]. `get_or_insert_with` and its sisters hand out what was loaded all the same, to all who waited. A value inserted
+    /// under a key that is there replaces the other without a question, and pinned entries always come in.
+    ///
+    /// - [`Duel`](floe_policy::admission::Duel) compares with who would leave, so it needs a policy that
+    ///   [says](floe_policy::Eviction::victim) who that is: fifo, lru, relaxed-lru, prob-lru, clock, slru, 2q, s3-fifo, sieve, lfu,
+    ///   qdlp, qd-clock. With others it admits everything.
+    /// - An admission hears of hits in LRU-like orders, with each that promotes; of hits that change no order (those of FIFO-like policies, and on
+    ///   frozen entries) only how many there were. So with a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass` does not see what is
+    ///   only hit.
+    /// - [`Obp`](floe_policy::admission::Obp) keeps insertions and removals to a share of lookups with `get` and its sisters; an insertion looks nothing up. While nothing is to be
+    ///   evicted ([`Orders::hold`](floe_policy::admission::Orders::hold)), nothing comes in for which somebody would have to leave.
+    /// - Those that need the position of blocks (`sequential`), or that fetch what they let in (`fussy`), are refused when the cache is built.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, policy::Lru, policy::admission::Duel};
+    ///
+    /// // TinyLFU: who comes in must have been asked for more often than who would leave.
+    /// let cache = Cache::builder().capacity(2).shards(1).policy(Lru::default()).admission(Duel::default()).build();
+    /// for key in ["a", "b"] {
+    ///     cache.insert(key, 1);
+    ///     cache.get(key);
+    /// }
+    /// cache.insert("passes by", 1);
+    /// assert!(cache.contains_key("a") && cache.contains_key("b") && !cache.contains_key("passes by"));
+    /// let admission = cache.stats().admission.unwrap();
+    /// assert_eq!((admission.offered, admission.admitted, admission.bypassed), (3, 2, 1));
+    /// ```
+    pub fn admission(self, admission: impl Admittance) -> Self {
+        Self { admission: Some(Box::new(admission)), ..self }
+    }
+
+    /// Who comes in, by name, with parameters if need be, and with `+` between several that have to agree: `obp:target=0.2`,
+    /// `second-access + obp`, as `floe simulate --admit` takes them. See [`admission`](Self::admission).
+    ///
+    /// # Errors
+    /// When there is no such admission or parameter; says which there are.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(100).admission_named("second-access")?.build();
+    /// cache.insert("a", 1);
+    /// assert!(!cache.contains_key("a"));
+    /// cache.insert("a", 1);
+    /// assert!(cache.contains_key("a"));
+    /// # Ok::<(), floe::policy::registry::ChoiceError>(())
+    /// ```
+    pub fn admission_named(self, text: &str) -> Result<Self, ChoiceError> {
+        let admission: Admissions = text.parse()?;
+        Ok(self.admission(admission))
+    }
+
     /// How keys are hashed. Any hasher will do, for its result is mixed once more; one that can be foreseen, such as an
     /// identity, lets whoever chooses keys make lookups slow.
     ///
@@ -268,6 +294,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             weight,
             weigher,
             listener,
+            admission,
             policy,
             hasher: _,
             live,
@@ -282,6 +309,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             weight,
             weigher,
             listener,
+            admission,
             policy,
             hasher,
             live,
@@ -439,15 +467,18 @@ where
         });
         let shape = shape::<K, V>(&budget, weighed, shards);
         let about = self.policy.about();
+        let threads = Threads::new(Records::new(self.freezing.is_some()));
+        let gate = |template: &dyn Template| Box::new(Gate::new(template, shards, Arc::clone(&threads)));
         let make = |slab| {
-            let (owner, table) = Owner::new(self.policy.clone(), shape, slab);
+            let gate = self.admission.as_deref().map(gate);
+            let (owner, table) = Owner::new(self.policy.clone(), shape, slab, gate);
             Shard::new(owner, table)
         };
         let inner = Inner {
             shards: shape.slabs(shards).map(make).collect(),
             shard_shift: 32 - shards.ilog2(),
             hasher: self.hasher,
-            threads: Threads::new(Records::new(self.freezing.is_some())),
+            threads: Arc::clone(&threads),
             frozen: AtomicPtr::default(),
             timed_one_in: AtomicU32::new(self.freezing.map_or(0, |freezing| freezing.sample_one_in)),
             all_frozen: AtomicBool::new(false),
@@ -462,6 +493,7 @@ where
             live: self.live,
             idle: self.idle,
             about,
+            admission: self.admission.as_ref().map(|template| template.name()),
             expires: AtomicBool::new(false),
             is_kept: AtomicBool::new(false),
             loads: AtomicU64::new(0),
@@ -495,6 +527,11 @@ where
         }
         if let Some(problem) = self.shedding.as_deref().and_then(|options| self.cannot_shed(options)) {
             return Err(BuildError::Shedding(problem));
+        }
+        if let Some(template) = &self.admission
+            && let Some(needs) = template.is_refused()
+        {
+            return Err(BuildError::Admission { admission: template.name(), needs });
         }
         let about = self.policy.about();
         let needs = match (about.next_uses, about.positions) {

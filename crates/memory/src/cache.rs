@@ -227,7 +227,7 @@ where
     }
 
     /// Inserts a value, in the place of the one that is there under the key, if any. What has to leave for it is up to
-    /// the policy. An entry that weighs more than the cache may hold does not come in, and what was there leaves; nor does one
+    /// the policy, and whether a new key comes in at all, to the [admission](Builder::admission), if there is one. An entry that weighs more than the cache may hold does not come in, and what was there leaves; nor does one
     /// for which only pinned entries could make room.
     ///
     /// ```

@@ -14,4 +14,6 @@ pub enum Cause {
     Removed,
     /// It never came in: it weighs more than the cache holds, or all that could have made room is pinned.
     Rejected,
+    /// It never came in: the cache's [admission](crate::Builder::admission) kept it out.
+    Bypassed,
 }

@@ -261,6 +261,13 @@ impl Records {
         lock(&self.records).iter().fold(start, |sum, record| add(sum, record))
     }
 
+    /// [`fold`](Self::fold) where that takes no waiting.
+    pub(crate) fn try_fold<T>(&self, start: T, add: impl FnMut(T, &Record) -> T) -> Option<T> {
+        let mut add = add;
+        let records = self.records.try_lock().ok()?;
+        Some(records.iter().fold(start, |sum, record| add(sum, record)))
+    }
+
     /// Asks all threads to [answer](Self::answer), after something was taken out that is to be freed.
     pub(crate) fn ask(&self) -> Round {
         self.grace.ask()

@@ -57,6 +57,8 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) live: Option<Duration>,
     pub(crate) idle: Option<Duration>,
     pub(crate) about: &'static About,
+    /// The name of the admission, if there is one.
+    pub(crate) admission: Option<String>,
     /// Whether entries can expire, so that somebody has to see to it.
     pub(crate) expires: AtomicBool,
     /// Whether the library's thread looks after the cache.

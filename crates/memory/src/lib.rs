@@ -1,10 +1,12 @@
 #![doc = include_str!("../README.md")]
 #![allow(unsafe_code)] // entries are read without locks; each block says why it is sound
 
+mod admission;
 mod advice;
 mod arrival;
 mod barrier;
 mod budget;
+mod build_error;
 mod builder;
 mod cache;
 mod cause;
@@ -53,7 +55,8 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use builder::{BuildError, Builder, DefaultHasher};
+pub use build_error::BuildError;
+pub use builder::{Builder, DefaultHasher};
 pub use cache::Cache;
 pub use cause::Cause;
 pub use clock::Clock;
@@ -65,7 +68,7 @@ pub use guard::{Held, Item, Ref};
 pub use iter::Iter;
 pub use options::InsertOptions;
 pub use shedding::{Loaded, SheddingStats};
-pub use stats::Stats;
+pub use stats::{AdmissionStats, Stats};
 
 /// For counting what hits write: where the calling thread has its own record in a cache.
 #[doc(hidden)]

@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 use floe_policy::Replacement;
 
 use crate::cache::Cache;
+use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::flight::Flight;
 use crate::guard::{Keep, Ref};
@@ -77,7 +78,9 @@ where
             if boarded.is_some() {
                 inner.put(shard, &mut newcomer, |after| afters.push(after));
             } else {
-                let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| owner.pass_through(&mut newcomer, gone);
+                let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| {
+                    owner.pass_through(&mut newcomer, Cause::Rejected, gone)
+                };
                 let ((), after) = inner.change(shard, shard.owner(), pass);
                 afters.push(after);
             }

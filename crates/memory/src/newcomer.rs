@@ -17,6 +17,8 @@ pub(crate) struct Newcomer<'a, K, V> {
     pub(crate) weight: u32,
     pub(crate) expiry: Expiry,
     pub(crate) pinned: bool,
+    /// No admission is to be asked about it: one has admitted it, or it succeeds another.
+    pub(crate) is_admitted: bool,
     /// Is filled with the address of the entry before others can see it, to keep it for the caller.
     pub(crate) guard: Option<&'a Cell>,
 }
@@ -26,7 +28,17 @@ impl<'a, K, V> Newcomer<'a, K, V> {
     #[inline(always)]
     pub(crate) fn new(hash: KeyHash, key: &'a mut ManuallyDrop<K>, value: &'a mut ManuallyDrop<V>) -> Self {
         let expiry = Expiry::never();
-        Self { hash, key, value, is_placed: false, weight: 1, expiry, pinned: false, guard: None }
+        Self {
+            hash,
+            key,
+            value,
+            is_placed: false,
+            weight: 1,
+            expiry,
+            pinned: false,
+            is_admitted: false,
+            guard: None,
+        }
     }
 
     pub(crate) fn key(&self) -> &K {

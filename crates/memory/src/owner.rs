@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use floe_policy::{Cursor, Eviction, Slot};
 
+use crate::admission::Gate;
 use crate::budget::Amount;
 use crate::cause::Cause;
 use crate::entry::Entry;
@@ -145,12 +146,22 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) frozen_index: Option<Arc<FrozenIndex<K, V>>>,
     pub(crate) limbo: Limbo<Entry<K, V>, TableOf<P>>,
     pub(crate) counts: ShardCounts,
+    /// Who is asked about newcomers. Apart: most caches have none.
+    pub(crate) gate: Option<Box<Gate>>,
 }
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
     /// An empty shard and its table.
-    pub(crate) fn new(mut order: P, shape: Shape, slab: Slab<Entry<K, V>>) -> (Self, TableOf<P>) {
+    pub(crate) fn new(
+        mut order: P,
+        shape: Shape,
+        slab: Slab<Entry<K, V>>,
+        mut gate: Option<Box<Gate>>,
+    ) -> (Self, TableOf<P>) {
         let reserved = shape.slots.unwrap_or(SLOTS_FIRST).clamp(1, SLOTS_AT_ONCE);
+        if let Some(gate) = &mut gate {
+            gate.reserve(reserved, shape.capacity);
+        }
         order.reserve(reserved);
         order.set_capacity(shape.capacity.max(1));
         let keys_max = reserved.min(KEYS_FIRST);
@@ -170,6 +181,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             frozen_index: None,
             limbo: Limbo::new(shape.batch, shape.batch_weight),
             counts: ShardCounts::default(),
+            gate,
         };
         (owner, table)
     }
@@ -196,12 +208,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.tenants.capacity() * size_of::<Tenant<K, V>>()
             + self.vacant.capacity() * size_of::<u32>()
             + self.limbo.len() * size_of::<Retired<Entry<K, V>>>()
+            + self.gate.as_ref().map_or(0, |gate| gate.memory_bytes())
     }
 
     /// The shard's share of the capacity has changed.
     pub(crate) fn reshape(&mut self, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
         self.share = shape.capacity;
+        if let Some(gate) = &mut self.gate {
+            gate.reserve(self.reserved, shape.capacity);
+        }
         self.limbo.set_batch(shape.batch, shape.batch_weight);
     }
 
@@ -230,9 +246,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
     pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
-        if self.tenant(slot).is_some_and(|tenant| std::ptr::eq(tenant, entry)) {
-            self.order.promote(Slot(slot));
-            self.counts.promotions += 1;
+        let Some(tenant) = self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))
+        else {
+            return;
+        };
+        self.order.promote(Slot(slot));
+        self.counts.promotions += 1;
+        if let Some(gate) = &mut self.gate {
+            gate.used(slot, tenant.weight);
         }
     }
 
@@ -249,6 +270,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.pinned -= 1;
         } else if cause != Cause::Evicted {
             self.order.remove(Slot(slot)); // what was evicted has left it
+        } else if let Some(gate) = &mut self.gate {
+            gate.evicted(slot, tenant.weight);
         }
         if tenant.frozen {
             self.frozen -= 1;
@@ -389,6 +412,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     pub(crate) fn grow(&mut self, shard: &Shard<K, V, P>, slots: usize) {
         self.order.reserve(slots);
         self.reserved = slots;
+        if let Some(gate) = &mut self.gate {
+            gate.reserve(slots, self.share);
+        }
         self.regrow(shard); // the marks have moved
     }
 

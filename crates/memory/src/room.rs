@@ -9,7 +9,7 @@ use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::inner::{Inner, SLOTS_PER_LOCK};
 use crate::newcomer::Newcomer;
-use crate::owner::Gone;
+use crate::owner::{Gone, Owner};
 use crate::reclaim::After;
 use crate::shard::Shard;
 use crate::sync::{Ordering, lock};
@@ -81,7 +81,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 Err(still) => lacking = still,
             }
         }
-        let ((), after) = self.change(shard, shard.owner(), |owner, gone| owner.pass_through(newcomer, gone));
+        let pass =
+            |owner: &mut Owner<K, V, P>, gone: &mut _| owner.pass_through(newcomer, Cause::Rejected, gone);
+        let ((), after) = self.change(shard, shard.owner(), pass);
         then(after);
     }
 

@@ -24,8 +24,23 @@ impl ShardCounts {
             Cause::Removed => self.removals += 1,
             Cause::Replaced => self.replacements += 1,
             Cause::Rejected => self.rejections += 1,
+            Cause::Bypassed => {} // counted where it is decided
         }
     }
+}
+
+/// What came of offers: of keys that were inserted and not there, pinned ones and those that could never fit left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdmissionStats {
+    /// The admission, with its parameters where it was chosen by a text.
+    pub name: String,
+    /// Entries that were offered.
+    pub offered: u64,
+    /// Those that were admitted.
+    pub admitted: u64,
+    /// Those that were not; see [`Cause::Bypassed`].
+    pub bypassed: u64,
 }
 
 /// What a cache has counted since it was made, and what it holds. Counts of other threads may be a moment late.
@@ -89,6 +104,8 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The policy's name.
     pub policy: &'static str,
+    /// What came of offers, for a cache that was made with an [`admission`](crate::Builder::admission).
+    pub admission: Option<AdmissionStats>,
     /// What freezing does, for a cache that was made with [`freezing`](crate::Builder::freezing).
     pub freezing: Option<FreezeStats>,
     /// What load shedding does, for a cache that was made with [`shedding`](crate::Builder::shedding).

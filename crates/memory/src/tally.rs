@@ -4,7 +4,7 @@ use floe_policy::Replacement;
 
 use crate::inner::Inner;
 use crate::shard::Shard;
-use crate::stats::Stats;
+use crate::stats::{AdmissionStats, Stats};
 use crate::sync::{Ordering, lock};
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
@@ -16,6 +16,10 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             weight_capacity: self.budget.weight_limit(),
             policy: self.about.name,
             shards: self.shards.len() as u64,
+            admission: self
+                .admission
+                .clone()
+                .map(|name| AdmissionStats { name, ..AdmissionStats::default() }),
             freezing: lock(&self.freeze_stats).clone(),
             memory_bytes: self.index_bytes.load(Ordering::Relaxed) as u64,
             ..Stats::default()
@@ -39,6 +43,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             stats.expirations += counts.expirations;
             stats.removals += counts.removals;
             stats.promotions += counts.promotions;
+            if let (Some(sum), Some(gate)) = (&mut stats.admission, &owner.gate) {
+                let (offered, bypassed) = gate.offers();
+                sum.offered += offered;
+                sum.admitted += offered - bypassed;
+                sum.bypassed += bypassed;
+            }
             stats.entries += owner.held().entries as u64;
             stats.weight += owner.held().weight as u64;
             stats.frozen += owner.frozen() as u64;

@@ -3,12 +3,16 @@
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
+#[path = "../src/admission.rs"]
+mod admission;
 #[path = "../src/arrival.rs"]
 mod arrival;
 #[path = "loom/barrier.rs"]
 mod barrier;
 #[path = "../src/budget.rs"]
 mod budget;
+#[path = "../src/build_error.rs"]
+mod build_error;
 #[path = "../src/builder.rs"]
 mod builder;
 #[path = "../src/cache.rs"]

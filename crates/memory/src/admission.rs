@@ -1,0 +1,208 @@
+//! Who is let in: the admission of each shard, where the cache has one, and what it is told.
+//!
+//! To insert a key that is not there is an *offer*. The admission of its shard is asked under the lock that the insertion has taken
+//! anyway (`Owner::offer`); what it does not admit never gets a place. Each shard has an admission of its own, which shares nothing
+//! with the others and knows that it is one of so many ([`Admission::split`]).
+//!
+//! What it is told, and when:
+//!
+//! - at once, under the lock: offers with who would leave for them, evictions, and what is written in the place of another;
+//! - a hit at once, where it takes that lock anyway: in an LRU-like order, where it promotes. Hits of a FIFO-like policy, and those on frozen
+//!   entries, write nothing that is shared, and no admission hears of them one by one;
+//! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Lookups and hits are what threads have counted in their records
+//!   meanwhile, of which the shard takes its part as if keys fell evenly: so a hit does nothing for it, and the parts add up. That a
+//!   value was looked up says nothing of its weight, so there it counts what entries weigh on average. Removals write nothing.
+//!
+//! Nothing is fetched for an admission, and blocks have no position: those that need either are refused when the cache is built.
+
+use floe_policy::admission::{Admission, Admittance, Needs, Orders, Room, Traffic, Verdict, Victim, Window};
+use floe_policy::{Access, Slot, Tick};
+
+use crate::budget::Amount;
+use crate::frozen::timing;
+use crate::local::Threads;
+use crate::stats::ShardCounts;
+use crate::sync::Arc;
+
+/// Offers between two windows.
+pub(crate) const WINDOW_OFFERS: u64 = 100;
+
+/// An admission as it was given: each shard gets its own from it.
+pub(crate) trait Template: Send + Sync {
+    /// What it is called.
+    fn name(&self) -> String;
+
+    /// Why no cache in memory can have it, if so.
+    fn is_refused(&self) -> Option<&'static str>;
+
+    /// One of so many.
+    fn make(&self, shards: usize) -> Box<dyn Admission + Send>;
+}
+
+impl<A: Admittance> Template for A {
+    fn name(&self) -> String {
+        Admittance::name(self)
+    }
+
+    fn is_refused(&self) -> Option<&'static str> {
+        let Needs { positions, fetches } = self.needs();
+        match (positions, fetches) {
+            (true, _) => Some("goes by the position of blocks, and keys have none"),
+            (_, true) => {
+                Some("lets in what it orders to be fetched, and the cache has nowhere to fetch from")
+            }
+            _ => None,
+        }
+    }
+
+    fn make(&self, shards: usize) -> Box<dyn Admission + Send> {
+        let mut admission = self.clone();
+        admission.split(shards);
+        Box::new(admission)
+    }
+}
+
+/// What had been counted when a window began.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counted {
+    offered: u64,
+    lookups: u64,
+    hits: u64,
+    inserted: u64,
+    removed: u64,
+}
+
+/// The admission of a shard.
+pub(crate) struct Gate {
+    admission: Box<dyn Admission + Send>,
+    orders: Orders,
+    /// Of the key that was last in each slot, as the admission knows it.
+    hashes: Vec<u64>,
+    threads: Arc<Threads>,
+    shards: u64,
+    offered: u64,
+    bypassed: u64,
+    window: Counted,
+    /// What came in during the window.
+    inserted_weight: u64,
+}
+
+impl Gate {
+    /// For one of so many shards of a cache that these threads use.
+    pub(crate) fn new(template: &dyn Template, shards: usize, threads: Arc<Threads>) -> Self {
+        Self {
+            admission: template.make(shards),
+            orders: Orders::default(),
+            hashes: Vec::new(),
+            threads,
+            shards: shards as u64,
+            offered: 0,
+            bypassed: 0,
+            window: Counted::default(),
+            inserted_weight: 0,
+        }
+    }
+
+    /// Tells it how much the shard holds, before anything else and when that grows.
+    pub(crate) fn reserve(&mut self, entries: usize, weight: u64) {
+        self.admission.reserve(&Room { entries, weight, above: 0 });
+        if self.offered == 0 {
+            self.tick();
+        }
+    }
+
+    fn tick(&mut self) {
+        self.admission.tick(Tick(timing::now().as_micros() as u64), &mut self.orders);
+    }
+
+    /// How many offers there were, and how many of them were not admitted.
+    pub(crate) fn offers(&self) -> (u64, u64) {
+        (self.offered, self.bypassed)
+    }
+
+    /// Whether an offer comes in. `victim` is who would leave for it, where it needs that and it is known.
+    pub(crate) fn admits(&mut self, offer: &Access, fits: bool, victim: Option<Slot>) -> bool {
+        self.offered += 1;
+        let victim = victim.map(|slot| Victim { slot, hash: self.hashes[slot.index()] });
+        let verdict = self.admission.judge(offer, victim.as_ref());
+        let is_held = self.orders.hold && !fits;
+        // Whom it would have leave is whom the order evicts next.
+        let verdict = if is_held { Verdict::Bypass } else { verdict };
+        self.admission.settle(offer, verdict);
+        self.bypassed += u64::from(!verdict.admits());
+        verdict.admits()
+    }
+
+    /// An entry has taken a slot that was nobody's.
+    pub(crate) fn came_in(&mut self, slot: u32, access: &Access) {
+        let slot = slot as usize;
+        if slot >= self.hashes.len() {
+            self.hashes.resize(slot + 1, 0);
+        }
+        self.hashes[slot] = access.hash;
+        self.inserted_weight += u64::from(access.weight);
+    }
+
+    /// A value has taken the place of another of its key: it was written, and the key was used.
+    pub(crate) fn replaced(&mut self, access: &Access) {
+        self.inserted_weight += u64::from(access.weight);
+        self.admission.used(access);
+    }
+
+    /// A hit has come to the order.
+    pub(crate) fn used(&mut self, slot: u32, weight: u32) {
+        let access = self.access(slot, weight);
+        self.admission.used(&access);
+    }
+
+    /// An entry was evicted.
+    pub(crate) fn evicted(&mut self, slot: u32, weight: u32) {
+        let access = self.access(slot, weight);
+        self.admission.evicted(&access);
+    }
+
+    fn access(&self, slot: u32, weight: u32) -> Access {
+        Access { weight, ..Access::new(self.hashes[slot as usize]) }
+    }
+
+    /// Ends the window when it is time, with what the shard has counted and holds; a moment later where another thread is at the
+    /// records of all, which are not worth waiting for under a lock.
+    pub(crate) fn look_back(&mut self, counts: &ShardCounts, held: Amount) {
+        if self.offered - self.window.offered < WINDOW_OFFERS {
+            return;
+        }
+        let sum = self.threads.records.try_fold((0, 0), |(lookups, hits), record| {
+            (lookups + record.lookups.get(), hits + record.hits())
+        });
+        let Some((lookups, hits)) = sum else { return };
+        let now = Counted {
+            offered: self.offered,
+            lookups: lookups / self.shards,
+            hits: hits / self.shards,
+            inserted: counts.insertions,
+            removed: counts.evictions + counts.expirations + counts.removals,
+        };
+        let before = std::mem::replace(&mut self.window, now);
+        let mean = if held.entries > 0 { held.weight as f64 / held.entries as f64 } else { 1.0 };
+        let looked_up = |blocks: u64| Traffic { blocks, bytes: (blocks as f64 * mean) as u64 };
+        // Counts of threads may be a moment late, and so a sum less than the one before.
+        let since = |now: u64, before: u64| now.saturating_sub(before);
+        self.admission.observe(&Window {
+            lookups: looked_up(since(now.lookups, before.lookups)),
+            hits: looked_up(since(now.hits, before.hits)),
+            inserted: Traffic {
+                blocks: since(now.inserted, before.inserted),
+                bytes: std::mem::take(&mut self.inserted_weight),
+            },
+            removed: Traffic { blocks: since(now.removed, before.removed), bytes: 0 },
+            entries: held.entries as u64,
+            ..Window::default()
+        });
+        self.tick();
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.hashes.capacity() * size_of::<u64>() + self.admission.memory_bytes()
+    }
+}

@@ -1,0 +1,47 @@
+//! Why a cache cannot be made.
+
+/// Most shards: sixteen bits of the hash can choose one.
+pub(crate) const SHARDS_MAX: usize = 1 << 16;
+
+/// Why no cache can be made as described.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Neither of the two limits is given.
+    #[error("a cache needs a limit: give it a capacity or a weight_capacity")]
+    NoLimit,
+    /// A limit is 0.
+    #[error("a {0} of 0 can hold nothing")]
+    ZeroLimit(&'static str),
+    /// More entries than can be numbered.
+    #[error("a capacity of {0} is more than the {max} entries a cache can hold", max = u32::MAX / 2)]
+    TooManyEntries(usize),
+    /// A limit of weight, and nothing that weighs.
+    #[error("a weight_capacity needs a weigher")]
+    NoWeigher,
+    /// The number of shards is not a power of two, or too large.
+    #[error("{0} shards: it has to be a power of two, at most {max}", max = SHARDS_MAX)]
+    Shards(usize),
+    /// A time of 0.
+    #[error("a {0} of 0 lets nothing stay")]
+    ZeroTime(&'static str),
+    /// Shedding cannot be done as asked.
+    #[error("shedding: {0}")]
+    Shedding(&'static str),
+    /// The policy needs to know what a cache does not.
+    #[error("policy {policy} {needs}; it works in simulations only")]
+    Policy {
+        /// The policy.
+        policy: &'static str,
+        /// What it needs.
+        needs: &'static str,
+    },
+    /// The admission needs what a cache in memory does not have.
+    #[error("admission {admission} {needs}")]
+    Admission {
+        /// The admission.
+        admission: String,
+        /// What it does that cannot be done here.
+        needs: &'static str,
+    },
+}
