@@ -428,6 +428,15 @@ fn wrong_benchmarks_are_refused() {
         --lifetime 0x                                → --lifetime | 0x
         --vs frozen=2                                → --vs frozen=2 | share from 0 to 1
         --vs lifetime=soon                           → --vs lifetime=soon | 20x
+        --admit magic                                → --admit | magic | second-access
+        --admit obp:target=2                         → --admit | target
+        --admit fussy                                → fussy | fetched
+        --admit sequential+duel                      → sequential + duel | position
+        --admit duel --hit-ratio 0.5                 → --admit | --hit-ratio
+        --vs admit=magic                             → --vs admit=magic | magic
+        --vs admit=fussy                             → --vs admit=fussy | fetched
+        --hit-ratio 0.5 --vs admit=duel              → --vs admit=duel | --capacity
+        --calibrate --admit duel                     → --calibrate | --admit
         --vs lru                                     → --vs lru | policy | shards
         --vs policy=magic                            → --vs policy=magic | magic
         --vs shards=0                                → --vs shards=0 | whole number

@@ -191,6 +191,28 @@ fn others_are_compared_with_the_first() {
     assert_eq!(["disk_us", "mpl"].map(|field| number(&lines[3], field)), [50.0, 2.0]);
 }
 
+#[test]
+fn what_is_not_admitted_is_counted_and_stays_out() {
+    let load =
+        ["--keys", "3000", "--policy", "lru", "--threads", "1", "--capacity", "10%", "--admit", "never"];
+    let lines =
+        lines(&[&load[..], &["--vs", "admit=second-access+obp:target=0.3", "--vs", "admit=off"]].concat());
+    let policies: Vec<_> = lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
+    assert_eq!(policies, ["lru with never", "lru with second-access + obp:target=0.3", "lru"]);
+    let counts = |line: &Value| ["offered", "admitted", "bypassed"].map(|field| number(line, field));
+    let [offered, admitted, bypassed] = counts(&lines[0]);
+    assert_eq!((admitted, bypassed, number(&lines[0], "hits")), (0.0, offered, 0.0), "{}", lines[0]);
+    assert!(offered >= number(&lines[0], "misses"), "warming up counts, too: {}", lines[0]);
+    let [offered, admitted, bypassed] = counts(&lines[1]);
+    assert!(admitted > 0.0 && bypassed > 0.0 && offered == admitted + bypassed, "{}", lines[1]);
+    assert!(number(&lines[1], "hit_ratio") > 0.3, "{}", lines[1]);
+    assert!(
+        fields(&lines[2]).is_disjoint(&BTreeSet::from(["admission", "offered", "bypassed"])),
+        "{}",
+        lines[2]
+    );
+}
+
 /// Lines for caches, and lines for decisions.
 fn caches_and_decisions(arguments: &[&str]) -> (Vec<Value>, Vec<Value>) {
     lines(arguments).into_iter().partition(|line| line.get("decision").is_none())

@@ -39,7 +39,7 @@ pub use load::{Feed, Load, LoadError, Operation};
 pub use look::Looks;
 pub use measure::{Contender, Contestant, Measured, Plan, Repetition, Setup, Step, Warmed, measure};
 pub use order::Order;
-pub use outcome::{Decided, Freeze, Identity, Outcome, Park, Ratio, Write, decided};
+pub use outcome::{Admitted, Decided, Freeze, Identity, Outcome, Park, Ratio, Write, decided};
 pub use statistics::Estimate;
 pub use subject::{Freezes, Subject};
 pub use tally::Tally;

@@ -43,6 +43,7 @@ Examples:
   floe bench memory --keys 100000 --capacity 200000 --value 4KiB --writes 0.05
   floe bench memory zipf:keys=1000000,theta=0.8,requests=10000000 --capacity 10%
   floe bench memory P3.lis.zst --policy arc --capacity 10% --seconds 5
+  floe bench memory --policy lru --vs admit=duel --vs policy=w-tinylfu
   floe bench memory --policy lru --disk-us 5 --vs frozen=adaptive --seconds 0.2 --repetitions 30
   floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive --repetitions 1 --seconds 60 --png drift
   floe bench memory --keys 20000 --calibrate --service-out this-machine.json";
@@ -66,7 +67,11 @@ pub(crate) enum DiskTimes {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("{NOTES}\n\nPolicies:\n{}\n{EXAMPLES}", floe_policy::registry::help()))]
+#[command(after_help = format!(
+    "{NOTES}\n\nPolicies:\n{}\nAdmissions:\n{}\n{EXAMPLES}",
+    floe_policy::registry::help(),
+    floe_policy::admission::registry::help()
+))]
 pub(crate) struct Arguments {
     /// What is asked for: a trace, compressed or not, or a generator; without one, keys by Zipf's law
     trace: Option<String>,
@@ -95,6 +100,9 @@ pub(crate) struct Arguments {
     /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default: qd-clock]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Option<Vec<String>>,
+    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; off for everything
+    #[arg(long, value_name = "ADMISSION", default_value = "off", conflicts_with = "hit_ratio")]
+    admit: String,
     /// Independent parts of each cache [default: what the cache thinks best]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     shards: Option<u32>,
@@ -132,7 +140,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
     /// Measure service times of policies, for floe model, instead of caches at work
-    #[arg(long, conflicts_with_all = ["trace", "shuffle", "writes", "capacity", "hit_ratio", "shards", "frozen", "lifetime",
+    #[arg(long, conflicts_with_all = ["trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen", "lifetime",
                                       "mpl", "disk_us", "disk_times", "vs", "png"])]
     calibrate: bool,
     /// Where to write them, as JSON
@@ -252,13 +260,22 @@ fn build(
     let mut point = Point { identities: Vec::new(), contestants: Vec::new() };
     for cache in caches {
         let capacity = capacities.of(cache, bar)?;
-        let Configuration { policy, shards, value_bytes, freezing, .. } = cache;
-        let parts =
-            Cache { policy, shards: *shards, capacity, value_bytes: *value_bytes, freezing: *freezing };
+        let Configuration { policy, admission, shards, value_bytes, freezing, .. } = cache;
+        let parts = Cache {
+            policy,
+            admission: admission.as_ref(),
+            shards: *shards,
+            capacity,
+            value_bytes: *value_bytes,
+            freezing: *freezing,
+        };
         let (contestant, shards) = parts.build(cache.setup()).or_usage()?;
         point.contestants.push(contestant);
         point.identities.push(Identity {
-            policy: policy.to_string(),
+            policy: match admission {
+                Some(admission) => format!("{policy} with {admission}"),
+                None => policy.to_string(),
+            },
             shards,
             capacity,
             value_bytes: *value_bytes,

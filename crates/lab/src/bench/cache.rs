@@ -6,8 +6,9 @@
 
 use std::marker::PhantomData;
 
-use floe_memory::BuildError;
+use floe_memory::{AdmissionStats, BuildError};
 use floe_policy::Policy;
+use floe_policy::admission::Admissions;
 use floe_policy::registry::{Choice, Visitor};
 
 use super::freezing::Freezing;
@@ -19,6 +20,8 @@ use super::subject::{Freezes, Subject};
 pub struct Cache<'a> {
     /// Who leaves.
     pub policy: &'a Choice,
+    /// Who comes in; `None` for everything.
+    pub admission: Option<&'a Admissions>,
     /// Independent parts; `None` for as many as the cache thinks best.
     pub shards: Option<usize>,
     /// Entries it holds.
@@ -72,7 +75,7 @@ impl<V: Value> Visitor for Build<'_, V> {
     type Out = Result<Built, BuildError>;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
-        let Self(Cache { shards, capacity, value_bytes, freezing, .. }, setup, filling, _) = self;
+        let Self(Cache { admission, shards, capacity, value_bytes, freezing, .. }, setup, filling, _) = self;
         let builder = floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(make());
         let builder = match shards {
             Some(shards) => builder.shards(shards),
@@ -80,6 +83,10 @@ impl<V: Value> Visitor for Build<'_, V> {
         };
         let builder = match freezing.options() {
             Some(options) => builder.freezing(options),
+            None => builder,
+        };
+        let builder = match admission {
+            Some(admission) => builder.admission(admission.clone()),
             None => builder,
         };
         let cache = builder.try_build()?;
@@ -124,6 +131,10 @@ impl<V: Value, P: Policy> Subject for Cached<V, P> {
             frozen: stats.frozen,
             stats: stats.freezing?,
         })
+    }
+
+    fn admission(&self) -> Option<AdmissionStats> {
+        self.cache.stats().admission
     }
 
     fn forget(&self) {

@@ -336,7 +336,14 @@ impl Calibrate<'_> {
     /// A cache as all are measured.
     fn cache<'a>(&self, policy: &'a Choice, capacity: usize) -> Cache<'a> {
         let freezing = Freezing::default();
-        Cache { policy, shards: Some(1), capacity: capacity as u64, value_bytes: self.value_bytes, freezing }
+        Cache {
+            policy,
+            admission: None,
+            shards: Some(1),
+            capacity: capacity as u64,
+            value_bytes: self.value_bytes,
+            freezing,
+        }
     }
 
     /// Runs a cache that holds a part of the keys.

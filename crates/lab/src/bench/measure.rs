@@ -7,6 +7,8 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use floe_memory::AdmissionStats;
+
 use super::clock::{Clock, reading_ns};
 use super::load::{Feed, Load};
 use super::subject::Subject;
@@ -83,6 +85,8 @@ pub struct Measured {
     pub clock_ns: u64,
     /// How it went, and what freezing did.
     pub watch: Watch,
+    /// What came of offers, warming up included, where there is an admission.
+    pub admission: Option<AdmissionStats>,
 }
 
 /// How far a measurement is.
@@ -104,6 +108,9 @@ pub trait Contestant {
 
     /// What was seen of it in all runs.
     fn watch(&self) -> Watch;
+
+    /// What came of offers in all runs, where it has an admission.
+    fn admission(&self) -> Option<AdmissionStats>;
 }
 
 /// A cache, and how it is used.
@@ -249,6 +256,10 @@ impl<S: Subject> Contestant for Contender<S> {
     fn watch(&self) -> Watch {
         self.watch.borrow().clone()
     }
+
+    fn admission(&self) -> Option<AdmissionStats> {
+        self.subject.admission()
+    }
 }
 
 /// Measures caches against each other.
@@ -272,6 +283,7 @@ pub fn measure(
             total: Tally::default(),
             clock_ns,
             watch: Watch::default(),
+            admission: None,
         });
     }
     let (count, mut done) = (contestants.len(), 0);
@@ -287,6 +299,7 @@ pub fn measure(
     }
     for (contestant, measured) in contestants.iter().zip(&mut measured) {
         measured.watch = contestant.watch();
+        measured.admission = contestant.admission();
     }
     measured
 }

@@ -1,6 +1,6 @@
 //! What is said about a measured cache: the fields of `floe bench memory`.
 
-use floe_memory::FreezeStats;
+use floe_memory::{AdmissionStats, FreezeStats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use super::watch::Decision;
 /// What was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
-    /// The policy with its parameters.
+    /// The policy with its parameters, and with the admission if there is one.
     pub policy: String,
     /// Independent parts of the cache.
     pub shards: usize,
@@ -34,8 +34,11 @@ pub struct Identity {
 pub struct Outcome {
     /// Whose cache it is.
     pub cache: &'static str,
-    /// The policy with its parameters.
+    /// The policy with its parameters, and with the admission if there is one.
     pub policy: String,
+    /// What the admission did, where there is one.
+    #[serde(flatten)]
+    pub admission: Option<Admitted>,
     /// Whether the cache may freeze its hottest entries.
     pub frozen: bool,
     /// How: `off`, `adaptive`, or the share of the entries that it always freezes.
@@ -114,6 +117,26 @@ pub struct Outcome {
     pub settled: bool,
     /// What reading the clock takes, which is taken off each latency.
     pub clock_ns: u64,
+}
+
+/// What came of offers since the cache was made, warming up included.
+#[derive(Debug, Clone, Serialize)]
+pub struct Admitted {
+    /// The admission with its parameters.
+    pub admission: String,
+    /// Entries that were offered.
+    pub offered: u64,
+    /// Those that were admitted.
+    pub admitted: u64,
+    /// Those that were not.
+    pub bypassed: u64,
+}
+
+impl Admitted {
+    fn of(stats: &AdmissionStats) -> Self {
+        let &AdmissionStats { ref name, offered, admitted, bypassed, .. } = stats;
+        Self { admission: name.clone(), offered, admitted, bypassed }
+    }
 }
 
 /// What the controller said last. Latencies are of what was measured last, by the cache itself.
@@ -291,6 +314,7 @@ impl Outcome {
         Self {
             cache: "floe",
             policy: identity.policy.clone(),
+            admission: measured.admission.as_ref().map(Admitted::of),
             frozen: identity.freezing.frozen != Frozen::Off,
             freezing: identity.freezing.frozen.to_string(),
             shards: identity.shards,

@@ -1,6 +1,6 @@
 //! What is measured: anything that can be looked up in, and filled after a miss.
 
-use floe_memory::FreezeStats;
+use floe_memory::{AdmissionStats, FreezeStats};
 
 /// A cache of entries under `u64` keys, used by all threads at once.
 ///
@@ -17,6 +17,11 @@ pub trait Subject: Sync {
 
     /// What freezing has done so far, where the subject freezes.
     fn freezes(&self) -> Option<Freezes> {
+        None
+    }
+
+    /// What came of offers so far, where the subject has an admission.
+    fn admission(&self) -> Option<AdmissionStats> {
         None
     }
 

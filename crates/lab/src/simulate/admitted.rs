@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Verdict, Window};
+use floe_policy::admission::{
+    Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Verdict, Victim, Window,
+};
 use floe_policy::registry::Visitor;
 use floe_policy::{Access, Direction, Policy, Slot, Tick, mix};
 
@@ -171,11 +173,14 @@ impl<P: Policy> Cache<'_, P> {
         }
     }
 
-    /// Asks about an offer. Who leaves is known when it has left, so no victim is named before.
+    /// Asks about an offer, and names who would leave for it, if anybody has to and the policy says who.
     fn admits(&mut self, offer: &Access) -> bool {
-        let verdict = self.admission.judge(offer, None);
-        let held_back = self.orders.hold && self.weight + u64::from(offer.weight) > self.capacity;
-        let verdict = if held_back { Verdict::Bypass } else { verdict };
+        let is_full = self.weight + u64::from(offer.weight) > self.capacity;
+        let leaves = if is_full { self.order.victim(Some(offer)) } else { None };
+        let victim = leaves.map(|slot| Victim { slot, hash: mix(u64::from(self.held[slot.index()].0)) });
+        // Whom it would have leave is whom the order evicts.
+        let verdict = self.admission.judge(offer, victim.as_ref());
+        let verdict = if self.orders.hold && is_full { Verdict::Bypass } else { verdict };
         self.admission.settle(offer, verdict);
         verdict.admits()
     }
@@ -274,6 +279,16 @@ mod tests {
         assert_eq!(run("lru", "always", &stream, 500).hits, 0);
         let outcome = run("lru", "until-full", &stream, 500);
         assert_eq!((outcome.hits, outcome.inserted), (9 * 500, Some(500)));
+    }
+
+    #[test]
+    fn a_duel_keeps_what_is_popular_from_a_scan() {
+        let stream = stream("scan:keys=2000,every=500,length=300,scanned=3000,requests=100000", false);
+        for policy in ["lru", "fifo", "sieve"] {
+            let (plain, duel) = (plain(policy, &stream, 400), run(policy, "duel", &stream, 400));
+            assert!(duel.hits > plain.hits, "{policy}: {} {}", duel.hits, plain.hits);
+            assert!(duel.inserted < Some(duel.misses / 2), "{policy}: {duel:?}");
+        }
     }
 
     #[test]

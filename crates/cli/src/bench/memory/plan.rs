@@ -4,6 +4,7 @@
 //! is the first of them with some things changed.
 
 use floe_lab::bench::{Cache, Disk, Freezing, Setup};
+use floe_policy::admission::Admissions;
 use floe_policy::registry::Choice;
 
 use super::{Arguments, DiskTimes};
@@ -38,9 +39,11 @@ pub(super) enum Capacity {
 }
 
 /// A cache to be measured.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(super) struct Configuration {
     pub(super) policy: Choice,
+    /// Who comes in; everything without.
+    pub(super) admission: Option<Admissions>,
     pub(super) shards: Option<usize>,
     pub(super) capacity: Capacity,
     pub(super) value_bytes: usize,
@@ -79,6 +82,11 @@ impl Configuration {
         {
             return Err(format!("--hit-ratio {ratio} is not a share above 0 and up to 1"));
         }
+        if let (Capacity::HitRatio(_), Some(admission)) = (self.capacity, &self.admission) {
+            return Err(format!(
+                "--hit-ratio is searched without an admission; give {admission} a --capacity"
+            ));
+        }
         if let Capacity::Size(CacheSize::Bytes(_)) = self.capacity {
             return Err("--capacity: entries are counted; give a count or a share of the keys".to_owned());
         }
@@ -86,6 +94,7 @@ impl Configuration {
         // A small one, to see whether there could be a large one.
         let cache = Cache {
             policy: &self.policy,
+            admission: self.admission.as_ref(),
             shards: self.shards,
             capacity: 1,
             value_bytes: self.value_bytes,
@@ -106,6 +115,7 @@ impl Configuration {
             let number = || value.parse::<f64>().map_err(|_| format!("{name}: `{value}` is not a number"));
             match name {
                 "policy" => self.policy = value.parse().map_err(|error| format!("{error}"))?,
+                "admit" => self.admission = admission(value)?,
                 "shards" => self.shards = Some(whole()?),
                 "capacity" => self.capacity = Capacity::Size(value.parse()?),
                 "hit-ratio" => self.capacity = Capacity::HitRatio(number()?),
@@ -117,7 +127,7 @@ impl Configuration {
                 "lifetime" => self.freezing.lifetime = value.parse()?,
                 _ => {
                     return Err(format!(
-                        "`{name}` cannot be changed; there are policy, shards, capacity, hit-ratio, value, threads, mpl, disk-us, frozen, lifetime"
+                        "`{name}` cannot be changed; there are policy, admit, shards, capacity, hit-ratio, value, threads, mpl, disk-us, frozen, lifetime"
                     ));
                 }
             }
@@ -149,6 +159,14 @@ pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choic
     }
 }
 
+/// The admission of a text, unless it is `off`.
+fn admission(text: &str) -> Result<Option<Admissions>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|error| format!("{error}"))
+}
+
 /// How many threads can run side by side.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -157,6 +175,8 @@ pub(super) fn cores() -> usize {
 /// All points in the order of the lists, the caches of each together.
 pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, CliError> {
     let policies = policies(arguments, POLICY)?;
+    let admission =
+        admission(&arguments.admit).map_err(|problem| CliError::usage(format!("--admit: {problem}")))?;
     let threads = arguments.threads.as_ref().map_or(vec![cores()], |threads| threads.0.clone());
     let mpls: Vec<Option<usize>> =
         arguments.mpl.as_ref().map_or(vec![None], |mpls| mpls.0.iter().copied().map(Some).collect());
@@ -171,6 +191,7 @@ pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, C
                 for &capacity in &capacities {
                     let configuration = |policy: &Choice| Configuration {
                         policy: policy.clone(),
+                        admission: admission.clone(),
                         shards: arguments.shards.map(|shards| shards as usize),
                         capacity,
                         value_bytes: arguments.value.0 as usize,
