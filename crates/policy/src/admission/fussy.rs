@@ -132,16 +132,11 @@ impl Fussy {
         let Interval { requests, evicted, .. } = interval;
         let seen = Seen { requests, evicted, returns: self.table.take_returns() };
         self.threshold = tuning.threshold(seen, self.popular);
-        let is_fussy = self.mode == Mode::Fussy;
-        if is_fussy {
+        if self.mode == Mode::Fussy {
             self.table.take_popular(self.threshold, &mut orders.fetch);
         }
-        if self.mode == Mode::WarmUp {
-            self.mode = Mode::Plain;
-        }
-        if tuning.changes(is_fussy, self.threshold, seen) {
-            self.mode = if is_fussy { Mode::Plain } else { Mode::Fussy };
-        }
+        tuning.judge(seen);
+        self.mode = if tuning.is_fussy() { Mode::Fussy } else { Mode::Plain };
     }
 }
 

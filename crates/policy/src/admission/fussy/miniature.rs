@@ -1,7 +1,7 @@
-//! Both modes side by side in miniature: what each would have saved.
+//! Plain LRU and two ways to be fussy, side by side in miniature: what each would have saved.
 //!
-//! A cache shows only what the mode does that it is in, and what one mode leaves in it serves the other for as long as it takes to
-//! fill it anew; so modes cannot take turns, as a [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept
+//! A cache shows only what the way does that it is run in, and what one leaves in it serves the next for as long as it takes to
+//! fill it anew; so they cannot take turns, as a [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept
 //! beside the cache, without data, and of one hash in so many where the cache is large (Waldspurger et al., "Cache Modeling and
 //! Optimization using Miniature Simulations", ATC '17). What a mode saves is what its hits do, less what its insertions cost.
 
@@ -60,23 +60,36 @@ pub(super) struct Worth {
     pub(super) count: u16,
 }
 
-/// Best hits saved in an interval.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Saved {
-    /// By plain LRU.
-    pub(super) plain: f64,
-    /// By what is fussy.
-    pub(super) fussy: f64,
+/// A way to be fussy: what is held, and what is counted.
+#[derive(Debug, Clone)]
+struct Choosy {
+    line: Line,
+    table: Metadata,
 }
 
-/// The two modes.
+impl Choosy {
+    fn new() -> Self {
+        Self { line: Line::new("fussy in miniature"), table: Metadata::default() }
+    }
+
+    fn insert(&mut self, block: Fetch, cost: f64) {
+        let Self { line, table } = self;
+        line.insert(block, |oldest| table.put_back(&access_to(oldest)));
+        line.saved -= cost;
+    }
+}
+
+/// Plain LRU first, and then the ways to be fussy.
+pub(super) const WAYS: usize = 3;
+const CHOOSY: usize = WAYS - 1;
+
+/// All ways.
 #[derive(Debug, Clone)]
 pub(super) struct Miniatures {
     /// Hashes are looked at whose lowest bits are zero: so many.
     bits: u32,
     plain: Line,
-    fussy: Line,
-    table: Metadata,
+    fussy: [Choosy; CHOOSY],
     popular: Vec<Fetch>,
 }
 
@@ -86,8 +99,7 @@ impl Miniatures {
         Self {
             bits: 0,
             plain: Line::new("plain in miniature"),
-            fussy: Line::new("fussy in miniature"),
-            table: Metadata::default(),
+            fussy: std::array::from_fn(|_| Choosy::new()),
             popular: Vec::new(),
         }
     }
@@ -97,14 +109,17 @@ impl Miniatures {
         while entries >> self.bits > ENTRIES_MAX {
             self.bits += 1;
         }
-        let entries_max = self.sampled(entries);
-        for line in [&mut self.plain, &mut self.fussy] {
+        let (entries_max, blocks) = (self.sampled(entries), self.sampled(blocks));
+        for line in self.lines() {
             line.order.reserve(entries_max);
             line.entries_max = entries_max;
         }
-        let blocks = self.sampled(blocks);
-        self.table.reserve(blocks);
+        self.fussy.iter_mut().for_each(|fussy| fussy.table.reserve(blocks));
         self.popular.reserve(blocks);
+    }
+
+    fn lines(&mut self) -> impl Iterator<Item = &mut Line> {
+        [&mut self.plain].into_iter().chain(self.fussy.iter_mut().map(|fussy| &mut fussy.line))
     }
 
     fn sampled(&self, count: usize) -> usize {
@@ -114,51 +129,52 @@ impl Miniatures {
     /// Takes in how many entries the cache holds now that it is full, where that is fewer than there is room for.
     pub(super) fn resize(&mut self, entries: usize) {
         let entries_max = self.sampled(entries);
-        self.plain.entries_max = entries_max;
-        self.fussy.entries_max = entries_max;
+        self.lines().for_each(|line| line.entries_max = entries_max);
     }
 
-    /// Serves an access in both modes. `all` is whether everything comes in, as while it warms up.
+    /// Serves an access in every way. `all` is whether everything comes in, as while it warms up.
     pub(super) fn serve(&mut self, access: &Access, worth: Worth, all: bool) {
         if mix(access.hash).trailing_zeros() < self.bits {
             return;
         }
         let block = Fetch { hash: access.hash, position: access.position };
-        let Self { plain, fussy, table, .. } = self;
-        plain.saved += if plain.promote(access) {
-            worth.hit
+        if self.plain.promote(access) {
+            self.plain.saved += worth.hit;
         } else {
-            plain.insert(block, |_| {});
-            -worth.insertion
-        };
-        if fussy.promote(access) {
-            fussy.saved += worth.hit;
-        } else if all {
-            fussy.insert(block, |oldest| table.put_back(&access_to(oldest)));
-            fussy.saved -= worth.insertion;
-        } else {
-            table.count(access, worth.count);
+            self.plain.insert(block, |_| {});
+            self.plain.saved -= worth.insertion;
+        }
+        for fussy in &mut self.fussy {
+            if fussy.line.promote(access) {
+                fussy.line.saved += worth.hit;
+            } else if all {
+                fussy.insert(block, worth.insertion);
+            } else {
+                fussy.table.count(access, worth.count);
+            }
         }
     }
 
-    /// Fetches what was accessed `threshold` times, and says what was saved since the last time.
-    pub(super) fn check(&mut self, threshold: usize, insertion: f64) -> Saved {
-        let Self { plain, fussy, table, popular, .. } = self;
-        popular.clear();
-        table.take_popular(threshold, popular);
-        for &block in popular.iter() {
-            fussy.insert(block, |oldest| table.put_back(&access_to(oldest)));
-            fussy.saved -= insertion;
+    /// Fetches what each way to be fussy holds for popular, from so many accesses on, and says what every way saved since the last time.
+    pub(super) fn check(&mut self, thresholds: [usize; CHOOSY], insertion: f64) -> [f64; WAYS] {
+        let Self { fussy, popular, .. } = self;
+        for (fussy, threshold) in fussy.iter_mut().zip(thresholds) {
+            popular.clear();
+            fussy.table.take_popular(threshold, popular);
+            popular.iter().for_each(|&block| fussy.insert(block, insertion));
         }
         let scale = f64::from(1 << self.bits);
-        let taken = |line: &mut Line| std::mem::take(&mut line.saved) * scale;
-        Saved { plain: taken(plain), fussy: taken(fussy) }
+        let mut saved = [0.0; WAYS];
+        for (saved, line) in saved.iter_mut().zip(self.lines()) {
+            *saved = std::mem::take(&mut line.saved) * scale;
+        }
+        saved
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
+        let of_fussy = |fussy: &Choosy| fussy.line.order.memory_bytes() + fussy.table.memory_bytes();
         self.plain.order.memory_bytes()
-            + self.fussy.order.memory_bytes()
-            + self.table.memory_bytes()
+            + self.fussy.iter().map(of_fussy).sum::<usize>()
             + self.popular.capacity() * size_of::<Fetch>()
     }
 }

@@ -4,18 +4,19 @@
 //! counted, not guessed: how often blocks that left the cache were accessed again while the table remembered them. A block whose own
 //! accesses in that time are worth no less than both together is popular.
 //!
-//! *Fussy or plain*: what each mode would have saved is known at every check ([`Miniatures`]). The mode that the cache is not in runs up
-//! an account, never below zero, of what it would have saved more; when that exceeds what a change costs, the change is made. So
-//! little is lost in the worse mode before it is left, however small the difference, and a difference of nothing but noise
+//! *Fussy or plain*: what either would have saved is known at every check ([`Miniatures`]), and so it is for being twice as fussy, since
+//! what displaces little one by one may be too much together. The ways that the cache is not run in run up accounts, never below
+//! zero, of what they would have saved more; when one exceeds what a change costs, the change is made. So
+//! little is lost in the worse way before it is left, however small the difference, and a difference of nothing but noise
 //! changes nothing: each change doubles what the next one has to be worth, and time without one halves it again.
 
-use super::miniature::{Miniatures, Worth};
+use super::miniature::{Miniatures, WAYS, Worth};
 use super::prices::Prices;
 use crate::Access;
 use crate::admission::Window;
 use crate::admission::metadata::POPULARITY_MAX;
 
-/// What a change costs: a best hit for each so many entries. What one mode left in the cache serves the other, too, so it is much
+/// What a change costs: a best hit for each so many entries. What one way left in the cache serves the next, too, so it is much
 /// less than filling it.
 const ENTRIES_PER_HIT: f64 = 16.0;
 /// What a change has to be worth at most, in that.
@@ -42,8 +43,12 @@ pub(super) struct Tuning {
     blocks: usize,
     evicted: f64,
     returns: f64,
-    /// What the other mode would have saved more, in best hits.
-    account: f64,
+    /// Accesses from which a block is popular, at least.
+    threshold: usize,
+    /// The way it is run in: 0 is plain, and as much as it asks of the popular the others are fussy.
+    way: usize,
+    /// What each would have saved more, in best hits.
+    accounts: [f64; WAYS],
     /// How much more than it costs a change has to be worth.
     doubt: f64,
     /// Requests since the last change, or since doubt was halved.
@@ -60,7 +65,9 @@ impl Tuning {
             blocks: 0,
             evicted: 0.0,
             returns: 0.0,
-            account: 0.0,
+            threshold: POPULARITY_MAX,
+            way: 0,
+            accounts: [0.0; WAYS],
             doubt: 1.0,
             calm: 0,
         }
@@ -93,6 +100,11 @@ impl Tuning {
         miniatures.serve(access, Worth { hit, insertion, count }, all);
     }
 
+    /// Whether only the popular come in.
+    pub(super) fn is_fussy(&self) -> bool {
+        self.way > 0
+    }
+
     /// Accesses from which a block is popular, after an interval; `untold` while nothing was measured.
     pub(super) fn threshold(&mut self, seen: Seen, untold: usize) -> usize {
         // What happened before as many evictions as the table has blocks is of another time.
@@ -101,27 +113,40 @@ impl Tuning {
         self.returns = self.returns * kept + seen.returns as f64;
         let displaced = if self.evicted > 0.0 { self.returns / self.evicted } else { 0.0 };
         let fetch = self.prices.fetch();
-        fetch.map_or(untold, |fetch| ((fetch + displaced).ceil() as usize).clamp(1, POPULARITY_MAX))
+        self.threshold = fetch.map_or(untold, |fetch| (fetch + displaced).ceil() as usize);
+        self.stricter(self.way.max(1))
     }
 
-    /// Whether to go over to the other mode, after an interval.
-    pub(super) fn changes(&mut self, is_fussy: bool, threshold: usize, seen: Seen) -> bool {
-        let saved = self.miniatures.check(threshold, self.prices.insertion());
-        let more = saved.plain - saved.fussy;
-        self.account = (self.account + if is_fussy { more } else { -more }).max(0.0);
-        let cost = self.entries as f64 / ENTRIES_PER_HIT;
-        if self.account > cost.max(1.0) * self.doubt {
-            self.account = 0.0;
+    /// What the so-manieth way to be fussy asks of the popular.
+    fn stricter(&self, way: usize) -> usize {
+        (self.threshold * way).clamp(1, POPULARITY_MAX)
+    }
+
+    /// Decides how to go on after an interval, of which the threshold is known.
+    pub(super) fn judge(&mut self, seen: Seen) {
+        let thresholds = std::array::from_fn(|way| self.stricter(way + 1));
+        let saved = self.miniatures.check(thresholds, self.prices.insertion());
+        let mut best = self.way;
+        for (way, account) in self.accounts.iter_mut().enumerate() {
+            *account = (*account + saved[way] - saved[self.way]).max(0.0);
+        }
+        for (way, account) in self.accounts.iter().enumerate() {
+            if *account > self.accounts[best] {
+                best = way;
+            }
+        }
+        let cost = (self.entries as f64 / ENTRIES_PER_HIT).max(1.0);
+        if self.accounts[best] > cost * self.doubt {
+            (self.way, self.accounts) = (best, [0.0; WAYS]);
             self.doubt = (self.doubt * 2.0).min(DOUBT_MAX);
             self.calm = 0;
-            return true;
+            return;
         }
         self.calm += seen.requests;
         if self.calm as f64 > self.entries as f64 * CALM * self.doubt {
             self.doubt = (self.doubt / 2.0).max(1.0);
             self.calm = 0;
         }
-        false
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
