@@ -48,6 +48,9 @@ pub(crate) struct Settings {
     /// Who decides what comes into the cache, such as obp:target=0.2 or small-bypass+obp; floe help simulate lists them [default: always]
     #[arg(long, value_name = "ADMISSION")]
     pub(crate) admit: Option<String>,
+    /// What floe calibrate found, a file, for what --admit is not told: obp's target [default: what is noted in the cache, if anything is]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
     /// How much of the cache may be newer than the volume, with --write back or only: what would be more is written through [default: 50%]
     #[arg(long, value_name = "SHARE")]
     pub(crate) dirty_max: Option<String>,

@@ -180,6 +180,9 @@ fn wrong_settings_are_refused() {
         --admit obp:target=2                                  → admit | target | 2
         --admit obp+                                          → admit
         --admit never --write pass                            → admit | write is pass
+        --calibration noise                                   → calibration | admit = obp
+        --admit obp --calibration nowhere.json                → calibration | nowhere.json
+        --admit obp --calibration version.json                → calibration | version.json | floe calibrate
         --write back --dirty-max 0%                           → dirty-max | 0% | above 0
         --shed=0%                                             → shed | 0%
         --shed=101%                                           → shed | 101%

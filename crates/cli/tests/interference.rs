@@ -157,8 +157,39 @@ fn a_kept_cache_is_told_and_otherwise_stays_as_it_is() {
         of
     };
     assert_eq!(others(&after), others(&before));
-    volume.serve().end();
+    let volume = volume.with(&["--admit", "obp"]);
+    let server = volume.serve();
+    let admission = server.status().admission.expect("somebody is asked").admission;
+    let target = (number(&found, "target") * 1e4).round() / 1e4;
+    assert_eq!(admission, format!("obp:target={target}"));
+    server.end();
     assert_eq!(status()["calibration"], after["calibration"], "a session keeps it");
+}
+
+#[test]
+fn a_replay_aims_at_what_was_calibrated_unless_told_otherwise() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ok = |line: &[&str]| {
+        let output = floe_in(folder.path(), line);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let line = ["calibrate", "memory:64MiB,medium=pmem", "--time", "virtual", "--seconds", "0.004", "--json"];
+    let found = ok(&[&line[..], &["--into", "pmem.json"]].concat());
+    let found = parsed(found.lines().last().expect("a result"));
+    let rounded = |field| (number(&found, field) * 1e4).round() / 1e4;
+    let line = ["replay", "zipf:keys=1000,block=4KiB,requests=2000", "--backing", "memory:8MiB,medium=nvme"];
+    let rest =
+        ["--cache", "memory:1MiB,medium=pmem", "--time", "virtual", "--json", "--calibration", "pmem.json"];
+    let (target, target_bytes, cost) = (rounded("target"), rounded("target_bytes"), rounded("write_cost"));
+    for (given, used) in [
+        ("obp", format!("obp:target={target}")),
+        ("obp:target=0.3", "obp:target=0.3".to_owned()),
+        ("obp:bytes=1", format!("obp:bytes=1:target={target_bytes}:write-cost={cost}")),
+    ] {
+        let outcome = parsed(&ok(&[&line[..], &rest, &["--admit", given]].concat()));
+        assert_eq!(outcome["admission"]["admission"], used);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Settings understood: devices named, numbers checked against each other, defaults filled in. Nothing is opened.
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use floe_model::{Policy, Service, Setting};
 use super::place::Place;
 use super::{Settings, VolumeTable, Wrong};
 use crate::admin::address;
+use crate::calibrate;
 use crate::size::{Bytes, Percent};
 
 /// Where clients are awaited unless told otherwise.
@@ -181,7 +182,7 @@ impl Settings {
             cache_bytes,
             volatile: self.volatile,
             mode,
-            admit: admit(self.admit.as_deref(), mode)?,
+            admit: admit(self.admit.as_deref(), self.calibration.as_deref(), mode)?,
             sizes,
             memory,
             dirty_max: dirty_max(self.dirty_max.as_deref(), mode)?,
@@ -243,6 +244,7 @@ impl Plan {
             volatile: self.volatile,
             write: Some(self.mode.to_string()),
             admit: Some(self.admit.to_string()),
+            calibration: None, // it is in the admission
             block_sizes: self.sizes.as_ref().map(BlockSizes::to_string),
             memory: self.memory.as_ref().map(|memory| format_size(memory.bytes)),
             memory_write: self.memory.as_ref().map(|memory| memory.tier.write().to_string()),
@@ -410,11 +412,19 @@ fn memory(
 }
 
 /// Who decides what comes in, where anything may.
-fn admit(text: Option<&str>, mode: WriteMode) -> Result<Admissions, Wrong> {
-    let admit: Admissions = parsed("admit", text)?.unwrap_or_default();
+fn admit(text: Option<&str>, calibration: Option<&Path>, mode: WriteMode) -> Result<Admissions, Wrong> {
+    let mut admit: Admissions = parsed("admit", text)?.unwrap_or_default();
     if mode == WriteMode::Pass && !admit.is_always() {
         let problem = "admit is for a cache that something comes into; here write is pass";
         return Err(wrong(None, "admit", problem));
+    }
+    if let Some(file) = calibration {
+        if admit.is_always() {
+            let problem = "calibration is for an admission that it tells something, such as admit = obp";
+            return Err(wrong(None, "calibration", problem));
+        }
+        let found = named("calibration", calibrate::read(file))?;
+        admit = admit.calibrated(&found.calibrated());
     }
     Ok(admit)
 }

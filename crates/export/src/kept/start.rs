@@ -243,7 +243,14 @@ fn begin(
     let sum = |bytes: &dyn Fn(VolumeId) -> u64| volumes.iter().map(|volume| bytes(volume.id)).sum::<u64>();
     let (valid_bytes, dirty_bytes) = (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
     let (clean, shards) = (kept.superblock().clean, kept.superblock().layout.shards());
-    let serving = Serving { parts: wishes.serving.parts.min(shards as usize), ..wishes.serving.clone() };
+    let mut serving = Serving { parts: wishes.serving.parts.min(shards as usize), ..wishes.serving.clone() };
+    if let Some(calibrated) = &kept.superblock().calibrated {
+        let gate = &mut serving.gate;
+        gate.admission = gate.admission.calibrated(calibrated);
+        if !gate.admission.is_always() {
+            tracing::info!(admit = %gate.admission, "admission as calibrated");
+        }
+    }
     let ids = volumes.iter().map(|volume| volume.id).collect();
     let Begun { superblock, parts } = cache.with_io(|io| kept.begin(io, volumes, &serving))?;
     let ended = if superblock.session == 1 {
