@@ -68,6 +68,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// [`insert`](Self::insert) of a key that is not there, into a shard with an admission. What that does not admit is dropped with the
     /// newcomer, or passes through for those who are to see it.
+    #[cold] // for those without one: nothing of it weighs on their way
     #[inline(never)]
     fn offer(
         &mut self,
