@@ -263,3 +263,23 @@ fn held_writes_that_sink_are_offered_and_none_is_lost() {
     }
     bench.check_idle();
 }
+
+#[test]
+fn nothing_leaves_while_the_admission_holds() {
+    let config = Config { gate: gate("until-full"), ..config("32KiB", 4 * BLOCK * SECTOR, WriteMode::Back) };
+    let mut bench: Bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
+    // A window, so that it is known to hold.
+    (0..100).for_each(|_| assert!(bench.get(0).is_ok()));
+    // There is room for three, and five come at once: all are let in, and two find that they would have to take another's place.
+    let ids: Vec<_> = (1..6).map(|block| bench.submit(read(block * BLOCK * SECTOR, SECTOR), 0)).collect();
+    bench.run();
+    ids.into_iter().for_each(|id| assert_eq!(bench.answer(id).result, Ok(())));
+    let counted = bench.cache.stats().counters;
+    assert_eq!((counted.admitted_blocks, counted.stores_withheld, counted.blocks_replaced), (6, 2, 0));
+    bench.put(7 * BLOCK..8 * BLOCK, 200);
+    assert_eq!(bench.cache.stats().dirty_bytes, 0);
+    let stats = bench.cache.stats();
+    assert_eq!((stats.counters.blocks_replaced, stats.counters.admitted_blocks), (0, 6));
+    assert_eq!(bench.devices[&BACKING].bytes[(7 * BLOCK * SECTOR) as usize], 200);
+    bench.check_idle();
+}

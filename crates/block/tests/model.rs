@@ -96,7 +96,7 @@ struct Setup {
 }
 
 /// With windows so short that they do something in a case.
-const ADMISSIONS: [&str; 12] = [
+const ADMISSIONS: [&str; 13] = [
     "always",
     "always",
     "always",
@@ -108,6 +108,7 @@ const ADMISSIONS: [&str; 12] = [
     "fussy:popular=2:check=100:warm-up=100:patience=1",
     "fussy:popular=1:check=50:warm-up=1 + obp:target=0.5:half-life=100",
     "small-bypass:memory=100000",
+    "until-full",
     "sequential:threshold=4 + probability:p=0.9",
 ];
 

@@ -183,6 +183,7 @@ fn wrong_settings_are_refused() {
         --calibration noise                                   → calibration | admit = obp
         --admit obp --calibration nowhere.json                → calibration | nowhere.json
         --admit obp --calibration version.json                → calibration | version.json | floe calibrate
+        --admit obp+small-bypass                              → admit | small-bypass:memory=BYTES | memory
         --write back --dirty-max 0%                           → dirty-max | 0% | above 0
         --shed=0%                                             → shed | 0%
         --shed=101%                                           → shed | 101%
@@ -322,10 +323,14 @@ fn wrong_simulations_are_refused() {
 }
 
 #[test]
-fn a_replay_with_a_tier_in_memory_is_refused() {
+fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
     all_refused(
         &["replay", "good.csv", "--backing", "memory:4MiB", "--cache", "memory:1MiB"],
-        "--memory 2MiB → memory is for floe serve",
+        "
+        --memory 2MiB        → memory is for floe serve
+        --admit sideways     → admit | sideways | obp
+        --admit small-bypass → admit | small-bypass:memory=BYTES
+        ",
     );
 }
 

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use floe_policy::admission::{
-    Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict, Victim, Window,
+    ADMISSIONS, Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict, Victim,
+    Window,
 };
 use floe_policy::{Access, Slot, Tick, mix};
 use proptest::prelude::*;
@@ -379,4 +380,17 @@ fn what_all_admit_comes_in_and_each_learns_from_every_offer() {
         assert!((0..20).all(|key| !admission.admit(&access(key % 2), None).admits()), "{text}");
     }
     assert_eq!(chosen("duel + always", 10).admit(&access(1), None), Verdict::Admit);
+}
+
+#[test]
+fn only_who_admits_everything_need_not_be_asked() {
+    for always in ["always", "always + always"] {
+        assert!(always.parse::<Admissions>().unwrap().is_always(), "{always}");
+    }
+    let default = Admissions::default();
+    assert!(default.is_always() && default.to_string().parse::<Admissions>().unwrap().is_always());
+    for about in ADMISSIONS.iter().filter(|about| about.name != "always") {
+        assert!(!about.name.parse::<Admissions>().unwrap().is_always(), "{}", about.name);
+        assert!(!format!("always + {}", about.name).parse::<Admissions>().unwrap().is_always());
+    }
 }

@@ -15,6 +15,8 @@ use floe_export::limits::MOST_CONNECTIONS;
 use floe_export::tls::TlsMode;
 use floe_export::uri::Uri;
 use floe_model::{Policy, Service, Setting};
+use floe_policy::admission::registry::{Choice, choices};
+use floe_policy::admission::{Choosable, SmallBypass};
 
 use super::place::Place;
 use super::{Settings, VolumeTable, Wrong};
@@ -182,7 +184,7 @@ impl Settings {
             cache_bytes,
             volatile: self.volatile,
             mode,
-            admit: admit(self.admit.as_deref(), self.calibration.as_deref(), mode)?,
+            admit: admit(self.admit.as_deref(), self.calibration.as_deref(), mode, memory.is_some())?,
             sizes,
             memory,
             dirty_max: dirty_max(self.dirty_max.as_deref(), mode)?,
@@ -412,8 +414,21 @@ fn memory(
 }
 
 /// Who decides what comes in, where anything may.
-fn admit(text: Option<&str>, calibration: Option<&Path>, mode: WriteMode) -> Result<Admissions, Wrong> {
-    let mut admit: Admissions = parsed("admit", text)?.unwrap_or_default();
+fn admit(
+    text: Option<&str>,
+    calibration: Option<&Path>,
+    mode: WriteMode,
+    has_memory: bool,
+) -> Result<Admissions, Wrong> {
+    let choices = named("admit", choices(text.unwrap_or("always")))?;
+    let sees_none = |choice: &Choice| {
+        choice.name() == SmallBypass::ABOUT.name && choice.parameters().count("memory") == 0
+    };
+    if !has_memory && choices.iter().any(sees_none) {
+        let problem = "admit: small-bypass is for a cache below memory; say small-bypass:memory=BYTES or give memory, too";
+        return Err(wrong(None, "admit", problem));
+    }
+    let mut admit = Admissions::new(&choices);
     if mode == WriteMode::Pass && !admit.is_always() {
         let problem = "admit is for a cache that something comes into; here write is pass";
         return Err(wrong(None, "admit", problem));

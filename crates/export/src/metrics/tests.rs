@@ -117,7 +117,12 @@ fn what_was_counted_is_found_under_its_labels() {
             memory_hits: 2,
             memory_hit_bytes: 1024,
             degraded_shards: 1,
-            counters: Counters { shed_bytes: 100, ..Counters::default() },
+            counters: Counters {
+                shed_bytes: 100,
+                offered_blocks: 10,
+                admitted_blocks: 3,
+                ..Counters::default()
+            },
             ..Stats::default()
         },
         ..Snapshot::default()
@@ -143,6 +148,9 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_memory_freezing_phase_info", r#"phase="warming-up""#), 1.0);
     assert_eq!(read.value("floe_memory_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_degraded", ""), 1.0);
+    assert_eq!(read.value("floe_cache_admission_info", r#"admission="obp:target=0.1""#), 1.0);
+    assert_eq!(read.value("floe_cache_offered_blocks_total", r#"result="admitted""#), 6.0);
+    assert_eq!(read.value("floe_cache_offered_blocks_total", r#"result="bypassed""#), 14.0);
     assert_eq!(read.value("floe_cache_shed_share", ""), 0.1);
     assert_eq!(read.value("floe_cache_shed_share_now", ""), 0.15);
     assert_eq!(read.value("floe_cache_shed_bytes_total", ""), 200.0);

@@ -254,6 +254,7 @@ fn draw_service(rng: &mut SmallRng) -> Service {
             3 => "obp:target=0.3:half-life=200",
             4 => "duel",
             5 => "fussy:popular=2:check=100:warm-up=1:patience=1",
+            6 => "until-full",
             _ => "always",
         },
         memory: match rng.random_range(0..24) {
