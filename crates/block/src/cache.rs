@@ -179,6 +179,7 @@ impl<E: Ranked + Default> BlockCache<E> {
                 sizes: config.sizes.clone(),
                 mode: config.mode,
                 gate: config.gate.share(shards),
+                shards,
                 memory: match config.memory {
                     Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
                     memory => memory,

@@ -1,6 +1,6 @@
 //! Who comes into a cache: what is asked, and what it is told of the memory above.
 
-use floe_policy::admission::Admissions;
+use floe_policy::admission::{Admission, Admissions};
 
 /// Who comes into a cache. The default is everything.
 #[derive(Debug, Clone, Default)]
@@ -19,6 +19,8 @@ impl Gate {
 
     /// What one of so many shards is told.
     pub(crate) fn share(&self, shards: u64) -> Self {
-        Self { admission: self.admission.clone(), above_bytes: self.above_bytes / shards }
+        let mut admission = self.admission.clone();
+        admission.split(shards as usize);
+        Self { admission, above_bytes: self.above_bytes / shards }
     }
 }

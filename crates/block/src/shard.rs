@@ -70,6 +70,8 @@ pub(crate) struct ShardConfig {
     pub(crate) mode: WriteMode,
     /// Who comes in; of the memory above, its own share.
     pub(crate) gate: Gate,
+    /// The number of shards of the cache.
+    pub(crate) shards: u64,
     /// Of a tier in memory, its own share.
     pub(crate) memory: Memory,
     /// Its part of the cache device, in sectors.
@@ -116,7 +118,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
             held: Held::new(config.memory),
             log: Log::new(config.kept),
             dirt: Dirt::default(),
-            door: Door::new(&config.gate, &config.sizes, config.cache.end - config.cache.start),
+            door: Door::new(&config),
             config,
             volumes: Vec::new(),
             locks: Locks::default(),

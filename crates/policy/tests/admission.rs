@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use floe_policy::admission::{
-    ADMISSIONS, Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict, Victim,
-    Window,
+    ADMISSIONS, Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict,
+    Victim, Window,
 };
 use floe_policy::{Access, Slot, Tick, mix};
 use proptest::prelude::*;

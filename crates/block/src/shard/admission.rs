@@ -6,7 +6,7 @@
 //! take their lock, for what stays out needs only a shared one; writes when their data is about to go to a block that is not there. What has
 //! a block is no offer: a write of it goes there, as always.
 //!
-//! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups. Evictions it is told one
+//! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one
 //! by one, and a whole block of them at once. What it orders to be fetched becomes a task like a prefetch; while it holds, nothing is evicted.
 //!
 //! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none there. An overwritten copy counts as put in; where
@@ -20,16 +20,17 @@ use std::collections::VecDeque;
 use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Victim, Window};
 use floe_policy::{Access, Direction, Ranked, Tick, mix};
 
-use super::Shard;
 use super::task::{Offer, Work, common};
+use super::{Shard, ShardConfig};
 use crate::directory::Block;
-use crate::gate::Gate;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::Order;
 
-/// Lookups between two windows: divides the 200 between checks of FussyCache, so that these come when they are due.
+/// Lookups between two windows of all shards together: divides the 200 between checks of FussyCache, so that these come when they
+/// are due. And the least of one shard.
 const WINDOW_LOOKUPS: u64 = 100;
+const LEAST_WINDOW_LOOKUPS: u64 = 8;
 
 /// Ordered fetches under way at once, and those that wait; what is ordered beyond is forgotten.
 const FETCHED_AT_ONCE: usize = 8;
@@ -39,6 +40,7 @@ const MOST_FETCHES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Door {
     admissions: Admissions,
+    window_lookups: u64,
     /// Since the last window.
     window: Window,
     times: Times,
@@ -50,22 +52,26 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// For a shard of so many sectors; `None` where nobody need be asked.
-    pub(super) fn new(gate: &Gate, sizes: &BlockSizes, sectors: u64) -> Option<Box<Self>> {
+    /// For a shard; `None` where nobody need be asked.
+    pub(super) fn new(config: &ShardConfig) -> Option<Box<Self>> {
+        let (gate, sectors) = (&config.gate, config.cache.end - config.cache.start);
         if gate.admission.is_always() {
             return None;
         }
         let mut admissions = gate.admission.clone();
         admissions.reserve(&Room {
-            entries: (sectors / sizes.smallest()) as usize,
+            entries: (sectors / config.sizes.smallest()) as usize,
             weight: sectors * SECTOR_BYTES,
             above: gate.above_bytes,
         });
+        let mut orders = Orders::default();
+        admissions.tick(Tick::default(), &mut orders);
         Some(Box::new(Self {
             admissions,
+            window_lookups: (WINDOW_LOOKUPS / config.shards).max(LEAST_WINDOW_LOOKUPS),
             window: Window::default(),
             times: Times::default(),
-            orders: Orders::default(),
+            orders,
             lookups: 0,
             fetches: VecDeque::new(),
             fetching: 0,
@@ -152,7 +158,7 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     fn close_window_in_time(&mut self) {
-        if self.door.as_ref().is_some_and(|door| door.window.lookups.blocks >= WINDOW_LOOKUPS) {
+        if self.door.as_ref().is_some_and(|door| door.window.lookups.blocks >= door.window_lookups) {
             self.close_window();
         }
     }
