@@ -4,31 +4,37 @@
 //! [`Driver::advance`] moves everything that can move without waiting, [`Driver::take_answers`] tells what is done.
 //! Between calls the thread waits on the ring its devices share, no longer than until [`Driver::next_due`], and where
 //! there are other parts only if its [`Bell`](crate::Bell) lets it.
+//!
+//! A driver stands on backing devices, one a volume, or on another driver ([`Driver::on`]), which is then the tier below: `below`
+//! has how.
 
+mod below;
 mod journal;
 mod memory;
 mod timing;
+mod volumes;
+mod watched;
 
 use std::io;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use floe_device::{Action, Buffer, Completion, Device, Extent, Operation, Pool, Slice};
+use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
 use floe_policy::{Lru, Ranked};
 use hashbrown::HashMap;
 
 use crate::cache::BlockCache;
-use crate::exchange::{Exchange, Parcel};
+use crate::exchange::{Exchange, Parcel, Traffic};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::memory::Pages;
 use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
 use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
-use crate::volumes::VolumeError;
+use below::{Below, Relay};
 use journal::Journal;
 pub use journal::PartJournal;
 use timing::Timing;
+use watched::Watched;
 
 /// Messages taken in before devices are looked after again.
 const HEARD_AT_ONCE: usize = 64;
@@ -40,14 +46,6 @@ pub struct Answer {
     pub request: RequestId,
     /// How it ended.
     pub result: Result<(), Fault>,
-}
-
-/// A device, and whether its last operation failed: the first failure of a row is worth a line in the log.
-struct Watched {
-    device: Box<dyn Device>,
-    name: String,
-    failing: bool,
-    errors: u64,
 }
 
 /// A buffer that another part has lent for pieces of its request.
@@ -71,8 +69,12 @@ pub struct Driver<E = Lru> {
     journal: Option<Journal>,
     /// Where it matters how long devices take.
     timing: Option<Timing>,
-    /// By volume.
+    /// By volume; none where there is a tier below.
     backings: Vec<Option<Watched>>,
+    /// The tier below, if there is one.
+    below: Option<Box<Below<E>>>,
+    /// Requests under way that go on to the tier below.
+    relays: Vec<Relay>,
     pool: Pool,
     /// The buffer of each request under way.
     requests: Vec<Option<Buffer>>,
@@ -96,17 +98,17 @@ impl<E: Ranked + Default> Driver<E> {
         pool: Pool,
         exchange: Option<Exchange>,
     ) -> Self {
-        let watched =
-            Watched { device: cache_device, name: "cache device".into(), failing: false, errors: 0 };
         Self {
             cache,
             exchange,
             guests: Vec::new(),
-            cache_device: watched,
+            cache_device: Watched::new("cache device".into(), cache_device),
             pages: None,
             journal: None,
             timing: None,
             backings: Vec::new(),
+            below: None,
+            relays: Vec::new(),
             pool,
             requests: Vec::new(),
             free_requests: Vec::new(),
@@ -117,60 +119,7 @@ impl<E: Ranked + Default> Driver<E> {
         }
     }
 
-    /// Adds a volume on a backing device; `name` is for the log.
-    pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
-        let id = self.cache.add_volume(backing.size_bytes());
-        self.back_volume(id, name, backing);
-        id
-    }
-
-    /// The same, with an id that is free: see [`BlockCache::add_volume_at`].
-    pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
-        self.cache.add_volume_at(id, backing.size_bytes());
-        self.back_volume(id, name, backing);
-    }
-
-    fn back_volume(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
-        if let Some(pages) = &mut self.pages {
-            pages.add_volume(id);
-        }
-        let name = format!("backing device of volume {name}");
-        let slot = id.0 as usize;
-        self.backings.resize_with(self.backings.len().max(slot + 1), || None);
-        self.backings[slot] = Some(Watched { device: backing, name, failing: false, errors: 0 });
-    }
-
-    /// Removes a volume, with its backing device, in this part: see [`BlockCache::remove_volume`].
-    ///
-    /// # Errors
-    /// As there; the volume then stays.
-    pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
-        self.cache.remove_volume(id, discard)?;
-        if let Some(pages) = &mut self.pages {
-            pages.remove_volume(id);
-        }
-        self.backings[id.0 as usize] = None;
-        Ok(())
-    }
-
-    /// Lets a volume grow, whose backing device has grown, in this part: see [`BlockCache::resize_volume`].
-    ///
-    /// # Errors
-    /// As there, or that the device does not take its new size; the volume then keeps its size.
-    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
-        if let Some(Some(backing)) = self.backings.get_mut(id.0 as usize) {
-            backing.device.set_size(bytes)?;
-        }
-        let before = self.cache.volume_bytes(id).unwrap_or_default();
-        self.cache.resize_volume(id, bytes).map_err(io::Error::other)?;
-        if let Some(pages) = &mut self.pages {
-            // What a sector that the old end cuts has beyond it was nobody's.
-            pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
-        }
-        Ok(())
-    }
-
-    /// Gives the cache device up; see [`BlockCache::degrade`].
+    /// Gives the cache device up; see [`BlockCache::degrade`]. As [`Driver::restore`] and [`Driver::shed`], it is for this tier alone.
     pub fn degrade(&mut self) {
         self.cache.degrade();
     }
@@ -183,14 +132,6 @@ impl<E: Ranked + Default> Driver<E> {
     /// Sets the share of the hits on the cache device that is read from the backing device; see [`BlockCache::shed`].
     pub fn shed(&mut self, share: f64) {
         self.cache.shed(share);
-    }
-
-    /// What the backing device of a volume knows of a range: extents in a row from its start, perhaps not to its end. Of
-    /// a volume that is not there, nothing.
-    pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
-        if let Some(Some(backing)) = self.backings.get_mut(volume.0 as usize) {
-            backing.device.allocation(range, out);
-        }
     }
 
     /// The cache.
@@ -211,15 +152,21 @@ impl<E: Ranked + Default> Driver<E> {
         stats
     }
 
-    /// Failed operations of the cache device and of all backing devices.
+    /// Failed operations of the cache device and of all backing devices, which are those of the lowest tier.
     pub fn device_errors(&self) -> (u64, u64) {
-        (self.cache_device.errors, self.backings.iter().flatten().map(|backing| backing.errors).sum())
+        let own = self.backings.iter().flatten().map(|backing| backing.errors).sum::<u64>();
+        (self.cache_device.errors, self.below().map_or(own, |below| below.device_errors().1))
     }
 
-    /// Processor time burnt in waiting by devices that imitate a fast medium.
+    /// Processor time burnt in waiting by devices that imitate a fast medium, in all tiers.
     pub fn spun(&self) -> Duration {
-        let devices = self.backings.iter().flatten().chain([&self.cache_device]);
+        let devices = self.tiers().flat_map(Self::devices);
         devices.map(|watched| watched.device.spun()).sum()
+    }
+
+    /// The devices of this tier.
+    fn devices(&self) -> impl Iterator<Item = &Watched> {
+        self.backings.iter().flatten().chain([&self.cache_device])
     }
 
     /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero outside of it; for a
@@ -256,14 +203,18 @@ impl<E: Ranked + Default> Driver<E> {
             self.requests.push(None);
             RequestId::new(self.cache.part(), self.requests.len() - 1)
         });
+        self.relay_later(id, request, buffer.as_ref());
         self.requests[id.number()] = buffer;
         self.cache.submit(id, request, &mut self.orders);
         id
     }
 
-    /// Begins to bring dirty data to the backing devices.
+    /// Begins to bring dirty data to the backing devices: each tier to what it stands on.
     pub fn clean(&mut self) {
         self.cache.clean(&mut self.orders);
+        if let Some(below) = self.below_mut() {
+            below.clean();
+        }
     }
 
     /// Carries out orders and takes in completions until there is nothing more to do without waiting.
@@ -273,6 +224,7 @@ impl<E: Ranked + Default> Driver<E> {
             self.hear();
             self.cache_device.device.poll(&mut self.done);
             self.hand_in(DeviceId::Cache);
+            self.advance_below();
             for volume in 0..self.backings.len() {
                 let Some(backing) = &mut self.backings[volume] else { continue };
                 backing.device.poll(&mut self.done);
@@ -289,15 +241,25 @@ impl<E: Ranked + Default> Driver<E> {
         }
     }
 
-    /// The queues to the other parts.
+    /// The queues to the other parts, of this tier; those of the tiers below ring the same [`Bell`](crate::Bell).
     pub fn exchange(&self) -> Option<&Exchange> {
         self.exchange.as_ref()
     }
 
+    /// Whether other parts have said something that this one has not heard yet, in whatever tier.
+    pub fn has_mail(&self) -> bool {
+        self.tiers().filter_map(Self::exchange).any(|exchange| !exchange.is_empty())
+    }
+
+    /// What has been said to other parts, in all tiers.
+    pub fn traffic(&self) -> Traffic {
+        self.tiers().filter_map(Self::exchange).map(Exchange::traffic).sum()
+    }
+
     /// When to call [`Driver::advance`] at the latest, whatever the ring says.
     pub fn next_due(&self) -> Option<Instant> {
-        let devices = self.backings.iter().flatten().chain([&self.cache_device]);
-        let late = self.exchange.as_ref().and_then(Exchange::next_due);
+        let late = self.tiers().filter_map(Self::exchange).filter_map(Exchange::next_due);
+        let devices = self.tiers().flat_map(Self::devices);
         devices.filter_map(|watched| watched.device.next_due()).chain(late).min()
     }
 
@@ -306,19 +268,27 @@ impl<E: Ranked + Default> Driver<E> {
         out.append(&mut self.answers);
     }
 
-    /// Whether the cache holds data that a backing device does not have.
+    /// Whether some tier holds data that what it stands on does not have.
     pub fn has_dirty_data(&self) -> bool {
-        self.cache.has_dirty_data()
+        self.tiers().any(|tier| tier.cache.has_dirty_data())
+    }
+
+    /// Whether some tier would find less at the next start of the program than it has now: see [`BlockCache::has_unlogged`].
+    pub fn has_unlogged(&self) -> bool {
+        self.tiers().any(|tier| tier.cache.has_unlogged())
     }
 
     /// Whether something waits for [`Driver::advance`] that will not announce itself.
     pub fn has_orders(&self) -> bool {
-        !self.orders.is_empty() || self.journal_can_go_on()
+        self.tiers().any(|tier| !tier.orders.is_empty() || tier.journal_can_go_on())
     }
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.orders.is_empty() && self.cache.is_idle() && self.journal_is_idle()
+        let is_idle = |tier: &Self| {
+            tier.orders.is_empty() && tier.relays.is_empty() && tier.cache.is_idle() && tier.journal_is_idle()
+        };
+        self.tiers().all(is_idle)
     }
 
     /// Lets the cache hear what other parts have said so far, and keeps the buffers that came along.
@@ -370,11 +340,7 @@ impl<E: Ranked + Default> Driver<E> {
                 DeviceId::Backing(volume) => backing_of(&mut self.backings, volume),
             };
             watched.note(&result);
-            if let Some(timing) = &mut self.timing
-                && let Some(times) = timing.end(token, result.is_ok())
-            {
-                self.cache.observe(&times);
-            }
+            self.took(token, result.is_ok());
             if id == DeviceId::Cache && self.journal_ended(token, &result) {
                 continue;
             }
@@ -420,18 +386,20 @@ impl<E: Ranked + Default> Driver<E> {
                     self.scratches.insert(scratch, self.pool.allocate(len as usize));
                 }
                 Order::Copy { from, to } => Slice::copy(&self.slice(&from), &self.slice(&to)),
-                Order::Clear { span } => self.slice(&span).fill_zero(),
+                Order::Clear { span } => self.clear(&span),
                 Order::Mark { span } => self.slice(&span).copy_from(&[1; 256][..span.len as usize]),
                 Order::Memory { volume, sectors, deed } => self.page(volume, sectors, deed),
                 Order::Note { .. } | Order::SealLogs | Order::WriteLogs { .. } => self.keep_journal(order),
                 Order::Send { to, message } => self.send(to, message),
-                Order::Answer { request, result } => self.answers.push(Answer { request, result }),
+                Order::Answer { request, result } => self.answer(request, result),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {
                     self.scratches.remove(&scratch);
                 }
                 Order::Release { buffer: BufferId::Request(request) } => {
                     self.requests[request.number()] = None;
-                    self.free_requests.push(request);
+                    if !self.is_relayed(request) {
+                        self.free_requests.push(request);
+                    }
                 }
             }
         }
@@ -441,15 +409,18 @@ impl<E: Ranked + Default> Driver<E> {
     }
 
     fn start(&mut self, id: DeviceId, op: OpId, offset: u64, action: Action) {
+        if let Some(timing) = &mut self.timing {
+            timing.begin(id, op.0, &action);
+        }
         let (device, start) = match id {
             DeviceId::Cache => {
                 (&mut self.cache_device.device, self.journal.as_ref().map_or(0, Journal::data_start))
             }
-            DeviceId::Backing(volume) => (&mut backing_of(&mut self.backings, volume).device, 0),
+            DeviceId::Backing(volume) => match &mut self.below {
+                Some(below) => return below.begin(volume, op, offset, action),
+                None => (&mut backing_of(&mut self.backings, volume).device, 0),
+            },
         };
-        if let Some(timing) = &mut self.timing {
-            timing.begin(id, op.0, &action);
-        }
         device.submit(Operation { token: op.0, offset: start + offset, action });
     }
 
@@ -471,21 +442,4 @@ impl<E: Ranked + Default> Driver<E> {
 
 fn backing_of(backings: &mut [Option<Watched>], volume: VolumeId) -> &mut Watched {
     backings[volume.0 as usize].as_mut().expect("a volume with something under way is there")
-}
-
-impl Watched {
-    fn note(&mut self, result: &io::Result<()>) {
-        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
-            return; // it works as it can
-        }
-        if let Err(error) = result {
-            self.errors += 1;
-            if !self.failing {
-                tracing::warn!(device = %self.name, %error, "operation failed");
-            }
-        } else if self.failing {
-            tracing::info!(device = %self.name, errors = self.errors, "works again");
-        }
-        self.failing = result.is_err();
-    }
 }

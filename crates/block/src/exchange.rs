@@ -123,13 +123,44 @@ pub struct Traffic {
     pub wakes: u64,
 }
 
+impl std::iter::Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            messages: sum.messages + one.messages,
+            wakes: sum.wakes + one.wakes,
+        })
+    }
+}
+
+fn bells(parts: usize) -> io::Result<Vec<Arc<Bell>>> {
+    (0..parts).map(|_| Bell::new().map(Arc::new)).collect()
+}
+
 impl Exchange {
     /// The ends for so many parts, in order.
     ///
     /// # Errors
     /// When the system is out of descriptors.
     pub fn family(parts: usize) -> io::Result<Vec<Exchange>> {
-        let bells = (0..parts).map(|_| Bell::new().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self::between(&bells(parts)?))
+    }
+
+    /// The ends for a cache of so many tiers in so many parts: by part, from the top tier down. The tiers of a part share a bell.
+    ///
+    /// # Errors
+    /// When the system is out of descriptors.
+    pub fn families(tiers: usize, parts: usize) -> io::Result<Vec<Vec<Exchange>>> {
+        let bells = bells(parts)?;
+        let mut ends: Vec<Vec<Exchange>> = bells.iter().map(|_| Vec::new()).collect();
+        for _ in 0..tiers {
+            ends.iter_mut().zip(Self::between(&bells)).for_each(|(of_part, end)| of_part.push(end));
+        }
+        Ok(ends)
+    }
+
+    /// An end for each of these bells.
+    fn between(bells: &[Arc<Bell>]) -> Vec<Exchange> {
+        let parts = bells.len();
         let end = |bell: &Arc<Bell>| Exchange {
             outlets: Vec::new(),
             inlets: Vec::new(),
@@ -150,7 +181,7 @@ impl Exchange {
                 ends[from].outlets.push(outlet);
             }
         }
-        Ok(ends)
+        ends
     }
 
     /// What wakes this thread.

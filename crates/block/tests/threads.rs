@@ -1,4 +1,4 @@
-//! Parts of one cache on threads of their own, over files: what is written on one thread is read on all.
+//! Parts of one cache on threads of their own, over files, alone or as a tier above another: what is written on one thread is read on all.
 //!
 //! Each thread owns every third 16 KiB of the volume and checks what it reads there; the regions that shards own are
 //! twice as long, so that threads meet in all of them.
@@ -72,7 +72,7 @@ impl Member {
             }
         }
         let exchange = self.driver.exchange().expect("it is one of several parts");
-        let there_is_nothing = || may_sleep && quiet && exchange.is_empty();
+        let there_is_nothing = || may_sleep && quiet && !self.driver.has_mail();
         let due = Instant::now() + PATIENCE;
         self.slept += usize::from(exchange.bell().wait(&self.ring, Some(due), there_is_nothing).unwrap());
         let mut rung = Vec::new();
@@ -126,42 +126,59 @@ impl Member {
     }
 }
 
-fn run(mode: WriteMode, seed: u64) -> Option<usize> {
+/// Runs tiers with these write modes, from the top. Says how often threads slept.
+fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
-    let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
-    let config = Config {
-        sizes,
-        cache_bytes: CACHE,
-        mode,
-        shards: Some(5),
-        gate: Gate::default(),
-        memory: Memory::None,
-        kept: false,
+    let tier = |(at, &mode): (usize, &WriteMode)| {
+        let config = Config {
+            sizes: "4KiB,16KiB,32KiB".parse().unwrap(),
+            cache_bytes: CACHE << at,
+            mode,
+            shards: Some(5 - at as u64),
+            gate: Gate::default(),
+            memory: Memory::None,
+            kept: false,
+        };
+        BlockCache::<Lru>::parts(config, THREADS).unwrap()
     };
-    let parts = BlockCache::<Lru>::parts(config, THREADS).unwrap();
-    let exchanges = Exchange::family(THREADS).unwrap();
+    // By part, from the lowest tier up.
+    let mut parts: Vec<Vec<BlockCache>> = (0..THREADS).map(|_| Vec::new()).collect();
+    for tier in modes.iter().enumerate().rev().map(tier) {
+        parts.iter_mut().zip(tier).for_each(|(part, cache)| part.push(cache));
+    }
+    let exchanges = Exchange::families(modes.len(), THREADS).unwrap();
     let seeds = Pool::family(THREADS, 4 << 20);
     let busy = Arc::new(AtomicUsize::new(THREADS));
     let models = Arc::new(Mutex::new(vec![0u8; (VOLUME / UNIT) as usize]));
-    let files = ["cache", "backing"].map(|name| folder.path().join(name));
+    let backing = folder.path().join("backing");
     let source = |file: &std::path::Path, bytes: u64, role| {
         let spec: Spec = format!("file:{},size={bytes}", file.display()).parse().unwrap();
         spec.prepare(role).unwrap()
     };
-    let sources = (
-        source(&files[0], CACHE, Role::Cache { size: CACHE }),
-        source(&files[1], VOLUME, Role::Backing { read_only: false }),
-    );
+    let cache = |at: usize| {
+        let size = CACHE << at;
+        source(&folder.path().join(format!("cache{at}")), size, Role::Cache { size })
+    };
+    let caches: Vec<_> = (0..modes.len()).rev().map(cache).collect();
+    let sources = (caches, source(&backing, VOLUME, Role::Backing { read_only: false }));
     let members = parts.into_iter().zip(exchanges).zip(seeds).enumerate();
     let threads: Vec<_> = members
-        .map(|(number, ((cache, exchange), pool))| {
+        .map(|(number, ((caches, exchanges), pool))| {
             let (busy, models, sources) = (busy.clone(), models.clone(), sources.clone());
             std::thread::spawn(move || {
                 let Ok(ring) = Ring::new(256) else { return None };
                 let pool = pool.pool();
-                let bell = exchange.bell().descriptor().unwrap();
-                let cache_device = sources.0.open(&ring, &pool).unwrap();
-                let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange));
+                let bell = exchanges[0].bell().descriptor().unwrap();
+                let tiers = caches.into_iter().zip(exchanges).zip(&sources.0);
+                let driver = tiers.fold(None, |below: Option<Driver>, ((cache, exchange), source)| {
+                    let device = source.open(&ring, &pool).unwrap();
+                    let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange));
+                    Some(match below {
+                        Some(below) => tier.on(below),
+                        None => tier,
+                    })
+                });
+                let mut driver = driver.expect("there is a tier");
                 driver.add_volume("test", sources.1.open(&ring, &pool).unwrap());
                 let mut sockets = Sockets::new(&ring);
                 sockets.readable(0, &bell);
@@ -178,6 +195,12 @@ fn run(mode: WriteMode, seed: u64) -> Option<usize> {
                     member.submit_one();
                     member.turn(&mut model, false);
                 }
+                while !member.pending.is_empty() {
+                    member.turn(&mut model, true);
+                }
+                let drain = Request { volume: VolumeId(0), kind: Kind::Drain, offset: 0, len: 0 };
+                let id = member.driver.submit(drain, None);
+                member.pending.push((id, drain, member.driver.buffer(&drain)));
                 // Others may still need this part of the cache.
                 let mut finished = false;
                 while busy.load(Ordering::SeqCst) > 0 {
@@ -185,7 +208,6 @@ fn run(mode: WriteMode, seed: u64) -> Option<usize> {
                     if member.pending.is_empty() && !std::mem::replace(&mut finished, true) {
                         busy.fetch_sub(1, Ordering::SeqCst);
                     }
-                    finished &= member.pending.is_empty();
                 }
                 while !member.driver.is_idle() {
                     member.turn(&mut model, false);
@@ -201,11 +223,9 @@ fn run(mode: WriteMode, seed: u64) -> Option<usize> {
         })
         .collect();
     let slept: Option<Vec<usize>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    if mode != WriteMode::Back {
-        let found = std::fs::read(&files[1]).unwrap();
-        for (at, (unit, byte)) in found.chunks(UNIT as usize).zip(models.lock().unwrap().iter()).enumerate() {
-            assert!(unit.iter().all(|found| found == byte), "unit {at} of the backing device");
-        }
+    let found = std::fs::read(&backing).unwrap();
+    for (at, (unit, byte)) in found.chunks(UNIT as usize).zip(models.lock().unwrap().iter()).enumerate() {
+        assert!(unit.iter().all(|found| found == byte), "unit {at} of the backing device");
     }
     slept.map(|slept| slept.into_iter().sum())
 }
@@ -213,7 +233,18 @@ fn run(mode: WriteMode, seed: u64) -> Option<usize> {
 #[test]
 fn parts_on_threads_read_what_was_written() {
     for (seed, mode) in (1..).zip([WriteMode::Through, WriteMode::Around, WriteMode::Back]) {
-        match run(mode, 100 * seed) {
+        match run(&[mode], 100 * seed) {
+            Some(slept) => assert!(slept > 0, "nobody ever slept, so nobody was woken"),
+            None => return eprintln!("skipped: no io_uring here"),
+        }
+    }
+}
+
+#[test]
+fn parts_of_several_tiers_on_threads_read_what_was_written() {
+    use WriteMode::{Around, Back, Through};
+    for (seed, modes) in (10..).zip([&[Through, Back][..], &[Back, Back], &[Back, Around, Through]]) {
+        match run(modes, 100 * seed) {
             Some(slept) => assert!(slept > 0, "nobody ever slept, so nobody was woken"),
             None => return eprintln!("skipped: no io_uring here"),
         }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use floe_export::admin::{DEFAULT_ADDRESS, client};
-use floe_export::status::{Latency, Status};
+use floe_export::status::{Latency, Status, TierStatus};
 
 use crate::error::CliError;
 use crate::{OrFail, output, volume};
@@ -95,6 +95,49 @@ pub(crate) fn stop(arguments: &StopArguments) -> Result<(), CliError> {
     Ok(client::stop(&arguments.server.admin)?)
 }
 
+/// Each tier, from the top; the figures of the whole cache are of the first.
+fn print_tiers(tiers: &[TierStatus]) {
+    let columns = [
+        "tier",
+        "size",
+        "write",
+        "reads",
+        "hits",
+        "read",
+        "written",
+        "from below",
+        "to below",
+        "valid",
+        "dirty",
+        "",
+    ];
+    let mut table = output::table(&columns, 1);
+    for (number, tier) in tiers.iter().enumerate() {
+        let mut row = vec![number.to_string(), output::bytes(tier.size_bytes), tier.write_mode.clone()];
+        row.extend([tier.read_requests.to_string(), output::percent(tier.read_hit_ratio)]);
+        let bytes = [
+            tier.cache_read_bytes,
+            tier.cache_write_bytes,
+            tier.below_read_bytes,
+            tier.below_write_bytes,
+            tier.valid_bytes,
+            tier.dirty_bytes,
+        ];
+        row.extend(bytes.map(output::bytes));
+        row.push(
+            match tier {
+                TierStatus { journal_lost: true, .. } => "JOURNAL LOST",
+                TierStatus { degraded: true, .. } => "DEGRADED",
+                TierStatus { session: Some(_), .. } => "kept",
+                _ => "",
+            }
+            .to_owned(),
+        );
+        table.add_row(row);
+    }
+    output::print_table(&table);
+}
+
 fn print(status: &Status) {
     let up = std::time::Duration::from_secs(status.uptime_seconds as u64);
     output::say!(
@@ -152,6 +195,10 @@ fn print(status: &Status) {
     ));
     output::print_table(&devices);
     output::say!();
+    if status.tiers.len() > 1 {
+        print_tiers(&status.tiers);
+        output::say!();
+    }
     let mut blocks = output::table(&["block size", "blocks", "bytes"], 1);
     for count in &status.blocks {
         let total = output::bytes(count.block_bytes * count.blocks);

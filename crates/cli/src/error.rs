@@ -25,6 +25,11 @@ impl CliError {
         Self { line: line.into(), code: FAILURE }
     }
 
+    /// The same, with what it is about before it.
+    pub(crate) fn about(self, what: &str) -> Self {
+        Self { line: format!("{what}: {}", self.line), ..self }
+    }
+
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("floe: {}", self.line.replace('\n', " "));
         ExitCode::from(self.code)

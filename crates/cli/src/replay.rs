@@ -7,17 +7,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use floe_block::{Config, Gate, Memory};
+use floe_block::{Config, Memory};
 use floe_device::Role;
 use floe_export::kept::refuse_kept;
 use floe_export::server::DeviceSource;
 use floe_lab::replay::{
-    Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Volume, run as replay,
+    Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier, Volume, run as replay,
 };
 use floe_lab::report::{html, latencies};
 
 use crate::error::CliError;
-use crate::settings::Source;
+use crate::settings::{Source, TierPlan};
 use crate::size::Percent;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::{OrFail, output};
@@ -32,6 +32,7 @@ Examples:
   floe replay src1_0.csv.gz --backing file:disk.img,size=64GiB --cache file:cache.img,size=1GiB --at recorded --speed 10
   floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB --warmup 20% --json
   floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem --admit obp --time virtual
+  floe replay disk.vscsi --backing memory:64GiB,medium=hdd --tier memory:1GiB,medium=optane --tier memory:8GiB,medium=nvme --time virtual
 
 One request at a time is what a program does that waits for its disk, and fio's default. In virtual time devices take
 as long as their medium= says, without one no time, and no file is touched; the same replay gives the same figures
@@ -169,15 +170,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         return Err(in_trace(problem));
     }
     let setup = Setup {
-        config: Config {
-            sizes: settings.sizes.unwrap_or_default(),
-            cache_bytes: settings.cache_bytes,
-            mode: settings.mode,
-            gate: Gate::new(settings.admit),
-            shards: settings.shards,
-            memory: Memory::None,
-            kept: false,
-        },
         pace,
         warmup,
         verify: !arguments.no_verify && (arguments.verify || arguments.time == Time::Real),
@@ -191,7 +183,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let volumes = settings.volumes.into_iter();
     let volumes =
         volumes.map(|volume| Volume { name: volume.name, spec: volume.backing, read_only }).collect();
-    let plan = Plan { config: setup.config.clone(), cache: settings.cache, volumes };
+    // Tiers end with the replay, whatever they would be in a server.
+    let mut above_bytes = 0;
+    let tier = |tier: TierPlan| {
+        let config = Config { kept: false, ..tier.config(Memory::None, above_bytes) };
+        above_bytes += tier.cache_bytes;
+        Tier { config, cache: tier.cache }
+    };
+    let mut tiers = settings.tiers.into_iter().map(tier);
+    let Tier { config, cache } = tiers.next().expect("a cache has a tier");
+    let plan = Plan { config, cache, below: tiers.collect(), volumes };
     let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
     let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
         .map_err(|error| in_trace(error.to_string()))?;
@@ -256,13 +257,16 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
 
 /// A replay's cache ends with it, and must not be made where one is kept.
 fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
-    let paths = plan.cache.paths();
-    if paths.is_empty() || paths.iter().any(|path| !path.exists()) {
-        return Ok(());
+    for (config, cache) in plan.tiers() {
+        let paths = cache.paths();
+        if paths.is_empty() || paths.iter().any(|path| !path.exists()) {
+            continue;
+        }
+        let source: Arc<dyn DeviceSource> =
+            Arc::new(cache.prepare(Role::Cache { size: config.cache_bytes }).or_usage()?);
+        refuse_kept(&source).or_usage()?;
     }
-    let source: Arc<dyn DeviceSource> =
-        Arc::new(plan.cache.prepare(Role::Cache { size: plan.config.cache_bytes }).or_usage()?);
-    refuse_kept(&source).or_usage()
+    Ok(())
 }
 
 /// Reads the trace once, to know what it asks for.

@@ -27,13 +27,18 @@ Examples:
   floe serve --backing file:disk.img --cache memory:256MiB --write back --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-write back
   floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
+  floe serve --backing file:/dev/sdb --tier file:/dev/pmem0,write=back,volatile --tier file:/dev/nvme0n1 --memory 8GiB
   floe serve --config floe.toml
   floe serve --backing file:disk.img --cache memory:256MiB --print-config > floe.toml
 
-floe.toml has the same settings without the dashes, and a table for each volume:
+floe.toml has the same settings without the dashes, and a table for each volume and each tier below the first:
   cache = \"file:/var/cache/floe.img\"
   cache-size = \"10GiB\"
   listen = [\"nbd://127.0.0.1:10809\"]
+
+  [[tier]]
+  cache = \"file:/dev/sdc\"
+  write = \"back\"
 
   [[volume]]
   name = \"pictures\"
@@ -63,7 +68,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         return std::io::stdout().write_all(text.as_bytes()).or_failure();
     }
     log::begin(arguments.log_format)?;
-    let room = descriptors::make_room(plan.max_connections, plan.threads, 1 + plan.volumes.len())?;
+    let room =
+        descriptors::make_room(plan.max_connections, plan.threads, plan.tiers.len() + plan.volumes.len())?;
     if room < plan.max_connections {
         let asked = std::mem::replace(&mut plan.max_connections, room);
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
@@ -100,7 +106,6 @@ pub(crate) fn prepare(plan: Plan, consent: Consent, signals: OwnedFd) -> Result<
         tls: tls.transpose().or_usage()?,
         limits: Limits { connections: plan.max_connections, ..Limits::default() },
         flush_interval: plan.flush_interval,
-        cache_bytes: plan.cache_bytes,
         memory,
         shed_most: plan.shed.map(Percent::share),
         service,
@@ -111,11 +116,8 @@ pub(crate) fn prepare(plan: Plan, consent: Consent, signals: OwnedFd) -> Result<
         Ok(Volume { name, description, backing, read_only })
     };
     let volumes = plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
-    let (source, mut parts) = cache.open(&plan.cache, &volumes)?;
-    if let Some(most) = plan.dirty_max {
-        parts.limit_dirty((most.share() * plan.cache_bytes as f64) as u64);
-    }
-    let server = bound.serve(parts, source, volumes, signals);
+    let tiers = cache.open(&volumes)?;
+    let server = bound.serve(tiers, volumes, signals);
     server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),
         _ => CliError::failure(error.to_string()), // the system is short of something

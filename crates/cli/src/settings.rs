@@ -1,11 +1,12 @@
 //! What a run of the cache is told: on the command line or in a file such as floe.toml.
 //!
-//! Both have the same settings. The command line speaks of one volume, `--backing`, `--volume` and `--read-only`; a file
-//! has a `[[volume]]` table for each. What is given is understood in one step, [`Settings::plan`], before anything is
+//! Both have the same settings. The command line speaks of one volume, `--backing`, `--volume` and `--read-only`, and of tiers below the
+//! first one in a line each; a file has a `[[volume]]` and a `[[tier]]` table for each. What is given is understood in one step, [`Settings::plan`], before anything is
 //! opened; what is wrong comes out as one line with the setting, and in a file also with its line.
 
 mod place;
 mod plan;
+mod tier;
 
 use std::path::{Path, PathBuf};
 
@@ -14,16 +15,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::CliError;
 use place::Place;
-pub(crate) use plan::{Plan, VolumePlan};
+pub(crate) use plan::{Plan, TierPlan, VolumePlan};
+use tier::TierTable;
 
 /// Settings given directly or in a file.
 #[derive(Debug, Args)]
 pub(crate) struct Source {
     /// A file with the settings, instead of giving them here
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["Settings", "OneVolume"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["Settings", "Tables"])]
     config: Option<PathBuf>,
     #[command(flatten)]
-    one: OneVolume,
+    tables: Tables,
     #[command(flatten)]
     settings: Settings,
 }
@@ -102,20 +104,29 @@ pub(crate) struct Settings {
     /// Allow listening on addresses that other machines can reach
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// One at least. Last, as tables are in TOML.
+    /// Below the first tier, or all of them where there is no `cache`. Last, as tables are in TOML.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tier: Vec<TierTable>,
+    /// One at least.
     #[arg(skip)]
     pub(crate) volume: Vec<VolumeTable>,
 }
 
-/// The volume of the command line.
+/// What a file has tables for, on the command line: one volume, and tiers.
 #[derive(Debug, Args)]
-struct OneVolume {
+struct Tables {
     // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
     #[arg(
         help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME[,interference=off], and files, for tests of power cuts, in ,write-cache=volatile"
     )]
     backing: Option<String>,
+    #[arg(long, value_name = "SPEC")]
+    #[arg(
+        help = "A tier of the cache, below that of --cache and those before; may be repeated. A device as --cache has, size=SIZE included, and of the tier ,write=MODE ,admit=ADMISSION ,block-sizes=SIZE+SIZE ,dirty-max=SHARE ,shards=N ,volatile"
+    )]
+    tier: Vec<String>,
     /// Name of the volume for clients [default: floe]
     #[arg(long, value_name = "NAME")]
     volume: Option<String>,
@@ -153,10 +164,15 @@ impl Source {
         match self.config {
             Some(file) => Plan::from_file(&file),
             None => {
-                let OneVolume { backing, volume, read_only } = self.one;
+                let Tables { backing, tier, volume, read_only } = self.tables;
                 let name = volume.or_else(|| Some("floe".into()));
                 let volume = vec![VolumeTable { name, backing, read_only, description: None }];
-                let settings = Settings { volume, ..self.settings };
+                let tier = tier.iter().enumerate().map(|(index, text)| {
+                    let problem = |problem| CliError::usage(format!("tier {}: {problem}", index + 1));
+                    TierTable::parse(text).map_err(problem)
+                });
+                let tier = tier.collect::<Result<_, _>>()?;
+                let settings = Settings { volume, tier, ..self.settings };
                 settings.plan().map_err(|wrong| CliError::usage(wrong.to_string()))
             }
         }

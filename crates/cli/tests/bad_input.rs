@@ -40,6 +40,8 @@ fn files(folder: &Path) {
     toml("same-name", "", "[[volume]]\nbacking = \"memory:4MiB\"\nname = \"a\"\n");
     toml("value-in-volume", "", "[[volume]]\nname = \"b\"\nbacking = \"disk:5\"\n");
     toml("shards", "shards = 2\nthreads = 3\n", "");
+    toml("tier", "", "[[tier]]\ncache = \"memory:1MiB\"\nwrite = \"sideways\"\n");
+    toml("tier-unknown", "", "[[tier]]\ncache = \"memory:1MiB\"\ncolour = \"red\"\n");
     toml("interval", "flush-interval = \"1s\"\n", "");
     let times = |name: &str, policies: &str| {
         let text = format!("{{\"floe_service\":1,\n\"policies\":[{policies}]}}");
@@ -175,6 +177,18 @@ fn wrong_settings_are_refused() {
         --memory-freeze adaptive                              → memory-freeze | give memory
         --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
         --shed=lots                                           → shed | lots | 50%
+        --tier memory:lots                                    → tier 1 | memory:lots
+        --tier memory:1MiB --tier memory:1MiB,colour=red      → tier 2 | colour | medium=NAME | write=MODE
+        --tier memory:1MiB,write=sideways                     → tier 1 | write | sideways
+        --tier memory:1MiB,block-sizes=4KiB+3KiB              → tier 1 | block-sizes | 3KiB
+        --tier memory:1MiB,write=back,write=back              → tier 1 | write | twice
+        --tier memory:1MiB,volatile=yes                       → tier 1 | volatile | yes
+        --tier memory:1MiB,shards=few                         → tier 1 | shards | few
+        --tier memory:1MiB,dirty-max=10%                      → tier 1 | dirty-max | write = back
+        --tier file:new.img                                   → tier 1 | size is missing | new.img
+        --tier file:new.img,size=64KiB                        → tier file:new.img,size=64KiB | too small
+        --tier memory:8MiB,shards=2 --threads 3               → threads = 3 | shards
+        --tier memory:64KiB                                   → tier memory:64KiB | too small
         --dirty-max 20%                                       → dirty-max | write = back | through
         --admit sideways                                      → admit | sideways | obp
         --admit obp:target=2                                  → admit | target | 2
@@ -277,6 +291,9 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         binary.toml                      → binary.toml | UTF-8
         same-name.toml                   → same-name.toml | line 9 | two volumes
         value-in-volume.toml             → value-in-volume.toml | line 9 | backing | disk:5
+        tier.toml                        → tier.toml | line 9 | tier 1 | write | sideways
+        tier-unknown.toml                → tier-unknown.toml | line 9 | `colour` | `dirty-max`
+        good.toml --tier memory:1MiB     → --config | --tier
         shards.toml                      → shards.toml | line 2 | threads = 3 | shards
         interval.toml                    → interval.toml | line 1 | flush-interval | through
         good.toml --write back           → --config | --write

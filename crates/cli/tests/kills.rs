@@ -42,6 +42,17 @@ const WAYS: [&[&str]; 4] = [
     &["--memory", "2MiB", "--memory-write", "back"],
 ];
 
+/// Tiers below the cache: none, or one that ends with the server above one that is kept.
+const TIERS: [&[&str]; 2] = [
+    &[],
+    &[
+        "--tier",
+        "memory:5MiB,write=back,block-sizes=4KiB,shards=4",
+        "--tier",
+        "file:FOLDER/tier.img,size=8MiB,write=back,block-sizes=4KiB+64KiB,shards=4,write-cache=volatile",
+    ],
+];
+
 struct Rig {
     volume: Volume,
     model: Mutex<Model>,
@@ -55,10 +66,10 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(seed: u64) -> Rig {
+    fn new(seed: u64, tiers: &[&str]) -> Rig {
         let volume = Volume::new(&vec![0; SECTORS * SECTOR], "back").losing_unflushed();
         Rig {
-            volume: volume.with(&["--shards", "4"]),
+            volume: volume.with(&["--shards", "4"]).with(tiers),
             model: Mutex::new(Model::new(SECTORS)),
             random: SmallRng::seed_from_u64(seed),
             done: Done::default(),
@@ -164,7 +175,16 @@ fn time_as_seed() -> u64 {
 
 #[test]
 fn nothing_flushed_is_lost_however_often_the_server_is_killed() {
-    let mut rig = Rig::new(time_as_seed());
+    kill_again_and_again(TIERS[0]);
+}
+
+#[test]
+fn nothing_flushed_is_lost_in_any_tier_however_often_the_server_is_killed() {
+    kill_again_and_again(TIERS[1]);
+}
+
+fn kill_again_and_again(tiers: &[&str]) {
+    let mut rig = Rig::new(time_as_seed(), tiers);
     while rig.kills < kills() {
         let begun = Instant::now();
         while rig.random.random_ratio(1, 4) {
@@ -220,7 +240,7 @@ fn fio_finds_what_it_synced_before_the_server_was_killed() {
     if !installed(&["fio"]) {
         return;
     }
-    let mut rig = Rig::new(time_as_seed());
+    let mut rig = Rig::new(time_as_seed(), TIERS[0]);
     while rig.kills < kills() {
         let server = rig.serve();
         let begun = Instant::now();

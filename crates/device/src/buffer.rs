@@ -68,6 +68,17 @@ impl Slice {
         Slice { buffer: self.buffer.clone(), start: self.start + range.start, len: range.end - range.start }
     }
 
+    /// The same memory as a buffer of its own, for whoever takes whole buffers. It counts as a loan of the buffer until its last
+    /// clone drops, and whoever works on the bytes is alone with them by agreement, as with [`Buffer::lend`].
+    ///
+    /// # Panics
+    /// When the slice does not start where a page does: buffers do.
+    #[inline]
+    pub fn share(&self) -> Buffer {
+        assert!(self.start.is_multiple_of(4096), "a buffer starts where a page does, not at {}", self.start);
+        self.buffer.lend_part(self.start, self.len).attach()
+    }
+
     /// Its first byte. Valid while the slice or another clone of its buffer lives.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {

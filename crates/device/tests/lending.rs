@@ -173,3 +173,30 @@ fn one_registration_covers_the_family() {
     give_back.send(()).unwrap();
     assert_eq!(thread.join().unwrap(), [5; SECTOR]);
 }
+
+#[test]
+fn a_slice_shared_as_a_buffer_is_the_same_memory_and_keeps_it() {
+    let pool = Pool::new(4 * SECTOR);
+    let buffer = pool.allocate(4 * SECTOR);
+    buffer.whole().fill_zero();
+    let shared = buffer.slice(SECTOR..3 * SECTOR).share();
+    assert_eq!(shared.len(), 2 * SECTOR);
+    shared.slice(SECTOR..SECTOR + 3).copy_from(b"abc");
+    assert_eq!(buffer.slice(2 * SECTOR..2 * SECTOR + 3).to_vec(), b"abc");
+    let again = shared.slice(SECTOR..2 * SECTOR).share();
+    drop((buffer, shared));
+    assert_eq!((pool.stats().on_loan, pool.stats().arena_used_bytes), (1, 4 * SECTOR));
+    let other = pool.allocate(SECTOR);
+    other.whole().fill_zero();
+    assert_eq!(pool.stats().fallbacks, 1, "the memory is not anybody else's yet");
+    assert_eq!(again.slice(0..3).to_vec(), b"abc");
+    drop(again);
+    pool.allocate(4 * SECTOR);
+    assert_eq!((pool.stats().on_loan, pool.stats().fallbacks, pool.stats().arena_used_bytes), (0, 1, 0));
+}
+
+#[test]
+#[should_panic(expected = "starts where a page does")]
+fn a_slice_in_the_middle_of_a_page_is_no_buffer() {
+    let _ = Pool::new(SECTOR).allocate(SECTOR).slice(512..SECTOR).share();
+}

@@ -10,6 +10,8 @@ mod process;
 
 use std::time::Duration;
 
+use floe_block::Stats;
+
 use crate::status::{Answered, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
 use page::{Kind, Page};
 
@@ -28,12 +30,13 @@ pub(crate) fn render(report: &Report) -> String {
     page.family("floe_build_info", Kind::Gauge, "The version of floe; always 1.");
     page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("floe_write_mode_info", Kind::Gauge, "When writes reach which device; always 1.");
-    page.sample("floe_write_mode_info", &[("mode", &report.facts.mode.to_string())], 1);
+    page.sample("floe_write_mode_info", &[("mode", &report.facts.top().mode.to_string())], 1);
     volumes(&mut page, report);
     clients(&mut page, report);
     latencies(&mut page, report);
     cache(&mut page, report);
     admission(&mut page, report);
+    tiers(&mut page, report);
     shedding(&mut page, report);
     memory(&mut page, report);
     advice(&mut page, report);
@@ -116,7 +119,7 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
 
 /// Of a server into whose cache not everything comes.
 fn admission(page: &mut Page, report: &Report) {
-    let Some(admission) = &report.facts.admission else { return };
+    let Some(admission) = &report.facts.top().admission else { return };
     let (stats, counters) = (&report.sum.stats, &report.sum.stats.counters);
     page.family("floe_cache_admission_info", Kind::Gauge, "Who decides what comes into the cache; always 1.");
     page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
@@ -216,7 +219,7 @@ fn cache(page: &mut Page, report: &Report) {
         page.sample(name, &[("operation", operation), ("result", "hit")], hits);
         page.sample(name, &[("operation", operation), ("result", "miss")], all - hits);
     }
-    page.gauge("floe_cache_size_bytes", "Bytes the cache may hold.", report.facts.cache_size_bytes);
+    page.gauge("floe_cache_size_bytes", "Bytes the cache may hold.", report.facts.top().size_bytes);
     page.gauge("floe_cache_valid_bytes", "Bytes of valid data in the cache.", stats.valid_bytes);
     page.gauge(
         "floe_cache_dirty_bytes",
@@ -262,17 +265,17 @@ fn cache(page: &mut Page, report: &Report) {
     page.gauge(
         "floe_cache_journal_lost",
         "1 when the cache's journal cannot be written: what is dirty can be read, but not written to.",
-        u64::from(report.facts.journal_lost),
+        u64::from(report.facts.journal_lost()),
     );
     page.gauge(
         "floe_cache_kept",
         "1 for a cache that outlives the server.",
-        u64::from(report.facts.session.is_some()),
+        u64::from(report.facts.top().session.is_some()),
     );
     page.gauge(
         "floe_degraded",
-        "1 when the cache device, or a part of it, has failed and been given up.",
-        u64::from(stats.degraded_shards > 0),
+        "1 when the cache device of some tier, or a part of it, has failed and been given up.",
+        u64::from(report.is_degraded()),
     );
     page.counter(
         "floe_cache_bypassed_bytes_total",
@@ -281,13 +284,75 @@ fn cache(page: &mut Page, report: &Report) {
     );
 }
 
+/// Each tier of the cache, by its number from the top.
+fn tiers(page: &mut Page, report: &Report) {
+    let each = || {
+        report.sum.tiers().enumerate().map(|(number, (stats, errors))| (number.to_string(), stats, errors))
+    };
+    let name = "floe_tier_requests_total";
+    page.family(name, Kind::Counter, "Reads and writes a tier was asked for, by whether all was cached.");
+    for (tier, Stats { requests, .. }, _) in each() {
+        for (operation, hits, all) in
+            [("read", requests.read_hits, requests.reads), ("write", requests.write_hits, requests.writes)]
+        {
+            for (result, value) in [("hit", hits), ("miss", all - hits)] {
+                page.sample(name, &[("tier", &tier), ("operation", operation), ("result", result)], value);
+            }
+        }
+    }
+    let name = "floe_tier_bytes_total";
+    page.family(name, Kind::Counter, "Bytes a tier moved from and to its own device, and what is below it.");
+    for (tier, Stats { counters, .. }, _) in each() {
+        for (device, direction, bytes) in [
+            ("cache", "read", counters.cache_read_bytes),
+            ("cache", "write", counters.cache_write_bytes),
+            ("below", "read", counters.backing_read_bytes),
+            ("below", "write", counters.backing_write_bytes),
+        ] {
+            page.sample(name, &[("tier", &tier), ("device", device), ("direction", direction)], bytes);
+        }
+    }
+    let mut gauge = |name, kind, help, value: &dyn Fn(&Stats, u64) -> u64| {
+        page.family(name, kind, help);
+        for (tier, stats, errors) in each() {
+            page.sample(name, &[("tier", &tier)], value(stats, errors));
+        }
+    };
+    gauge("floe_tier_valid_bytes", Kind::Gauge, "Bytes of valid data in a tier.", &|stats, _| {
+        stats.valid_bytes
+    });
+    gauge(
+        "floe_tier_dirty_bytes",
+        Kind::Gauge,
+        "Bytes in a tier that what is below it does not have yet.",
+        &|stats, _| stats.dirty_bytes,
+    );
+    gauge(
+        "floe_tier_degraded",
+        Kind::Gauge,
+        "1 when the device of a tier, or a part of it, has been given up.",
+        &|stats, _| u64::from(stats.degraded_shards > 0),
+    );
+    gauge(
+        "floe_tier_device_errors_total",
+        Kind::Counter,
+        "Failed operations of a tier's device.",
+        &|_, errors| errors,
+    );
+    let name = "floe_tier_size_bytes";
+    page.family(name, Kind::Gauge, "Bytes a tier may hold.");
+    for (number, facts) in report.facts.tiers.iter().enumerate() {
+        page.sample(name, &[("tier", &number.to_string())], facts.size_bytes);
+    }
+}
+
 fn devices(page: &mut Page, report: &Report) {
-    let counters = &report.sum.stats.counters;
+    let (counters, lowest) = (&report.sum.stats.counters, &report.sum.lowest().counters);
     let name = "floe_device_bytes_total";
     page.family(name, Kind::Counter, "Bytes read from and written to devices.");
     for (device, direction, bytes) in [
-        ("backing", "read", counters.backing_read_bytes),
-        ("backing", "write", counters.backing_write_bytes),
+        ("backing", "read", lowest.backing_read_bytes),
+        ("backing", "write", lowest.backing_write_bytes),
         ("cache", "read", counters.cache_read_bytes),
         ("cache", "write", counters.cache_write_bytes),
     ] {

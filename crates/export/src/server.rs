@@ -23,6 +23,7 @@ mod mailbox;
 mod offer;
 mod slots;
 mod team;
+mod tier;
 mod token;
 mod valve;
 mod volume;
@@ -34,6 +35,7 @@ pub use bound::Bound;
 pub use config::{ServeError, ServerConfig};
 use front::Front;
 use team::Team;
+pub use tier::Tier;
 pub use volume::{DeviceSource, Volume};
 
 /// A server whose devices are open and whose threads wait for clients.
@@ -62,9 +64,6 @@ impl Server {
     pub fn run(self) -> Result<(), ServeError> {
         let ended = self.front.run();
         drop(self.team);
-        match ended? {
-            Some(closing) => closing.finish().map_err(ServeError::Close),
-            None => Ok(()),
-        }
+        ended?.finish().map_err(ServeError::Close)
     }
 }

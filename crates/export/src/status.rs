@@ -4,10 +4,11 @@ mod admission;
 mod advice;
 mod shedding;
 mod tally;
+mod tiers;
 
 use std::time::{Duration, SystemTime};
 
-use floe_block::{FreezeStats, MemoryUse, MemoryWrite, VolumeId, WriteMode};
+use floe_block::{FreezeStats, MemoryUse, MemoryWrite, VolumeId};
 use serde::{Deserialize, Serialize};
 
 pub use admission::AdmissionStatus;
@@ -16,6 +17,8 @@ pub(crate) use advice::{Counted, Lately, ServiceTimes};
 pub(crate) use shedding::SheddingFacts;
 pub use shedding::{SheddingDecisionStatus, SheddingStatus};
 pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
+pub(crate) use tiers::TierFacts;
+pub use tiers::TierStatus;
 
 /// Latencies in microseconds, 0 when there was no request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -117,16 +120,20 @@ pub struct FreezingStatus {
     pub reason: String,
 }
 
-/// Everything `floe status` prints.
+/// Everything `floe status` prints. Where a cache has several tiers, what is said of the cache is of the first one, and what is said of backing
+/// devices is of the devices that the last one stands on; `tiers` has each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The volumes, the default one first.
     pub volumes: Vec<VolumeStatus>,
     /// The threads that serve.
     pub threads: Vec<ThreadStatus>,
-    /// The cache device, or a part of it, has failed and been given up: what was cached there is passed through.
+    /// The tiers of the cache, from the top.
+    #[serde(default)]
+    pub tiers: Vec<TierStatus>,
+    /// The cache device of some tier, or a part of it, has failed and been given up: what was cached there is passed through.
     pub degraded: bool,
-    /// The cache's journal cannot be written: what is dirty can still be read, but not written to.
+    /// The journal of some tier cannot be written: what is dirty can still be read, but not written to.
     pub journal_lost: bool,
     /// Counts the times the cache was opened; `None` for one that ends with the server.
     pub session: Option<u64>,
@@ -224,13 +231,10 @@ pub(crate) struct VolumeFacts {
 pub(crate) struct Facts {
     /// The default one first.
     pub(crate) volumes: Vec<VolumeFacts>,
-    pub(crate) mode: WriteMode,
-    pub(crate) admission: Option<String>,
-    pub(crate) session: Option<u64>,
-    pub(crate) journal_lost: bool,
+    /// At least one; from the top.
+    pub(crate) tiers: Vec<TierFacts>,
     pub(crate) started: SystemTime,
     pub(crate) uptime: Duration,
-    pub(crate) cache_size_bytes: u64,
     pub(crate) memory: Option<MemoryFacts>,
     pub(crate) shedding: Option<SheddingFacts>,
     /// What advice goes by.
@@ -256,6 +260,23 @@ pub(crate) struct Report {
     pub(crate) advice: Option<AdviceStatus>,
     /// How long it would take to clean what is dirty.
     pub(crate) seconds_to_clean: Option<f64>,
+}
+
+impl Facts {
+    /// The first tier, which clients' requests come to.
+    pub(crate) fn top(&self) -> &TierFacts {
+        &self.tiers[0]
+    }
+
+    /// Whether the journal of some tier cannot be written.
+    pub(crate) fn journal_lost(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.journal_lost)
+    }
+}
+
+/// A share, 0 of nothing.
+fn ratio(part: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { part as f64 / all as f64 }
 }
 
 impl FreezingStatus {
@@ -294,10 +315,14 @@ impl Report {
         self.sum.connections.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
+    /// Whether the cache device of some tier has been given up.
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.sum.tiers().any(|(stats, _)| stats.degraded_shards > 0)
+    }
+
     pub(crate) fn status(&self) -> Status {
-        let ratio = |hits: u64, all: u64| if all == 0 { 0.0 } else { hits as f64 / all as f64 };
         let Snapshot { tally, stats, .. } = &self.sum;
-        let (requests, counters) = (&stats.requests, &stats.counters);
+        let (requests, counters, lowest) = (&stats.requests, &stats.counters, &self.sum.lowest().counters);
         let volume = |facts: &VolumeFacts| VolumeStatus {
             name: facts.name.clone(),
             bytes: facts.bytes,
@@ -327,11 +352,18 @@ impl Report {
         Status {
             volumes: self.facts.volumes.iter().map(volume).collect(),
             threads: self.threads.iter().map(thread).collect(),
-            degraded: stats.degraded_shards > 0,
-            journal_lost: self.facts.journal_lost,
-            session: self.facts.session,
+            tiers: self
+                .facts
+                .tiers
+                .iter()
+                .zip(self.sum.tiers())
+                .map(|(facts, it)| facts.status(it))
+                .collect(),
+            degraded: self.is_degraded(),
+            journal_lost: self.facts.journal_lost(),
+            session: self.facts.top().session,
             bypassed_bytes: counters.bypassed_bytes,
-            write_mode: self.facts.mode.to_string(),
+            write_mode: self.facts.top().mode.to_string(),
             uptime_seconds: self.facts.uptime.as_secs_f64(),
             connections: self.sum.clients(),
             read_requests: requests.reads,
@@ -348,13 +380,13 @@ impl Report {
             blocks_replaced: counters.blocks_replaced,
             groups_emptied: counters.groups_emptied,
             joined_reads: counters.joined_reads,
-            backing_read_bytes: counters.backing_read_bytes,
-            backing_write_bytes: counters.backing_write_bytes,
+            backing_read_bytes: lowest.backing_read_bytes,
+            backing_write_bytes: lowest.backing_write_bytes,
             cache_read_bytes: counters.cache_read_bytes,
             cache_write_bytes: counters.cache_write_bytes,
             cache_errors: self.sum.cache_errors,
             backing_errors: self.sum.backing_errors,
-            cache_size_bytes: self.facts.cache_size_bytes,
+            cache_size_bytes: self.facts.top().size_bytes,
             valid_bytes: stats.valid_bytes,
             dirty_bytes: stats.dirty_bytes,
             cleaned_bytes: counters.cleaned_bytes,
@@ -367,7 +399,12 @@ impl Report {
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
             memory: self.facts.memory.as_ref().map(memory),
-            admission: self.facts.admission.as_ref().map(|admission| AdmissionStatus::of(admission, stats)),
+            admission: self
+                .facts
+                .top()
+                .admission
+                .as_ref()
+                .map(|admission| AdmissionStatus::of(admission, stats)),
             shedding: self
                 .facts
                 .shedding

@@ -17,6 +17,7 @@ mod shed;
 mod simulated;
 mod source;
 mod stage;
+mod tiers;
 mod verify;
 
 pub use admission::AdmissionOutcome;
@@ -29,5 +30,6 @@ pub use shed::{ShedDecision, ShedOutcome};
 pub use simulated::SimulatedDevice;
 pub use source::{Feed, Survey};
 pub(crate) use stage::simulated;
-pub use stage::{Plan, Stage, StageError, Volume};
+pub use stage::{OpenTier, Plan, Stage, StageError, Tier, Volume};
+pub use tiers::TierOutcome;
 pub use verify::{Content, Mismatch};

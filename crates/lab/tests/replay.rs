@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use floe_block::{Config, Gate, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
-    Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, VirtualClock,
-    Volume, run,
+    Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier,
+    VirtualClock, Volume, run,
 };
 use floe_lab::simulate::blocks::{self, Ordering};
 use floe_trace::{OpenOptions, Request, Trace};
@@ -48,6 +48,7 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
             kept: false,
         },
         cache,
+        below: Vec::new(),
         volumes: vec![Volume {
             name: "floe".into(),
             spec: volume.parse().expect("a device"),
@@ -56,9 +57,8 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
     }
 }
 
-fn setup(plan: &Plan, in_flight: usize, verify: bool) -> Setup {
+fn setup(in_flight: usize, verify: bool) -> Setup {
     Setup {
-        config: plan.config.clone(),
         pace: Pace::Closed { in_flight },
         warmup: 0,
         verify,
@@ -88,6 +88,53 @@ fn figures(outcome: &Outcome) -> Outcome {
     Outcome { processing_us: 0.0, wall_seconds: 0.0, verified_bytes: 0, ..outcome.clone() }
 }
 
+/// A plan with a tier below, that writes like this and is on this device.
+fn above(plan: Plan, mode: WriteMode, cache: &str) -> Plan {
+    let lower = self::plan(mode, cache, "memory:4KiB");
+    let mut below = plan.below;
+    below.push(Tier { config: lower.config, cache: lower.cache });
+    Plan { below, ..plan }
+}
+
+#[test]
+fn tiers_that_stand_on_each_other_are_replayed_and_counted_apart() {
+    let requests = ragged(6_000, 4 << 20);
+    for (upper, lower) in ALL_MODES.into_iter().flat_map(|upper| ALL_MODES.map(|lower| (upper, lower))) {
+        let one = plan(upper, "memory:256KiB,medium=optane", "memory:4MiB,medium=cloud");
+        let plan = above(one, lower, "memory:2MiB,medium=nvme");
+        let outcome = simulated(&plan, &setup(8, true), &requests);
+        assert!(outcome.verified_bytes > 0);
+        let [first, second] = &outcome.tiers[..] else { panic!("{:?}", outcome.tiers) };
+        assert_eq!((first.reads, first.read_hits), (outcome.reads, outcome.read_hits));
+        assert_eq!((first.write.as_str(), second.write.as_str()), (&*upper.to_string(), &*lower.to_string()));
+        // All that the first tier moves below it, the second is asked for.
+        assert_eq!(first.below_read_bytes > 0, second.reads > 0);
+        assert_eq!(
+            (second.below_read_bytes, second.below_write_bytes),
+            (outcome.backing_read_bytes, outcome.backing_write_bytes)
+        );
+        assert!(
+            first.below_write_bytes > 0 && second.below_write_bytes > 0,
+            "the flush at the end reaches the volume"
+        );
+        assert_eq!(second.cache_read_bytes > 0, lower != WriteMode::Pass, "{upper} {lower}");
+        assert_eq!(figures(&outcome).tiers, simulated(&plan, &setup(8, true), &requests).tiers);
+    }
+}
+
+#[test]
+fn a_larger_tier_below_is_worth_its_latency() {
+    let requests = requests("zipf:keys=4000,theta=0.6,read=1,block=8KiB,requests=12000");
+    let small = || plan(WriteMode::Through, "memory:1MiB,medium=optane", "memory:64MiB,medium=hdd");
+    let warm = Setup { warmup: 6_000, ..setup(1, false) };
+    let alone = simulated(&small(), &warm, &requests);
+    let tiered = simulated(&above(small(), WriteMode::Through, "memory:32MiB,medium=nvme"), &warm, &requests);
+    assert_eq!(tiered.read_hits, alone.read_hits, "the first tier does not know what it stands on");
+    let (with, without) = (tiered.read_us_mean.expect("reads"), alone.read_us_mean.expect("reads"));
+    assert!(with * 3.0 < without, "{with} us instead of {without}");
+    assert!(tiered.tiers[1].read_hit_ratio > 0.5 && alone.tiers.is_empty());
+}
+
 #[test]
 fn without_device_time_a_replay_finds_what_a_simulation_finds() {
     let requests = requests("zipf:keys=4000,theta=0.8,read=0.7,block=8KiB,requests=20000");
@@ -95,7 +142,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
     for (mode, admit) in all {
         let mut plan = plan(mode, "memory:2MiB", "memory:64MiB");
         plan.config.gate = Gate::new(admit.parse().expect("it is registered"));
-        let replayed = simulated(&plan, &setup(&plan, 1, false), &requests);
+        let replayed = simulated(&plan, &setup(1, false), &requests);
         let same = blocks::Setup {
             sizes: plan.config.sizes.clone(),
             cache_bytes: plan.config.cache_bytes,
@@ -142,10 +189,10 @@ fn a_virtual_replay_is_the_same_every_time_and_with_verification() {
     let requests = ragged(2_000, 8 << 20);
     let plan = plan(WriteMode::Back, "memory:1MiB,medium=nvme", "memory:8MiB,medium=cloud");
     let print = |outcome: &Outcome| format!("{:?}", figures(outcome));
-    let first = simulated(&plan, &setup(&plan, 8, false), &requests);
+    let first = simulated(&plan, &setup(8, false), &requests);
     assert!(first.read_us_mean > Some(100.0), "a slow volume takes its time: {first:?}");
-    assert_eq!(print(&first), print(&simulated(&plan, &setup(&plan, 8, false), &requests)));
-    let verified = simulated(&plan, &setup(&plan, 8, true), &requests);
+    assert_eq!(print(&first), print(&simulated(&plan, &setup(8, false), &requests)));
+    let verified = simulated(&plan, &setup(8, true), &requests);
     assert_eq!(print(&first), print(&verified));
     assert!(verified.verified_bytes > 0);
 }
@@ -157,7 +204,7 @@ fn requests_in_flight_over_each_other_read_what_they_may() {
     for mode in ALL_MODES {
         for in_flight in [1, 3, 32] {
             let plan = plan(mode, "memory:128KiB,medium=optane", "memory:256KiB,medium=nvme");
-            let outcome = simulated(&plan, &setup(&plan, in_flight, true), &requests);
+            let outcome = simulated(&plan, &setup(in_flight, true), &requests);
             assert_eq!(outcome.requests, 3_000, "{mode}");
             assert!(outcome.verified_bytes > outcome.read_bytes / 2, "{mode}: {outcome:?}");
         }
@@ -211,9 +258,10 @@ fn forgotten_writes_are_noticed() {
         };
         let clock = Clock::Virtual(VirtualClock::default());
         let cache = device(256 << 10, on_cache);
-        let mut stage = Stage::new(clock, Pool::new(1 << 20), plan.config.clone(), cache).expect("a stage");
+        let mut stage =
+            Stage::new(clock, Pool::new(1 << 20), vec![(plan.config.clone(), cache)]).expect("a stage");
         stage.add_volume("floe", device(1 << 20, !on_cache), Content::Zero);
-        let ended = replay_on(stage, &setup(&plan, 1, true), &requests, &[1 << 20]);
+        let ended = replay_on(stage, &setup(1, true), &requests, &[1 << 20]);
         assert!(
             matches!(ended, Err(ReplayError::Mismatch { .. })),
             "{mode}, on cache: {on_cache}: {ended:?}"
@@ -227,12 +275,12 @@ fn recorded_times_take_as_long_as_they_say() {
     let plan = plan(WriteMode::Through, "memory:256KiB,medium=nvme", "memory:1MiB,medium=nvme");
     for (speed, seconds) in [(1.0, 0.999), (10.0, 0.0999)] {
         let pace = Pace::Recorded { speed, in_flight: 256 };
-        let outcome = simulated(&plan, &Setup { pace, ..setup(&plan, 1, true) }, &requests);
+        let outcome = simulated(&plan, &Setup { pace, ..setup(1, true) }, &requests);
         assert!((seconds..seconds + 0.002).contains(&outcome.seconds), "{outcome:?}");
         assert_eq!(outcome.late_us_max, 0.0);
     }
     let pace = Pace::Recorded { speed: 1e6, in_flight: 4 };
-    let hurried = simulated(&plan, &Setup { pace, ..setup(&plan, 1, true) }, &requests);
+    let hurried = simulated(&plan, &Setup { pace, ..setup(1, true) }, &requests);
     assert!(hurried.late_us_max > 1e3, "a disk that falls behind shows: {hurried:?}");
     assert!(hurried.read_us_max.unwrap_or(0.0) >= hurried.late_us_max * 0.99, "{hurried:?}");
 }
@@ -242,7 +290,7 @@ fn a_last_flush_that_takes_longer_than_the_flush_interval_ends() {
     let requests = requests("uniform:keys=200,read=0,block=4KiB,requests=500");
     let plan = plan(WriteMode::Back, "memory:1MiB,medium=nvme", "memory:1MiB,medium=hdd");
     let flush_interval = Duration::from_millis(50);
-    let outcome = simulated(&plan, &Setup { flush_interval, ..setup(&plan, 4, false) }, &requests);
+    let outcome = simulated(&plan, &Setup { flush_interval, ..setup(4, false) }, &requests);
     assert!(outcome.flush_seconds > 0.1, "{outcome:?}");
     assert!(outcome.backing_write_bytes >= 200 * 4096 / 2, "{outcome:?}");
 }
@@ -251,9 +299,9 @@ fn a_last_flush_that_takes_longer_than_the_flush_interval_ends() {
 fn warm_up_is_not_counted() {
     let requests = requests("loop:keys=64,requests=640,block=4KiB");
     let plan = plan(WriteMode::Through, "memory:1MiB", "memory:1MiB");
-    let cold = simulated(&plan, &setup(&plan, 4, false), &requests);
+    let cold = simulated(&plan, &setup(4, false), &requests);
     assert_eq!((cold.reads, cold.read_hits, cold.warmup_requests), (640, 576, 0));
-    let warm = simulated(&plan, &Setup { warmup: 64, ..setup(&plan, 4, false) }, &requests);
+    let warm = simulated(&plan, &Setup { warmup: 64, ..setup(4, false) }, &requests);
     assert_eq!((warm.reads, warm.read_hits, warm.warmup_requests), (576, 576, 64));
     assert_eq!((warm.backing_read_bytes, warm.cache_read_bytes), (0, 576 * 4096));
     assert_eq!(warm.read_latencies.count(), 576);
@@ -263,7 +311,7 @@ fn warm_up_is_not_counted() {
 fn shedding(cache: &str, volume: &str, count: usize, shed_most: Option<f64>) -> Outcome {
     let requests = requests(&format!("zipf:keys=200,theta=0.5,read=1,block=4KiB,requests={count}"));
     let plan = plan(WriteMode::Through, cache, volume);
-    let setup = Setup { shed_most, warmup: 1_000, ..setup(&plan, 128, true) };
+    let setup = Setup { shed_most, warmup: 1_000, ..setup(128, true) };
     let first = simulated(&plan, &setup, &requests);
     let again = simulated(&plan, &setup, &requests);
     assert_eq!(format!("{:?}", figures(&first)), format!("{:?}", figures(&again)), "the same again");
@@ -307,7 +355,7 @@ fn real_files_are_replayed_on_and_verified() {
         let cache = format!("file:{},size=512KiB", at("cache"));
         let plan = plan(mode, &cache, &format!("file:{},size=2MiB", at(&format!("volume-{mode}"))));
         assert_eq!(plan.existing(), None);
-        let setup = Setup { pace, ..setup(&plan, 1, true) };
+        let setup = Setup { pace, ..setup(1, true) };
         let stage = Stage::real(&plan).expect("files can be made");
         let outcome =
             replay_on(stage, &setup, &requests, &plan.volume_sizes().expect("sizes")).expect("it ends well");

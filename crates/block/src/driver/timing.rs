@@ -85,6 +85,15 @@ impl Timing {
 }
 
 impl<E: Ranked + Default> Driver<E> {
+    /// An operation has ended: its time may be what is missing to tell the cache how long things take.
+    pub(super) fn took(&mut self, token: u64, ok: bool) {
+        if let Some(timing) = &mut self.timing
+            && let Some(times) = timing.end(token, ok)
+        {
+            self.cache.observe(&times);
+        }
+    }
+
     /// With a clock, by which devices are timed where somebody decides by it what comes into the cache.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {

@@ -1,6 +1,6 @@
 //! A replay as tables.
 
-use floe_lab::replay::{Outcome, Step};
+use floe_lab::replay::{Outcome, Step, TierOutcome};
 
 use crate::output;
 
@@ -11,6 +11,10 @@ pub(super) fn print(outcome: &Outcome) {
     requests(outcome);
     output::say!();
     devices(outcome);
+    if !outcome.tiers.is_empty() {
+        output::say!();
+        tiers(&outcome.tiers);
+    }
     output::say!();
     rest(outcome);
     for (what, steps) in [("reads", &outcome.read_histogram), ("writes", &outcome.write_histogram)] {
@@ -54,6 +58,22 @@ fn devices(outcome: &Outcome) {
         ("backing devices", outcome.backing_read_bytes, outcome.backing_write_bytes),
     ] {
         table.add_row(vec![device.to_owned(), output::bytes(read), output::bytes(written)]);
+    }
+    output::print_table(&table);
+}
+
+fn tiers(tiers: &[TierOutcome]) {
+    let columns =
+        ["tier", "size", "write", "reads", "hits", "writes", "read", "written", "from below", "to below"];
+    let mut table = output::table(&columns, 1);
+    for (number, tier) in tiers.iter().enumerate() {
+        let mut row = vec![number.to_string(), output::bytes(tier.cache_bytes), tier.write.clone()];
+        row.extend([tier.reads.to_string(), output::percent(tier.read_hit_ratio), tier.writes.to_string()]);
+        row.extend(
+            [tier.cache_read_bytes, tier.cache_write_bytes, tier.below_read_bytes, tier.below_write_bytes]
+                .map(output::bytes),
+        );
+        table.add_row(row);
     }
     output::print_table(&table);
 }

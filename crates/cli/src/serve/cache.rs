@@ -1,16 +1,16 @@
-//! The cache of `floe serve`: kept on its device, or made anew.
+//! The tiers of the cache of `floe serve`: each kept on its device, or made anew.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use floe_block::{BlockCache, Config, Gate, Layout, Memory, MemoryTier, Serving};
-use floe_device::{Role, Spec};
+use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
+use floe_device::Role;
 use floe_export::kept::{Consent, Parts, StartError, Wishes, refuse_kept, start};
-use floe_export::server::{DeviceSource, Volume};
+use floe_export::server::{DeviceSource, Tier, Volume};
 
 use crate::error::CliError;
-use crate::settings::Plan;
+use crate::settings::{Plan, TierPlan};
 use crate::{OrFail, output};
 
 /// A new cache that is large gets shards for so many threads: it may be served by more than those it was made with.
@@ -47,69 +47,90 @@ impl From<Allowed> for Consent {
     }
 }
 
-/// A cache that could be made: what can be known before devices are opened has been checked.
-pub(super) enum Prepared {
+/// The tiers of a cache that could be made, from the top: what can be known before devices are opened has been checked.
+pub(super) struct Prepared(Vec<(TierPlan, How)>);
+
+enum How {
     Kept(Box<Wishes>),
-    Volatile { caches: Vec<BlockCache>, cache_bytes: u64 },
+    Volatile(Vec<BlockCache>),
 }
 
 impl Prepared {
     pub(super) fn new(plan: &Plan, consent: Consent) -> Result<Self, CliError> {
-        let kept = plan.keeps_cache();
-        let memory = plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
-        let above_bytes = plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
-        let gate = Gate { admission: plan.admit.clone(), above_bytes };
-        let config = Config {
-            sizes: plan.sizes.clone().unwrap_or_default(),
-            cache_bytes: plan.cache_bytes,
-            mode: plan.mode,
-            gate: gate.clone(),
-            shards: plan.shards,
-            memory,
-            kept,
-        };
-        if !kept {
-            if consent != Consent::default() {
-                let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a cache that is kept";
-                return Err(CliError::usage(problem));
-            }
-            let caches = BlockCache::parts(config, plan.threads).or_usage()?;
-            return Ok(Self::Volatile { caches, cache_bytes: plan.cache_bytes });
+        if consent != Consent::default() && !plan.tiers.iter().any(TierPlan::is_kept) {
+            let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a cache that is kept";
+            return Err(CliError::usage(problem));
         }
-        let new_shards = plan.shards.unwrap_or_else(|| new_shards(&config, plan.threads));
-        if plan.cache.paths().iter().any(|path| !path.exists()) {
+        let above = plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
+        // Memory is above the first tier only; what is above another answers before it, too.
+        let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
+        let mut above_bytes = plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
+        let several = plan.tiers.len() > 1;
+        let tier = |(tier, memory): (&TierPlan, Memory)| {
+            let config = tier.config(memory, above_bytes);
+            above_bytes += tier.cache_bytes;
+            let how = How::new(tier, config, plan, consent).map_err(|error| in_tier(error, tier, several))?;
+            Ok((tier.clone(), how))
+        };
+        plan.tiers.iter().zip(memories).map(tier).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Opens the tiers on their devices.
+    pub(super) fn open(self, volumes: &[Volume]) -> Result<Vec<Tier>, CliError> {
+        let several = self.0.len() > 1;
+        let open = |(plan, how): (TierPlan, How)| {
+            how.open(&plan, volumes).map_err(|error| in_tier(error, &plan, several))
+        };
+        self.0.into_iter().map(open).collect()
+    }
+}
+
+impl How {
+    fn new(tier: &TierPlan, config: Config, plan: &Plan, consent: Consent) -> Result<Self, CliError> {
+        let (gate, memory) = (config.gate.clone(), config.memory);
+        if !tier.is_kept() {
+            return BlockCache::parts(config, plan.threads).map(Self::Volatile).or_usage();
+        }
+        let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, plan.threads));
+        if tier.cache.paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
             let config = Config { cache_bytes: layout.data_bytes(), shards: Some(new_shards), ..config };
             BlockCache::<floe_policy::Lru>::parts(config, plan.threads).or_usage()?;
         }
         Ok(Self::Kept(Box::new(Wishes {
-            sizes: plan.sizes.clone(),
-            shards: plan.shards,
-            cache_bytes: plan.cache_bytes,
+            sizes: tier.sizes.clone(),
+            shards: tier.shards,
+            cache_bytes: tier.cache_bytes,
             new_shards,
-            serving: Serving { mode: plan.mode, gate, memory, parts: plan.threads },
-            fewer_threads: !plan.threads_given,
+            serving: Serving { mode: tier.mode, gate, memory, parts: plan.threads },
+            // With several tiers all have to have shards for as many.
+            fewer_threads: !plan.threads_given && plan.tiers.len() == 1,
             consent,
         })))
     }
 
-    /// Opens the cache on its device.
-    pub(super) fn open(
-        self,
-        cache: &Spec,
-        volumes: &[Volume],
-    ) -> Result<(Arc<dyn DeviceSource>, Parts), CliError> {
-        let size = match &self {
-            Self::Kept(wishes) => wishes.cache_bytes,
-            Self::Volatile { cache_bytes, .. } => *cache_bytes,
+    fn open(self, plan: &TierPlan, volumes: &[Volume]) -> Result<Tier, CliError> {
+        let role = Role::Cache { size: plan.cache_bytes };
+        let source: Arc<dyn DeviceSource> = Arc::new(plan.cache.prepare(role).or_usage()?);
+        let mut cache = match self {
+            Self::Kept(wishes) => {
+                watched(|progress| start(&source, volumes, &wishes, progress)).map_err(refused)?
+            }
+            Self::Volatile(caches) => {
+                refuse_kept(&source).map_err(refused)?;
+                Parts::volatile(caches)
+            }
         };
-        let source: Arc<dyn DeviceSource> = Arc::new(cache.prepare(Role::Cache { size }).or_usage()?);
-        let parts = match self {
-            Self::Kept(wishes) => watched(|progress| start(&source, volumes, &wishes, progress)),
-            Self::Volatile { caches, .. } => refuse_kept(&source).map(|()| Parts::volatile(caches)),
-        };
-        Ok((source, parts.map_err(refused)?))
+        if let Some(most) = plan.most_dirty_bytes() {
+            cache.limit_dirty(most);
+        }
+        Ok(Tier { cache, source, cache_bytes: plan.cache_bytes })
     }
+}
+
+/// The same with the tier it is about, where there are several.
+fn in_tier(error: CliError, tier: &TierPlan, several: bool) -> CliError {
+    if several { error.about(&format!("tier {}", tier.cache)) } else { error }
 }
 
 /// The number of shards of a new cache: several for each of its threads, and more where that leaves them large.

@@ -1,37 +1,31 @@
 //! Settings understood: devices named, numbers checked against each other, defaults filled in. Nothing is opened.
 
+mod tiers;
+
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{
-    Admissions, BlockSizes, Freezing, MemoryTier, MemoryWrite, SECTOR_BYTES, WriteMode, format_size,
-};
+use floe_block::{Freezing, MemoryTier, MemoryWrite, WriteMode, format_size};
 use floe_device::Spec;
 use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::limits::MOST_CONNECTIONS;
 use floe_export::tls::TlsMode;
 use floe_export::uri::Uri;
 use floe_model::{Policy, Service, Setting};
-use floe_policy::admission::registry::{Choice, choices};
-use floe_policy::admission::{Choosable, SmallBypass};
 
-use super::place::Place;
+use super::place::{Place, Table};
+use super::tier::TierTable;
 use super::{Settings, VolumeTable, Wrong};
 use crate::admin::address;
-use crate::calibrate;
 use crate::size::{Bytes, Percent};
+pub(crate) use tiers::TierPlan;
+use tiers::{same_file, threads};
 
 /// Where clients are awaited unless told otherwise.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
-
-/// Most threads that serve.
-const THREADS_MAX: u64 = 64;
-
-/// A thread is started by itself only if its shards can hold so many groups; smaller shards choose badly whom to evict.
-const GROUPS_A_THREAD: u64 = 16;
 
 /// Clients that can be served at a time at most, whatever is asked for.
 const CONNECTIONS_MAX: u64 = 65536;
@@ -41,26 +35,15 @@ const CONNECTIONS_MAX: u64 = 65536;
 pub(crate) struct Plan {
     /// At least one; the first is the default one of clients. Names are unique.
     pub(crate) volumes: Vec<VolumePlan>,
-    pub(crate) cache: Spec,
-    pub(crate) cache_bytes: u64,
-    /// The cache ends with the program.
-    pub(crate) volatile: bool,
-    pub(crate) mode: WriteMode,
-    /// Who decides what comes in.
-    pub(crate) admit: Admissions,
-    /// `None` leaves them to the cache that is there, or are the default ones.
-    pub(crate) sizes: Option<BlockSizes>,
-    /// Takes memory once it is used.
+    /// At least one; from the top. No two are on one device.
+    pub(crate) tiers: Vec<TierPlan>,
+    /// Above the first tier. Takes memory once it is used.
     pub(crate) memory: Option<MemoryPlan>,
-    /// How much of the cache may be dirty, with write-back.
-    pub(crate) dirty_max: Option<Percent>,
     /// The most of the hits that may be shed.
     pub(crate) shed: Option<Percent>,
     pub(crate) threads: usize,
     /// They were asked for; otherwise fewer will do.
     pub(crate) threads_given: bool,
-    /// At least as many as threads; `None` leaves the number to the cache.
-    pub(crate) shards: Option<u64>,
     pub(crate) listen: Vec<Uri>,
     pub(crate) max_connections: usize,
     pub(crate) tls: Option<TlsPlan>,
@@ -139,7 +122,7 @@ pub(crate) struct TlsPlan {
 
 /// A setting of the whole run, or of the volume with this number.
 fn wrong(volume: Option<usize>, setting: &'static str, problem: impl Into<String>) -> Wrong {
-    Wrong { place: Place { volume, setting }, problem: problem.into() }
+    Wrong { place: Place { table: volume.map(Table::Volume), setting }, problem: problem.into() }
 }
 
 /// The value of a setting, or what is wrong with it after its name.
@@ -159,39 +142,29 @@ impl Settings {
     /// Understands the settings.
     pub(crate) fn plan(self) -> Result<Plan, Wrong> {
         let volumes = self.volumes()?;
-        let cache: Spec = parsed("cache", self.cache.as_deref())?.ok_or_else(|| missing(None, "cache"))?;
-        if volumes.iter().any(|volume| same_file(&volume.backing, &cache)) {
+        let tiers = self.tiers()?;
+        let is_backing =
+            |tier: &TierPlan| volumes.iter().any(|volume| same_file(&volume.backing, &tier.cache));
+        if tiers.iter().any(is_backing) {
             return Err(wrong(None, "cache", "backing and cache are the same file"));
         }
-        let cache_size: Option<Bytes> = parsed("cache-size", self.cache_size.as_deref())?;
-        let cache_bytes = cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
-        let sizes: Option<BlockSizes> = parsed("block-sizes", self.block_sizes.as_deref())?;
-        let known_sizes = sizes.clone().unwrap_or_default();
-        let threads = threads(self.threads, self.shards, cache_bytes, &known_sizes)?;
-        let mode = parsed("write", self.write.as_deref())?.unwrap_or_default();
+        let threads = threads(self.threads, &tiers)?;
         let memory = memory(
             parsed("memory", self.memory.as_deref())?,
             parsed("memory-write", self.memory_write.as_deref())?,
             parsed("memory-freeze", self.memory_freeze.as_deref())?,
             self.service,
         )?;
-        let keeps_writes = keeps_writes(mode, memory.as_ref());
         let listen = if self.listen.is_empty() { vec![LISTEN.to_owned()] } else { self.listen };
         let listen = listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
         Ok(Plan {
             volumes,
-            cache,
-            cache_bytes,
-            volatile: self.volatile,
-            mode,
-            admit: admit(self.admit.as_deref(), self.calibration.as_deref(), mode, memory.is_some())?,
-            sizes,
+            shed: shed(self.shed.as_deref(), tiers[0].mode)?,
+            flush_interval: flush_interval(self.flush_interval.as_deref(), &tiers, memory.as_ref())?,
+            tiers,
             memory,
-            dirty_max: dirty_max(self.dirty_max.as_deref(), mode)?,
-            shed: shed(self.shed.as_deref(), mode)?,
             threads,
             threads_given: self.threads.is_some(),
-            shards: self.shards,
             listen,
             max_connections: max_connections(self.max_connections)?,
             tls: tls(
@@ -200,7 +173,6 @@ impl Settings {
                 self.tls_verify_peer,
             )?,
             admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
-            flush_interval: flush_interval(self.flush_interval.as_deref(), keeps_writes, mode)?,
             insecure: self.insecure,
         })
     }
@@ -240,14 +212,18 @@ impl Plan {
             read_only: plan.read_only,
         };
         let interval = humantime::format_duration(self.flush_interval).to_string().replace(' ', "");
+        let TierTable { cache, cache_size, volatile, write, admit, dirty_max, block_sizes, shards, .. } =
+            self.tiers[0].table();
         Settings {
-            cache: Some(self.cache.to_string()),
-            cache_size: Some(format_size(self.cache_bytes)),
-            volatile: self.volatile,
-            write: Some(self.mode.to_string()),
-            admit: Some(self.admit.to_string()),
+            cache,
+            cache_size,
+            volatile,
+            write,
+            admit,
             calibration: None, // it is in the admission
-            block_sizes: self.sizes.as_ref().map(BlockSizes::to_string),
+            dirty_max,
+            block_sizes,
+            shards,
             memory: self.memory.as_ref().map(|memory| format_size(memory.bytes)),
             memory_write: self.memory.as_ref().map(|memory| memory.tier.write().to_string()),
             memory_freeze: self.memory.as_ref().map(|memory| match memory.freeze {
@@ -255,42 +231,40 @@ impl Plan {
                 Freeze::Adaptive => "adaptive".to_owned(),
             }),
             service: self.memory.as_ref().and_then(|memory| Some(memory.service.as_ref()?.file.clone())),
-            dirty_max: self.dirty_max.map(|most| most.to_string()),
             shed: self.shed.map(|most| most.to_string()),
             threads: self.threads_given.then_some(self.threads as u64),
-            shards: self.shards,
             listen: self.listen.iter().map(Uri::to_string).collect(),
             max_connections: Some(self.max_connections as u64),
             tls: self.tls.as_ref().map(|tls| if tls.required { "require" } else { "on" }.to_owned()),
             tls_certificates: self.tls.as_ref().map(|tls| tls.certificates.clone()),
             tls_verify_peer: self.tls.as_ref().is_some_and(|tls| tls.verify_peer),
             admin: Some(self.admin.clone()),
-            flush_interval: keeps_writes(self.mode, self.memory.as_ref()).then_some(interval),
+            flush_interval: keeps_writes(&self.tiers, self.memory.as_ref()).then_some(interval),
             insecure: self.insecure,
+            tier: self.tiers[1..].iter().map(TierPlan::table).collect(),
             volume: self.volumes.iter().map(volume).collect(),
         }
-    }
-
-    /// Whether the cache goes on with what is on its device.
-    pub(crate) fn keeps_cache(&self) -> bool {
-        !self.volatile && !self.cache.paths().is_empty()
     }
 
     /// Says in the log what is served.
     pub(crate) fn log(&self) {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
-            cache = %self.cache,
-            cache_bytes = self.cache_bytes,
-            kept = self.keeps_cache(),
-            write = %self.mode,
-            admit = %self.admit,
+            cache = %self.tiers[0].cache,
+            cache_bytes = self.tiers[0].cache_bytes,
+            kept = self.tiers[0].is_kept(),
+            write = %self.tiers[0].mode,
+            admit = %self.tiers[0].admit,
             memory_bytes = self.memory.as_ref().map_or(0, |memory| memory.bytes),
             threads = self.threads,
             max_connections = self.max_connections,
             tls = self.tls.is_some(),
             "started"
         );
+        for (number, tier) in self.tiers.iter().enumerate().skip(1) {
+            let TierPlan { cache, cache_bytes, mode, .. } = tier;
+            tracing::info!(tier = number, %cache, cache_bytes, kept = tier.is_kept(), write = %mode, "tier");
+        }
         for VolumePlan { name, backing, read_only, .. } in &self.volumes {
             tracing::info!(volume = name, %backing, read_only, "volume");
         }
@@ -309,40 +283,6 @@ impl VolumeTable {
         let description = self.description.clone().unwrap_or_default();
         Ok(VolumePlan { name, description, backing, read_only: self.read_only })
     }
-}
-
-fn same_file(one: &Spec, other: &Spec) -> bool {
-    one.paths().iter().any(|path| other.paths().contains(path))
-}
-
-/// As many threads as asked for, or as there are cores and useful shards for.
-fn threads(
-    asked: Option<u64>,
-    shards: Option<u64>,
-    cache_bytes: u64,
-    sizes: &BlockSizes,
-) -> Result<usize, Wrong> {
-    match asked {
-        Some(asked) if !(1..=THREADS_MAX).contains(&asked) => {
-            Err(wrong(None, "threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}")))
-        }
-        Some(asked) if shards.is_some_and(|shards| shards < asked) => {
-            let problem =
-                format!("threads = {asked} is more than there are shards; each needs one of its own");
-            Err(wrong(None, "threads", problem))
-        }
-        Some(asked) => Ok(asked as usize),
-        None => {
-            let groups = cache_bytes / (sizes.largest() * SECTOR_BYTES);
-            let useful = shards.unwrap_or(groups / GROUPS_A_THREAD);
-            Ok(cores().min(useful).clamp(1, THREADS_MAX) as usize)
-        }
-    }
-}
-
-/// How many cores this process may run on.
-fn cores() -> u64 {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
 fn max_connections(asked: Option<u64>) -> Result<usize, Wrong> {
@@ -375,8 +315,9 @@ fn tls(mode: TlsMode, certificates: Option<PathBuf>, verify_peer: bool) -> Resul
 }
 
 /// Whether writes may be answered before the backing device has them.
-fn keeps_writes(mode: WriteMode, memory: Option<&MemoryPlan>) -> bool {
-    mode.keeps_writes() || memory.is_some_and(|memory| memory.tier.write() == MemoryWrite::Back)
+fn keeps_writes(tiers: &[TierPlan], memory: Option<&MemoryPlan>) -> bool {
+    tiers.iter().any(|tier| tier.mode.keeps_writes())
+        || memory.is_some_and(|memory| memory.tier.write() == MemoryWrite::Back)
 }
 
 /// The tier in memory, if one is asked for.
@@ -413,53 +354,6 @@ fn memory(
     Ok(Some(MemoryPlan { bytes, freeze, tier, service }))
 }
 
-/// Who decides what comes in, where anything may.
-fn admit(
-    text: Option<&str>,
-    calibration: Option<&Path>,
-    mode: WriteMode,
-    has_memory: bool,
-) -> Result<Admissions, Wrong> {
-    let choices = named("admit", choices(text.unwrap_or("always")))?;
-    let sees_none = |choice: &Choice| {
-        choice.name() == SmallBypass::ABOUT.name && choice.parameters().count("memory") == 0
-    };
-    if !has_memory && choices.iter().any(sees_none) {
-        let problem = "admit: small-bypass is for a cache below memory; say small-bypass:memory=BYTES or give memory, too";
-        return Err(wrong(None, "admit", problem));
-    }
-    let mut admit = Admissions::new(&choices);
-    if mode == WriteMode::Pass && !admit.is_always() {
-        let problem = "admit is for a cache that something comes into; here write is pass";
-        return Err(wrong(None, "admit", problem));
-    }
-    if let Some(file) = calibration {
-        if admit.is_always() {
-            let problem = "calibration is for an admission that it tells something, such as admit = obp";
-            return Err(wrong(None, "calibration", problem));
-        }
-        let found = named("calibration", calibrate::read(file))?;
-        admit = admit.calibrated(&found.calibrated());
-    }
-    Ok(admit)
-}
-
-/// How much may be dirty, where anything may.
-fn dirty_max(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
-    let most = parsed("dirty-max", text)?;
-    if mode.keeps_writes() {
-        return Ok(Some(most.unwrap_or(Percent::HALF)));
-    }
-    match most {
-        None => Ok(None),
-        Some(_) => Err(wrong(
-            None,
-            "dirty-max",
-            format!("dirty-max is for write = back and only; here write is {mode}"),
-        )),
-    }
-}
-
 /// How much may be shed, if anything.
 fn shed(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
     let most = parsed("shed", text)?;
@@ -473,12 +367,17 @@ fn shed(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
     Ok(most)
 }
 
-fn flush_interval(text: Option<&str>, keeps_writes: bool, mode: WriteMode) -> Result<Duration, Wrong> {
+fn flush_interval(
+    text: Option<&str>,
+    tiers: &[TierPlan],
+    memory: Option<&MemoryPlan>,
+) -> Result<Duration, Wrong> {
     let Some(text) = text else { return Ok(Duration::from_secs(5)) };
     let refuse = |problem: String| Err(wrong(None, "flush-interval", problem));
     match humantime::parse_duration(text) {
         Err(_) => refuse(format!("flush-interval: `{text}` is not a duration; write 500ms, 5s or 1min")),
-        Ok(_) if !keeps_writes => {
+        Ok(_) if !keeps_writes(tiers, memory) => {
+            let mode = tiers[0].mode;
             let problem = format!(
                 "flush-interval is for write = back or only and for memory-write = back; here write is {mode}"
             );
@@ -488,22 +387,6 @@ fn flush_interval(text: Option<&str>, keeps_writes: bool, mode: WriteMode) -> Re
             "flush-interval: 0s is too short; without write = back nothing is kept in the cache only".into(),
         ),
         Ok(interval) => Ok(interval),
-    }
-}
-
-/// The size of the cache: what was asked for, what the spec says, or what is there.
-fn cache_bytes(cache: &Spec, asked: Option<u64>) -> Result<u64, Wrong> {
-    let there = cache.size_found();
-    match (asked, there) {
-        (Some(asked), Some(there)) if asked != there => Err(wrong(
-            None,
-            "cache-size",
-            format!("cache-size is {}, but the cache device has {}", format_size(asked), format_size(there)),
-        )),
-        (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
-        (None, None) => {
-            Err(wrong(None, "cache", format!("cache-size is missing: {cache} does not exist yet")))
-        }
     }
 }
 

@@ -11,8 +11,9 @@ use floe_export::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Every write mode, on one thread and on two; with a tier in memory besides; and with a cache that ends with the program.
-pub(crate) const SETUPS: [(&str, &str); 14] = [
+/// Every write mode, on one thread and on two; with a tier in memory besides; with a cache that ends with the program; and with tiers below
+/// it that are kept or not.
+pub(crate) const SETUPS: [(&str, &str); 16] = [
     ("through", "1"),
     ("through", "2"),
     ("around", "1"),
@@ -27,6 +28,8 @@ pub(crate) const SETUPS: [(&str, &str); 14] = [
     ("back", "2 --memory 4MiB --memory-write back"),
     ("back", "2 --volatile"),
     ("back", "1 --volatile --memory 4MiB --memory-write back"),
+    ("through", "1 --volatile --tier memory:8MiB,write=back,block-sizes=4KiB+64KiB"),
+    ("back", "2 --tier memory:6MiB,write=back --tier file:FOLDER/tier.img,size=8MiB,write=back"),
 ];
 
 /// How long anything may take before a test gives it up as hung.
@@ -182,7 +185,9 @@ impl Volume {
         ] {
             line.extend([setting.to_owned(), value]);
         }
-        line.extend(self.settings.iter().cloned());
+        // Tiers have files beside the others.
+        let folder = self.folder.path().display().to_string();
+        line.extend(self.settings.iter().map(|setting| setting.replace("FOLDER", &folder)));
         line
     }
 

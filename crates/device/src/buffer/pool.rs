@@ -289,8 +289,16 @@ impl Buffer {
     /// The same memory for another thread. As with an operation in flight, whoever works on the bytes is alone with them
     /// by agreement: touching them here until the other thread has said that it is done gives unspecified bytes.
     pub fn lend(&self) -> Lent {
+        self.lend_part(0, self.0.len)
+    }
+
+    /// Lends `len` bytes from the byte `from` on.
+    pub(super) fn lend_part(&self, from: usize, len: usize) -> Lent {
+        assert!(from <= self.0.len && len <= self.0.len - from, "{len} bytes at {from} of {}", self.0.len);
         let ground = self.0.ground.as_ref().expect("a buffer stands on something");
-        Lent { start: self.0.start, len: self.0.len, ground: Arc::clone(ground) }
+        // SAFETY: `from` is at most the buffer's length.
+        let start = unsafe { self.0.start.add(from) };
+        Lent { start, len, ground: Arc::clone(ground) }
     }
 
     /// A buffer with the first count of itself, in place of `spare` if there is one; `memory` is given what that

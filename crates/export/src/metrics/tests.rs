@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
-use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot};
+use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot, TierFacts};
 
 /// A page read as strictly as Prometheus does: families with help and type first, each name once, no sample twice.
 struct Read {
@@ -82,13 +82,15 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     };
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
-        mode: WriteMode::Back,
-        admission: Some("obp:target=0.1".to_owned()),
-        session: Some(3),
-        journal_lost: false,
+        tiers: vec![TierFacts {
+            mode: WriteMode::Back,
+            admission: Some("obp:target=0.1".to_owned()),
+            session: Some(3),
+            journal_lost: false,
+            size_bytes: 1 << 30,
+        }],
         started: SystemTime::now(),
         uptime: Duration::from_secs(1),
-        cache_size_bytes: 1 << 30,
         memory: Some(MemoryFacts {
             write: MemoryWrite::Back,
             usage: MemoryUse {

@@ -111,7 +111,7 @@ impl Front {
         }
         let begun = match command {
             Command::Health if self.phase != Phase::Serving => Err(Reply::trouble(Trouble::Ending, "ending")),
-            Command::Health if self.degraded => Err(Reply::Done("degraded")),
+            Command::Health if self.is_degraded() => Err(Reply::Done("degraded")),
             Command::Health => Err(Reply::Done("ok")),
             Command::Status => self.ask_status(Then::Status { admin: index }),
             Command::Metrics => self.ask_status(Then::Metrics { admin: index }),
@@ -130,7 +130,7 @@ impl Front {
                 Ok(())
             }
             Command::RestoreCache => {
-                self.degraded = false; // unless a worker says otherwise from here on
+                self.tiers.iter_mut().for_each(|tier| tier.degraded = false); // unless a worker says otherwise from here on
                 self.ask_all(Deed::Restore, Then::Restored { admin: index });
                 Ok(())
             }
@@ -174,7 +174,7 @@ impl Front {
 
     pub(super) fn cache_restored(&mut self, index: u32) {
         tracing::info!("the cache device is used again");
-        if self.keeper.is_some() {
+        if self.keeps_anything() {
             self.flush(self.offer.ids(), Kind::Flush, Then::Remembered);
         }
         self.tell_admin(index, &Reply::Done("restored"));

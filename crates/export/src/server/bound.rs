@@ -16,10 +16,10 @@ use super::mailbox::Mailbox;
 use super::offer::Offer;
 use super::slots::Slots;
 use super::team::Team;
+use super::tier::{KnownTier, Tier};
 use super::valve::Valve;
-use super::volume::{DeviceSource, Volume};
-use super::worker::{Beginning, RING_ENTRIES};
-use crate::kept::Parts;
+use super::volume::Volume;
+use super::worker::{Beginning, BeginningTier, RING_ENTRIES};
 use crate::listener::{Listener, patiently};
 use crate::status::{Lately, ServiceTimes, Tally};
 
@@ -57,47 +57,43 @@ impl Bound {
         Ok(Self { listeners, admin_listener, admin_address: admin_address.to_string(), config })
     }
 
-    /// A server of these volumes, the first of which is the default one, with a thread for each part of the cache.
-    /// `signal` becomes readable when the server is to end.
+    /// A server of these volumes, the first of which is the default one, through these tiers, from the top, with a thread for each part
+    /// that they have. `signal` becomes readable when the server is to end.
     ///
     /// # Errors
     /// When a volume's name is unusable, a device cannot be opened, or the system is out of something.
     ///
     /// # Panics
-    /// Without a part of a cache.
+    /// Without a tier, or when they do not have the same number of parts.
     pub fn serve(
         self,
-        cache: Parts,
-        cache_source: Arc<dyn DeviceSource>,
+        tiers: Vec<Tier>,
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
         let Self { config, listeners, admin_listener, admin_address } = self;
-        let threads = cache.threads();
-        let (first, _) = cache.parts.first().expect("a cache has a part");
-        let (mode, admission) = (first.mode(), first.admission());
+        let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);
-        let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (cache.id(at), volume)))?;
+        let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
+        let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume)))?;
         let ring = Ring::new(RING_ENTRIES)?;
         let bell = Arc::new(Bell::new().map_err(ServeError::Wake)?);
         let news = Arc::new(Mailbox::new(Arc::clone(&bell)));
-        let exchanges = Exchange::family(threads).map_err(ServeError::Wake)?;
-        let colleague = |exchange: &Exchange| Colleague {
-            instructions: Arc::new(Mailbox::new(Arc::clone(exchange.bell()))),
+        let exchanges = Exchange::families(tiers.len(), threads).map_err(ServeError::Wake)?;
+        let colleague = |of_thread: &Vec<Exchange>| Colleague {
+            instructions: Arc::new(Mailbox::new(Arc::clone(of_thread[0].bell()))),
             connections: Arc::new(AtomicUsize::new(0)),
         };
         let workers: Vec<Colleague> = exchanges.iter().map(colleague).collect();
         let valve = config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
         let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
-        let parts = cache.parts.into_iter().zip(exchanges).zip(seeds).zip(&workers).enumerate();
-        let beginnings = parts.map(|(number, ((((cache, journal), exchange), seed), worker))| Beginning {
+        let (tiers, parts) = in_threads(tiers, exchanges);
+        let parts = parts.into_iter().zip(seeds).zip(&workers).enumerate();
+        let beginnings = parts.map(|(number, ((tiers, seed), worker))| Beginning {
             number,
             config: Arc::clone(&config),
-            cache,
-            journal,
-            exchange,
+            tiers,
             seed,
-            cache_source: Arc::clone(&cache_source),
             volumes: offer.all().to_vec(),
             exports: Arc::clone(offer.exports()),
             instructions: Arc::clone(&worker.instructions),
@@ -119,12 +115,8 @@ impl Bound {
             workers,
             errands: Slots::default(),
             offer,
-            mode,
-            admission,
+            tiers,
             phase: Phase::Serving,
-            keeper: cache.keeper,
-            degraded: false,
-            journal_lost: false,
             tally: Tally::default(),
             accept_again: None,
             refusing: false,
@@ -141,4 +133,27 @@ impl Bound {
         };
         Ok(Server { front, team, admin_address })
     }
+}
+
+/// What is known of each tier, and what each thread has of all, both from the top.
+fn in_threads(tiers: Vec<Tier>, exchanges: Vec<Vec<Exchange>>) -> (Vec<KnownTier>, Vec<Vec<BeginningTier>>) {
+    let mut threads: Vec<_> =
+        exchanges.into_iter().map(|exchanges| (exchanges.into_iter(), Vec::new())).collect();
+    let mut known = Vec::new();
+    for Tier { cache, source, cache_bytes } in tiers {
+        assert_eq!(cache.threads(), threads.len(), "all tiers have as many parts");
+        known.push(KnownTier {
+            mode: cache.parts[0].0.mode(),
+            admission: cache.parts[0].0.admission(),
+            cache_bytes,
+            keeper: cache.keeper,
+            degraded: false,
+            journal_lost: false,
+        });
+        for ((cache, journal), (exchanges, of_thread)) in cache.parts.into_iter().zip(&mut threads) {
+            let exchange = exchanges.next().expect("there are queues for each tier");
+            of_thread.push(BeginningTier { cache, journal, exchange, source: Arc::clone(&source) });
+        }
+    }
+    (known, threads.into_iter().map(|(_, of_thread)| of_thread).collect())
 }

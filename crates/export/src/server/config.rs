@@ -28,8 +28,6 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// How old dirty data gets before it is brought to the backing device, roughly.
     pub flush_interval: Duration,
-    /// Bytes the cache may hold, for the status.
-    pub cache_bytes: u64,
     /// The tier in memory above the cache, if there is one. The cache was made for it: see
     /// [`MemoryTier::config`].
     pub memory: Option<MemoryTier>,

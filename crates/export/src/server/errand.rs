@@ -29,13 +29,13 @@ pub(super) enum Then {
     /// Make durable that nothing is left of another volume of its number.
     Added { admin: Admin, volume: Volume },
     /// Write it down, and offer it.
-    Cleared { admin: Admin, id: VolumeId, volume: Volume },
+    Cleared { admin: Admin, ids: Vec<VolumeId>, volume: Volume },
     /// No client uses the volume any more: flush it.
     Retired { admin: Admin, id: VolumeId },
     /// It is flushed: forget it. Or it could not be: offer it again.
     Drained { admin: Admin, id: VolumeId },
-    /// It is forgotten.
-    Removed { admin: Admin, id: VolumeId },
+    /// It is forgotten in this tier: the next one is next.
+    Removed { removal: Removal, tier: usize },
     /// A volume has grown: offer it so.
     Resized { admin: Admin, id: VolumeId, bytes: u64 },
     /// The cache device is used again.
@@ -54,6 +54,15 @@ pub(super) enum Then {
     LastLook,
 }
 
+/// A volume that is being forgotten.
+#[derive(Debug, Clone)]
+pub(super) struct Removal {
+    pub(super) admin: Admin,
+    pub(super) id: VolumeId,
+    /// Why it was not even offered, if it was not: what is told in the end.
+    pub(super) refused: Option<String>,
+}
+
 /// Something asked of one worker or more.
 #[derive(Debug)]
 pub(super) struct Errand {
@@ -63,7 +72,7 @@ pub(super) struct Errand {
     pub(super) problem: Option<Problem>,
     /// By worker, where it was asked for.
     pub(super) snapshots: Vec<(usize, Snapshot)>,
-    pub(super) added: Option<VolumeId>,
+    pub(super) added: Option<Vec<VolumeId>>,
     pub(super) then: Then,
 }
 
@@ -77,9 +86,12 @@ impl Errand {
         match result {
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::Snapshot(snapshot)) => self.snapshots.push((worker, *snapshot)),
-            Ok(Outcome::Added(volume)) => {
-                let before = self.added.replace(volume);
-                debug_assert!(before.is_none_or(|before| before == volume), "workers number volumes alike");
+            Ok(Outcome::Added(ids)) => {
+                debug_assert!(
+                    self.added.as_ref().is_none_or(|before| *before == ids),
+                    "workers number alike"
+                );
+                self.added = Some(ids);
             }
             Err(problem) => {
                 self.problem.get_or_insert(problem);

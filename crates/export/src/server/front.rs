@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use floe_block::{Kind, StoreError, VolumeId, WriteMode};
+use floe_block::{Kind, VolumeId};
 use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,12 +24,11 @@ use super::config::{ServeError, ServerConfig};
 use super::errand::{Errand, Then};
 use super::letter::{Deed, Instruction, News, Problem};
 use super::mailbox::Mailbox;
-use super::offer::{Offer, Offered};
+use super::offer::Offer;
 use super::slots::Slots;
+use super::tier::{Closing, KnownTier};
 use super::token::FrontToken;
 use super::valve::Valve;
-use super::volume::DeviceSource;
-use crate::kept::Keeper;
 use crate::listener::Listener;
 use crate::notify;
 use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
@@ -71,16 +70,9 @@ pub(super) struct Front {
     pub(super) workers: Vec<Colleague>,
     pub(super) errands: Slots<Errand>,
     pub(super) offer: Offer,
-    pub(super) mode: WriteMode,
-    /// Who decides what comes in, where not everything does.
-    pub(super) admission: Option<String>,
+    /// From the top.
+    pub(super) tiers: Vec<KnownTier>,
     pub(super) phase: Phase,
-    /// Of a cache that outlives the program.
-    pub(super) keeper: Option<Keeper>,
-    /// The cache device has been given up.
-    pub(super) degraded: bool,
-    /// The cache's journal cannot be written.
-    pub(super) journal_lost: bool,
     /// What is counted here rather than by workers.
     pub(super) tally: Tally,
     pub(super) accept_again: Option<(Instant, Vec<FrontToken>)>,
@@ -115,7 +107,7 @@ impl Front {
     ///
     /// # Errors
     /// When a ring or a worker fails, or the last flush leaves dirty data behind.
-    pub(super) fn run(mut self) -> Result<Option<Closing>, ServeError> {
+    pub(super) fn run(mut self) -> Result<Closing, ServeError> {
         for index in 0..self.listeners.len() as u32 {
             self.accept(FrontToken::Accept(index));
         }
@@ -145,11 +137,8 @@ impl Front {
             dirty_bytes,
             held_bytes,
         };
-        self.last_flush.map_err(left)?;
-        // Only what is in order is said to be.
-        let keeper = self.keeper.filter(|_| !self.degraded && !self.journal_lost);
-        let backing = |offered: &Offered| (offered.id, Arc::clone(&offered.volume.backing));
-        Ok(keeper.map(|keeper| Closing { keeper, backings: self.offer.all().iter().map(backing).collect() }))
+        self.last_flush.clone().map_err(left)?;
+        Ok(Closing::of(self))
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
@@ -190,8 +179,8 @@ impl Front {
                         self.follow_up(errand);
                     }
                 }
-                News::Degraded => self.degrade(),
-                News::JournalLost => self.lose_journal(),
+                News::Degraded { tier } => self.degrade(tier),
+                News::JournalLost { tier } => self.lose_journal(tier),
                 News::Died(error) => self.died = Some(error),
             }
         }
@@ -300,34 +289,6 @@ impl Front {
         }
     }
 
-    /// A worker has found the cache device failing: none uses it from now on.
-    fn degrade(&mut self) {
-        if !std::mem::replace(&mut self.degraded, true) {
-            tracing::error!(
-                "the cache device is failing and is not used any more; `floe restore` tries it again"
-            );
-        }
-        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade));
-        self.set_void(true);
-    }
-
-    /// Writes down, if that is still possible, whether what the cache device has of backing devices may be old.
-    pub(super) fn set_void(&mut self, void: bool) {
-        if let Some(Err(error)) = self.keeper.as_mut().map(|keeper| keeper.set_void(void)) {
-            tracing::error!(%error, "the superblock of the cache could not be written");
-        }
-    }
-
-    /// A worker could not write the journal: what is dirty cannot be changed durably any more.
-    fn lose_journal(&mut self) {
-        if !std::mem::replace(&mut self.journal_lost, true) {
-            tracing::error!(
-                "the journal of the cache cannot be written: writes to what is dirty in the cache are refused, and other requests \
-                 go past it; mend or replace the cache device, then start floe again"
-            );
-        }
-    }
-
     /// Takes no new requests from now on.
     pub(super) fn begin_end(&mut self) {
         notify::stopping();
@@ -350,16 +311,16 @@ impl Front {
             Then::Opened { admin, volume } => self.volume_opened(admin, volume, problem),
             Then::Closed { admin, problem } => self.volume_refused(admin, problem),
             Then::Added { admin, volume } => {
-                let id = errand.added.expect("workers tell the number of a volume they have added");
-                self.volume_added(admin, id, volume);
+                let ids = errand.added.expect("workers tell the numbers of a volume they have added");
+                self.volume_added(admin, ids, volume);
             }
-            Then::Cleared { admin, id, volume } => self.volume_cleared(admin, id, volume, problem),
+            Then::Cleared { admin, ids, volume } => self.volume_cleared(admin, ids, volume, problem),
             Then::Retired { admin, id } => self.flush(vec![id], Kind::Drain, Then::Drained { admin, id }),
             Then::Drained { admin, id } => self.volume_drained(admin, id, problem),
-            Then::Removed { admin, id } => self.volume_removed(admin, id, problem),
+            Then::Removed { removal, tier } => self.volume_removed_from(removal, tier, problem),
             Then::Resized { admin, id, bytes } => self.volume_resized(admin, id, bytes, problem),
             Then::Restored { admin } => self.cache_restored(admin),
-            Then::Remembered if problem.is_none() && !self.degraded => self.set_void(false),
+            Then::Remembered if problem.is_none() => self.remembered(),
             Then::Remembered => {}
             Then::FirstLook => {
                 let (dirty_bytes, held_bytes) = dirty_bytes(&errand.into_snapshots());
@@ -386,13 +347,9 @@ impl Front {
     pub(super) fn report(&mut self, snapshots: Vec<Snapshot>) -> Report {
         let facts = Facts {
             volumes: self.offer.facts(),
-            mode: self.mode,
-            admission: self.admission.clone(),
-            session: self.keeper.as_ref().map(Keeper::session),
-            journal_lost: self.journal_lost,
+            tiers: self.tiers.iter().map(KnownTier::facts).collect(),
             started: self.started,
             uptime: self.begun.elapsed(),
-            cache_size_bytes: self.config.cache_bytes,
             memory: self.config.memory.as_ref().map(|tier| MemoryFacts {
                 write: tier.write(),
                 usage: tier.usage(),
@@ -410,24 +367,8 @@ impl Front {
     }
 }
 
-/// What is left to do once all workers have stopped.
-pub(super) struct Closing {
-    keeper: Keeper,
-    backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
-}
-
-impl Closing {
-    /// Writes down that the cache is in order.
-    ///
-    /// # Errors
-    /// When its device fails.
-    pub(super) fn finish(self) -> Result<(), StoreError> {
-        self.keeper.end(&self.backings)
-    }
-}
-
-/// What only the cache has, and what only memory has.
+/// What only some tier of the cache has, and what only memory has.
 fn dirty_bytes(snapshots: &[Snapshot]) -> (u64, u64) {
-    let stats = || snapshots.iter().map(|snapshot| &snapshot.stats);
+    let stats = || snapshots.iter().flat_map(Snapshot::tiers).map(|(stats, _)| stats);
     (stats().map(|stats| stats.dirty_bytes).sum(), stats().map(|stats| stats.held_bytes).sum())
 }

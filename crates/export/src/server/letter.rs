@@ -19,8 +19,8 @@ pub(super) enum Instruction {
     Offer(Arc<Exports>),
     /// Do this, and report under this number.
     Do { errand: u32, deed: Deed },
-    /// Another worker has found the cache device failing: stop using it.
-    Degrade,
+    /// Another worker has found the cache device of a tier failing: stop using it.
+    Degrade { tier: usize },
     /// Everything has come to its end.
     Stop,
 }
@@ -40,11 +40,11 @@ pub(super) enum Deed {
     Close { name: String },
     /// Wait until no client uses a volume that is not offered any more.
     Retire(VolumeId),
-    /// Forget a volume that nobody uses and that is clean.
-    Remove(VolumeId),
+    /// Forget a volume that nobody uses and that is clean, in one tier.
+    Remove { tier: usize, volume: VolumeId },
     /// A volume has grown to so many bytes.
     Resize(VolumeId, u64),
-    /// Use the cache device again.
+    /// Use the cache devices again.
     Restore,
     /// Begin nothing that nobody asks for any more, and wait until nothing is under way.
     Rest,
@@ -57,10 +57,10 @@ pub(super) enum Deed {
 pub(super) enum News {
     /// A deed is done, or cannot be.
     Done { worker: usize, errand: u32, result: Result<Outcome, Problem> },
-    /// The cache device is failing and has been given up.
-    Degraded,
-    /// The journal cannot be written.
-    JournalLost,
+    /// The cache device of a tier is failing and has been given up.
+    Degraded { tier: usize },
+    /// The journal of a tier cannot be written.
+    JournalLost { tier: usize },
     /// A worker cannot go on.
     Died(ServeError),
 }
@@ -70,7 +70,8 @@ pub(super) enum News {
 pub(super) enum Outcome {
     Nothing,
     Snapshot(Box<Snapshot>),
-    Added(VolumeId),
+    /// The numbers of a volume in the tiers, from the top.
+    Added(Vec<VolumeId>),
 }
 
 /// Why a deed could not be done.

@@ -11,7 +11,10 @@ use crate::status::VolumeFacts;
 /// A volume with its number in the cache.
 #[derive(Debug, Clone)]
 pub(super) struct Offered {
+    /// In the tier at the top, for which requests are.
     pub(super) id: VolumeId,
+    /// In each tier, from the top.
+    pub(super) ids: Vec<VolumeId>,
     pub(super) volume: Volume,
     pub(super) bytes: u64,
     /// Its clients are being sent away, and it will be forgotten.
@@ -26,15 +29,16 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// The volumes a server begins with, by number.
+    /// The volumes a server begins with, by their numbers in the tiers.
     ///
     /// # Errors
     /// When a name is taken twice or a volume cannot be described to clients.
     pub(super) fn new<'a>(
-        volumes: impl Iterator<Item = (VolumeId, &'a Volume)>,
+        volumes: impl Iterator<Item = (Vec<VolumeId>, &'a Volume)>,
     ) -> Result<Self, ExportsError> {
-        let offered = volumes.map(|(id, volume)| Offered {
-            id,
+        let offered = volumes.map(|(ids, volume)| Offered {
+            id: ids[0],
+            ids,
             bytes: volume.backing.size_bytes(),
             volume: volume.clone(),
             leaving: false,
@@ -84,6 +88,7 @@ impl Offer {
     pub(super) fn check(&self, volume: &Volume) -> Result<(), ExportsError> {
         let more = Offered {
             id: VolumeId(u16::MAX),
+            ids: Vec::new(),
             bytes: volume.backing.size_bytes(),
             volume: volume.clone(),
             leaving: false,

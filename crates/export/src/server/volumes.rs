@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use floe_block::{Kind, StoreError, VolumeId};
+use floe_block::{Kind, VolumeId};
 use floe_device::Role;
 
-use super::errand::{Admin, Then};
+use super::errand::{Admin, Removal, Then};
 use super::front::Front;
 use super::letter::{Deed, Problem};
 use super::offer::Offered;
@@ -70,36 +70,54 @@ impl Front {
         self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
     }
 
-    pub(super) fn volume_added(&mut self, admin: Admin, id: VolumeId, volume: Volume) {
-        if self.keeper.is_none() {
-            return self.offer_volume(admin, id, volume);
+    pub(super) fn volume_added(&mut self, admin: Admin, ids: Vec<VolumeId>, volume: Volume) {
+        if !self.keeps_anything() {
+            return self.offer_volume(admin, ids, volume);
         }
-        // The volume's own flush makes durable that nothing is left of another one of its number.
-        self.flush(vec![id], Kind::Flush, Then::Cleared { admin, id, volume });
+        // The volume's own drain makes durable, in every tier, that nothing is left of another one of its number.
+        self.flush(vec![ids[0]], Kind::Drain, Then::Cleared { admin, ids, volume });
     }
 
     pub(super) fn volume_cleared(
         &mut self,
         admin: Admin,
-        id: VolumeId,
+        ids: Vec<VolumeId>,
         volume: Volume,
         problem: Option<Problem>,
     ) {
         let problem = problem.map(|problem| problem.to_string());
-        match problem.or_else(|| self.written_down(|keeper| keeper.add(id, &volume))) {
-            None => self.offer_volume(admin, id, volume),
-            Some(problem) => self.ask_all(Deed::Remove(id), Then::Closed { admin, problem }),
+        match problem.or_else(|| self.written_down(&ids, |keeper, id| keeper.add(id, &volume))) {
+            None => self.offer_volume(admin, ids, volume),
+            Some(problem) => self.remove_from(Removal { admin, id: ids[0], refused: Some(problem) }, 0),
         }
     }
 
-    /// Changes what the cache knows of its volumes, if it outlives the program; tells of a failure.
-    fn written_down(&mut self, change: impl FnOnce(&mut Keeper) -> Result<(), StoreError>) -> Option<String> {
-        change(self.keeper.as_mut()?).err().map(|error| error.to_string())
+    /// Has a volume forgotten in one tier by all workers: a worker that still has it may ask any other for what is in the tier below.
+    fn remove_from(&mut self, removal: Removal, tier: usize) {
+        let deed = Deed::Remove { tier, volume: removal.id };
+        self.ask_all(deed, Then::Removed { removal, tier });
     }
 
-    fn offer_volume(&mut self, admin: Admin, id: VolumeId, volume: Volume) {
+    /// A volume is forgotten in one tier, or could not be.
+    pub(super) fn volume_removed_from(&mut self, removal: Removal, tier: usize, problem: Option<Problem>) {
+        match problem {
+            Some(problem) if tier > 0 || removal.refused.is_some() => {
+                let problem =
+                    format!("the volume is not served any more, but tier {tier} still has it: {problem}");
+                self.volume_refused(removal.admin, problem);
+            }
+            Some(problem) => self.keep_volume(removal.admin, removal.id, &problem),
+            None if tier + 1 < self.tiers.len() => self.remove_from(removal, tier + 1),
+            None => match removal.refused {
+                Some(problem) => self.volume_refused(removal.admin, problem),
+                None => self.volume_removed(removal.admin, removal.id),
+            },
+        }
+    }
+
+    fn offer_volume(&mut self, admin: Admin, ids: Vec<VolumeId>, volume: Volume) {
         let (name, bytes) = (volume.name.clone(), volume.backing.size_bytes());
-        let offered = Offered { id, volume, bytes, leaving: false };
+        let offered = Offered { id: ids[0], ids, volume, bytes, leaving: false };
         let reply = match self.offer.change(|volumes| volumes.push(offered)) {
             Ok(()) => {
                 tracing::info!(volume = %name, bytes, "volume added");
@@ -144,7 +162,7 @@ impl Front {
 
     pub(super) fn volume_drained(&mut self, admin: Admin, id: VolumeId, problem: Option<Problem>) {
         match problem {
-            None => self.ask_all(Deed::Remove(id), Then::Removed { admin, id }),
+            None => self.remove_from(Removal { admin, id, refused: None }, 0),
             Some(problem) => self.keep_volume(admin, id, &problem),
         }
     }
@@ -155,15 +173,14 @@ impl Front {
         self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
     }
 
-    pub(super) fn volume_removed(&mut self, admin: Admin, id: VolumeId, problem: Option<Problem>) {
-        if let Some(problem) = problem {
-            return self.keep_volume(admin, id, &problem);
-        }
-        let name = self.offer.get(id).map_or(String::new(), |offered| offered.volume.name.clone());
+    fn volume_removed(&mut self, admin: Admin, id: VolumeId) {
+        let offered = self.offer.get(id);
+        let (name, ids) =
+            offered.map_or_else(Default::default, |it| (it.volume.name.clone(), it.ids.clone()));
         let change = |volumes: &mut Vec<Offered>| volumes.retain(|offered| offered.id != id);
         self.offer.change(change).expect("a part of what can be offered can be");
         tracing::info!(volume = %name, "volume removed");
-        let reply = match self.written_down(|keeper| keeper.remove(id)) {
+        let reply = match self.written_down(&ids, Keeper::remove) {
             None => Reply::Done("removed"),
             Some(problem) => Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")),
         };
@@ -209,8 +226,10 @@ impl Front {
         if let Some(problem) = problem {
             return self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem.to_string()));
         }
-        let there = self.offer.get(id).map_or(bytes, |offered| offered.volume.backing.size_bytes());
-        if let Some(problem) = self.written_down(|keeper| keeper.resize(id, there)) {
+        let offered = self.offer.get(id);
+        let there = offered.map_or(bytes, |offered| offered.volume.backing.size_bytes());
+        let ids = offered.map_or_else(Vec::new, |offered| offered.ids.clone());
+        if let Some(problem) = self.written_down(&ids, |keeper, id| keeper.resize(id, there)) {
             return self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
         }
         let change = |volumes: &mut Vec<Offered>| {

@@ -36,12 +36,9 @@ pub(super) const RING_ENTRIES: u32 = 512;
 pub(super) struct Beginning {
     pub(super) number: usize,
     pub(super) config: Arc<ServerConfig>,
-    pub(super) cache: BlockCache,
-    /// Where the cache outlives the program.
-    pub(super) journal: Option<PartJournal>,
-    pub(super) exchange: Exchange,
+    /// From the top.
+    pub(super) tiers: Vec<BeginningTier>,
     pub(super) seed: Seed,
-    pub(super) cache_source: Arc<dyn DeviceSource>,
     pub(super) volumes: Vec<Offered>,
     pub(super) exports: Arc<Exports>,
     pub(super) instructions: Arc<Mailbox<Instruction>>,
@@ -51,6 +48,15 @@ pub(super) struct Beginning {
     pub(super) valve: Option<Arc<Valve>>,
 }
 
+/// What a worker has of a tier.
+pub(super) struct BeginningTier {
+    pub(super) cache: BlockCache,
+    /// Where the tier outlives the program.
+    pub(super) journal: Option<PartJournal>,
+    pub(super) exchange: Exchange,
+    pub(super) source: Arc<dyn DeviceSource>,
+}
+
 /// A deed that takes its time.
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
@@ -58,8 +64,8 @@ enum Awaited {
     Quiet { until: Option<Instant> },
     /// No client uses the volume; as above.
     Unused { volume: VolumeId, until: Option<Instant> },
-    /// Nothing is under way for the volume: it can be removed.
-    Idle { volume: VolumeId },
+    /// Nothing is under way for the volume in a tier: it can be removed there.
+    Idle { tier: usize, volume: VolumeId },
     /// The sector that a volume's old end cuts is not in use: it can grow.
     Grown { volume: VolumeId, bytes: u64 },
     /// Nothing is under way at all.
@@ -76,6 +82,13 @@ impl Awaited {
             Self::Idle { .. } | Self::Grown { .. } | Self::Rest => self,
         }
     }
+}
+
+/// What has been told the front desk of a tier.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    degraded: bool,
+    journal_lost: bool,
 }
 
 /// A thread that serves.
@@ -107,11 +120,11 @@ pub(super) struct Worker {
     /// Devices of volumes to come.
     opened: HashMap<String, Box<dyn Device>>,
     awaited: Vec<(u32, Awaited)>,
-    degraded: bool,
+    /// By tier, from the top: whether it is known that its cache device is given up, and that its journal is lost.
+    told: Vec<Told>,
     valve: Option<Arc<Valve>>,
     /// What is being shed.
     shed: f64,
-    journal_lost: bool,
     clean_at: Instant,
     /// Nothing is begun any more that nobody asks for.
     resting: bool,
@@ -124,22 +137,30 @@ impl Worker {
     /// # Errors
     /// What could not be opened.
     pub(super) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
-        let Beginning { number, config, cache, journal, exchange, seed, cache_source, volumes, .. } =
-            beginning;
+        let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
         let Beginning { exports, instructions, news, connections, valve, .. } = beginning;
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = seed.pool();
         if let Err(error) = ring.register_pool(&pool) {
             tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
         }
+        let told = vec![Told::default(); tiers.len()];
+        let mut below: Option<Driver> = None;
+        for BeginningTier { cache, journal, exchange, source } in tiers.into_iter().rev() {
+            let device = source.open(&ring, &pool)?;
+            let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange))
+                .with_clock(Instant::now)
+                .with_journal(journal);
+            below = Some(match below {
+                Some(below) => tier.on(below),
+                None => tier,
+            });
+        }
+        let mut driver = below.expect("there is a tier").with_memory(config.memory.clone());
+        let exchange = driver.exchange().expect("a worker has an end of the queues");
         let bell = exchange.bell().descriptor().map_err(ServeError::Wake)?;
-        let cache_device = cache_source.open(&ring, &pool)?;
-        let mut driver = Driver::of_part(cache, cache_device, pool.clone(), Some(exchange))
-            .with_memory(config.memory.clone())
-            .with_clock(Instant::now)
-            .with_journal(journal);
-        for Offered { id, volume, .. } in &volumes {
-            driver.add_volume_at(*id, &volume.name, volume.backing.open(&ring, &pool)?);
+        for Offered { ids, volume, .. } in &volumes {
+            driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
         }
         let budget = Rc::new(Budget::new(config.limits.budget_bytes));
         let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
@@ -165,10 +186,9 @@ impl Worker {
             bell,
             opened: HashMap::new(),
             awaited: Vec::new(),
-            degraded: false,
+            told,
             valve,
             shed: 0.0,
-            journal_lost: false,
             resting: false,
             stopped: false,
         })
@@ -203,7 +223,7 @@ impl Worker {
     fn wait(&mut self) -> Result<(), ServeError> {
         let due = self.next_due();
         let exchange = self.driver.exchange().expect("a worker has an end of the queues");
-        let there_is_nothing = || exchange.is_empty() && self.instructions.is_empty();
+        let there_is_nothing = || !self.driver.has_mail() && self.instructions.is_empty();
         exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
     }
 
@@ -225,9 +245,9 @@ impl Worker {
             Instruction::Welcome(socket) => self.welcome(socket),
             Instruction::Offer(exports) => self.offer(exports),
             Instruction::Do { errand, deed } => self.do_deed(errand, deed),
-            Instruction::Degrade => {
-                self.degraded = true; // the front desk knows
-                self.driver.degrade();
+            Instruction::Degrade { tier } => {
+                self.told[tier].degraded = true; // the front desk knows
+                self.driver.tier_mut(tier).expect("workers have all tiers").degrade();
             }
             Instruction::Stop => self.stopped = true,
         }
@@ -260,7 +280,7 @@ impl Worker {
                 let device = self.opened.remove(&name).expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
                 self.tally.forget(volume);
-                Ok(Outcome::Added(volume))
+                Ok(Outcome::Added(self.driver.volume_ids(volume)))
             }
             Deed::Close { name } => {
                 self.opened.remove(&name); // where it could not be opened there is none
@@ -270,14 +290,18 @@ impl Worker {
                 return self.awaited.push((errand, Awaited::Grown { volume, bytes }));
             }
             Deed::Restore => {
-                self.degraded = false;
-                self.driver.restore();
+                for (tier, told) in self.told.iter_mut().enumerate() {
+                    told.degraded = false;
+                    self.driver.tier_mut(tier).expect("workers have all tiers").restore();
+                }
                 Ok(Outcome::Nothing)
             }
             Deed::Retire(volume) => {
                 return self.awaited.push((errand, Awaited::Unused { volume, until }));
             }
-            Deed::Remove(volume) => return self.awaited.push((errand, Awaited::Idle { volume })),
+            Deed::Remove { tier, volume } => {
+                return self.awaited.push((errand, Awaited::Idle { tier, volume }));
+            }
             Deed::Rest => {
                 self.resting = true;
                 return self.awaited.push((errand, Awaited::Rest));
@@ -305,8 +329,9 @@ impl Worker {
             stats: self.driver.stats(),
             cache_errors,
             backing_errors,
+            below: self.driver.tiers().skip(1).map(|tier| (tier.stats(), tier.device_errors().0)).collect(),
             spun: self.driver.spun(),
-            traffic: self.driver.exchange().map_or_else(Default::default, Exchange::traffic),
+            traffic: self.driver.traffic(),
             ..Snapshot::default()
         };
         for index in self.sessions.indices() {
@@ -317,11 +342,13 @@ impl Worker {
 
     /// Does what is due by time, or because something has ended.
     fn watch_the_clock(&mut self) {
-        if self.driver.cache().is_degraded() && !std::mem::replace(&mut self.degraded, true) {
-            self.news.post(News::Degraded);
-        }
-        if self.driver.cache().has_lost_journal() && !std::mem::replace(&mut self.journal_lost, true) {
-            self.news.post(News::JournalLost);
+        for (tier, (driver, told)) in self.driver.tiers().zip(&mut self.told).enumerate() {
+            if driver.cache().is_degraded() && !std::mem::replace(&mut told.degraded, true) {
+                self.news.post(News::Degraded { tier });
+            }
+            if driver.cache().has_lost_journal() && !std::mem::replace(&mut told.journal_lost, true) {
+                self.news.post(News::JournalLost { tier });
+            }
         }
         if !self.awaited.is_empty() {
             self.look_after_deeds();
@@ -358,7 +385,7 @@ impl Worker {
                     let unused = |session: &Session| session.export().is_none_or(|e| e.volume != volume.0);
                     self.clients_are_gone(now, until, unused).map(|()| Ok(Outcome::Nothing))
                 }
-                Awaited::Idle { volume } => match self.driver.remove_volume(volume, false) {
+                Awaited::Idle { tier, volume } => match self.driver.remove_volume(tier, volume, false) {
                     Ok(()) => Some(Ok(Outcome::Nothing)),
                     Err(VolumeError::Busy) => None,
                     Err(error) => Some(Err(Problem::Other(error.to_string()))),
@@ -398,7 +425,7 @@ impl Worker {
 
     /// When to look at the clock again; `None` when only I/O can bring news.
     fn next_due(&self) -> Option<Instant> {
-        let to_clean = self.driver.has_dirty_data() || self.driver.cache().has_unlogged();
+        let to_clean = self.driver.has_dirty_data() || self.driver.has_unlogged();
         let clean = (to_clean && !self.resting).then_some(self.clean_at);
         let awaited = self.awaited.iter().filter_map(|(_, awaited)| match awaited {
             Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,

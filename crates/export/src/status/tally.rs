@@ -214,12 +214,14 @@ impl AddAssign<&Tally> for Tally {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) tally: Tally,
-    /// Of this thread's part of the cache.
+    /// Of this thread's part of the cache, in the tier at the top.
     pub(crate) stats: Stats,
     /// Clients connected, by number of the volume they use.
     pub(crate) connections: Vec<u64>,
     /// Clients that have not chosen a volume yet.
     pub(crate) newcomers: u64,
+    /// The same of the tiers below the first, with the failed operations of their cache devices.
+    pub(crate) below: Vec<(Stats, u64)>,
     /// Failed operations of the cache device.
     pub(crate) cache_errors: u64,
     /// Failed operations of the backing devices.
@@ -242,6 +244,17 @@ impl Snapshot {
         self.connections[volume] += 1;
     }
 
+    /// What the tiers count, and the failed operations of their cache devices, from the top.
+    pub(crate) fn tiers(&self) -> impl Iterator<Item = (&Stats, u64)> {
+        let below = self.below.iter().map(|(stats, errors)| (stats, *errors));
+        std::iter::once((&self.stats, self.cache_errors)).chain(below)
+    }
+
+    /// What the tier counts that stands on the backing devices.
+    pub(crate) fn lowest(&self) -> &Stats {
+        self.below.last().map_or(&self.stats, |(stats, _)| stats)
+    }
+
     /// Clients connected, whatever they do.
     pub(crate) fn clients(&self) -> u64 {
         self.connections.iter().sum::<u64>() + self.newcomers
@@ -252,6 +265,11 @@ impl AddAssign<&Snapshot> for Snapshot {
     fn add_assign(&mut self, other: &Snapshot) {
         self.tally += &other.tally;
         self.stats += &other.stats;
+        self.below.resize_with(self.below.len().max(other.below.len()), Default::default);
+        for (sum, part) in self.below.iter_mut().zip(&other.below) {
+            sum.0 += &part.0;
+            sum.1 += part.1;
+        }
         let longer = self.connections.len().max(other.connections.len());
         self.connections.resize(longer, 0);
         for (sum, part) in self.connections.iter_mut().zip(&other.connections) {

@@ -8,6 +8,7 @@ mod memory;
 mod mood;
 mod rig;
 mod shedding;
+mod tiers;
 mod volumes;
 
 use std::collections::HashMap;

@@ -13,7 +13,7 @@ use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, 
 use floe_export::admin::client as admin;
 use floe_export::kept::Parts;
 use floe_export::nbd::client::{Client, ClientError, Options};
-use floe_export::server::{Bound, DeviceSource, ServeError, ServerConfig, Volume};
+use floe_export::server::{Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume};
 use floe_export::status::Status;
 use floe_export::uri::{Address, Uri};
 
@@ -54,6 +54,8 @@ pub(crate) struct Setup {
     pub(crate) threads: usize,
     pub(crate) config: ServerConfig,
     cache: Arc<dyn DeviceSource>,
+    /// Tiers below it, from the top: how each writes, its size, and its device.
+    below: Vec<(WriteMode, u64, Arc<dyn DeviceSource>)>,
     /// Below the backing device of the first volume.
     memory: MemoryDevice,
     pub(crate) volumes: Vec<Volume>,
@@ -73,7 +75,6 @@ impl Setup {
             tls: None,
             limits: floe_export::limits::Limits::default(),
             flush_interval: Duration::from_secs(3600),
-            cache_bytes: CACHE,
             memory: None,
             shed_most: None,
             service: None,
@@ -81,7 +82,7 @@ impl Setup {
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
         let memory = MemoryDevice::new(VOLUME as u64);
         let volumes = vec![volume("floe", Wrapped::source(memory.clone(), |memory| Box::new(memory)))];
-        Self { mode, threads: THREADS, config, cache, memory, volumes, folder }
+        Self { mode, threads: THREADS, config, cache, below: Vec::new(), memory, volumes, folder }
     }
 
     /// With another number of threads.
@@ -106,6 +107,17 @@ impl Setup {
         Self { cache: Wrapped::source(MemoryDevice::new(CACHE), wrap), ..self }
     }
 
+    /// With another tier below those there are; `wrap` makes its device out of memory, once for each thread.
+    pub(crate) fn tier(
+        mut self,
+        mode: WriteMode,
+        bytes: u64,
+        wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
+    ) -> Self {
+        self.below.push((mode, bytes, Wrapped::source(MemoryDevice::new(bytes), wrap)));
+        self
+    }
+
     /// With a tier in memory, if any.
     pub(crate) fn memory(mut self, write: Option<MemoryWrite>) -> Self {
         self.config.memory = write.map(|write| MemoryTier::new(MEMORY, write, None).unwrap());
@@ -127,24 +139,23 @@ impl Setup {
 
     /// The server, or what kept it from beginning.
     pub(crate) fn start(self) -> Result<Rig, ServeError> {
-        let Self { mode, threads, config, cache, memory, volumes, folder } = self;
+        let Self { mode, threads, config, cache, below, memory, volumes, folder } = self;
         let (signal, signals) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
-            let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
-            let config_of_cache = Config {
-                sizes,
-                cache_bytes: CACHE,
-                mode,
-                shards: Some(4),
-                gate: floe_block::Gate::default(),
-                memory,
-                kept: false,
+            let tier = |mode, cache_bytes, memory, source| {
+                let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
+                let gate = floe_block::Gate::default();
+                let config = Config { sizes, cache_bytes, mode, shards: Some(4), gate, memory, kept: false };
+                let cache = Parts::volatile(BlockCache::parts(config, threads).unwrap());
+                Tier { cache, source, cache_bytes }
             };
-            let caches = BlockCache::parts(config_of_cache, threads).unwrap();
-            let parts = Parts::volatile(caches);
-            let begun = Bound::bind(config).and_then(|it| it.serve(parts, cache, volumes, signals.into()));
+            let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
+            let mut tiers = vec![tier(mode, CACHE, memory, cache)];
+            tiers.extend(
+                below.into_iter().map(|(mode, bytes, source)| tier(mode, bytes, Memory::None, source)),
+            );
+            let begun = Bound::bind(config).and_then(|it| it.serve(tiers, volumes, signals.into()));
             let server = match begun {
                 Ok(server) => server,
                 Err(error) => {

@@ -8,7 +8,7 @@ use std::io;
 use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, Config, Driver, Fault, Kind, Request, RequestId};
+use floe_block::{Answer, Driver, Fault, Kind, Request, RequestId, Stats};
 use floe_device::Slice;
 use floe_trace::{Error, Op};
 
@@ -23,8 +23,6 @@ use super::verify::{self, Mismatch, Verifier};
 /// How to replay.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// How the cache was made.
-    pub config: Config,
     /// How requests follow each other.
     pub pace: Pace,
     /// Requests at the start that do not count.
@@ -98,7 +96,7 @@ pub fn run(
     let wall = Instant::now();
     let now = stage.clock.now();
     let verifier = setup.verify.then(|| Verifier::new(stage.volumes.iter().map(|volume| volume.content)));
-    let cleans = setup.config.mode.keeps_writes();
+    let cleans = stage.tiers.iter().any(|tier| tier.mode.keeps_writes());
     let mut engine = Engine {
         pacer: Pacer::new(setup.pace, now),
         clean_due: cleans.then(|| now + setup.flush_interval),
@@ -125,7 +123,7 @@ pub fn run(
             engine.pacer.resume(next.time_ns, now);
         }
     }
-    let before = engine.stage.driver.stats();
+    let before = stats(&engine.stage);
     let processing_before = engine.stage.meter.processing();
     engine.measured = Measured { warmup_requests: engine.started, ..Measured::default() };
     let began = engine.stage.clock.now();
@@ -144,7 +142,12 @@ pub fn run(
         Clock::Real(_) => "real",
         Clock::Virtual(_) => "virtual",
     };
-    Ok(Outcome::new(trace, &setup.config, time, measured, &before, &stage.driver.stats()))
+    Ok(Outcome::new(trace, &stage.tiers, time, measured, &before, &stats(&stage)))
+}
+
+/// What each tier has counted.
+fn stats(stage: &Stage) -> Vec<Stats> {
+    stage.driver.tiers().map(Driver::stats).collect()
 }
 
 struct Engine<'a, P> {
@@ -338,7 +341,8 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             for answer in self.answers.drain(..) {
                 answered += 1;
                 if let Err(fault) = answer.result {
-                    return Err(ReplayError::Flush(fault, self.stage.driver.stats().dirty_bytes));
+                    let dirty_bytes = stats(&self.stage).iter().map(|tier| tier.dirty_bytes).sum();
+                    return Err(ReplayError::Flush(fault, dirty_bytes));
                 }
             }
             if !moved && !self.stage.driver.is_idle() {

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::admission::AdmissionOutcome;
 use super::shed::ShedOutcome;
+use super::tiers::TierOutcome;
 
 /// Latencies are kept apart up to an hour, to three digits.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -75,7 +76,8 @@ pub struct Step {
     pub count: u64,
 }
 
-/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the end.
+/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the end. Where a cache has several tiers, what is said of
+/// the cache is of the first one, and backing devices are those that the last one stands on; `tiers` has each.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The trace.
@@ -165,6 +167,9 @@ pub struct Outcome {
     /// What was offered to the cache and what came in, where somebody was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
+    /// The tiers of the cache, from the top, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tiers: Vec<TierOutcome>,
     /// What was shed, where that was allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shed: Option<ShedOutcome>,
@@ -199,16 +204,17 @@ pub(super) struct Measured {
 }
 
 impl Outcome {
-    /// Puts measurements together with what the cache has counted since `before`.
+    /// Puts measurements together with what the tiers of the cache have counted since `before`.
     pub(super) fn new(
         trace: &str,
-        config: &Config,
+        tiers: &[Config],
         time: &'static str,
         measured: Measured,
-        before: &Stats,
-        after: &Stats,
+        before: &[Stats],
+        after: &[Stats],
     ) -> Self {
-        let gained = gained(before, after);
+        let all: Vec<Stats> = before.iter().zip(after).map(|(before, after)| gained(before, after)).collect();
+        let (config, gained, lowest) = (&tiers[0], &all[0], &all[all.len() - 1]);
         let counted = &gained.requests;
         let requests = counted.reads + counted.writes + measured.trims;
         let seconds = measured.elapsed.as_secs_f64();
@@ -246,11 +252,11 @@ impl Outcome {
             write_hits: counted.write_hits,
             read_hit_ratio: ratio(counted.read_hits, counted.reads),
             write_hit_ratio: ratio(counted.write_hits, counted.writes),
-            backing_read_bytes: gained.counters.backing_read_bytes,
-            backing_write_bytes: gained.counters.backing_write_bytes,
+            backing_read_bytes: lowest.counters.backing_read_bytes,
+            backing_write_bytes: lowest.counters.backing_write_bytes,
             cache_read_bytes: gained.counters.cache_read_bytes,
             cache_write_bytes: gained.counters.cache_write_bytes,
-            metadata_bytes: after.block_metadata_bytes + after.sector_metadata_bytes,
+            metadata_bytes: gained.block_metadata_bytes + gained.sector_metadata_bytes,
             blocks_allocated: gained.blocks_allocated(),
             mean_block_bytes: gained.mean_block_bytes(),
             mean_missed_bytes: gained.mean_missed_bytes(),
@@ -258,7 +264,11 @@ impl Outcome {
             flush_seconds: measured.flush.as_secs_f64(),
             verified_bytes: measured.verified_bytes,
             wall_seconds: measured.wall.as_secs_f64(),
-            admission: AdmissionOutcome::of(config, &gained.counters, after.admission_bytes),
+            admission: AdmissionOutcome::of(config, &gained.counters, gained.admission_bytes),
+            tiers: match all.len() {
+                1 => Vec::new(),
+                _ => tiers.iter().zip(&all).map(|(config, stats)| TierOutcome::new(config, stats)).collect(),
+            },
             shed: measured.shed.map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
             read_histogram: None,
             write_histogram: None,

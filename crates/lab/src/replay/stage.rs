@@ -24,12 +24,23 @@ const ARENA_BYTES: usize = 64 << 20;
 /// A cache as `floe serve` would be told to make it.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The cache.
+    /// The cache, or its first tier.
     pub config: Config,
     /// The cache device.
     pub cache: Spec,
+    /// Tiers below the first, from the top.
+    pub below: Vec<Tier>,
     /// The volumes.
     pub volumes: Vec<Volume>,
+}
+
+/// A tier, before it is opened.
+#[derive(Debug, Clone)]
+pub struct Tier {
+    /// Its part of the cache.
+    pub config: Config,
+    /// Its device.
+    pub cache: Spec,
 }
 
 /// A volume, before it is opened.
@@ -51,6 +62,17 @@ impl Plan {
     pub fn volume_sizes(&self) -> Result<Vec<u64>, StageError> {
         let size = |spec: &Spec| spec.size_found().ok_or_else(|| StageError::Size(spec.to_string()));
         self.volumes.iter().map(|volume| size(&volume.spec)).collect()
+    }
+
+    /// All tiers, from the top: how each is made, and its device.
+    pub fn tiers(&self) -> impl Iterator<Item = (&Config, &Spec)> {
+        let below = self.below.iter().map(|tier| (&tier.config, &tier.cache));
+        std::iter::once((&self.config, &self.cache)).chain(below)
+    }
+
+    /// Opens a device for each tier.
+    fn opened<E>(&self, open: impl Fn(&Spec, u64) -> Result<Box<dyn Device>, E>) -> Result<Vec<OpenTier>, E> {
+        self.tiers().map(|(config, spec)| Ok((config.clone(), open(spec, config.cache_bytes)?))).collect()
     }
 
     /// The existing file or block device that a volume is on, if one is: writing to it destroys what it holds.
@@ -99,9 +121,14 @@ pub(super) struct Opened {
     pub(super) content: Content,
 }
 
+/// How a tier is made, and its device.
+pub type OpenTier = (Config, Box<dyn Device>);
+
 /// A cache with devices, ready to be asked.
 pub struct Stage {
     pub(super) driver: Driver,
+    /// How its tiers were made, from the top.
+    pub(super) tiers: Vec<Config>,
     pub(super) volumes: Vec<Opened>,
     pub(super) clock: Clock,
     pub(super) meter: Meter,
@@ -110,27 +137,34 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty cache on a device, without volumes.
+    /// An empty cache of these tiers, from the top, each with its device; without volumes.
     ///
     /// # Errors
-    /// When the cache cannot be made.
-    pub fn new(
-        clock: Clock,
-        pool: Pool,
-        config: Config,
-        cache: Box<dyn Device>,
-    ) -> Result<Self, ConfigError> {
+    /// When a tier cannot be made.
+    ///
+    /// # Panics
+    /// Without a tier.
+    pub fn new(clock: Clock, pool: Pool, tiers: Vec<OpenTier>) -> Result<Self, ConfigError> {
         let meter = Meter::default();
-        let cache = Box::new(Metered::new(cache, &meter));
-        let driver = Driver::new(BlockCache::new(config)?, cache, pool);
-        let driver = match &clock {
-            Clock::Real(_) => driver.with_clock(Instant::now),
-            Clock::Virtual(clock) => {
-                let clock = clock.clone();
-                driver.with_clock(move || clock.at(clock.passed_ns()))
-            }
-        };
-        Ok(Self { driver, volumes: Vec::new(), clock, meter, holds_data: true })
+        let configs = tiers.iter().map(|(config, _)| config.clone()).collect();
+        let mut below: Option<Driver> = None;
+        for (config, device) in tiers.into_iter().rev() {
+            let device = Box::new(Metered::new(device, &meter));
+            let tier = Driver::new(BlockCache::new(config)?, device, pool.clone());
+            let tier = match &clock {
+                Clock::Real(_) => tier.with_clock(Instant::now),
+                Clock::Virtual(clock) => {
+                    let clock = clock.clone();
+                    tier.with_clock(move || clock.at(clock.passed_ns()))
+                }
+            };
+            below = Some(match below {
+                Some(below) => tier.on(below),
+                None => tier,
+            });
+        }
+        let driver = below.expect("there is a tier");
+        Ok(Self { driver, tiers: configs, volumes: Vec::new(), clock, meter, holds_data: true })
     }
 
     /// Adds a volume on a device, which holds `content`.
@@ -144,7 +178,9 @@ impl Stage {
     /// # Errors
     /// When the cache cannot be made, the kernel gives no ring, or a device cannot be opened.
     pub fn real(plan: &Plan) -> Result<Self, StageError> {
-        BlockCache::<floe_policy::Lru>::new(plan.config.clone())?; // opening devices may create files
+        for (config, _) in plan.tiers() {
+            BlockCache::<floe_policy::Lru>::new(config.clone())?; // opening devices may create files
+        }
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = Pool::new(ARENA_BYTES);
         let _ = ring.register_pool(&pool); // without, I/O costs a little more
@@ -155,8 +191,8 @@ impl Stage {
             let device = spec.open(&ring, &pool, Role::Backing { read_only: *read_only && there })?;
             volumes.push((name, device, content));
         }
-        let cache = plan.cache.open(&ring, &pool, Role::Cache { size: plan.config.cache_bytes })?;
-        let mut stage = Self::new(Clock::Real(ring), pool, plan.config.clone(), cache)?;
+        let tiers = plan.opened(|spec, size| spec.open(&ring, &pool, Role::Cache { size }))?;
+        let mut stage = Self::new(Clock::Real(ring), pool, tiers)?;
         for (name, device, content) in volumes {
             stage.add_volume(name, device, content);
         }
@@ -171,9 +207,8 @@ impl Stage {
     pub fn simulated(plan: &Plan, holds_data: bool) -> Result<Self, StageError> {
         let clock = VirtualClock::default();
         let device = |spec: &Spec, size: u64| simulated(spec, size, &clock, holds_data);
-        let cache = device(&plan.cache, plan.config.cache_bytes)?;
         let clock_of_stage = Clock::Virtual(clock.clone());
-        let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.config.clone(), cache)?;
+        let mut stage = Self::new(clock_of_stage, Pool::new(ARENA_BYTES), plan.opened(device)?)?;
         stage.holds_data = holds_data;
         for (Volume { name, spec, .. }, size) in plan.volumes.iter().zip(plan.volume_sizes()?) {
             stage.add_volume(name, device(spec, size)?, Content::Zero);

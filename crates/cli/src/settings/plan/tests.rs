@@ -1,10 +1,22 @@
 //! Settings as text, and what is made of them.
 
+use floe_block::Admissions;
+
 use super::*;
 
 fn fit(asked: Option<u64>, shards: Option<u64>, cache_bytes: u64) -> Result<usize, String> {
-    let sizes = "4KiB,64KiB".parse().unwrap();
-    threads(asked, shards, cache_bytes, &sizes).map_err(|wrong| wrong.to_string())
+    let tier = TierPlan {
+        cache: "memory:1MiB".parse().unwrap(),
+        cache_bytes,
+        volatile: false,
+        mode: WriteMode::Back,
+        admit: Admissions::default(),
+        sizes: Some("4KiB,64KiB".parse().unwrap()),
+        dirty_max: None,
+        shards,
+    };
+    let roomy = TierPlan { cache_bytes: 1 << 40, shards: None, ..tier.clone() };
+    threads(asked, &[roomy, tier]).map_err(|wrong| wrong.to_string())
 }
 
 #[test]
@@ -71,6 +83,11 @@ fn a_plan_written_as_settings_is_the_same_plan() {
         ("write = 'only'\nadmit = 'second-access'\n", ""),
         ("write = 'pass'\n", ""),
         ("write = 'back'\ndirty-max = '25%'\n", ""),
+        (
+            "[[tier]]\ncache = 'file:b,size=1GiB'\nvolatile = true\nwrite = 'back'\nshards = 4\n\
+             [[tier]]\ncache = 'memory:8MiB'\nblock-sizes = '4KiB'\n",
+            "",
+        ),
     ] {
         let text = format!(
             "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = 'file:a=b,size=1GiB'\n{volume}"
@@ -85,4 +102,47 @@ fn a_plan_written_as_settings_is_the_same_plan() {
 fn a_small_cache_is_not_split_among_all_cores_unless_asked() {
     assert_eq!(fit(None, None, 64 << 10), Ok(1));
     assert_eq!(fit(None, Some(1), 64 << 30), Ok(1));
+}
+
+#[test]
+fn tiers_stand_in_their_order_whether_or_not_a_cache_is_the_first() {
+    let volume = "[[volume]]\nname = 'a'\nbacking = 'memory:1GiB'\n";
+    let tiers = |settings: &str| {
+        let settings: Settings = toml::from_str(&format!("{settings}{volume}")).unwrap();
+        let plan = settings.plan().map_err(|wrong| wrong.to_string())?;
+        Ok::<_, String>(plan.tiers.iter().map(|tier| (tier.cache_bytes >> 20, tier.mode)).collect::<Vec<_>>())
+    };
+    let below = "[[tier]]\ncache = 'memory:8MiB'\nwrite = 'back'\n[[tier]]\ncache = 'memory:16MiB'\n";
+    let two = [(8, WriteMode::Back), (16, WriteMode::Through)];
+    assert_eq!(tiers(below).unwrap(), two);
+    let three = tiers(&format!("cache = 'memory:4MiB'\nwrite = 'around'\n{below}")).unwrap();
+    assert_eq!((three[0], &three[1..]), ((4, WriteMode::Around), &two[..]));
+    let refused = tiers(&format!("write = 'around'\n{below}")).unwrap_err();
+    assert_eq!(refused, "write is for cache; of tiers, each has its own");
+}
+
+#[test]
+fn what_is_wrong_with_a_tier_is_named_by_its_number_and_its_line() {
+    for (tier, line, said) in [
+        ("write = 'back'", 1, "tier 1: cache is missing"),
+        ("cache = 'memory:4MiB'\nwrite = 'up'", 3, "tier 1: write: "),
+        ("cache = 'memory:4MiB'\ncache-size = '5MiB'", 3, "but the cache device has 4MiB"),
+        ("cache = 'memory:4MiB,color=red'", 2, "of a tier there are also write=MODE"),
+        ("cache = 'file:/nowhere/tier'", 2, "tier 1: size is missing"),
+        (
+            "cache = 'memory:4MiB'\n[[tier]]\ncache = 'memory:4MiB'\ndirty-max = '5%'",
+            5,
+            "tier 2: dirty-max is for",
+        ),
+        (
+            "cache = 'file:x,size=4MiB'\n[[tier]]\ncache = 'file:x,size=4MiB'",
+            4,
+            "tier 2: it is the same file",
+        ),
+    ] {
+        let text = format!("[[tier]]\n{tier}\n[[volume]]\nname = 'a'\nbacking = 'memory:1GiB'\n");
+        let wrong = toml::from_str::<Settings>(&text).unwrap().plan().unwrap_err();
+        assert_eq!(wrong.place.line(&text), Some(line), "{wrong}");
+        assert!(wrong.to_string().contains(said), "{wrong}");
+    }
 }

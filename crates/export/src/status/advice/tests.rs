@@ -3,17 +3,20 @@
 use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
 
 use super::*;
+use crate::status::TierFacts;
 
 fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
-        mode: WriteMode::Through,
-        admission: None,
-        session: None,
-        journal_lost: false,
+        tiers: vec![TierFacts {
+            mode: WriteMode::Through,
+            admission: None,
+            session: None,
+            journal_lost: false,
+            size_bytes: 1 << 30,
+        }],
         started: std::time::SystemTime::now(),
         uptime: Duration::from_secs(1),
-        cache_size_bytes: 1 << 30,
         memory: policy.map(|policy| MemoryFacts {
             write: MemoryWrite::Through,
             usage: MemoryUse { policy, shards: 1, ..MemoryUse::default() },

@@ -1,0 +1,142 @@
+//! Volumes that come, go and grow, in a driver and in the tiers below it.
+
+use std::io;
+use std::ops::Range;
+
+use floe_device::{Device, Extent};
+use floe_policy::Ranked;
+
+use super::Driver;
+use super::watched::Watched;
+use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::volumes::VolumeError;
+
+impl<E: Ranked + Default> Driver<E> {
+    /// Adds a volume on a backing device, in all tiers; `name` is for the log. The id is that of this tier.
+    pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
+        let bytes = backing.size_bytes();
+        let ground = match &mut self.below {
+            Some(below) => Ground::Tier(below.driver_mut().add_volume(name, backing)),
+            None => Ground::Device(backing),
+        };
+        let id = self.cache.add_volume(bytes);
+        self.put_volume(id, name, ground);
+        id
+    }
+
+    /// The same, with ids that are free, one for each tier from this one down: see [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
+    ///
+    /// # Panics
+    /// Without an id for each tier, or when one is not free.
+    pub fn add_volume_in(&mut self, ids: &[VolumeId], name: &str, backing: Box<dyn Device>) {
+        let (&id, lower) = ids.split_first().expect("a volume has an id in each tier");
+        let bytes = backing.size_bytes();
+        let ground = match &mut self.below {
+            Some(below) => {
+                below.driver_mut().add_volume_in(lower, name, backing);
+                Ground::Tier(lower[0])
+            }
+            None => Ground::Device(backing),
+        };
+        self.cache.add_volume_at(id, bytes);
+        self.put_volume(id, name, ground);
+    }
+
+    /// [`Driver::add_volume_in`] where there is one tier.
+    ///
+    /// # Panics
+    /// When there are more, or the id is not free.
+    pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
+        self.add_volume_in(&[id], name, backing);
+    }
+
+    /// The ids of one of this tier's volumes, here and in each tier below, from the top.
+    ///
+    /// # Panics
+    /// When there is no such volume.
+    pub fn volume_ids(&self, id: VolumeId) -> Vec<VolumeId> {
+        let below = self.below.as_ref().map(|below| below.driver().volume_ids(below.id(id)));
+        std::iter::once(id).chain(below.into_iter().flatten()).collect()
+    }
+
+    fn put_volume(&mut self, id: VolumeId, name: &str, ground: Ground) {
+        if let Some(pages) = &mut self.pages {
+            pages.add_volume(id);
+        }
+        match (ground, &mut self.below) {
+            (Ground::Device(device), _) => {
+                let slot = id.0 as usize;
+                self.backings.resize_with(self.backings.len().max(slot + 1), || None);
+                self.backings[slot] = Some(Watched::new(format!("backing device of volume {name}"), device));
+            }
+            (Ground::Tier(lower), Some(below)) => below.put_volume(id, lower),
+            (Ground::Tier(_), None) => unreachable!("there is a tier below"),
+        }
+    }
+
+    /// Removes a volume, with its backing device, in this part: see [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
+    ///
+    /// With tiers below it is removed in the one with this number, from 0 for this driver, and by this driver's id: tier by tier, each in
+    /// all parts before the next, since a part that still has it may ask any other for what is below.
+    ///
+    /// # Errors
+    /// As there; the volume then stays in that tier.
+    ///
+    /// # Panics
+    /// When there is no such tier, or the volume was never there.
+    pub fn remove_volume(&mut self, tier: usize, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
+        if tier > 0 {
+            let below = self.below.as_mut().expect("there is a tier of this number");
+            let lower = below.id(id);
+            return below.driver_mut().remove_volume(tier - 1, lower, discard);
+        }
+        self.cache.remove_volume(id, discard)?;
+        if let Some(pages) = &mut self.pages {
+            pages.remove_volume(id);
+        }
+        if let Some(backing) = self.backings.get_mut(id.0 as usize) {
+            *backing = None;
+        }
+        Ok(())
+    }
+
+    /// Lets a volume grow, whose backing device has grown, in this part, the lowest tier first: see
+    /// [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
+    ///
+    /// # Errors
+    /// As there, or that the device does not take its new size; this tier's volume then keeps its size.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
+        if let Some(below) = &mut self.below {
+            let lower = below.id(id);
+            below.driver_mut().resize_volume(lower, bytes)?;
+        }
+        if let Some(Some(backing)) = self.backings.get_mut(id.0 as usize) {
+            backing.device.set_size(bytes)?;
+        }
+        let before = self.cache.volume_bytes(id).unwrap_or_default();
+        self.cache.resize_volume(id, bytes).map_err(io::Error::other)?;
+        if let Some(pages) = &mut self.pages {
+            // What a sector that the old end cuts has beyond it was nobody's.
+            pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
+        }
+        Ok(())
+    }
+
+    /// What the backing device of a volume knows of a range: extents in a row from its start, perhaps not to its end. Of
+    /// a volume that is not there, nothing.
+    pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
+        if let Some(below) = self.below.as_mut().filter(|_| self.cache.volume_bytes(volume).is_some()) {
+            let lower = below.id(volume);
+            below.driver_mut().allocation(lower, range, out);
+        } else if let Some(Some(backing)) = self.backings.get_mut(volume.0 as usize) {
+            backing.device.allocation(range, out);
+        }
+    }
+}
+
+/// What a volume stands on.
+enum Ground {
+    Device(Box<dyn Device>),
+    /// The tier below has it under this id.
+    Tier(VolumeId),
+}

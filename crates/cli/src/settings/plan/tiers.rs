@@ -1,0 +1,267 @@
+//! The tiers of the cache, understood: each with its device, its size and its way of writing.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use floe_block::{Admissions, BlockSizes, Config, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
+use floe_device::{Spec, SpecError};
+use floe_policy::admission::registry::{Choice, choices};
+use floe_policy::admission::{Choosable, SmallBypass};
+
+use super::super::place::{Place, Table};
+use super::super::tier::{OF_A_TIER, TierTable};
+use super::super::{Settings, Wrong};
+use crate::calibrate;
+use crate::size::{Bytes, Percent};
+
+/// Most threads that serve.
+const THREADS_MAX: u64 = 64;
+
+/// A thread is started by itself only if its shards can hold so many groups; smaller shards choose badly whom to evict.
+const GROUPS_A_THREAD: u64 = 16;
+
+/// A tier of the cache.
+#[derive(Debug, Clone)]
+pub(crate) struct TierPlan {
+    pub(crate) cache: Spec,
+    pub(crate) cache_bytes: u64,
+    /// It ends with the program.
+    pub(crate) volatile: bool,
+    pub(crate) mode: WriteMode,
+    /// Who decides what comes in.
+    pub(crate) admit: Admissions,
+    /// `None` leaves them to the cache that is there, or are the default ones.
+    pub(crate) sizes: Option<BlockSizes>,
+    /// How much of it may be dirty, with write-back.
+    pub(crate) dirty_max: Option<Percent>,
+    /// At least as many as threads; `None` leaves the number to the cache.
+    pub(crate) shards: Option<u64>,
+}
+
+impl TierPlan {
+    /// Whether it goes on with what is on its device.
+    pub(crate) fn is_kept(&self) -> bool {
+        !self.volatile && !self.cache.paths().is_empty()
+    }
+
+    /// How it is made where nothing is there, with this above it, which holds so many bytes.
+    pub(crate) fn config(&self, memory: Memory, above_bytes: u64) -> Config {
+        Config {
+            sizes: self.sizes.clone().unwrap_or_default(),
+            cache_bytes: self.cache_bytes,
+            mode: self.mode,
+            shards: self.shards,
+            gate: Gate { admission: self.admit.clone(), above_bytes },
+            memory,
+            kept: self.is_kept(),
+        }
+    }
+
+    /// Bytes of it that may be dirty, where that is bounded.
+    pub(crate) fn most_dirty_bytes(&self) -> Option<u64> {
+        self.dirty_max.map(|most| (most.share() * self.cache_bytes as f64) as u64)
+    }
+
+    /// As settings, with what was left to defaults.
+    pub(super) fn table(&self) -> TierTable {
+        TierTable {
+            cache: Some(self.cache.to_string()),
+            cache_size: Some(format_size(self.cache_bytes)),
+            volatile: self.volatile,
+            write: Some(self.mode.to_string()),
+            admit: Some(self.admit.to_string()),
+            calibration: None, // it is in the admission
+            dirty_max: self.dirty_max.map(|most| most.to_string()),
+            block_sizes: self.sizes.as_ref().map(BlockSizes::to_string),
+            shards: self.shards,
+        }
+    }
+
+    /// Threads that it has useful shards for.
+    fn useful_threads(&self) -> u64 {
+        let sizes = self.sizes.clone().unwrap_or_default();
+        self.shards.unwrap_or(self.cache_bytes / (sizes.largest() * SECTOR_BYTES) / GROUPS_A_THREAD)
+    }
+}
+
+impl Settings {
+    /// The tiers, from the top: that of `cache`, if it is given, then those that have tables of their own.
+    pub(super) fn tiers(&self) -> Result<Vec<TierPlan>, Wrong> {
+        let first = TierTable {
+            cache: self.cache.clone(),
+            cache_size: self.cache_size.clone(),
+            volatile: self.volatile,
+            write: self.write.clone(),
+            admit: self.admit.clone(),
+            calibration: self.calibration.clone(),
+            dirty_max: self.dirty_max.clone(),
+            block_sizes: self.block_sizes.clone(),
+            shards: self.shards,
+        };
+        let mut tiers: Vec<TierPlan> = Vec::new();
+        if self.cache.is_some() || self.tier.is_empty() {
+            tiers.push(Where(None).plan(&first, self.memory.is_some())?);
+        } else if let Some(setting) = first.given() {
+            let problem = format!("{setting} is for cache; of tiers, each has its own");
+            return Err(Where(None).wrong(setting, problem));
+        }
+        for (index, table) in self.tier.iter().enumerate() {
+            let has_above = self.memory.is_some() || !tiers.is_empty(); // other tiers are memory to it
+            let tier = Where(Some(index)).plan(table, has_above)?;
+            if let Some(other) = tiers.iter().find(|other| same_file(&other.cache, &tier.cache)) {
+                let problem = format!("it is the same file as the tier {}", other.cache);
+                return Err(Where(Some(index)).wrong("cache", problem));
+            }
+            tiers.push(tier);
+        }
+        Ok(tiers)
+    }
+}
+
+impl TierTable {
+    /// The first setting that is given.
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            ("cache-size", self.cache_size.is_some()),
+            ("volatile", self.volatile),
+            ("write", self.write.is_some()),
+            ("admit", self.admit.is_some()),
+            ("calibration", self.calibration.is_some()),
+            ("dirty-max", self.dirty_max.is_some()),
+            ("block-sizes", self.block_sizes.is_some()),
+            ("shards", self.shards.is_some()),
+        ];
+        given.into_iter().find(|(_, given)| *given).map(|(setting, _)| setting)
+    }
+}
+
+/// Where a tier is described: by the settings of the whole run, or by the table with this number.
+#[derive(Debug, Clone, Copy)]
+struct Where(Option<usize>);
+
+impl Where {
+    fn wrong(self, setting: &'static str, problem: impl Display) -> Wrong {
+        let problem = match self.0 {
+            None => problem.to_string(),
+            Some(index) => format!("tier {}: {problem}", index + 1),
+        };
+        Wrong { place: Place { table: self.0.map(Table::Tier), setting }, problem }
+    }
+
+    fn parsed<T: FromStr<Err: Display>>(
+        self,
+        setting: &'static str,
+        text: Option<&str>,
+    ) -> Result<Option<T>, Wrong> {
+        let parsed = text.map(str::parse).transpose();
+        parsed.map_err(|error| self.wrong(setting, format!("{setting}: {error}")))
+    }
+
+    fn plan(self, table: &TierTable, has_memory: bool) -> Result<TierPlan, Wrong> {
+        let Some(cache) = &table.cache else {
+            return Err(self.wrong("cache", "cache is missing: say which device"));
+        };
+        let cache: Spec = cache.parse().map_err(|error: SpecError| match (self.0, &error) {
+            (Some(_), SpecError::Setting { .. }) => {
+                self.wrong("cache", format!("{error}; of a tier there are also {OF_A_TIER}"))
+            }
+            (Some(_), _) => self.wrong("cache", error),
+            (None, _) => self.wrong("cache", format!("cache: {error}")),
+        })?;
+        let cache_size: Option<Bytes> = self.parsed("cache-size", table.cache_size.as_deref())?;
+        let cache_bytes = self.cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
+        let sizes: Option<BlockSizes> = self.parsed("block-sizes", table.block_sizes.as_deref())?;
+        let mode = self.parsed("write", table.write.as_deref())?.unwrap_or_default();
+        let admit = self.admit(table, mode, has_memory)?;
+        let dirty_max = self.dirty_max(table.dirty_max.as_deref(), mode)?;
+        let TierTable { volatile, shards, .. } = *table;
+        Ok(TierPlan { cache, cache_bytes, volatile, mode, admit, sizes, dirty_max, shards })
+    }
+
+    /// The size of a tier: what was asked for, what the spec says, or what is there.
+    fn cache_bytes(self, cache: &Spec, asked: Option<u64>) -> Result<u64, Wrong> {
+        let there = cache.size_found();
+        match (asked, there) {
+            (Some(asked), Some(there)) if asked != there => {
+                let (asked, there) = (format_size(asked), format_size(there));
+                Err(self
+                    .wrong("cache-size", format!("cache-size is {asked}, but the cache device has {there}")))
+            }
+            (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
+            (None, None) => {
+                let what = if self.0.is_some() { "size" } else { "cache-size" };
+                Err(self.wrong("cache", format!("{what} is missing: {cache} does not exist yet")))
+            }
+        }
+    }
+
+    /// Who decides what comes in, where anything may.
+    fn admit(self, table: &TierTable, mode: WriteMode, has_memory: bool) -> Result<Admissions, Wrong> {
+        let choices = choices(table.admit.as_deref().unwrap_or("always"));
+        let choices = choices.map_err(|error| self.wrong("admit", format!("admit: {error}")))?;
+        let sees_none = |choice: &Choice| {
+            choice.name() == SmallBypass::ABOUT.name && choice.parameters().count("memory") == 0
+        };
+        if !has_memory && choices.iter().any(sees_none) {
+            let problem = "admit: small-bypass is for a cache below memory; say small-bypass:memory=BYTES or give memory, too";
+            return Err(self.wrong("admit", problem));
+        }
+        let mut admit = Admissions::new(&choices);
+        if mode == WriteMode::Pass && !admit.is_always() {
+            let problem = "admit is for a cache that something comes into; here write is pass";
+            return Err(self.wrong("admit", problem));
+        }
+        if let Some(file) = &table.calibration {
+            if admit.is_always() {
+                let problem = "calibration is for an admission that it tells something, such as admit = obp";
+                return Err(self.wrong("calibration", problem));
+            }
+            let found = calibrate::read(file);
+            let found = found.map_err(|error| self.wrong("calibration", format!("calibration: {error}")))?;
+            admit = admit.calibrated(&found.calibrated());
+        }
+        Ok(admit)
+    }
+
+    /// How much may be dirty, where anything may.
+    fn dirty_max(self, text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
+        let most = self.parsed("dirty-max", text)?;
+        match most {
+            most if mode.keeps_writes() => Ok(Some(most.unwrap_or(Percent::HALF))),
+            None => Ok(None),
+            Some(_) => {
+                let problem = format!("dirty-max is for write = back and only; here write is {mode}");
+                Err(self.wrong("dirty-max", problem))
+            }
+        }
+    }
+}
+
+/// As many threads as asked for, or as there are cores and useful shards for in every tier.
+pub(super) fn threads(asked: Option<u64>, tiers: &[TierPlan]) -> Result<usize, Wrong> {
+    match asked {
+        Some(asked) if !(1..=THREADS_MAX).contains(&asked) => {
+            Err(Where(None).wrong("threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}")))
+        }
+        Some(asked) if tiers.iter().filter_map(|tier| tier.shards).any(|shards| shards < asked) => {
+            let problem =
+                format!("threads = {asked} is more than there are shards; each needs one of its own");
+            Err(Where(None).wrong("threads", problem))
+        }
+        Some(asked) => Ok(asked as usize),
+        None => {
+            let useful = tiers.iter().map(TierPlan::useful_threads).min().unwrap_or(1);
+            Ok(cores().min(useful).clamp(1, THREADS_MAX) as usize)
+        }
+    }
+}
+
+/// How many cores this process may run on.
+fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
+}
+
+/// Whether two devices are on one file.
+pub(super) fn same_file(one: &Spec, other: &Spec) -> bool {
+    one.paths().iter().any(|path| other.paths().contains(path))
+}

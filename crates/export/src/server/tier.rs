@@ -1,0 +1,144 @@
+//! The tiers of a server: what it is given of each, and what its front desk knows of each while it serves.
+//!
+//! Tiers are counted from the top. What happens to one, a failing device, a lost journal, is nothing to the others: each goes on as far
+//! as it can, and the one above it sees its answers.
+
+use std::sync::Arc;
+
+use floe_block::{StoreError, VolumeId, WriteMode};
+
+use super::front::Front;
+use super::letter::Instruction;
+use super::volume::DeviceSource;
+use crate::kept::{Keeper, Parts};
+use crate::status::TierFacts;
+
+/// A tier of a server's cache, ready to serve.
+pub struct Tier {
+    /// Its parts, one for each thread.
+    pub cache: Parts,
+    /// Its cache device.
+    pub source: Arc<dyn DeviceSource>,
+    /// Bytes it may hold, for the status.
+    pub cache_bytes: u64,
+}
+
+/// A tier as the front desk knows it.
+pub(super) struct KnownTier {
+    pub(super) mode: WriteMode,
+    /// Who decides what comes in, where not everything does.
+    pub(super) admission: Option<String>,
+    pub(super) cache_bytes: u64,
+    /// Of a tier that outlives the program.
+    pub(super) keeper: Option<Keeper>,
+    /// The cache device has been given up.
+    pub(super) degraded: bool,
+    /// The journal cannot be written.
+    pub(super) journal_lost: bool,
+}
+
+impl KnownTier {
+    pub(super) fn facts(&self) -> TierFacts {
+        TierFacts {
+            mode: self.mode,
+            admission: self.admission.clone(),
+            session: self.keeper.as_ref().map(Keeper::session),
+            journal_lost: self.journal_lost,
+            size_bytes: self.cache_bytes,
+        }
+    }
+}
+
+impl Front {
+    /// Whether some tier's cache device has been given up.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.degraded)
+    }
+
+    /// Whether some tier outlives the program.
+    pub(super) fn keeps_anything(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.keeper.is_some())
+    }
+
+    /// A worker has found a cache device failing: none uses it from now on.
+    pub(super) fn degrade(&mut self, tier: usize) {
+        if !std::mem::replace(&mut self.tiers[tier].degraded, true) {
+            tracing::error!(
+                tier,
+                "the cache device is failing and is not used any more; `floe restore` tries it again"
+            );
+        }
+        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade { tier }));
+        self.set_void(tier, true);
+    }
+
+    /// Writes down, if that is still possible, whether what the cache device has of what is below it may be old.
+    fn set_void(&mut self, tier: usize, void: bool) {
+        if let Some(Err(error)) = self.tiers[tier].keeper.as_mut().map(|keeper| keeper.set_void(void)) {
+            tracing::error!(tier, %error, "the superblock of the cache could not be written");
+        }
+    }
+
+    /// What became old while a cache device was given up is forgotten durably.
+    pub(super) fn remembered(&mut self) {
+        for tier in 0..self.tiers.len() {
+            if !self.tiers[tier].degraded {
+                self.set_void(tier, false);
+            }
+        }
+    }
+
+    /// A worker could not write a journal: what is dirty there cannot be changed durably any more.
+    pub(super) fn lose_journal(&mut self, tier: usize) {
+        if !std::mem::replace(&mut self.tiers[tier].journal_lost, true) {
+            tracing::error!(
+                tier,
+                "the journal of the cache cannot be written: writes to what is dirty in the cache are refused, and other requests \
+                 go past it; mend or replace the cache device, then start floe again"
+            );
+        }
+    }
+
+    /// Changes what the tiers that outlive the program know of their volumes, by the number each has for one; tells of a failure.
+    pub(super) fn written_down(
+        &mut self,
+        ids: &[VolumeId],
+        change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StoreError>,
+    ) -> Option<String> {
+        let keepers =
+            self.tiers.iter_mut().zip(ids).filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
+        let failed = keepers.filter_map(|(keeper, id)| change(keeper, id).err());
+        failed.map(|error| error.to_string()).reduce(|first, _| first)
+    }
+}
+
+/// What is left to do once all workers have stopped: those tiers are told that all is in order of which it is so.
+pub(super) struct Closing(Vec<InOrder>);
+
+/// A tier that is in order, and the backing devices of its volumes.
+struct InOrder {
+    keeper: Keeper,
+    backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
+}
+
+impl Closing {
+    /// Of a front desk that has come to its end.
+    pub(super) fn of(front: Front) -> Self {
+        let Front { tiers, offer, .. } = front;
+        let in_order = |(at, tier): (usize, KnownTier)| {
+            let keeper = tier.keeper.filter(|_| !tier.degraded && !tier.journal_lost)?;
+            let backings = offer.all().iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
+            Some(InOrder { keeper, backings: backings.collect() })
+        };
+        Self(tiers.into_iter().enumerate().filter_map(in_order).collect())
+    }
+
+    /// Writes down that the tiers are in order.
+    ///
+    /// # Errors
+    /// The first failure of a device; the other tiers are told all the same.
+    pub(super) fn finish(self) -> Result<(), StoreError> {
+        let ended = self.0.into_iter().map(|InOrder { keeper, backings }| keeper.end(&backings));
+        ended.fold(Ok(()), Result::and)
+    }
+}
