@@ -25,6 +25,10 @@ const SETTLE: Duration = Duration::from_millis(5);
 const SAMPLES_MIN: u64 = 30;
 const LOOKUPS_MIN: u64 = 5_000;
 const PATIENCE: u32 = 10;
+/// Lookups per entry that a window has, unless it takes so many times its length: what was kept is often asked for again only
+/// when a loop, or whatever else goes around, has come to it once more.
+const LOOKUPS_PER_ENTRY: u64 = 4;
+const LONG_PATIENCE: u32 = 100;
 /// Rounds of a window each after which what was seen is looked at. At the first look a gain may be certain, at the last it must.
 const LOOKS: [usize; 3] = [4, 8, 16];
 /// The chance that what does not pay is taken for a gain, over all looks.
@@ -118,7 +122,12 @@ impl Proof {
                 }
                 let age = seen.now.saturating_sub(*from);
                 let is_full = tally.samples() >= SAMPLES_MIN && tally.lookups() >= LOOKUPS_MIN;
-                if age >= WINDOW && (is_full || age >= WINDOW * PATIENCE && tally.samples() > 0) {
+                let went_around =
+                    tally.lookups() >= LOOKUPS_PER_ENTRY * seen.entries || age >= WINDOW * LONG_PATIENCE;
+                if age >= WINDOW
+                    && went_around
+                    && (is_full || age >= WINDOW * PATIENCE && tally.samples() > 0)
+                {
                     let tally = *tally;
                     return self.close(tally, seen.now);
                 }
