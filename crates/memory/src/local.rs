@@ -1,7 +1,7 @@
 //! From a thread to its record in a cache, in a few instructions.
 //!
 //! A thread remembers its records by the number of the cache, which is never given twice: the one used last, a small
-//! table of those used lately, and a map of all. When it ends, it releases them.
+//! table of those used lately, and a map of all. When it ends, or has nothing to do for a while ([`rest`]), it releases them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
