@@ -11,6 +11,7 @@
 mod below;
 mod journal;
 mod memory;
+mod seam;
 mod timing;
 mod volumes;
 mod watched;
@@ -33,6 +34,7 @@ use crate::stats::Stats;
 use below::{Below, Relay};
 use journal::Journal;
 pub use journal::PartJournal;
+use seam::Seam;
 use timing::Timing;
 use watched::Watched;
 
@@ -73,6 +75,8 @@ pub struct Driver<E = Lru> {
     backings: Vec<Option<Watched>>,
     /// The tier below, if there is one.
     below: Option<Box<Below<E>>>,
+    /// Between this tier and what it stands on.
+    seam: Seam,
     /// Requests under way that go on to the tier below.
     relays: Vec<Relay>,
     pool: Pool,
@@ -108,6 +112,7 @@ impl<E: Ranked + Default> Driver<E> {
             timing: None,
             backings: Vec::new(),
             below: None,
+            seam: Seam::default(),
             relays: Vec::new(),
             pool,
             requests: Vec::new(),
@@ -132,6 +137,11 @@ impl<E: Ranked + Default> Driver<E> {
     /// Sets the share of the hits on the cache device that is read from the backing device; see [`BlockCache::shed`].
     pub fn shed(&mut self, share: f64) {
         self.cache.shed(share);
+    }
+
+    /// Sets how much of this tier may be dirty; see [`BlockCache::limit_dirty`].
+    pub fn limit_dirty(&mut self, bytes: u64) {
+        self.cache.limit_dirty(bytes);
     }
 
     /// The cache.
@@ -199,14 +209,26 @@ impl<E: Ranked + Default> Driver<E> {
     /// When a request that needs a buffer comes without.
     pub fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
         assert!(request.buffer_bytes() == 0 || buffer.is_some(), "{request:?} needs a buffer");
-        let id = self.free_requests.pop().unwrap_or_else(|| {
-            self.requests.push(None);
-            RequestId::new(self.cache.part(), self.requests.len() - 1)
-        });
+        let id = self.take_name();
         self.relay_later(id, request, buffer.as_ref());
         self.requests[id.number()] = buffer;
         self.cache.submit(id, request, &mut self.orders);
         id
+    }
+
+    /// Takes a request on that moves no data and does not go on to the tiers below.
+    fn submit_here(&mut self, request: Request) -> RequestId {
+        let id = self.take_name();
+        self.cache.submit(id, request, &mut self.orders);
+        id
+    }
+
+    /// A name that no request under way has.
+    fn take_name(&mut self) -> RequestId {
+        self.free_requests.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            RequestId::new(self.cache.part(), self.requests.len() - 1)
+        })
     }
 
     /// Begins to bring dirty data to the backing devices: each tier to what it stands on.
@@ -219,6 +241,7 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// Carries out orders and takes in completions until there is nothing more to do without waiting.
     pub fn advance(&mut self) {
+        self.begin_held();
         loop {
             self.carry_out();
             self.hear();
@@ -280,15 +303,19 @@ impl<E: Ranked + Default> Driver<E> {
 
     /// Whether something waits for [`Driver::advance`] that will not announce itself.
     pub fn has_orders(&self) -> bool {
-        self.tiers().any(|tier| !tier.orders.is_empty() || tier.journal_can_go_on())
+        let has = |tier: &Self| !tier.orders.is_empty() || tier.journal_can_go_on() || tier.seam.can_go_on();
+        self.tiers().any(has)
     }
 
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        let is_idle = |tier: &Self| {
-            tier.orders.is_empty() && tier.relays.is_empty() && tier.cache.is_idle() && tier.journal_is_idle()
-        };
-        self.tiers().all(is_idle)
+        self.tiers().all(Self::is_at_rest)
+    }
+
+    /// The same of this tier alone.
+    pub fn is_at_rest(&self) -> bool {
+        let is_idle = self.relays.is_empty() && self.cache.is_idle() && self.journal_is_idle();
+        is_idle && self.orders.is_empty() && !self.seam.has_held()
     }
 
     /// Lets the cache hear what other parts have said so far, and keeps the buffers that came along.
@@ -337,7 +364,10 @@ impl<E: Ranked + Default> Driver<E> {
         for Completion { token, result } in done.drain(..) {
             let watched = match id {
                 DeviceId::Cache => &mut self.cache_device,
-                DeviceId::Backing(volume) => backing_of(&mut self.backings, volume),
+                DeviceId::Backing(volume) => {
+                    self.seam.ended();
+                    backing_of(&mut self.backings, volume)
+                }
             };
             watched.note(&result);
             self.took(token, result.is_ok());
@@ -412,16 +442,14 @@ impl<E: Ranked + Default> Driver<E> {
         if let Some(timing) = &mut self.timing {
             timing.begin(id, op.0, &action);
         }
-        let (device, start) = match id {
+        match id {
             DeviceId::Cache => {
-                (&mut self.cache_device.device, self.journal.as_ref().map_or(0, Journal::data_start))
+                let start = self.journal.as_ref().map_or(0, Journal::data_start);
+                let operation = Operation { token: op.0, offset: start + offset, action };
+                self.cache_device.device.submit(operation);
             }
-            DeviceId::Backing(volume) => match &mut self.below {
-                Some(below) => return below.begin(volume, op, offset, action),
-                None => (&mut backing_of(&mut self.backings, volume).device, 0),
-            },
-        };
-        device.submit(Operation { token: op.0, offset: start + offset, action });
+            DeviceId::Backing(volume) => self.begin_below(volume, op, offset, action),
+        }
     }
 
     fn slice(&self, span: &Span) -> Slice {

@@ -158,8 +158,8 @@ impl Exchange {
         Ok(ends)
     }
 
-    /// An end for each of these bells.
-    fn between(bells: &[Arc<Bell>]) -> Vec<Exchange> {
+    /// An end for each of these bells, in the order of the parts: for a tier that comes to those that ring them already.
+    pub fn between(bells: &[Arc<Bell>]) -> Vec<Exchange> {
         let parts = bells.len();
         let end = |bell: &Arc<Bell>| Exchange {
             outlets: Vec::new(),

@@ -46,6 +46,15 @@ impl KeptCache {
         Ok(Self::open(io, &mut |_, _| {})?.expect("it has just been made"))
     }
 
+    /// Leaves an empty cache of no volumes, called `id`, in place of the one with this superblock, as large as that.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn vacate(io: &mut Io<'_>, superblock: &Superblock, id: [u8; 16]) -> Result<(), StoreError> {
+        let new = NewCache { id, layout: superblock.layout.clone(), volumes: Vec::new() };
+        journal::create(io, new).map(drop)
+    }
+
     /// Reads the cache on a device; `None` when there is none. `progress` is told the bytes read so far, and of how many.
     /// Nothing is written.
     ///

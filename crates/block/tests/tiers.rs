@@ -53,22 +53,25 @@ fn device(bytes: u64, fail: f64, seed: u64) -> Box<dyn Device> {
     Box::new(FaultDevice::new(MemoryDevice::new(bytes), FaultPlan::seeded(seed, rates)).0)
 }
 
+/// A driver of a tier by itself.
+fn alone(tier: &Tier, pool: &Pool, seed: u64) -> Driver {
+    let config = Config {
+        sizes: tier.sizes.parse().unwrap(),
+        cache_bytes: tier.cache_bytes,
+        mode: tier.mode,
+        shards: Some(2),
+        gate: Gate::default(),
+        memory: Memory::None,
+        kept: false,
+    };
+    let device = device(tier.cache_bytes, tier.fail, seed);
+    Driver::new(BlockCache::new(config).unwrap(), device, pool.clone())
+}
+
 /// A driver for each of the tiers, the lowest on the backing device of a volume.
 fn stack(tiers: &[Tier], backing: Box<dyn Device>, seed: u64) -> Driver {
     let pool = Pool::new(1 << 20);
-    let one = |(at, tier): (usize, &Tier)| {
-        let config = Config {
-            sizes: tier.sizes.parse().unwrap(),
-            cache_bytes: tier.cache_bytes,
-            mode: tier.mode,
-            shards: Some(2),
-            gate: Gate::default(),
-            memory: Memory::None,
-            kept: false,
-        };
-        let device = device(tier.cache_bytes, tier.fail, 10 * seed + at as u64);
-        Driver::new(BlockCache::new(config).unwrap(), device, pool.clone())
-    };
+    let one = |(at, tier): (usize, &Tier)| alone(tier, &pool, 10 * seed + at as u64);
     let mut from_below = tiers.iter().enumerate().rev().map(one);
     let lowest = from_below.next().unwrap();
     let mut driver = from_below.fold(lowest, |lower, upper| upper.on(lower));
@@ -169,6 +172,11 @@ impl Rig {
     }
 
     fn random_requests(&mut self, requests: usize) {
+        self.begin_requests(requests);
+        self.settle();
+    }
+
+    fn begin_requests(&mut self, requests: usize) {
         for _ in 0..requests {
             let kind = match self.rng.random_range(0..40) {
                 0 => Kind::Flush,
@@ -206,7 +214,81 @@ impl Rig {
                 self.driver.clean();
             }
         }
+    }
+
+    fn turn_until(&mut self, what: &str, happened: impl Fn(&Driver) -> bool) {
+        let patience = Instant::now() + Duration::from_secs(60);
+        while !happened(&self.driver) {
+            self.turn();
+            assert!(Instant::now() < patience, "{what} does not happen: {}", self.what);
+        }
+    }
+
+    /// Shuts the seam below a tier.
+    fn shut(&mut self, above: usize) {
+        self.driver.tier_mut(above).unwrap().shut_seam();
+        self.turn_until("quiet", |driver| driver.tiers().nth(above).unwrap().is_quiet_below());
+    }
+
+    /// Puts a tier below the one with this number.
+    fn put_below(&mut self, above: usize, tier: &Tier, seed: u64) {
+        let newcomer = alone(tier, &Pool::new(1 << 20), seed);
+        self.shut(above);
+        let id = self.driver.volume_ids(ID)[above];
+        let new = VolumeId(self.rng.random_range(0..4));
+        let upper = self.driver.tier_mut(above).unwrap();
+        upper.put_below(newcomer, &[(id, new)]);
+        upper.open_seam();
+    }
+
+    /// Has the tier below the one with this number bring down what it has: whether it could.
+    fn drain_below(&mut self, above: usize) -> bool {
+        let id = self.driver.volume_ids(ID)[above];
+        self.driver.tier_mut(above).unwrap().drain_below(id, 7);
+        let mut drained = Vec::new();
+        let patience = Instant::now() + Duration::from_secs(60);
+        while drained.is_empty() {
+            self.turn();
+            self.driver.tier_mut(above).unwrap().take_drained(&mut drained);
+            assert!(Instant::now() < patience, "a drain hangs: {}", self.what);
+        }
+        assert_eq!((drained.len(), drained[0].0), (1, 7));
+        drained[0].1.is_ok()
+    }
+
+    /// Takes the tier below the one with this number out, unless it cannot bring down what only it has.
+    fn take_below(&mut self, above: usize) -> bool {
+        let mut goes = self.drain_below(above);
+        self.shut(above);
+        goes &= self.drain_below(above);
+        let below = move |driver: &Driver| driver.tiers().nth(above + 1).unwrap().is_at_rest();
+        self.turn_until("rest", below);
+        let upper = self.driver.tier_mut(above).unwrap();
+        goes &= !upper.below().unwrap().cache().has_dirty_data();
+        if goes {
+            upper.take_below();
+        }
+        upper.open_seam();
+        goes
+    }
+
+    /// Puts tiers in and takes them out while requests are under way; how often a tier could not go.
+    fn restack(&mut self, times: usize, fail: f64) -> usize {
+        let mut stayed = 0;
+        for time in 0..times {
+            self.begin_requests(60);
+            let tiers = self.driver.tiers().count();
+            let above = self.rng.random_range(0..tiers);
+            if tiers < 2 || above + 1 == tiers || tiers < 4 && self.rng.random() {
+                let tier = Tier { fail, ..random_tiers(&mut self.rng)[0].clone() };
+                self.put_below(above, &tier, 1000 + time as u64);
+            } else {
+                stayed += usize::from(!self.take_below(above));
+            }
+            self.begin_requests(20);
+        }
         self.settle();
+        stayed
     }
 
     fn read_all(&mut self) {
@@ -310,6 +392,38 @@ fn tiers_below_that_fail_never_yield_wrong_data() {
         failed += rig.failed;
     }
     assert!(failed > 0, "the devices did fail");
+}
+
+#[test]
+fn tiers_come_and_go_under_requests_and_every_read_returns_what_was_written_last() {
+    for seed in 400..432 {
+        let tiers = random_tiers(&mut SmallRng::seed_from_u64(seed));
+        let memory = MemoryDevice::new(VOLUME);
+        let rates = Rates { delay: 0.2, ..Rates::default() };
+        let (backing, _) = FaultDevice::new(memory.clone(), FaultPlan::seeded(seed, rates));
+        let mut rig = Rig::new(&tiers, Box::new(backing), seed);
+        for _ in 0..3 {
+            assert_eq!(rig.restack(10, 0.0), 0, "{}", rig.what);
+            rig.read_all();
+            assert!(rig.ask(Kind::Drain));
+            assert!(rig.dirty_bytes().iter().all(|bytes| *bytes == 0), "{}", rig.what);
+            rig.check_below(&memory);
+        }
+        assert_eq!((rig.failed, rig.driver.device_errors()), (0, (0, 0)), "{}", rig.what);
+        rig.driver.tiers().for_each(|tier| tier.cache().check());
+    }
+}
+
+#[test]
+fn tiers_that_fail_stay_with_what_only_they_have() {
+    let mut stayed = 0;
+    for seed in 500..532 {
+        let tiers = random_tiers(&mut SmallRng::seed_from_u64(seed));
+        let mut rig = Rig::new(&tiers, device(VOLUME, 0.002, seed), seed);
+        stayed += rig.restack(24, 0.03);
+        rig.read_all();
+    }
+    assert!(stayed > 0, "some could not go");
 }
 
 #[test]

@@ -25,11 +25,13 @@ use crate::request::{Fault, Kind, Request, RequestId};
 
 /// What waits for a request to the tier below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
+pub(super) enum Waiting {
     /// An operation of this tier.
     Operation(OpId),
     /// A request to this tier that has gone on to the one below.
     Relay(RequestId),
+    /// Whoever has the tier below drained, by its number.
+    Drain(u32),
 }
 
 /// A request to this tier that is for the one below as well.
@@ -53,6 +55,28 @@ pub(super) struct Below<E> {
 }
 
 impl<E: Ranked + Default> Below<E> {
+    /// A tier that calls volumes as `ids` says, in pairs of the upper tier's id and its own.
+    pub(super) fn new(driver: Driver<E>, ids: &[(VolumeId, VolumeId)]) -> Self {
+        let mut below = Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
+        ids.iter().for_each(|(id, lower)| below.put_volume(*id, *lower));
+        below
+    }
+
+    pub(super) fn into_driver(self) -> Driver<E> {
+        self.driver
+    }
+
+    /// Ids of volumes, those that have gone included, in pairs of the upper tier's and the lower one's.
+    pub(super) fn ids(&self) -> impl Iterator<Item = (VolumeId, VolumeId)> {
+        let pairs = (0..).map(VolumeId).zip(&self.volumes);
+        pairs.filter_map(|(id, lower)| lower.map(|lower| (id, lower)))
+    }
+
+    /// Whether something waits for an answer.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting.iter().any(Option::is_some)
+    }
+
     pub(super) fn driver(&self) -> &Driver<E> {
         &self.driver
     }
@@ -103,6 +127,16 @@ impl<E: Ranked + Default> Below<E> {
     /// Asks the lower tier for what one of this tier's volumes is to have done.
     fn submit(&mut self, volume: VolumeId, request: Request, buffer: Option<Buffer>, waiting: Waiting) {
         let id = self.driver.submit(Request { volume: self.id(volume), ..request }, buffer);
+        self.wait_for(id, waiting);
+    }
+
+    /// The same for what moves no data and is not for the tiers below that one.
+    pub(super) fn submit_to_it_alone(&mut self, request: Request, waiting: Waiting) {
+        let id = self.driver.submit_here(Request { volume: self.id(request.volume), ..request });
+        self.wait_for(id, waiting);
+    }
+
+    fn wait_for(&mut self, id: RequestId, waiting: Waiting) {
         let at = id.number();
         self.waiting.resize(self.waiting.len().max(at + 1), None);
         debug_assert_eq!(self.waiting[at], None, "a name is free before it is given again");
@@ -118,8 +152,7 @@ impl<E: Ranked + Default> Driver<E> {
     #[must_use]
     pub fn on(mut self, lower: Driver<E>) -> Self {
         assert!(self.below.is_none(), "a tier stands on one other");
-        let below = Below { driver: lower, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
-        self.below = Some(Box::new(below));
+        self.below = Some(Box::new(Below::new(lower, &[])));
         self
     }
 
@@ -157,6 +190,7 @@ impl<E: Ranked + Default> Driver<E> {
                     self.cache.completed(op, result, &mut self.orders);
                 }
                 Waiting::Relay(request) => self.end_relay(request, result),
+                Waiting::Drain(number) => self.seam.note_drained(number, result),
             }
         }
         if let Some(below) = &mut self.below {
@@ -164,28 +198,40 @@ impl<E: Ranked + Default> Driver<E> {
         }
     }
 
-    /// Notes a request that goes on to the tier below once this one has done its part.
+    /// Notes a request that may have to go on once this tier has done its part: to whom is known then.
     pub(super) fn relay_later(&mut self, id: RequestId, request: Request, buffer: Option<&Buffer>) {
-        let goes_on = match request.kind {
-            Kind::Drain | Kind::DirtyMap => self.below.is_some(),
-            Kind::Flush if self.journal.is_some() => self.tiers().skip(1).any(|tier| tier.journal.is_some()),
+        let may_go_on = match request.kind {
+            Kind::Drain | Kind::DirtyMap => true,
+            Kind::Flush => self.journal.is_some(),
             _ => false,
         };
-        if goes_on {
+        if may_go_on {
             self.relays.push(Relay { id, request, buffer: buffer.cloned(), released: false });
         }
     }
 
     /// This tier has done its part of a request: the client is answered, or the tier below goes on.
     pub(super) fn answer(&mut self, id: RequestId, result: Result<(), Fault>) {
-        let relay = self.relays.iter_mut().find(|relay| relay.id == id);
-        match (relay, &mut self.below) {
-            (Some(relay), Some(below)) if result.is_ok() => {
+        match self.relays.iter().any(|relay| relay.id == id) {
+            true if result.is_ok() => self.relay(id),
+            true => self.end_relay(id, result),
+            false => self.answers.push(Answer { request: id, result }),
+        }
+    }
+
+    /// Has the tier below go on with a request, if there is one that it is for.
+    pub(super) fn relay(&mut self, id: RequestId) {
+        if self.seam.is_shut() {
+            return self.seam.hold_relay(id);
+        }
+        let keeps = self.tiers().skip(1).any(|tier| tier.journal.is_some());
+        let relay = self.relays.iter_mut().find(|relay| relay.id == id).expect("it has been noted");
+        match &mut self.below {
+            Some(below) if relay.request.kind != Kind::Flush || keeps => {
                 let (request, buffer) = (relay.request, relay.buffer.take());
                 below.submit(request.volume, request, buffer, Waiting::Relay(id));
             }
-            (Some(_), _) => self.end_relay(id, result),
-            (None, _) => self.answers.push(Answer { request: id, result }),
+            _ => self.end_relay(id, Ok(())),
         }
     }
 

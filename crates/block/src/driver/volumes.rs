@@ -65,13 +65,19 @@ impl<E: Ranked + Default> Driver<E> {
         }
         match (ground, &mut self.below) {
             (Ground::Device(device), _) => {
-                let slot = id.0 as usize;
-                self.backings.resize_with(self.backings.len().max(slot + 1), || None);
-                self.backings[slot] = Some(Watched::new(format!("backing device of volume {name}"), device));
+                let watched = Watched::new(format!("backing device of volume {name}"), device);
+                self.put_backing(id, Some(watched));
             }
             (Ground::Tier(lower), Some(below)) => below.put_volume(id, lower),
             (Ground::Tier(_), None) => unreachable!("there is a tier below"),
         }
+    }
+
+    /// Has a volume stand on this device.
+    pub(super) fn put_backing(&mut self, id: VolumeId, backing: Option<Watched>) {
+        let slot = id.0 as usize;
+        self.backings.resize_with(self.backings.len().max(slot + 1), || None);
+        self.backings[slot] = backing;
     }
 
     /// Removes a volume, with its backing device, in this part: see [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
