@@ -124,15 +124,7 @@ fn print_tiers(tiers: &[TierStatus]) {
             tier.dirty_bytes,
         ];
         row.extend(bytes.map(output::bytes));
-        row.push(
-            match tier {
-                TierStatus { journal_lost: true, .. } => "JOURNAL LOST",
-                TierStatus { degraded: true, .. } => "DEGRADED",
-                TierStatus { session: Some(_), .. } => "kept",
-                _ => "",
-            }
-            .to_owned(),
-        );
+        row.push(tier.standing().to_owned());
         table.add_row(row);
     }
     output::print_table(&table);

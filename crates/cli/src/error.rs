@@ -30,6 +30,15 @@ impl CliError {
         Self { line: format!("{what}: {}", self.line), ..self }
     }
 
+    pub(crate) fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Whether something failed, rather than being wrong.
+    pub(crate) fn is_failure(&self) -> bool {
+        self.code == FAILURE
+    }
+
     pub(crate) fn report(&self) -> ExitCode {
         eprintln!("floe: {}", self.line.replace('\n', " "));
         ExitCode::from(self.code)

@@ -20,6 +20,7 @@ mod serve;
 mod settings;
 mod simulate;
 mod size;
+mod tier;
 mod trace;
 mod volume;
 
@@ -44,6 +45,7 @@ Examples:
   floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe status --json
   floe volume add pictures file:/dev/vdc
+  floe tier add file:/dev/nvme1n1
   floe check /var/cache/floe.img
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
@@ -66,6 +68,9 @@ enum Command {
     /// Look at and change the volumes of a running server
     #[command(subcommand)]
     Volume(volume::Command),
+    /// Look at and change the tiers of a running server's cache
+    #[command(subcommand)]
+    Tier(tier::Command),
     /// End a running server, once everything it was told is safe
     Stop(admin::StopArguments),
     /// Look over a cache that no server uses, and mend it
@@ -114,6 +119,7 @@ pub fn run() -> ExitCode {
         Command::Flush(arguments) => admin::flush(&arguments),
         Command::Restore(arguments) => admin::restore(&arguments),
         Command::Volume(command) => volume::run(&command),
+        Command::Tier(command) => tier::run(&command),
         Command::Stop(arguments) => admin::stop(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::ExportDirty(arguments) => export_dirty::run(&arguments),

@@ -109,6 +109,7 @@ pub(crate) fn prepare(plan: Plan, consent: Consent, signals: OwnedFd) -> Result<
         memory,
         shed_most: plan.shed.map(Percent::share),
         service,
+        tiers: Some(Arc::new(cache::Newcomers)),
     })
     .or_usage()?;
     let volume = |VolumePlan { name, description, backing, read_only }| {

@@ -36,7 +36,7 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
         }
         let has_examples = page.contains("EXAMPLES\n         floe ");
         assert!(
-            has_examples || ["floe-bench", "floe-trace", "floe-volume"].contains(&name.as_str()),
+            has_examples || ["floe-bench", "floe-tier", "floe-trace", "floe-volume"].contains(&name.as_str()),
             "{name}: {page}"
         );
         names.push(name);
@@ -46,6 +46,7 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
         "floe-serve",
         "floe-status",
         "floe-volume-add",
+        "floe-tier-add",
         "floe-simulate",
         "floe-replay",
         "floe-bench-memory",

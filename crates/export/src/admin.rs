@@ -12,9 +12,12 @@
 //! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes |
 //! | `DELETE /volumes/NAME` | takes a volume away, once what was written to it is on its backing device |
 //! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
+//! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
+//! | `POST /tiers` | adds the tier that a [`NewTier`] as JSON describes |
+//! | `DELETE /tiers/NUMBER` | takes a tier out, once what only it had is below it |
 //!
 //! What cannot be done is answered with a line that says why: 400 for what is wrong by itself, 404 and 409 for what does
-//! not fit the volumes there are, 500 for what failed, 503 for what has no time left.
+//! not fit the volumes and tiers there are, 500 for what failed, 503 for what has no time left.
 //!
 //! `Conversation` is the server's side of one connection, without I/O: bytes in, one `Command`, one `Reply`, and the
 //! connection closes. [`client`] is the other side, for `floe status` and its like.
@@ -25,7 +28,7 @@ mod conversation;
 mod reply;
 
 pub(crate) use command::{Addition, Command};
-pub use command::{NewVolume, Resize};
+pub use command::{NewTier, NewVolume, Resize};
 pub(crate) use conversation::{Conversation, Heard};
 pub(crate) use reply::{Reply, Trouble};
 

@@ -1,4 +1,4 @@
-//! The server: threads that serve (`worker`, `clients`), and a front desk (`front`) to which clients come first.
+//! The server: threads that serve (`worker`, `clients`, `footing`), and a front desk (`front`) to which clients come first.
 //!
 //! ```text
 //!             accept, admin, signals            letters             its clients, its shards,
@@ -10,17 +10,20 @@
 //!
 //! A client is given to one worker and stays there. Its requests are split there; pieces whose shards another worker
 //! owns travel to it and back ([`floe_block::Exchange`]). Nothing on this path is locked. What concerns everybody,
-//! volumes that come and go and the end, are errands of the front desk (`errand`, `volumes`).
+//! volumes and tiers that come and go and the end, are errands of the front desk (`errand`, `volumes`, `restack`).
 
 mod admin_side;
 mod bound;
 mod clients;
 mod config;
 mod errand;
+mod footing;
 mod front;
 mod letter;
 mod mailbox;
+mod maker;
 mod offer;
+mod restack;
 mod slots;
 mod team;
 mod tier;
@@ -34,6 +37,7 @@ use crate::uri::Uri;
 pub use bound::Bound;
 pub use config::{ServeError, ServerConfig};
 use front::Front;
+pub use maker::{TierMaker, TierOrder, TierRefused};
 use team::Team;
 pub use tier::Tier;
 pub use volume::{DeviceSource, Volume};

@@ -7,7 +7,7 @@ use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
 use floe_device::Role;
 use floe_export::kept::{Consent, Parts, StartError, Wishes, refuse_kept, start};
-use floe_export::server::{DeviceSource, Tier, Volume};
+use floe_export::server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
 
 use crate::error::CliError;
 use crate::settings::{Plan, TierPlan};
@@ -66,10 +66,13 @@ impl Prepared {
         let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
         let mut above_bytes = plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
         let several = plan.tiers.len() > 1;
+        // With several tiers all have to have shards for as many.
+        let fewer_threads = !plan.threads_given && !several;
         let tier = |(tier, memory): (&TierPlan, Memory)| {
             let config = tier.config(memory, above_bytes);
             above_bytes += tier.cache_bytes;
-            let how = How::new(tier, config, plan, consent).map_err(|error| in_tier(error, tier, several))?;
+            let how = How::new(tier, config, plan.threads, fewer_threads, consent)
+                .map_err(|error| in_tier(error, tier, several))?;
             Ok((tier.clone(), how))
         };
         plan.tiers.iter().zip(memories).map(tier).collect::<Result<_, _>>().map(Self)
@@ -79,43 +82,53 @@ impl Prepared {
     pub(super) fn open(self, volumes: &[Volume]) -> Result<Vec<Tier>, CliError> {
         let several = self.0.len() > 1;
         let open = |(plan, how): (TierPlan, How)| {
-            how.open(&plan, volumes).map_err(|error| in_tier(error, &plan, several))
+            watched(|progress| how.open(&plan, volumes, progress))
+                .map_err(|error| in_tier(error, &plan, several))
         };
         self.0.into_iter().map(open).collect()
     }
 }
 
 impl How {
-    fn new(tier: &TierPlan, config: Config, plan: &Plan, consent: Consent) -> Result<Self, CliError> {
+    fn new(
+        tier: &TierPlan,
+        config: Config,
+        threads: usize,
+        fewer_threads: bool,
+        consent: Consent,
+    ) -> Result<Self, CliError> {
         let (gate, memory) = (config.gate.clone(), config.memory);
         if !tier.is_kept() {
-            return BlockCache::parts(config, plan.threads).map(Self::Volatile).or_usage();
+            return BlockCache::parts(config, threads).map(Self::Volatile).or_usage();
         }
-        let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, plan.threads));
+        let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache.paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
             let config = Config { cache_bytes: layout.data_bytes(), shards: Some(new_shards), ..config };
-            BlockCache::<floe_policy::Lru>::parts(config, plan.threads).or_usage()?;
+            BlockCache::<floe_policy::Lru>::parts(config, threads).or_usage()?;
         }
         Ok(Self::Kept(Box::new(Wishes {
             sizes: tier.sizes.clone(),
             shards: tier.shards,
             cache_bytes: tier.cache_bytes,
             new_shards,
-            serving: Serving { mode: tier.mode, gate, memory, parts: plan.threads },
-            // With several tiers all have to have shards for as many.
-            fewer_threads: !plan.threads_given && plan.tiers.len() == 1,
+            serving: Serving { mode: tier.mode, gate, memory, parts: threads },
+            fewer_threads,
+            joins: false,
             consent,
         })))
     }
 
-    fn open(self, plan: &TierPlan, volumes: &[Volume]) -> Result<Tier, CliError> {
+    fn open(
+        self,
+        plan: &TierPlan,
+        volumes: &[Volume],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Tier, CliError> {
         let role = Role::Cache { size: plan.cache_bytes };
         let source: Arc<dyn DeviceSource> = Arc::new(plan.cache.prepare(role).or_usage()?);
         let mut cache = match self {
-            Self::Kept(wishes) => {
-                watched(|progress| start(&source, volumes, &wishes, progress)).map_err(refused)?
-            }
+            Self::Kept(wishes) => start(&source, volumes, &wishes, progress).map_err(refused)?,
             Self::Volatile(caches) => {
                 refuse_kept(&source).map_err(refused)?;
                 Parts::volatile(caches)
@@ -124,7 +137,30 @@ impl How {
         if let Some(most) = plan.most_dirty_bytes() {
             cache.limit_dirty(most);
         }
-        Ok(Tier { cache, source, cache_bytes: plan.cache_bytes })
+        Ok(Tier { name: plan.name(), cache, source, cache_bytes: plan.cache_bytes })
+    }
+}
+
+/// Makes the tiers that are added while the server runs.
+#[derive(Debug)]
+pub(super) struct Newcomers;
+
+impl TierMaker for Newcomers {
+    fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused> {
+        let TierOrder { spec, consent, threads, above_bytes, volumes } = order;
+        let make = || {
+            let plan = TierPlan::of(spec).or_usage()?;
+            let config = plan.config(Memory::None, *above_bytes);
+            let mut how = How::new(&plan, config, *threads, false, *consent)?;
+            if let How::Kept(wishes) = &mut how {
+                wishes.joins = true;
+            }
+            how.open(&plan, volumes, &mut |_, _| {})
+        };
+        make().map_err(|error: CliError| {
+            let error = error.about(&format!("tier {spec}"));
+            TierRefused { problem: error.line().to_owned(), is_failure: error.is_failure() }
+        })
     }
 }
 

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use serde::Deserialize;
 
-use super::{NewVolume, Resize};
-use crate::status::{Status, VolumeStatus};
+use super::{NewTier, NewVolume, Resize};
+use crate::status::{Status, TierStatus, VolumeStatus};
 use crate::uri;
 
 /// Why a server could not be asked.
@@ -127,6 +127,37 @@ pub fn resize_volume(address: &str, name: &str, resize: &Resize) -> Result<Volum
     let body = serde_json::to_string(resize).expect("a size is plain data");
     ask(address, "POST", &format!("{}/resize", path_of(name)), &body)?;
     served(address, name)
+}
+
+/// The tiers of the cache, from the top.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn tiers(address: &str) -> Result<Vec<TierStatus>, AdminError> {
+    understood(address, &ask(address, "GET", "/tiers", "")?)
+}
+
+/// Adds a tier, while clients go on; tells its number from the top, and how it is.
+///
+/// # Errors
+/// When no server answers, or the tier cannot be added.
+pub fn add_tier(address: &str, tier: &NewTier) -> Result<(usize, TierStatus), AdminError> {
+    let body = serde_json::to_string(tier).expect("a tier is plain data");
+    ask(address, "POST", "/tiers", &body)?;
+    let mut tiers = tiers(address)?;
+    let number = tier.at.unwrap_or(tiers.len().saturating_sub(1));
+    match number < tiers.len() {
+        true => Ok((number, tiers.swap_remove(number))),
+        false => Err(AdminError::Strange { address: address.to_owned() }),
+    }
+}
+
+/// Takes the tier with this number from the top out, while clients go on; what only it had is below it then.
+///
+/// # Errors
+/// When no server answers, or the tier cannot be taken out.
+pub fn remove_tier(address: &str, number: usize) -> Result<(), AdminError> {
+    ask(address, "DELETE", &format!("/tiers/{number}"), "").map(drop)
 }
 
 /// A volume as it is served.

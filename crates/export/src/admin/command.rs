@@ -26,6 +26,12 @@ pub(crate) enum Command {
         /// `None`: the size the backing device has by now.
         size_bytes: Option<u64>,
     },
+    ListTiers,
+    AddTier(NewTier),
+    RemoveTier {
+        /// From the top.
+        number: usize,
+    },
 }
 
 /// A [`NewVolume`] whose device has been understood.
@@ -63,6 +69,23 @@ pub struct Resize {
     pub size_bytes: Option<u64>,
 }
 
+/// A tier to be added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewTier {
+    /// Its device and settings, as on the command line.
+    pub tier: String,
+    /// The number it is to have from the top; without it, it is put below all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<usize>,
+    /// Make a new cache on its device, whatever is there.
+    #[serde(default)]
+    pub initialise: bool,
+    /// Lose what only a cache that is there has of volumes.
+    #[serde(default)]
+    pub discard_dirty: bool,
+}
+
 impl Command {
     /// Understands a request whose body has arrived.
     ///
@@ -82,6 +105,9 @@ impl Command {
             ["volumes"] => ("GET", Ok(Self::ListVolumes)),
             ["volumes", name] => ("DELETE", named(name).map(|name| Self::RemoveVolume { name })),
             ["volumes", name, "resize"] => ("POST", named(name).and_then(|name| Self::resize(name, body))),
+            ["tiers"] if method == "POST" => ("POST", json(body).map(Self::AddTier)),
+            ["tiers"] => ("GET", Ok(Self::ListTiers)),
+            ["tiers", number] => ("DELETE", numbered(number).map(|number| Self::RemoveTier { number })),
             _ => return Err(Reply::trouble(Trouble::NotFound, format!("there is no {path} here"))),
         };
         if method != wanted {
@@ -116,4 +142,9 @@ fn named(text: &str) -> Result<String, Reply> {
     let bytes = uri::decode(text).ok();
     let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
     name.ok_or_else(|| Reply::trouble(Trouble::Input, format!("{text:?} is no volume's name")))
+}
+
+/// A tier's number as it stands in a path.
+fn numbered(text: &str) -> Result<usize, Reply> {
+    text.parse().map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))
 }

@@ -71,7 +71,8 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
     })?;
     let Some(superblock) = forgotten else { return Ok(false) };
     if was_clean {
-        Keeper::new(cache, superblock).end(&[])?;
+        drop(cache);
+        Keeper::new(Arc::clone(source), superblock).end(&[])?;
     }
     Ok(true)
 }

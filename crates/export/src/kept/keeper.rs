@@ -2,22 +2,25 @@
 
 use std::sync::Arc;
 
-use floe_block::{StoreError, Superblock, VolumeId, write_superblock};
+use floe_block::{KeptCache, Superblock, VolumeId, write_superblock};
 
 use super::disk::Disk;
 use super::marker;
+use super::refusal::StartError;
+use super::start::random_id;
 use super::suit::known;
 use crate::server::{DeviceSource, Volume};
 
 /// A superblock and the device it is on.
+#[derive(Debug)]
 pub(crate) struct Keeper {
-    cache: Disk,
+    cache: Arc<dyn DeviceSource>,
     superblock: Superblock,
 }
 
 impl Keeper {
     /// Of a cache of which a session has begun.
-    pub(super) fn new(cache: Disk, superblock: Superblock) -> Self {
+    pub(super) fn new(cache: Arc<dyn DeviceSource>, superblock: Superblock) -> Self {
         Self { cache, superblock }
     }
 
@@ -27,7 +30,7 @@ impl Keeper {
     }
 
     /// Writes down a volume that has come. What a volume of this number had before must be forgotten durably.
-    pub(crate) fn add(&mut self, id: VolumeId, volume: &Volume) -> Result<(), StoreError> {
+    pub(crate) fn add(&mut self, id: VolumeId, volume: &Volume) -> Result<(), StartError> {
         self.change(|superblock| {
             superblock.volumes.push(known(id, volume));
             superblock.volumes.sort_by_key(|volume| volume.id);
@@ -35,12 +38,12 @@ impl Keeper {
     }
 
     /// Writes down that a volume has gone: whatever is still said of it does not count from now on.
-    pub(crate) fn remove(&mut self, id: VolumeId) -> Result<(), StoreError> {
+    pub(crate) fn remove(&mut self, id: VolumeId) -> Result<(), StartError> {
         self.change(|superblock| superblock.volumes.retain(|volume| volume.id != id))
     }
 
     /// Writes down the new size of a volume's backing device.
-    pub(crate) fn resize(&mut self, id: VolumeId, bytes: u64) -> Result<(), StoreError> {
+    pub(crate) fn resize(&mut self, id: VolumeId, bytes: u64) -> Result<(), StartError> {
         self.change(|superblock| {
             let of = superblock.volumes.iter_mut().filter(|volume| volume.id == id);
             of.for_each(|volume| volume.bytes = bytes);
@@ -48,7 +51,7 @@ impl Keeper {
     }
 
     /// Writes down whether what the cache has as clean may be old.
-    pub(crate) fn set_void(&mut self, void: bool) -> Result<(), StoreError> {
+    pub(crate) fn set_void(&mut self, void: bool) -> Result<(), StartError> {
         if self.superblock.void == void {
             return Ok(());
         }
@@ -56,7 +59,7 @@ impl Keeper {
     }
 
     /// Writes down that all is in order, and what the ends of the backing devices look like. Nothing writes to any device any more.
-    pub(crate) fn end(mut self, backings: &[(VolumeId, Arc<dyn DeviceSource>)]) -> Result<(), StoreError> {
+    pub(crate) fn end(mut self, backings: &[(VolumeId, Arc<dyn DeviceSource>)]) -> Result<(), StartError> {
         let marker = |backing| marker::sample(&mut Disk::open(backing).ok()?).ok(); // else it is not known
         self.change(|superblock| {
             (superblock.clean, superblock.void) = (true, false);
@@ -70,16 +73,28 @@ impl Keeper {
         Ok(())
     }
 
+    /// Leaves an empty cache of no volumes on the device, durably: what was there will be old as soon as a volume is written to without it.
+    /// Nothing uses the device any more.
+    pub(crate) fn vacate(self) -> Result<(), StartError> {
+        let id = random_id()?;
+        let mut cache = Disk::open(&self.cache)?;
+        Ok(cache.with_io(|io| KeptCache::vacate(io, &self.superblock, id))?)
+    }
+
     /// Changes the superblock, durably. If that fails, either the old or the new one counts on the device, and the old one here.
-    fn change(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), StoreError> {
+    fn change(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), StartError> {
         let before = self.superblock.clone();
         change(&mut self.superblock);
-        let Self { cache, superblock } = self;
-        let written = cache.with_io(|io| write_superblock(io, superblock));
+        let written = self.write();
         if written.is_err() {
             let generation = self.superblock.generation;
             self.superblock = Superblock { generation, ..before };
         }
         written
+    }
+
+    fn write(&mut self) -> Result<(), StartError> {
+        let mut cache = Disk::open(&self.cache)?;
+        Ok(cache.with_io(|io| write_superblock(io, &mut self.superblock))?)
     }
 }

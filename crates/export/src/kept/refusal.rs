@@ -195,6 +195,12 @@ pub enum Refusal {
         /// What was asked for.
         threads: usize,
     },
+    /// A cache that a running server did not use.
+    #[error(
+        "the device holds a cache, and what that has of the volumes may be old by now; bring back what only it has with floe \
+         export-dirty, if there is anything, and give --initialise to make a new one in its place"
+    )]
+    Joins,
     /// There is nothing to work on.
     #[error("there is no cache on the device")]
     NoCache,

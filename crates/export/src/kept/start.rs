@@ -51,26 +51,33 @@ pub struct Wishes {
     pub serving: Serving,
     /// Whether fewer threads will do, where the cache has not as many shards.
     pub fewer_threads: bool,
+    /// It joins a server that runs: what it has of the volumes may be old by now.
+    pub joins: bool,
     /// What may be done to data.
     pub consent: Consent,
 }
 
 /// The parts of a cache, ready for a server.
+#[derive(Debug)]
 pub struct Parts {
     pub(crate) parts: Vec<(BlockCache, Option<PartJournal>)>,
     /// By volume, in their order: its number in the cache.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) keeper: Option<Keeper>,
+    /// Where that is bounded.
+    pub(crate) most_dirty_bytes: Option<u64>,
 }
 
 impl Parts {
     /// Of a cache that ends with the program.
     pub fn volatile(caches: Vec<BlockCache>) -> Self {
-        Self { parts: caches.into_iter().map(|cache| (cache, None)).collect(), ids: Vec::new(), keeper: None }
+        let parts = caches.into_iter().map(|cache| (cache, None)).collect();
+        Self { parts, ids: Vec::new(), keeper: None, most_dirty_bytes: None }
     }
 
     /// Sets how many bytes of the cache may be newer than the backing devices: see [`BlockCache::limit_dirty`].
     pub fn limit_dirty(&mut self, bytes: u64) {
+        self.most_dirty_bytes = Some(bytes);
         self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
     }
 
@@ -142,7 +149,7 @@ pub fn start(
             (kept, volumes)
         }
     };
-    begin(cache, kept, volumes, wishes, begun_at.elapsed())
+    begin(source, cache, kept, volumes, wishes, begun_at.elapsed())
 }
 
 /// Opens the backing devices, and makes durable what was written to them before: what recovery builds on must not be lost later.
@@ -184,6 +191,9 @@ fn replacement(found: Found, cache: &mut Disk, wishes: &Wishes) -> Result<Option
         Found::Foreign if consent.initialise => (0, true),
         Found::Foreign => return Err(Refusal::Foreign.into()),
         Found::Cache(kept) if consent.initialise => (all_dirty_bytes(&kept), true),
+        // One that was taken out of a running server has none, and nothing else either.
+        Found::Cache(kept) if kept.superblock().volumes.is_empty() => return Ok(None),
+        Found::Cache(_) if wishes.joins => return Err(Refusal::Joins.into()),
         Found::Cache(kept) => {
             check_layout(&kept, wishes)?;
             return Ok(Some(kept));
@@ -234,6 +244,7 @@ fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
 
 /// Brings the cache to life.
 fn begin(
+    source: &Arc<dyn DeviceSource>,
     mut cache: Disk,
     kept: KeptCache,
     volumes: Vec<floe_block::Volume>,
@@ -265,10 +276,15 @@ fn begin(
         tracing::warn!("the cache device had failed; what the backing devices have too was forgotten");
     }
     let parts = parts.into_iter().map(|(cache, journal)| (cache, Some(journal))).collect();
-    Ok(Parts { parts, ids, keeper: Some(Keeper::new(cache, superblock)) })
+    Ok(Parts {
+        parts,
+        ids,
+        keeper: Some(Keeper::new(Arc::clone(source), superblock)),
+        most_dirty_bytes: None,
+    })
 }
 
-fn random_id() -> Result<[u8; 16], StartError> {
+pub(super) fn random_id() -> Result<[u8; 16], StartError> {
     let mut id = [0; 16];
     let urandom = std::fs::File::open("/dev/urandom");
     urandom.and_then(|mut file| file.read_exact(&mut id)).map_err(StartError::Random)?;
@@ -282,7 +298,8 @@ fn random_id() -> Result<[u8; 16], StartError> {
 pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
     let mut cache = Disk::open(source)?;
     let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
-    if report.superblock.is_none() && report.problems.is_empty() {
+    let has_volumes = report.superblock.as_ref().is_some_and(|it| !it.volumes.is_empty());
+    if !has_volumes && report.problems.is_empty() {
         return Ok(());
     }
     let dirty_bytes = report.shards.iter().map(|shard| shard.dirty_bytes).sum();

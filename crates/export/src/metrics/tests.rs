@@ -83,6 +83,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
         tiers: vec![TierFacts {
+            name: "memory:1MiB".into(),
             mode: WriteMode::Back,
             admission: Some("obp:target=0.1".to_owned()),
             session: Some(3),

@@ -105,6 +105,8 @@ impl Front {
                 | Command::AddVolume(_)
                 | Command::RemoveVolume { .. }
                 | Command::ResizeVolume { .. }
+                | Command::AddTier(_)
+                | Command::RemoveTier { .. }
         );
         if changes && self.phase != Phase::Serving {
             return self.tell_admin(index, &Reply::trouble(Trouble::Ending, "the server is ending"));
@@ -116,6 +118,7 @@ impl Front {
             Command::Status => self.ask_status(Then::Status { admin: index }),
             Command::Metrics => self.ask_status(Then::Metrics { admin: index }),
             Command::ListVolumes => self.ask_status(Then::Volumes { admin: index }),
+            Command::ListTiers => self.ask_status(Then::Tiers { admin: index }),
             Command::Flush => {
                 self.flush(self.offer.ids(), Kind::Drain, Then::Flushed { admin: index });
                 Ok(())
@@ -137,6 +140,8 @@ impl Front {
             Command::AddVolume(addition) => self.add_volume(index, *addition),
             Command::RemoveVolume { name } => self.remove_volume(index, &name),
             Command::ResizeVolume { name, size_bytes } => self.resize_volume(index, &name, size_bytes),
+            Command::AddTier(wanted) => self.add_tier(index, wanted),
+            Command::RemoveTier { number } => self.remove_tier(index, number),
         };
         if let Err(reply) = begun {
             self.tell_admin(index, &reply);
@@ -161,6 +166,11 @@ impl Front {
 
     pub(super) fn tell_volumes(&mut self, index: u32, snapshots: Vec<Snapshot>) {
         let reply = Reply::json(&self.report(snapshots).status().volumes);
+        self.tell_admin(index, &reply);
+    }
+
+    pub(super) fn tell_tiers(&mut self, index: u32, snapshots: Vec<Snapshot>) {
+        let reply = Reply::json(&self.report(snapshots).status().tiers);
         self.tell_admin(index, &reply);
     }
 

@@ -11,15 +11,16 @@ use floe_device::{Pool, Ring, Sockets};
 
 use super::Server;
 use super::config::{ServeError, ServerConfig};
+use super::footing::BeginningTier;
 use super::front::{Colleague, Front, Phase};
 use super::mailbox::Mailbox;
 use super::offer::Offer;
 use super::slots::Slots;
 use super::team::Team;
-use super::tier::{KnownTier, Tier};
+use super::tier::{Tier, TierKey, in_threads};
 use super::valve::Valve;
 use super::volume::Volume;
-use super::worker::{Beginning, BeginningTier, RING_ENTRIES};
+use super::worker::{Beginning, RING_ENTRIES};
 use crate::listener::{Listener, patiently};
 use crate::status::{Lately, ServiceTimes, Tally};
 
@@ -79,15 +80,22 @@ impl Bound {
         let ring = Ring::new(RING_ENTRIES)?;
         let bell = Arc::new(Bell::new().map_err(ServeError::Wake)?);
         let news = Arc::new(Mailbox::new(Arc::clone(&bell)));
-        let exchanges = Exchange::families(tiers.len(), threads).map_err(ServeError::Wake)?;
-        let colleague = |of_thread: &Vec<Exchange>| Colleague {
-            instructions: Arc::new(Mailbox::new(Arc::clone(of_thread[0].bell()))),
+        let bells = (0..threads).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let bells = bells.map_err(ServeError::Wake)?;
+        let colleague = |bell: &Arc<Bell>| Colleague {
+            instructions: Arc::new(Mailbox::new(Arc::clone(bell))),
             connections: Arc::new(AtomicUsize::new(0)),
         };
-        let workers: Vec<Colleague> = exchanges.iter().map(colleague).collect();
+        let workers: Vec<Colleague> = bells.iter().map(colleague).collect();
         let valve = config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
         let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
-        let (tiers, parts) = in_threads(tiers, exchanges);
+        let mut parts: Vec<Vec<BeginningTier>> = workers.iter().map(|_| Vec::new()).collect();
+        let mut known = Vec::new();
+        for (key, tier) in (0..).map(TierKey).zip(tiers) {
+            let (tier, of_threads) = in_threads(tier, key, Exchange::between(&bells));
+            known.push(tier);
+            parts.iter_mut().zip(of_threads).for_each(|(of_thread, tier)| of_thread.push(tier));
+        }
         let parts = parts.into_iter().zip(seeds).zip(&workers).enumerate();
         let beginnings = parts.map(|(number, ((tiers, seed), worker))| Beginning {
             number,
@@ -115,7 +123,10 @@ impl Bound {
             workers,
             errands: Slots::default(),
             offer,
-            tiers,
+            keys_given: known.len() as u32,
+            tiers: known,
+            restacking: None,
+            end_due: false,
             phase: Phase::Serving,
             tally: Tally::default(),
             accept_again: None,
@@ -133,27 +144,4 @@ impl Bound {
         };
         Ok(Server { front, team, admin_address })
     }
-}
-
-/// What is known of each tier, and what each thread has of all, both from the top.
-fn in_threads(tiers: Vec<Tier>, exchanges: Vec<Vec<Exchange>>) -> (Vec<KnownTier>, Vec<Vec<BeginningTier>>) {
-    let mut threads: Vec<_> =
-        exchanges.into_iter().map(|exchanges| (exchanges.into_iter(), Vec::new())).collect();
-    let mut known = Vec::new();
-    for Tier { cache, source, cache_bytes } in tiers {
-        assert_eq!(cache.threads(), threads.len(), "all tiers have as many parts");
-        known.push(KnownTier {
-            mode: cache.parts[0].0.mode(),
-            admission: cache.parts[0].0.admission(),
-            cache_bytes,
-            keeper: cache.keeper,
-            degraded: false,
-            journal_lost: false,
-        });
-        for ((cache, journal), (exchanges, of_thread)) in cache.parts.into_iter().zip(&mut threads) {
-            let exchange = exchanges.next().expect("there are queues for each tier");
-            of_thread.push(BeginningTier { cache, journal, exchange, source: Arc::clone(&source) });
-        }
-    }
-    (known, threads.into_iter().map(|(_, of_thread)| of_thread).collect())
 }

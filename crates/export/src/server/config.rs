@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{MemoryTier, StoreError};
+use floe_block::MemoryTier;
 use floe_device::{OpenError, RingError};
 use floe_model::Service;
 
+use super::maker::TierMaker;
+use crate::kept::StartError;
 use crate::limits::Limits;
 use crate::listener::ListenError;
 use crate::nbd::export::ExportsError;
@@ -36,6 +38,8 @@ pub struct ServerConfig {
     pub shed_most: Option<f64>,
     /// What list operations take on this machine, for the advice in the status; the paper's times without it.
     pub service: Option<Arc<Service>>,
+    /// Who makes tiers that are added while the server runs; without anybody none can be.
+    pub tiers: Option<Arc<dyn TierMaker>>,
 }
 
 /// Why a server could not begin, go on, or end well.
@@ -84,7 +88,7 @@ pub enum ServeError {
     Panicked(usize),
     /// The cache could not be told that all is in order; everything that was flushed is there.
     #[error("the cache could not be closed: {0}; it is as after a crash")]
-    Close(StoreError),
+    Close(StartError),
     /// Dirty data is left at the end.
     #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
     LastFlush {

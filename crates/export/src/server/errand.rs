@@ -3,6 +3,7 @@
 use floe_block::VolumeId;
 
 use super::letter::{Outcome, Problem};
+use super::restack::Step;
 use super::volume::Volume;
 use crate::status::Snapshot;
 
@@ -38,6 +39,10 @@ pub(super) enum Then {
     Removed { removal: Removal, tier: usize },
     /// A volume has grown: offer it so.
     Resized { admin: Admin, id: VolumeId, bytes: u64 },
+    /// A tier has come so far on its way in or out.
+    Tier(Step),
+    /// Tell of the tiers only.
+    Tiers { admin: Admin },
     /// The cache device is used again.
     Restored { admin: Admin },
     /// What became old meanwhile is forgotten durably.

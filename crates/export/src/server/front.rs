@@ -25,6 +25,7 @@ use super::errand::{Errand, Then};
 use super::letter::{Deed, Instruction, News, Problem};
 use super::mailbox::Mailbox;
 use super::offer::Offer;
+use super::restack::Restacking;
 use super::slots::Slots;
 use super::tier::{Closing, KnownTier};
 use super::token::FrontToken;
@@ -72,6 +73,12 @@ pub(super) struct Front {
     pub(super) offer: Offer,
     /// From the top.
     pub(super) tiers: Vec<KnownTier>,
+    /// How many tiers there have been.
+    pub(super) keys_given: u32,
+    /// A tier that is on its way in or out.
+    pub(super) restacking: Option<Restacking>,
+    /// The end begins when that is done.
+    pub(super) end_due: bool,
     pub(super) phase: Phase,
     /// What is counted here rather than by workers.
     pub(super) tally: Tally,
@@ -181,6 +188,7 @@ impl Front {
                 }
                 News::Degraded { tier } => self.degrade(tier),
                 News::JournalLost { tier } => self.lose_journal(tier),
+                News::TierMade(made) => self.tier_made(made),
                 News::Died(error) => self.died = Some(error),
             }
         }
@@ -291,6 +299,10 @@ impl Front {
 
     /// Takes no new requests from now on.
     pub(super) fn begin_end(&mut self) {
+        if self.restacking.as_ref().is_some_and(Restacking::is_shut) {
+            self.end_due = true; // that does not take long
+            return;
+        }
         notify::stopping();
         self.phase = Phase::Ending;
         self.ask_all(Deed::Snapshot, Then::FirstLook);
@@ -319,6 +331,8 @@ impl Front {
             Then::Drained { admin, id } => self.volume_drained(admin, id, problem),
             Then::Removed { removal, tier } => self.volume_removed_from(removal, tier, problem),
             Then::Resized { admin, id, bytes } => self.volume_resized(admin, id, bytes, problem),
+            Then::Tier(step) => self.restacked(step, problem),
+            Then::Tiers { admin } => self.tell_tiers(admin, errand.into_snapshots()),
             Then::Restored { admin } => self.cache_restored(admin),
             Then::Remembered if problem.is_none() => self.remembered(),
             Then::Remembered => {}

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use floe_block::{Fault, Kind, VolumeId};
 
 use super::config::ServeError;
+use super::footing::BeginningTier;
+use super::maker::TierRefused;
+use super::tier::{Tier, TierKey};
 use super::volume::DeviceSource;
 use crate::nbd::export::Exports;
 use crate::status::Snapshot;
@@ -19,8 +22,10 @@ pub(super) enum Instruction {
     Offer(Arc<Exports>),
     /// Do this, and report under this number.
     Do { errand: u32, deed: Deed },
+    /// Open the device of a tier to come, and report under this number.
+    Open { errand: u32, tier: Box<BeginningTier> },
     /// Another worker has found the cache device of a tier failing: stop using it.
-    Degrade { tier: usize },
+    Degrade { tier: TierKey },
     /// Everything has come to its end.
     Stop,
 }
@@ -46,10 +51,33 @@ pub(super) enum Deed {
     Resize(VolumeId, u64),
     /// Use the cache devices again.
     Restore,
+    /// Take a step with a tier that comes or goes.
+    Tier(TierDeed),
     /// Begin nothing that nobody asks for any more, and wait until nothing is under way.
     Rest,
     /// Take no more requests, and wait until those under way are answered.
     End,
+}
+
+/// A step of a tier on its way in or out; its place is told by the tier above it.
+#[derive(Debug, Clone)]
+pub(super) enum TierDeed {
+    /// Begin nothing below this tier any more, and wait until nothing is under way there.
+    Shut { above: TierKey },
+    /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and go on.
+    PutIn { above: TierKey, ids: Arc<[(VolumeId, VolumeId)]> },
+    /// Close that device again, and go on.
+    Dismiss { above: TierKey },
+    /// Let so much of a tier be dirty.
+    LimitDirty { tier: TierKey, bytes: u64 },
+    /// Have the tier below this one bring down all it has of a volume, which this one has by this id.
+    Empty { above: TierKey, volume: VolumeId },
+    /// Wait until nothing is under way in the tier below this one, and see that it has nothing to bring down.
+    Rest { above: TierKey },
+    /// Take out the tier below this one, and go on.
+    TakeOut { above: TierKey },
+    /// Keep the tier below this one, let so much of it be dirty again, and go on.
+    Keep { above: TierKey, bytes: u64 },
 }
 
 /// From a worker to the front desk.
@@ -58,9 +86,11 @@ pub(super) enum News {
     /// A deed is done, or cannot be.
     Done { worker: usize, errand: u32, result: Result<Outcome, Problem> },
     /// The cache device of a tier is failing and has been given up.
-    Degraded { tier: usize },
+    Degraded { tier: TierKey },
     /// The journal of a tier cannot be written.
-    JournalLost { tier: usize },
+    JournalLost { tier: TierKey },
+    /// A tier to come has been made, or cannot be.
+    TierMade(Result<Box<Tier>, TierRefused>),
     /// A worker cannot go on.
     Died(ServeError),
 }

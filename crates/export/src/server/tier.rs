@@ -5,16 +5,20 @@
 
 use std::sync::Arc;
 
-use floe_block::{StoreError, VolumeId, WriteMode};
+use floe_block::{Exchange, VolumeId, WriteMode};
 
+use super::footing::BeginningTier;
 use super::front::Front;
 use super::letter::Instruction;
 use super::volume::DeviceSource;
-use crate::kept::{Keeper, Parts};
+use crate::kept::{Keeper, Parts, StartError};
 use crate::status::TierFacts;
 
 /// A tier of a server's cache, ready to serve.
+#[derive(Debug)]
 pub struct Tier {
+    /// What people know it by: its device and settings, as they were written.
+    pub name: String,
     /// Its parts, one for each thread.
     pub cache: Parts,
     /// Its cache device.
@@ -23,8 +27,17 @@ pub struct Tier {
     pub cache_bytes: u64,
 }
 
+/// What tells tiers apart, whatever comes or goes above them: no two of a server have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TierKey(pub(super) u32);
+
 /// A tier as the front desk knows it.
+#[derive(Debug)]
 pub(super) struct KnownTier {
+    pub(super) key: TierKey,
+    pub(super) name: String,
+    /// How much of it may be dirty, where that is bounded.
+    pub(super) most_dirty_bytes: Option<u64>,
     pub(super) mode: WriteMode,
     /// Who decides what comes in, where not everything does.
     pub(super) admission: Option<String>,
@@ -37,9 +50,40 @@ pub(super) struct KnownTier {
     pub(super) journal_lost: bool,
 }
 
+/// A tier as the front desk knows it, and what each thread has of it, for their ends of its queues.
+///
+/// # Panics
+/// When it does not have a part for each thread.
+pub(super) fn in_threads(
+    tier: Tier,
+    key: TierKey,
+    exchanges: Vec<Exchange>,
+) -> (KnownTier, Vec<BeginningTier>) {
+    let Tier { name, cache, source, cache_bytes } = tier;
+    assert_eq!(cache.threads(), exchanges.len(), "all tiers have as many parts");
+    let known = KnownTier {
+        key,
+        name,
+        most_dirty_bytes: cache.most_dirty_bytes,
+        mode: cache.parts[0].0.mode(),
+        admission: cache.parts[0].0.admission(),
+        cache_bytes,
+        keeper: cache.keeper,
+        degraded: false,
+        journal_lost: false,
+    };
+    let parts = cache.parts.into_iter().zip(exchanges);
+    let begin = |((cache, journal), exchange)| {
+        let source = Arc::clone(&source);
+        BeginningTier { key, cache, journal, exchange, source }
+    };
+    (known, parts.map(begin).collect())
+}
+
 impl KnownTier {
     pub(super) fn facts(&self) -> TierFacts {
         TierFacts {
+            name: self.name.clone(),
             mode: self.mode,
             admission: self.admission.clone(),
             session: self.keeper.as_ref().map(Keeper::session),
@@ -60,15 +104,21 @@ impl Front {
         self.tiers.iter().any(|tier| tier.keeper.is_some())
     }
 
+    /// Where a tier is, from the top; one that has gone is nowhere.
+    pub(super) fn at(&self, key: TierKey) -> Option<usize> {
+        self.tiers.iter().position(|tier| tier.key == key)
+    }
+
     /// A worker has found a cache device failing: none uses it from now on.
-    pub(super) fn degrade(&mut self, tier: usize) {
+    pub(super) fn degrade(&mut self, key: TierKey) {
+        let Some(tier) = self.at(key) else { return };
         if !std::mem::replace(&mut self.tiers[tier].degraded, true) {
             tracing::error!(
                 tier,
                 "the cache device is failing and is not used any more; `floe restore` tries it again"
             );
         }
-        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade { tier }));
+        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade { tier: key }));
         self.set_void(tier, true);
     }
 
@@ -89,7 +139,8 @@ impl Front {
     }
 
     /// A worker could not write a journal: what is dirty there cannot be changed durably any more.
-    pub(super) fn lose_journal(&mut self, tier: usize) {
+    pub(super) fn lose_journal(&mut self, key: TierKey) {
+        let Some(tier) = self.at(key) else { return };
         if !std::mem::replace(&mut self.tiers[tier].journal_lost, true) {
             tracing::error!(
                 tier,
@@ -103,7 +154,7 @@ impl Front {
     pub(super) fn written_down(
         &mut self,
         ids: &[VolumeId],
-        change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StoreError>,
+        change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StartError>,
     ) -> Option<String> {
         let keepers =
             self.tiers.iter_mut().zip(ids).filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
@@ -137,7 +188,7 @@ impl Closing {
     ///
     /// # Errors
     /// The first failure of a device; the other tiers are told all the same.
-    pub(super) fn finish(self) -> Result<(), StoreError> {
+    pub(super) fn finish(self) -> Result<(), StartError> {
         let ended = self.0.into_iter().map(|InOrder { keeper, backings }| keeper.end(&backings));
         ended.fold(Ok(()), Result::and)
     }

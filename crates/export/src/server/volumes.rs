@@ -33,9 +33,9 @@ impl Front {
         Ok(())
     }
 
-    /// Volumes come, go and grow one after the other: workers number them alike only if they do so in one order, and agree
+    /// Volumes come, go and grow one after the other, and so do tiers: workers number them alike only if they do so in one order, and agree
     /// on a size only if there is one to agree on.
-    fn one_at_a_time(&self) -> Result<(), Reply> {
+    pub(super) fn one_at_a_time(&self) -> Result<(), Reply> {
         let changes = |then: &Then| {
             matches!(
                 then,
@@ -51,6 +51,10 @@ impl Front {
         };
         if self.errands.indices().into_iter().any(|errand| changes(&self.errands[errand].then)) {
             let problem = "another volume is being added, removed or resized; try again when that is done";
+            return Err(Reply::trouble(Trouble::Conflict, problem));
+        }
+        if self.restacking.is_some() {
+            let problem = "a tier is being added or removed; try again when that is done";
             return Err(Reply::trouble(Trouble::Conflict, problem));
         }
         Ok(())

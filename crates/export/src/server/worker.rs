@@ -13,18 +13,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use floe_block::{BlockCache, Driver, Exchange, PartJournal, Request, VolumeError, VolumeId};
+use floe_block::{Driver, Request, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 
 use super::clients::{LookedFor, Origin};
 use super::config::{ServeError, ServerConfig};
+use super::footing::{BeginningTier, Restacking, StandStill, Told};
 use super::letter::{Deed, Instruction, News, Outcome, Problem};
 use super::mailbox::Mailbox;
 use super::offer::Offered;
 use super::slots::Slots;
 use super::token::ClientToken;
 use super::valve::Valve;
-use super::volume::DeviceSource;
 use crate::nbd::export::Exports;
 use crate::session::{Budget, Common, Session};
 use crate::status::{Snapshot, Tally};
@@ -48,15 +48,6 @@ pub(super) struct Beginning {
     pub(super) valve: Option<Arc<Valve>>,
 }
 
-/// What a worker has of a tier.
-pub(super) struct BeginningTier {
-    pub(super) cache: BlockCache,
-    /// Where the tier outlives the program.
-    pub(super) journal: Option<PartJournal>,
-    pub(super) exchange: Exchange,
-    pub(super) source: Arc<dyn DeviceSource>,
-}
-
 /// A deed that takes its time.
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
@@ -70,6 +61,8 @@ enum Awaited {
     Grown { volume: VolumeId, bytes: u64 },
     /// Nothing is under way at all.
     Rest,
+    /// A tier on its way in or out has come so far.
+    Tier(StandStill),
 }
 
 impl Awaited {
@@ -79,22 +72,15 @@ impl Awaited {
         match self {
             Self::Quiet { until } => Self::Quiet { until: left(until) },
             Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
-            Self::Idle { .. } | Self::Grown { .. } | Self::Rest => self,
+            _ => self,
         }
     }
-}
-
-/// What has been told the front desk of a tier.
-#[derive(Debug, Clone, Copy, Default)]
-struct Told {
-    degraded: bool,
-    journal_lost: bool,
 }
 
 /// A thread that serves.
 pub(super) struct Worker {
     pub(super) number: usize,
-    ring: Ring,
+    pub(super) ring: Ring,
     pub(super) common: Common,
     pub(super) sockets: Sockets,
     pub(super) driver: Driver,
@@ -120,8 +106,9 @@ pub(super) struct Worker {
     /// Devices of volumes to come.
     opened: HashMap<String, Box<dyn Device>>,
     awaited: Vec<(u32, Awaited)>,
+    pub(super) restacking: Restacking,
     /// By tier, from the top: whether it is known that its cache device is given up, and that its journal is lost.
-    told: Vec<Told>,
+    pub(super) told: Vec<Told>,
     valve: Option<Arc<Valve>>,
     /// What is being shed.
     shed: f64,
@@ -144,13 +131,10 @@ impl Worker {
         if let Err(error) = ring.register_pool(&pool) {
             tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
         }
-        let told = vec![Told::default(); tiers.len()];
+        let told = tiers.iter().map(|tier| Told::nothing(tier.key)).collect();
         let mut below: Option<Driver> = None;
-        for BeginningTier { cache, journal, exchange, source } in tiers.into_iter().rev() {
-            let device = source.open(&ring, &pool)?;
-            let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange))
-                .with_clock(Instant::now)
-                .with_journal(journal);
+        for tier in tiers.into_iter().rev() {
+            let tier = tier.open(&ring, &pool)?;
             below = Some(match below {
                 Some(below) => tier.on(below),
                 None => tier,
@@ -185,6 +169,7 @@ impl Worker {
             news,
             bell,
             opened: HashMap::new(),
+            restacking: Restacking::default(),
             awaited: Vec::new(),
             told,
             valve,
@@ -245,9 +230,15 @@ impl Worker {
             Instruction::Welcome(socket) => self.welcome(socket),
             Instruction::Offer(exports) => self.offer(exports),
             Instruction::Do { errand, deed } => self.do_deed(errand, deed),
+            Instruction::Open { errand, tier } => {
+                let opened = self.open_newcomer(*tier);
+                self.report(errand, opened.map(|()| Outcome::Nothing));
+            }
             Instruction::Degrade { tier } => {
-                self.told[tier].degraded = true; // the front desk knows
-                self.driver.tier_mut(tier).expect("workers have all tiers").degrade();
+                if let Some(at) = self.told.iter().position(|told| told.key == tier) {
+                    self.told[at].degraded = true; // the front desk knows
+                    self.tier(tier).degrade();
+                }
             }
             Instruction::Stop => self.stopped = true,
         }
@@ -302,6 +293,10 @@ impl Worker {
             Deed::Remove { tier, volume } => {
                 return self.awaited.push((errand, Awaited::Idle { tier, volume }));
             }
+            Deed::Tier(deed) => match self.restack(errand, deed) {
+                Ok(()) => Ok(Outcome::Nothing),
+                Err(awaited) => return self.awaited.push((errand, Awaited::Tier(awaited))),
+            },
             Deed::Rest => {
                 self.resting = true;
                 return self.awaited.push((errand, Awaited::Rest));
@@ -342,12 +337,12 @@ impl Worker {
 
     /// Does what is due by time, or because something has ended.
     fn watch_the_clock(&mut self) {
-        for (tier, (driver, told)) in self.driver.tiers().zip(&mut self.told).enumerate() {
+        for (driver, told) in self.driver.tiers().zip(&mut self.told) {
             if driver.cache().is_degraded() && !std::mem::replace(&mut told.degraded, true) {
-                self.news.post(News::Degraded { tier });
+                self.news.post(News::Degraded { tier: told.key });
             }
             if driver.cache().has_lost_journal() && !std::mem::replace(&mut told.journal_lost, true) {
-                self.news.post(News::JournalLost { tier });
+                self.news.post(News::JournalLost { tier: told.key });
             }
         }
         if !self.awaited.is_empty() {
@@ -355,7 +350,7 @@ impl Worker {
         }
         let now = Instant::now();
         self.shed(now);
-        if now >= self.clean_at && !self.resting {
+        if now >= self.clean_at && !self.is_resting() {
             self.clean_at = now + self.config.flush_interval;
             self.driver.clean();
         }
@@ -396,6 +391,7 @@ impl Worker {
                     Err(error) => Some(Err(Problem::Other(error.to_string()))),
                 },
                 Awaited::Rest => self.driver.is_idle().then_some(Ok(Outcome::Nothing)),
+                Awaited::Tier(awaited) => self.has_stood_still(errand, awaited),
             };
             match result {
                 Some(result) => self.report(errand, result),
@@ -423,13 +419,18 @@ impl Worker {
         None
     }
 
+    /// Whether nothing is to be begun that nobody asks for: at the end, and while a tier comes or goes.
+    fn is_resting(&self) -> bool {
+        self.resting || self.restacking.is_shut()
+    }
+
     /// When to look at the clock again; `None` when only I/O can bring news.
     fn next_due(&self) -> Option<Instant> {
         let to_clean = self.driver.has_dirty_data() || self.driver.has_unlogged();
-        let clean = (to_clean && !self.resting).then_some(self.clean_at);
+        let clean = (to_clean && !self.is_resting()).then_some(self.clean_at);
         let awaited = self.awaited.iter().filter_map(|(_, awaited)| match awaited {
             Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
-            Awaited::Idle { .. } | Awaited::Grown { .. } | Awaited::Rest => None,
+            _ => None,
         });
         let dues = [clean, self.watch_at, self.driver.next_due(), self.sockets.next_due()];
         dues.into_iter().flatten().chain(awaited).min()

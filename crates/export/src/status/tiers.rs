@@ -9,6 +9,9 @@ use super::admission::AdmissionStatus;
 /// what that misses, writes, and what it zeroes or forgets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierStatus {
+    /// Its device and settings, as they were written.
+    #[serde(default)]
+    pub name: String,
     /// `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
     /// Counts the times it was opened; `None` for one that ends with the server.
@@ -49,9 +52,22 @@ pub struct TierStatus {
     pub admission: Option<AdmissionStatus>,
 }
 
+impl TierStatus {
+    /// How it is with the tier, in a word; none where there is nothing to say.
+    pub fn standing(&self) -> &'static str {
+        match self {
+            Self { journal_lost: true, .. } => "JOURNAL LOST",
+            Self { degraded: true, .. } => "DEGRADED",
+            Self { session: Some(_), .. } => "kept",
+            _ => "",
+        }
+    }
+}
+
 /// What all threads know alike of a tier.
 #[derive(Debug, Clone)]
 pub(crate) struct TierFacts {
+    pub(crate) name: String,
     pub(crate) mode: WriteMode,
     pub(crate) admission: Option<String>,
     pub(crate) session: Option<u64>,
@@ -64,6 +80,7 @@ impl TierFacts {
     pub(super) fn status(&self, (stats, cache_errors): (&Stats, u64)) -> TierStatus {
         let Stats { requests, counters, .. } = stats;
         TierStatus {
+            name: self.name.clone(),
             write_mode: self.mode.to_string(),
             session: self.session,
             degraded: stats.degraded_shards > 0,

@@ -6,6 +6,7 @@ mod kinds;
 mod lives;
 mod memory;
 mod mood;
+mod restack;
 mod rig;
 mod shedding;
 mod tiers;

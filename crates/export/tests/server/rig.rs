@@ -78,6 +78,7 @@ impl Setup {
             memory: None,
             shed_most: None,
             service: None,
+            tiers: None,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
         let memory = MemoryDevice::new(VOLUME as u64);
@@ -148,7 +149,7 @@ impl Setup {
                 let gate = floe_block::Gate::default();
                 let config = Config { sizes, cache_bytes, mode, shards: Some(4), gate, memory, kept: false };
                 let cache = Parts::volatile(BlockCache::parts(config, threads).unwrap());
-                Tier { cache, source, cache_bytes }
+                Tier { name: String::new(), cache, source, cache_bytes }
             };
             let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
             let mut tiers = vec![tier(mode, CACHE, memory, cache)];

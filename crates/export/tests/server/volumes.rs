@@ -29,7 +29,7 @@ pub(crate) fn resize_to(bytes: usize) -> Resize {
     Resize { size_bytes: Some(bytes as u64) }
 }
 
-fn refused<T: std::fmt::Debug>(result: Result<T, AdminError>, why: &str) {
+pub(crate) fn refused<T: std::fmt::Debug>(result: Result<T, AdminError>, why: &str) {
     match result {
         Err(AdminError::Refused { problem, .. }) => assert!(problem.contains(why), "{problem}"),
         other => panic!("{other:?}, not {why:?}"),

@@ -39,6 +39,28 @@ pub(crate) struct TierPlan {
 }
 
 impl TierPlan {
+    /// A tier by itself, as `--tier` takes it, with others above it.
+    ///
+    /// # Errors
+    /// What is wrong with it, in a line.
+    pub(crate) fn of(text: &str) -> Result<Self, String> {
+        let table = TierTable::parse(text)?;
+        Where::Alone.plan(&table, true).map_err(|wrong| wrong.to_string())
+    }
+
+    /// As `--tier` takes it.
+    pub(crate) fn name(&self) -> String {
+        let mut name = format!("{},write={}", self.cache, self.mode);
+        let mut say = |setting: &str, value: Option<String>| {
+            name.extend(value.map(|value| format!(",{setting}={value}")));
+        };
+        say("admit", Some(&self.admit).filter(|admit| !admit.is_always()).map(Admissions::to_string));
+        say("block-sizes", self.sizes.as_ref().map(|sizes| sizes.to_string().replace(',', "+")));
+        say("dirty-max", self.dirty_max.map(|most| most.to_string()));
+        say("shards", self.shards.map(|shards| shards.to_string()));
+        name + if self.volatile { ",volatile" } else { "" }
+    }
+
     /// Whether it goes on with what is on its device.
     pub(crate) fn is_kept(&self) -> bool {
         !self.volatile && !self.cache.paths().is_empty()
@@ -100,17 +122,17 @@ impl Settings {
         };
         let mut tiers: Vec<TierPlan> = Vec::new();
         if self.cache.is_some() || self.tier.is_empty() {
-            tiers.push(Where(None).plan(&first, self.memory.is_some())?);
+            tiers.push(Where::Settings.plan(&first, self.memory.is_some())?);
         } else if let Some(setting) = first.given() {
             let problem = format!("{setting} is for cache; of tiers, each has its own");
-            return Err(Where(None).wrong(setting, problem));
+            return Err(Where::Settings.wrong(setting, problem));
         }
         for (index, table) in self.tier.iter().enumerate() {
             let has_above = self.memory.is_some() || !tiers.is_empty(); // other tiers are memory to it
-            let tier = Where(Some(index)).plan(table, has_above)?;
+            let tier = Where::Table(index).plan(table, has_above)?;
             if let Some(other) = tiers.iter().find(|other| same_file(&other.cache, &tier.cache)) {
                 let problem = format!("it is the same file as the tier {}", other.cache);
-                return Err(Where(Some(index)).wrong("cache", problem));
+                return Err(Where::Table(index).wrong("cache", problem));
             }
             tiers.push(tier);
         }
@@ -135,17 +157,24 @@ impl TierTable {
     }
 }
 
-/// Where a tier is described: by the settings of the whole run, or by the table with this number.
+/// Where a tier is described.
 #[derive(Debug, Clone, Copy)]
-struct Where(Option<usize>);
+enum Where {
+    /// In the settings of the whole run.
+    Settings,
+    /// In the table with this number.
+    Table(usize),
+    /// In a text of its own.
+    Alone,
+}
 
 impl Where {
     fn wrong(self, setting: &'static str, problem: impl Display) -> Wrong {
-        let problem = match self.0 {
-            None => problem.to_string(),
-            Some(index) => format!("tier {}: {problem}", index + 1),
+        let (table, problem) = match self {
+            Self::Table(index) => (Some(Table::Tier(index)), format!("tier {}: {problem}", index + 1)),
+            Self::Settings | Self::Alone => (None, problem.to_string()),
         };
-        Wrong { place: Place { table: self.0.map(Table::Tier), setting }, problem }
+        Wrong { place: Place { table, setting }, problem }
     }
 
     fn parsed<T: FromStr<Err: Display>>(
@@ -161,12 +190,12 @@ impl Where {
         let Some(cache) = &table.cache else {
             return Err(self.wrong("cache", "cache is missing: say which device"));
         };
-        let cache: Spec = cache.parse().map_err(|error: SpecError| match (self.0, &error) {
-            (Some(_), SpecError::Setting { .. }) => {
+        let cache: Spec = cache.parse().map_err(|error: SpecError| match (self, &error) {
+            (Self::Settings, _) => self.wrong("cache", format!("cache: {error}")),
+            (_, SpecError::Setting { .. }) => {
                 self.wrong("cache", format!("{error}; of a tier there are also {OF_A_TIER}"))
             }
-            (Some(_), _) => self.wrong("cache", error),
-            (None, _) => self.wrong("cache", format!("cache: {error}")),
+            _ => self.wrong("cache", error),
         })?;
         let cache_size: Option<Bytes> = self.parsed("cache-size", table.cache_size.as_deref())?;
         let cache_bytes = self.cache_bytes(&cache, cache_size.map(|Bytes(bytes)| bytes))?;
@@ -189,7 +218,7 @@ impl Where {
             }
             (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
             (None, None) => {
-                let what = if self.0.is_some() { "size" } else { "cache-size" };
+                let what = if matches!(self, Self::Settings) { "cache-size" } else { "size" };
                 Err(self.wrong("cache", format!("{what} is missing: {cache} does not exist yet")))
             }
         }
@@ -241,12 +270,13 @@ impl Where {
 pub(super) fn threads(asked: Option<u64>, tiers: &[TierPlan]) -> Result<usize, Wrong> {
     match asked {
         Some(asked) if !(1..=THREADS_MAX).contains(&asked) => {
-            Err(Where(None).wrong("threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}")))
+            Err(Where::Settings
+                .wrong("threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}")))
         }
         Some(asked) if tiers.iter().filter_map(|tier| tier.shards).any(|shards| shards < asked) => {
             let problem =
                 format!("threads = {asked} is more than there are shards; each needs one of its own");
-            Err(Where(None).wrong("threads", problem))
+            Err(Where::Settings.wrong("threads", problem))
         }
         Some(asked) => Ok(asked as usize),
         None => {

@@ -9,6 +9,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
         tiers: vec![TierFacts {
+            name: String::new(),
             mode: WriteMode::Through,
             admission: None,
             session: None,

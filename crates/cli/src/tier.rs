@@ -1,0 +1,121 @@
+//! `floe tier`: the tiers of a running server's cache.
+
+use clap::{Args, Subcommand};
+use floe_export::admin::{NewTier, client};
+use floe_export::status::TierStatus;
+
+use crate::admin::Server;
+use crate::error::CliError;
+use crate::{OrFail, output};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show the tiers, from the top
+    List(List),
+    /// Put one more tier below the first, while clients go on
+    Add(Add),
+    /// Take a tier out, once what only it had is below it, while clients go on
+    Remove(Remove),
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  floe tier list
+  floe tier list --json | jq -r .name     # each as --tier takes it";
+
+#[derive(Debug, Args)]
+#[command(after_help = LIST_EXAMPLES)]
+pub(crate) struct List {
+    #[command(flatten)]
+    server: Server,
+    /// One JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+const ADD_EXAMPLES: &str = "\
+Examples:
+  floe tier add file:/dev/nvme1n1                       # below all others
+  floe tier add memory:8GiB,write=back --at 1           # directly below the first
+  floe tier add file:/dev/sdc,write=back --initialise   # whatever is on it";
+
+#[derive(Debug, Args)]
+#[command(after_help = ADD_EXAMPLES)]
+pub(crate) struct Add {
+    /// Its device and settings, as floe serve --tier takes them; paths are the server's
+    #[arg(value_name = "SPEC")]
+    tier: String,
+    /// Its number from the top, 1 or more [default: below all others]
+    #[arg(long, value_name = "N")]
+    at: Option<usize>,
+    /// Make a new cache on its device, whatever is there
+    #[arg(long)]
+    initialise: bool,
+    /// Lose what only a cache that is there has of volumes; what is lost is logged
+    #[arg(long, requires = "initialise")]
+    discard_dirty: bool,
+    #[command(flatten)]
+    server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
+}
+
+const REMOVE_EXAMPLES: &str = "\
+Examples:
+  floe tier list
+  floe tier remove 1";
+
+#[derive(Debug, Args)]
+#[command(after_help = REMOVE_EXAMPLES)]
+pub(crate) struct Remove {
+    /// Its number from the top, 1 or more
+    #[arg(value_name = "N")]
+    number: usize,
+    #[command(flatten)]
+    server: Server,
+}
+
+pub(crate) fn run(command: &Command) -> Result<(), CliError> {
+    match command {
+        Command::List(List { server, json }) => {
+            let tiers = client::tiers(&server.admin)?;
+            if *json {
+                return tiers.iter().try_for_each(output::json_line).or_failure();
+            }
+            print(&tiers);
+            Ok(())
+        }
+        Command::Add(Add { tier, at, initialise, discard_dirty, server, json }) => {
+            let new = NewTier {
+                tier: tier.clone(),
+                at: *at,
+                initialise: *initialise,
+                discard_dirty: *discard_dirty,
+            };
+            let (number, added) = client::add_tier(&server.admin, &new)?;
+            if *json {
+                return output::json_line(&added).or_failure();
+            }
+            output::say!("added tier {number}: {} of {}", added.name, output::bytes(added.size_bytes));
+            Ok(())
+        }
+        Command::Remove(Remove { number, server }) => Ok(client::remove_tier(&server.admin, *number)?),
+    }
+}
+
+/// Tiers as a table.
+fn print(tiers: &[TierStatus]) {
+    let mut table = output::table(&["tier", "name", "size", "valid", "dirty", ""], 2);
+    for (number, tier) in tiers.iter().enumerate() {
+        table.add_row(vec![
+            number.to_string(),
+            tier.name.clone(),
+            output::bytes(tier.size_bytes),
+            output::bytes(tier.valid_bytes),
+            output::bytes(tier.dirty_bytes),
+            tier.standing().to_owned(),
+        ]);
+    }
+    output::print_table(&table);
+}

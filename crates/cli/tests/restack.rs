@@ -1,0 +1,259 @@
+//! `floe tier`: tiers put into a running server and taken out, on real devices, with clients at work and kills in between.
+
+mod common;
+#[path = "kills/load.rs"]
+mod load;
+#[path = "kills/model.rs"]
+mod model;
+
+use std::process::Output;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use floe_export::nbd::client::Client;
+use load::Load;
+use model::{Model, SECTOR};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const MIB: usize = 1 << 20;
+const SECTORS: usize = 4096;
+
+/// Sectors looked at in one read.
+const LOOK: usize = 64;
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.unix.parse().expect("the URI is good")).expect("the server answers")
+}
+
+fn read(client: &mut Client, bytes: usize) -> Vec<u8> {
+    let mut data = vec![0; bytes];
+    client.read(0, &mut data).expect("a read");
+    data
+}
+
+fn tier(server: &Server, words: &[&str]) -> Output {
+    let line: Vec<&str> = ["tier"].iter().chain(words).chain(&["--admin", &server.admin]).copied().collect();
+    floe(&line)
+}
+
+#[track_caller]
+fn tier_ok(server: &Server, words: &[&str]) -> String {
+    let output = tier(server, words);
+    assert!(output.status.success(), "floe tier {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// One line that says why not, and exit code 2.
+#[track_caller]
+fn refused(server: &Server, words: &[&str], said: &[&str]) {
+    let output = tier(server, words);
+    let line = String::from_utf8(output.stderr).expect("errors are UTF-8");
+    assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "floe tier {words:?}: {line}");
+    assert!(said.iter().all(|said| line.contains(said)), "floe tier {words:?}: {line}");
+}
+
+#[test]
+fn a_tier_is_listed_added_and_removed() {
+    let content = noise(1, 8 * MIB);
+    let volume = Volume::new(&content, "through").on("2");
+    let server = volume.serve();
+    let file = volume.path("tier.img");
+    let spec = format!("file:{},size=8MiB,write=back,block-sizes=4KiB+64KiB,shards=4", text(&file));
+    let said = tier_ok(&server, &["add", &spec]);
+    assert!(said.starts_with(&format!("added tier 1: file:{}", text(&file))), "{said}");
+    let said = tier_ok(&server, &["add", "memory:4MiB", "--at", "1", "--json"]);
+    assert!(said.contains("\"name\":\"memory:4MiB,write=through\""), "{said}");
+    let table = tier_ok(&server, &["list"]);
+    let row = |number: usize| table.lines().nth(2 + number).expect("a row a tier").to_owned();
+    assert!(row(0).contains("cache.img") && row(0).ends_with("kept "), "{table}");
+    assert!(
+        row(1).contains("memory:4MiB") && row(2).contains(",write=back,block-sizes=4KiB+64KiB"),
+        "{table}"
+    );
+    let lines = tier_ok(&server, &["list", "--json"]);
+    assert_eq!(lines.lines().count(), 3, "{lines}");
+    // What is listed is what --tier takes.
+    let names: Vec<String> = server.status().tiers.into_iter().map(|tier| tier.name).collect();
+    tier_ok(&server, &["remove", "2"]);
+    tier_ok(&server, &["add", &names[2]]);
+    let again: Vec<String> = server.status().tiers.into_iter().map(|tier| tier.name).collect();
+    assert_eq!(again, names);
+    assert_same("the volume", &read(&mut connect(&server), content.len()), &content);
+    server.end();
+}
+
+#[test]
+fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
+    let volume = Volume::new(&noise(1, MIB), "back").on("2");
+    let server = volume.serve();
+    let path = |name: &str| format!("file:{}", text(&volume.path(name)));
+    refused(&server, &["add", "memory:4MiB,colour=red"], &["colour", "write=MODE"]);
+    refused(&server, &["add", "memory:4MiB,write=sideways"], &["sideways"]);
+    refused(&server, &["add", &path("new.img")], &["size is missing"]);
+    refused(&server, &["add", "memory:16KiB"], &["too small"]);
+    refused(&server, &["add", &(path("new.img") + ",size=64KiB")], &["too small"]);
+    refused(&server, &["add", "memory:4MiB,shards=1"], &["shard"]);
+    refused(&server, &["add", &path("cache.img")], &["cache.img"]);
+    refused(&server, &["add", &path("backing.img")], &["backing.img"]);
+    refused(&server, &["add", "memory:4MiB", "--at", "0"], &["below the first"]);
+    refused(&server, &["add", "memory:4MiB", "--at", "2"], &["number 2"]);
+    refused(&server, &["remove", "0"], &["first tier stays"]);
+    refused(&server, &["remove", "1"], &["no tier 1"]);
+    std::fs::write(volume.path("other.img"), noise(2, 8 * MIB)).expect("a file");
+    refused(&server, &["add", &path("other.img")], &["--initialise"]);
+    tier_ok(&server, &["add", &path("other.img"), "--initialise"]);
+    assert!(!volume.path("new.img").exists(), "what is refused leaves no file");
+    assert_eq!(server.status().tiers.len(), 2);
+    server.end();
+}
+
+/// What a tier on a device had of the volume is old once the volume was written to without it.
+#[test]
+fn a_tier_that_was_away_brings_nothing_old_back() {
+    let mut content = noise(1, 6 * MIB);
+    let volume = Volume::new(&content, "through").on("2");
+    let spec = format!("file:{},size=16MiB,write=back", text(&volume.path("tier.img")));
+    let server = volume.serve();
+    let mut client = connect(&server);
+    let mut write = |client: &mut Client, seed: u64| {
+        content[MIB..][..3 * MIB].copy_from_slice(&noise(seed, 3 * MIB));
+        client.write(MIB as u64, &content[MIB..][..3 * MIB], false).expect("a write");
+        content.clone()
+    };
+    tier_ok(&server, &["add", &spec]);
+    write(&mut client, 2);
+    read(&mut client, 6 * MIB);
+    tier_ok(&server, &["remove", "1"]);
+    let now = write(&mut client, 3);
+    assert_same("the volume", &volume.backing(), &now);
+    // It comes back into the running server, and into one that begins with it.
+    tier_ok(&server, &["add", &spec]);
+    assert_eq!(server.status().tiers[1].valid_bytes, 0);
+    write(&mut client, 4);
+    tier_ok(&server, &["remove", "1"]);
+    let now = write(&mut client, 5);
+    server.end();
+    let line = volume.command_line();
+    let line: Vec<&str> = line.iter().map(String::as_str).chain(["--tier", &spec]).collect();
+    let server = Server::run(&line, volume.path("floe.log"));
+    assert_eq!(server.status().tiers[1].valid_bytes, 0);
+    assert_same("the volume", &read(&mut connect(&server), now.len()), &now);
+    server.end();
+    // Without having been removed it cannot be told from one that was away.
+    let server = volume.serve();
+    refused(&server, &["add", &spec], &["may be old", "--initialise"]);
+    tier_ok(&server, &["add", &spec, "--initialise"]);
+    assert_same("the volume", &read(&mut connect(&server), now.len()), &now);
+    server.end();
+}
+
+/// A server on devices that lose what was not flushed, with tiers coming and going all the time, killed again and again.
+#[test]
+fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
+    const CLIENTS: usize = 2;
+    let kills: u64 =
+        std::env::var("FLOE_KILLS").map_or(8, |text| text.parse().expect("FLOE_KILLS is a number"));
+    let seed = std::env::var("FLOE_SEED").map_or(1, |text| text.parse().expect("FLOE_SEED is a number"));
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let volume = Volume::new(&vec![0; SECTORS * SECTOR], "back").losing_unflushed();
+    let volume = volume.with(&["--shards", "4", "--threads", "2"]);
+    let tier_of = |name: &str| {
+        let file = volume.path(name);
+        format!(
+            "file:{},size=6MiB,write=back,block-sizes=4KiB+64KiB,shards=4,write-cache=volatile",
+            text(&file)
+        )
+    };
+    let specs = [tier_of("one.img"), tier_of("two.img"), "memory:4MiB,write=back,shards=2".to_owned()];
+    let model = Mutex::new(Model::new(SECTORS));
+    let (mut came, mut went, mut kept) = (0, 0, Vec::<String>::new());
+    for kill in 0..kills {
+        let mut line = volume.command_line();
+        kept.iter().for_each(|spec| line.extend(["--tier".to_owned(), spec.clone()]));
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        let server = Server::run(&line, volume.path("floe.log"));
+        let mut client = connect(&server);
+        let mut bytes = vec![0; LOOK * SECTOR];
+        for start in (0..SECTORS).step_by(LOOK) {
+            client.read((start * SECTOR) as u64, &mut bytes).expect("a read");
+            let mut model = model.lock().expect("no client failed");
+            for (at, bytes) in (start..).zip(bytes.chunks(SECTOR)) {
+                model
+                    .found(at, bytes)
+                    .unwrap_or_else(|wrong| panic!("after {kill} kills: {wrong}\n{}", server.log()));
+            }
+        }
+        client.disconnect().expect("a goodbye");
+        let clients: Vec<Client> = (0..CLIENTS).map(|_| connect(&server)).collect();
+        let (stop, time) = (AtomicBool::new(false), Duration::from_millis(random.random_range(50..900)));
+        let seeds: (u64, u64) = random.random();
+        let mut there = kept.clone();
+        std::thread::scope(|scope| {
+            for (number, client) in clients.into_iter().enumerate() {
+                let load = Load {
+                    model: &model,
+                    client,
+                    number,
+                    clients: CLIENTS,
+                    seed: seeds.0 + number as u64,
+                    flushes: 8,
+                };
+                scope.spawn(move || load.run());
+            }
+            let restacker = scope.spawn(|| {
+                let (mut random, mut there) = (SmallRng::seed_from_u64(seeds.1), kept.clone());
+                // What is on its way when the server is killed may have come, or may still be there.
+                let mut on_its_way = None;
+                while !stop.load(Ordering::SeqCst) {
+                    let away: Vec<&String> = specs.iter().filter(|spec| !there.contains(spec)).collect();
+                    if there.is_empty() || !away.is_empty() && random.random() {
+                        let (spec, at) = (
+                            away[random.random_range(0..away.len())].clone(),
+                            random.random_range(0..=there.len()),
+                        );
+                        on_its_way = Some((at, spec.clone(), true));
+                        if !tier(&server, &["add", &spec, "--at", &(at + 1).to_string()]).status.success() {
+                            break;
+                        }
+                        there.insert(at, spec);
+                        came += 1;
+                    } else {
+                        let at = random.random_range(0..there.len());
+                        on_its_way = Some((at, there[at].clone(), false));
+                        if !tier(&server, &["remove", &(at + 1).to_string()]).status.success() {
+                            break;
+                        }
+                        there.remove(at);
+                        went += 1;
+                    }
+                    on_its_way = None;
+                }
+                (there, on_its_way)
+            });
+            std::thread::sleep(time);
+            let pid = rustix::process::Pid::from_raw(server.pid() as i32).expect("it has a number");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
+            stop.store(true, Ordering::SeqCst);
+            let (left, on_its_way) = restacker.join().expect("it ends");
+            there = left;
+            if let Some((at, spec, true)) = on_its_way {
+                there.insert(at, spec); // as one would who does not know whether it has come
+            }
+        });
+        server.kill(&volume);
+        model.lock().expect("no client failed").killed();
+        kept = there.into_iter().filter(|spec| spec.starts_with("file")).collect();
+    }
+    println!("{came} came, {went} went in {kills} lives");
+    assert!(came > 0 && went > 0);
+}
+
+#[test]
+fn tiers_are_told_of_in_help() {
+    let help = floe_ok(&["tier", "add", "--help"]);
+    assert!(help.contains("floe tier add file:/dev/nvme1n1"), "{help}");
+}
