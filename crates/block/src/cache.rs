@@ -178,7 +178,7 @@ impl<E: Ranked + Default> BlockCache<E> {
                 number: number as u8,
                 sizes: config.sizes.clone(),
                 mode: config.mode,
-                gate: config.gate.share(shards),
+                gate: config.gate.share(number, shards),
                 shards,
                 memory: match config.memory {
                     Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
@@ -399,6 +399,7 @@ impl<E: Ranked + Default> BlockCache<E> {
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes += directory.sector_metadata_bytes();
             stats.admission_bytes += shard.admission_bytes();
+            stats.decline(shard.declined());
             stats.degraded_shards += u64::from(shard.is_degraded());
         }
         stats

@@ -17,10 +17,27 @@ impl Gate {
         Self { admission, above_bytes: 0 }
     }
 
-    /// What one of so many shards is told.
-    pub(crate) fn share(&self, shards: u64) -> Self {
+    /// What the shard with a number, of so many, is told.
+    pub(crate) fn share(&self, shard: u64, shards: u64) -> Self {
         let mut admission = self.admission.clone();
-        admission.split(shards as usize);
+        admission.split(shard as usize, shards as usize);
         Self { admission, above_bytes: self.above_bytes / shards }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_policy::Access;
+
+    use super::*;
+
+    #[test]
+    fn two_shards_do_not_throw_the_same_coins() {
+        let gate = Gate::new("probability:p=0.5".parse().unwrap());
+        let thrown = |shard| {
+            let mut admission = gate.share(shard, 4).admission;
+            (0..64).map(|key| admission.admit(&Access::new(key), None).admits()).collect::<Vec<_>>()
+        };
+        assert_ne!(thrown(1), thrown(2));
     }
 }

@@ -138,6 +138,8 @@ pub struct Stats {
     pub sector_metadata_bytes: u64,
     /// Memory held by what decides who comes in.
     pub admission_bytes: u64,
+    /// Of the smallest blocks offered, how many each of several that have to agree would not have.
+    pub declined_blocks: Vec<u64>,
     /// Shards that have given the cache device up.
     pub degraded_shards: u64,
     /// Sectors read from the cache device whose content was not what had been stored.
@@ -165,12 +167,21 @@ impl AddAssign<&Stats> for Stats {
         self.block_metadata_bytes += other.block_metadata_bytes;
         self.sector_metadata_bytes += other.sector_metadata_bytes;
         self.admission_bytes += other.admission_bytes;
+        self.decline(&other.declined_blocks);
         self.degraded_shards += other.degraded_shards;
         self.corrupt_sectors += other.corrupt_sectors;
     }
 }
 
 impl Stats {
+    /// Adds what each of several has declined.
+    pub(crate) fn decline(&mut self, blocks: &[u64]) {
+        self.declined_blocks.resize(self.declined_blocks.len().max(blocks.len()), 0);
+        for (sum, blocks) in self.declined_blocks.iter_mut().zip(blocks) {
+            *sum += blocks;
+        }
+    }
+
     /// Blocks made since the start.
     pub fn blocks_allocated(&self) -> u64 {
         self.counters.blocks_allocated.iter().sum()

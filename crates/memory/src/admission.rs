@@ -35,8 +35,8 @@ pub(crate) trait Template: Send + Sync {
     /// Why no cache in memory can have it, if so.
     fn is_refused(&self) -> Option<&'static str>;
 
-    /// One of so many.
-    fn make(&self, shards: usize) -> Box<dyn Admission + Send>;
+    /// That of a shard, of so many.
+    fn make(&self, shard: usize, shards: usize) -> Box<dyn Admission + Send>;
 }
 
 impl<A: Admittance> Template for A {
@@ -55,9 +55,9 @@ impl<A: Admittance> Template for A {
         }
     }
 
-    fn make(&self, shards: usize) -> Box<dyn Admission + Send> {
+    fn make(&self, shard: usize, shards: usize) -> Box<dyn Admission + Send> {
         let mut admission = self.clone();
-        admission.split(shards);
+        admission.split(shard, shards);
         Box::new(admission)
     }
 }
@@ -88,10 +88,10 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// For one of so many shards of a cache that these threads use.
-    pub(crate) fn new(template: &dyn Template, shards: usize, threads: Arc<Threads>) -> Self {
+    /// For a shard, of so many, of a cache that these threads use.
+    pub(crate) fn new(template: &dyn Template, shard: usize, shards: usize, threads: Arc<Threads>) -> Self {
         Self {
-            admission: template.make(shards),
+            admission: template.make(shard, shards),
             orders: Orders::default(),
             hashes: Vec::new(),
             threads,
@@ -204,5 +204,20 @@ impl Gate {
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.hashes.capacity() * size_of::<u64>() + self.admission.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_shards_do_not_throw_the_same_coins() {
+        let template = floe_policy::admission::Probability::default();
+        let thrown = |shard| {
+            let mut admission = template.make(shard, 4);
+            (0..500).map(|key| admission.admit(&Access::new(key), None).admits()).collect::<Vec<_>>()
+        };
+        assert_ne!(thrown(1), thrown(2));
     }
 }

@@ -468,14 +468,15 @@ where
         let shape = shape::<K, V>(&budget, weighed, shards);
         let about = self.policy.about();
         let threads = Threads::new(Records::new(self.freezing.is_some()));
-        let gate = |template: &dyn Template| Box::new(Gate::new(template, shards, Arc::clone(&threads)));
-        let make = |slab| {
+        let make = |(shard, slab)| {
+            let gate =
+                |template: &dyn Template| Box::new(Gate::new(template, shard, shards, Arc::clone(&threads)));
             let gate = self.admission.as_deref().map(gate);
             let (owner, table) = Owner::new(self.policy.clone(), shape, slab, gate);
             Shard::new(owner, table)
         };
         let inner = Inner {
-            shards: shape.slabs(shards).map(make).collect(),
+            shards: shape.slabs(shards).enumerate().map(make).collect(),
             shard_shift: 32 - shards.ilog2(),
             hasher: self.hasher,
             threads: Arc::clone(&threads),

@@ -57,6 +57,25 @@ fn a_coin_admits_its_share_and_falls_the_same_way_each_time() {
     assert_eq!(run("probability:p=0.3"), run("probability:p=0.3"));
 }
 
+#[test]
+fn each_part_of_a_cache_has_coins_of_its_own() {
+    let run = |part, parts| -> Vec<bool> {
+        let mut admission: Admissions = "always + probability:p=0.5".parse().expect("valid");
+        admission.split(part, parts);
+        (0..1000).map(|key| admission.admit(&access(key), None).admits()).collect()
+    };
+    let sides: Vec<Vec<bool>> = (0..16).map(|part| run(part, 16)).collect();
+    for (one, others) in (1..).zip(&sides).map(|(next, side)| (side, &sides[next..])) {
+        for other in others {
+            // Of a thousand throws of two coins so many are the same, give or take four deviations; and none is behind the other.
+            let same = |lag: usize| one.iter().zip(&other[lag..]).filter(|(one, other)| one == other).count();
+            assert!((436..=564).contains(&same(0)), "{}", same(0));
+            assert!((0..9).all(|lag| same(lag) < 700));
+        }
+    }
+    assert_eq!(run(0, 16), run(0, 1), "one alone throws as the first of many");
+}
+
 /// Writes of a tier as they are observed: lookups, insertions, removals.
 fn windows() -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
     proptest::collection::vec((0..200u64, 0..40u64, 0..40u64), 1..60)
@@ -272,6 +291,31 @@ fn obp_counts_evictions_when_they_happen() {
 
 /// A day of writes, then reads: the windows forget, counters since the start do not.
 #[test]
+fn what_obp_was_told_of_the_cost_of_a_write_is_not_measured_again() {
+    let admits = |text: &str, measured: Option<f64>| {
+        let mut admission = chosen(text, 10);
+        admission.observe(&Window {
+            lookups: blocks(100),
+            inserted: blocks(10),
+            times: Times { write_cost: measured, ..Times::default() },
+            ..Window::default()
+        });
+        admission.admit(&access(1), None).admits()
+    };
+    // A tenth was written: 20 % of what was looked up at a cost of 2, 30 % at 3. The target is a quarter.
+    for (text, measured, admitted) in [
+        ("obp:bytes=1:target=0.25", None, true),
+        ("obp:bytes=1:target=0.25", Some(2.0), true),
+        ("obp:bytes=1:target=0.25", Some(3.0), false),
+        ("obp:bytes=1:target=0.25:write-cost=3", Some(2.0), false),
+        ("obp:bytes=1:target=0.25:write-cost=2", Some(3.0), true),
+        ("obp:target=0.25", Some(3.0), true),
+    ] {
+        assert_eq!(admits(text, measured), admitted, "{text}, {measured:?}");
+    }
+}
+
+#[test]
 fn obp_forgets_what_was_written_long_ago() {
     let recovers_after = |half_life: u64| {
         let mut admission = chosen(&format!("obp:half-life={half_life}"), 10);
@@ -345,7 +389,7 @@ fn parts_of_a_cache_share_what_an_admission_was_told() {
     // A quarter of the cache sees a quarter of the operations and of the footprint.
     let verdict = |parts| {
         let mut obp = Obp::new(0.5);
-        obp.split(parts);
+        obp.split(0, parts);
         for (lookups, inserted) in [(100_000, 70_000), (30_000, 0)] {
             let (lookups, inserted) = (blocks(lookups), blocks(inserted));
             obp.observe(&Window { lookups, inserted, ..Window::default() });
@@ -355,7 +399,7 @@ fn parts_of_a_cache_share_what_an_admission_was_told() {
     // What was written first counts 2^(-30000 / 2^18) or 2^(-30000 / 2^16) of what it did: 0.53 or 0.496 of what was looked up.
     assert_eq!((verdict(1), verdict(4)), (Verdict::Bypass, Verdict::Admit));
     let mut composed: Admissions = "small-bypass:memory=400".parse().expect("valid");
-    composed.split(4);
+    composed.split(0, 4);
     composed.reserve(&Room { entries: 1000, weight: 1000, above: 0 });
     let admitted = |admission: &mut Admissions, keys: std::ops::Range<u64>| {
         keys.filter(|&key| admission.admit(&access(key), None).admits()).count()
@@ -380,6 +424,16 @@ fn what_all_admit_comes_in_and_each_learns_from_every_offer() {
         assert!((0..20).all(|key| !admission.admit(&access(key % 2), None).admits()), "{text}");
     }
     assert_eq!(chosen("duel + always", 10).admit(&access(1), None), Verdict::Admit);
+}
+
+#[test]
+fn what_each_of_several_declines_is_counted() {
+    let mut admission = chosen("second-access +never", 10);
+    for key in [1, 2, 1, 3] {
+        admission.admit(&access(key), None);
+    }
+    assert_eq!(admission.names().collect::<Vec<_>>(), ["second-access", "never"]);
+    assert_eq!(admission.declined(), [3, 4]);
 }
 
 #[test]

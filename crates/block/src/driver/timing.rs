@@ -2,7 +2,8 @@
 //!
 //! Only a cache with such an admission is timed, and only by a clock that the driver was given: the machine's, or a simulated
 //! one. An operation's time is from when it is handed to the device until it is known to have ended, so waiting in the device's queue
-//! is part of it, as it is for whoever waits for it.
+//! is part of it, as it is for whoever waits for it. So is what reads wait because of writes, on both sides of the [cost of a
+//! write](Times::write_cost): what writes do to reads beyond the time that they take themselves only a calibration tells.
 
 use std::time::Instant;
 
@@ -26,60 +27,96 @@ enum What {
     BackingWrite,
 }
 
+/// An operation that is timed.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    token: u64,
+    what: What,
+    bytes: usize,
+    at: Instant,
+}
+
+/// Operations that have ended.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    operations: u32,
+    bytes: u64,
+    ns: f64,
+}
+
+impl Sum {
+    fn mean_ns(self) -> Option<f64> {
+        (self.operations > 0).then(|| self.ns / f64::from(self.operations))
+    }
+
+    fn ns_a_byte(self) -> Option<f64> {
+        (self.bytes > 0).then(|| self.ns / self.bytes as f64)
+    }
+}
+
 /// The times of operations since they were last told.
 pub(super) struct Timing {
     clock: Box<dyn Fn() -> Instant>,
     /// Operations until one is timed.
     skipped: u32,
-    under_way: Vec<(u64, What, Instant)>,
-    /// By [`What`]: nanoseconds, and how many operations took them.
-    sums: [(f64, u32); 4],
+    under_way: Vec<Begun>,
+    /// By [`What`].
+    sums: [Sum; 4],
     timed: u32,
 }
 
 impl Timing {
+    fn new(clock: impl Fn() -> Instant + 'static) -> Self {
+        Self {
+            clock: Box::new(clock),
+            skipped: 0,
+            under_way: Vec::new(),
+            sums: [Sum::default(); 4],
+            timed: 0,
+        }
+    }
+
     /// An operation begins.
     pub(super) fn begin(&mut self, device: DeviceId, token: u64, action: &Action) {
-        let what = match (device, action) {
-            (DeviceId::Cache, Action::Read(_)) => What::CacheRead,
-            (DeviceId::Cache, Action::Write { .. }) => What::CacheWrite,
-            (DeviceId::Backing(_), Action::Read(_)) => What::BackingRead,
-            (DeviceId::Backing(_), Action::Write { .. }) => What::BackingWrite,
+        let (what, bytes) = match (device, action) {
+            (DeviceId::Cache, Action::Read(to)) => (What::CacheRead, to.len()),
+            (DeviceId::Cache, Action::Write { from, .. }) => (What::CacheWrite, from.len()),
+            (DeviceId::Backing(_), Action::Read(to)) => (What::BackingRead, to.len()),
+            (DeviceId::Backing(_), Action::Write { from, .. }) => (What::BackingWrite, from.len()),
             _ => return,
         };
         self.skipped += 1;
         if self.skipped == TIMED_OF {
             self.skipped = 0;
-            self.under_way.push((token, what, (self.clock)()));
+            self.under_way.push(Begun { token, what, bytes, at: (self.clock)() });
         }
     }
 
     /// An operation has ended. Answers with the means when there are enough new ones; one that failed says nothing.
     pub(super) fn end(&mut self, token: u64, ok: bool) -> Option<Times> {
-        let at = self.under_way.iter().position(|(timed, ..)| *timed == token)?;
-        let (_, what, begun) = self.under_way.swap_remove(at);
+        let at = self.under_way.iter().position(|begun| begun.token == token)?;
+        let begun = self.under_way.swap_remove(at);
         if !ok {
             return None;
         }
-        let sum = &mut self.sums[what as usize];
-        sum.0 += (self.clock)().saturating_duration_since(begun).as_nanos() as f64;
-        sum.1 += 1;
+        let sum = &mut self.sums[begun.what as usize];
+        sum.operations += 1;
+        sum.bytes += begun.bytes as u64;
+        sum.ns += (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
         self.timed += 1;
         if self.timed < TOLD_AT_ONCE {
             return None;
         }
         self.timed = 0;
         let sums = std::mem::take(&mut self.sums);
-        let mean = |what: What| {
-            let (ns, count) = sums[what as usize];
-            (count > 0).then(|| ns / f64::from(count))
-        };
+        let mean = |what: What| sums[what as usize].mean_ns();
+        let [read, written] = [What::CacheRead, What::CacheWrite].map(|what| sums[what as usize].ns_a_byte());
         Some(Times {
             hit_ns: mean(What::CacheRead),
             backing_read_ns: mean(What::BackingRead),
             backing_write_ns: mean(What::BackingWrite),
             insert_ns: mean(What::CacheWrite),
-            write_cost: None,
+            write_cost: written.zip(read.filter(|ns| *ns > 0.0)).map(|(written, read)| written / read),
         })
     }
 }
@@ -97,13 +134,7 @@ impl<E: Ranked + Default> Driver<E> {
     /// With a clock, by which devices are timed where somebody decides by it what comes into the cache.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
-        self.timing = self.cache.admission().is_some().then(|| Timing {
-            clock: Box::new(clock),
-            skipped: 0,
-            under_way: Vec::new(),
-            sums: [(0.0, 0); 4],
-            timed: 0,
-        });
+        self.timing = self.cache.admission().is_some().then(|| Timing::new(clock));
         self
     }
 }
@@ -119,17 +150,16 @@ mod tests {
     use super::*;
     use crate::geometry::VolumeId;
 
-    #[test]
-    fn means_are_of_what_was_timed_and_of_each_device_apart() {
+    /// With a clock that shows so many nanoseconds.
+    fn timing() -> (Timing, Rc<Cell<u64>>) {
         let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
         let clock = Rc::clone(&passed);
-        let mut timing = Timing {
-            clock: Box::new(move || epoch + Duration::from_nanos(clock.get())),
-            skipped: 0,
-            under_way: Vec::new(),
-            sums: [(0.0, 0); 4],
-            timed: 0,
-        };
+        (Timing::new(move || epoch + Duration::from_nanos(clock.get())), passed)
+    }
+
+    #[test]
+    fn means_are_of_what_was_timed_and_of_each_device_apart() {
+        let (mut timing, passed) = timing();
         let read = Action::Read(Pool::new(0).allocate(4096).whole());
         let mut told = Vec::new();
         // As many reads of each; those of the cache take 10 ns, the others 300, and every third fails.
@@ -145,5 +175,27 @@ mod tests {
         let [times] = told[..] else { panic!("enough of them went well for one time: {told:?}") };
         let expected = Times { hit_ns: Some(10.0), backing_read_ns: Some(300.0), ..Times::default() };
         assert_eq!(times, expected);
+    }
+
+    #[test]
+    fn a_write_costs_as_many_bytes_read_as_fit_into_its_time() {
+        let (mut timing, passed) = timing();
+        let pool = Pool::new(0);
+        let read = Action::Read(pool.allocate(4096).whole());
+        let write = Action::Write { from: pool.allocate(32768).whole(), durable: false };
+        let mut told = Vec::new();
+        // Three of four read 4 KiB in 1 µs, 250 ns a KiB; the fourth writes 32 KiB in 40 µs, 1250 ns a KiB. Those of the volume
+        // take longer by far, and do not count.
+        for token in 0..u64::from(TOLD_AT_ONCE * TIMED_OF) {
+            let (device, action, ns) = match token / u64::from(TIMED_OF) % 8 {
+                0..3 => (DeviceId::Cache, &read, 1000),
+                3 => (DeviceId::Cache, &write, 40_000),
+                at => (DeviceId::Backing(VolumeId(0)), if at < 6 { &read } else { &write }, 1_000_000),
+            };
+            timing.begin(device, token, action);
+            passed.set(passed.get() + ns);
+            told.extend(timing.end(token, true));
+        }
+        assert_eq!(told.iter().map(|times| times.write_cost).collect::<Vec<_>>(), [Some(5.0)]);
     }
 }

@@ -324,6 +324,11 @@ impl<E: Ranked + Default> Shard<E> {
         }
     }
 
+    /// How many smallest blocks each of those who were asked would not have.
+    pub(crate) fn declined(&self) -> &[u64] {
+        self.door.as_ref().map_or(&[], |door| door.admissions.declined())
+    }
+
     /// Bytes of memory that the admission takes.
     pub(crate) fn admission_bytes(&self) -> u64 {
         self.door.as_ref().map_or(0, |door| (size_of::<Door>() + door.admissions.memory_bytes()) as u64)

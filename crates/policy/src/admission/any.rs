@@ -42,6 +42,8 @@ macro_rules! each {
 #[derive(Clone)]
 pub struct Admissions {
     parts: Vec<Part>,
+    /// By part: offers that it would not have.
+    declined: Vec<u64>,
     text: String,
 }
 
@@ -49,7 +51,11 @@ impl Admissions {
     /// All of these; none of them admits everything.
     pub fn new(choices: &[Choice]) -> Self {
         let texts: Vec<_> = choices.iter().map(ToString::to_string).collect();
-        Self { parts: choices.iter().map(Part::of).collect(), text: texts.join(" + ") }
+        Self {
+            parts: choices.iter().map(Part::of).collect(),
+            declined: vec![0; choices.len()],
+            text: texts.join(" + "),
+        }
     }
 
     /// The same, anew and without room, with what was measured of the tier in the place of what the text leaves out.
@@ -58,6 +64,16 @@ impl Admissions {
             Ok(choices) => Self::new(&choices.into_iter().map(|choice| by.tune(choice)).collect::<Vec<_>>()),
             Err(_) => self.clone(), // none: nothing to be told
         }
+    }
+
+    /// How many offers each of them would not have, whatever the others said.
+    pub fn declined(&self) -> &[u64] {
+        &self.declined
+    }
+
+    /// What each of them is called, with its parameters, in the order of [`declined`](Self::declined).
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.text.split(" + ")
     }
 
     /// Whether everything comes in, always, so that an owner need not ask.
@@ -69,7 +85,7 @@ impl Admissions {
 impl Default for Admissions {
     /// Everything comes in.
     fn default() -> Self {
-        Self { parts: Vec::new(), text: "always".to_owned() }
+        Self { parts: Vec::new(), declined: Vec::new(), text: "always".to_owned() }
     }
 }
 
@@ -103,9 +119,9 @@ impl Admission for Admissions {
         })
     }
 
-    fn split(&mut self, parts: usize) {
+    fn split(&mut self, number: usize, parts: usize) {
         for part in &mut self.parts {
-            with_admissions!(each part, |part| part.split(parts));
+            with_admissions!(each part, |part| part.split(number, parts));
         }
     }
 
@@ -129,8 +145,9 @@ impl Admission for Admissions {
 
     fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
         // Each is asked, whatever the others say: they learn from offers.
-        self.parts.iter_mut().fold(Verdict::Admit, |so_far, part| {
+        self.parts.iter_mut().zip(&mut self.declined).fold(Verdict::Admit, |so_far, (part, declined)| {
             let verdict = with_admissions!(each part, |part| part.judge(offer, victim));
+            *declined += u64::from(!verdict.admits());
             match (so_far, verdict) {
                 (Verdict::Bypass, _) | (_, Verdict::Bypass) => Verdict::Bypass,
                 (Verdict::Replace(slot), _) | (_, Verdict::Replace(slot)) => Verdict::Replace(slot),
@@ -162,6 +179,7 @@ impl Admission for Admissions {
             .parts
             .iter()
             .map(|part| with_admissions!(each part, |part| size_of_val(&**part) + part.memory_bytes()));
-        parts.sum::<usize>() + self.parts.capacity() * size_of::<Part>() + self.text.capacity()
+        let each = size_of::<Part>() + size_of::<u64>();
+        parts.sum::<usize>() + self.parts.capacity() * each + self.text.capacity()
     }
 }

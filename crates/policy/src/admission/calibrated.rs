@@ -2,10 +2,14 @@
 
 use super::registry::Choice;
 
+/// What a write is taken to cost at least.
+const LEAST_COST: f64 = 1e-4;
+
 /// How writes slow the reads of a tier's medium, and what an admission is to make of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibrated {
-    /// Bytes of reads lost for each byte written: [`Times::write_cost`](super::Times::write_cost) until it is measured otherwise.
+    /// Bytes of reads lost for each byte written, those included that writes make slower: more than [`Times::write_cost`](super::Times::write_cost)
+    /// can see, so it takes its place.
     pub write_cost: f64,
     /// What OBP aims at, in blocks.
     pub target: f64,
@@ -18,9 +22,14 @@ impl Calibrated {
     pub fn tune(&self, choice: Choice) -> Choice {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
         match (choice.name(), choice.parameters()) {
-            ("obp", parameters) if parameters.count("bytes") == 1 => choice
-                .unless_given("target", rounded(self.target_bytes))
-                .unless_given("write-cost", rounded(self.write_cost)),
+            ("obp", parameters) if parameters.count("bytes") == 1 => {
+                // A cost of 0 would be one to be measured; what costs nothing may be written.
+                let (cost, target) = match rounded(self.write_cost) {
+                    0.0 => (LEAST_COST, 1.0),
+                    cost => (cost, rounded(self.target_bytes)),
+                };
+                choice.unless_given("target", target).unless_given("write-cost", cost)
+            }
             ("obp", _) => choice.unless_given("target", rounded(self.target)),
             _ => choice,
         }
@@ -53,6 +62,13 @@ mod tests {
             let printed: Admissions = tuned.parse().expect("admissions");
             assert_eq!(format!("{found:?}"), format!("{printed:?}"));
         }
+    }
+
+    #[test]
+    fn writes_that_cost_nothing_are_not_kept_to_a_target() {
+        let free = Calibrated { write_cost: 0.0, target: 1.0, target_bytes: 0.0 };
+        let tuned = free.tune("obp:bytes=1".parse().expect("an admission"));
+        assert_eq!(tuned.to_string(), "obp:bytes=1:target=1:write-cost=0.0001");
     }
 
     #[test]

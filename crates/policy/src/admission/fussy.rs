@@ -186,7 +186,7 @@ impl Admission for Fussy {
         Needs { fetches: true, ..Needs::default() }
     }
 
-    fn split(&mut self, parts: usize) {
+    fn split(&mut self, _: usize, parts: usize) {
         for requests in [&mut self.check_requests, &mut self.warm_up_requests] {
             *requests = requests.div_ceil(parts as u64);
         }

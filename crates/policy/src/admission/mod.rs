@@ -140,9 +140,9 @@ pub trait Admission {
         Needs::default()
     }
 
-    /// It becomes one of so many that share the keys of a cache evenly, and sees a part of what happens there. What it was told in
-    /// operations or in weight is for all of them together. Before it has room.
-    fn split(&mut self, _parts: usize) {}
+    /// It becomes the one with the number `part`, from 0, of so many that share the keys of a cache evenly, and sees a part of what happens
+    /// there. What it was told in operations or in weight is for all of them together. Before it has room.
+    fn split(&mut self, _part: usize, _parts: usize) {}
 
     /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks. The only method that allocates.
     fn reserve(&mut self, _: &Room) {}

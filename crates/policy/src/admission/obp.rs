@@ -6,7 +6,7 @@
 //!
 //! The published counters run since the start, so that a workload that changes is noticed after hours. Here they decay: what is
 //! `half-life` operations ago counts half. With `bytes=1` the ratio is of bytes, those written weighed by what they cost in bytes read
-//! ([`Times::write_cost`](super::Times::write_cost), else `write-cost`). What was admitted since the last window counts at once, so that a
+//! (`write-cost`, or what is measured while it runs: [`Times::write_cost`](super::Times::write_cost)). What was admitted since the last window counts at once, so that a
 //! burst cannot slip in between two of them.
 //!
 //! Not to be used where writes cost little: the cache fills slowly, by a block for each ten looked up.
@@ -21,6 +21,8 @@ pub struct Obp {
     half_life: f64,
     in_bytes: bool,
     write_cost: f64,
+    /// The cost was told, and stays.
+    is_told: bool,
     written: f64,
     looked_up: f64,
     /// What was admitted and evicted since the last window.
@@ -69,20 +71,22 @@ impl Choosable for Obp {
         Parameter::count("bytes", 0, 0..=1, "whether bytes count instead of blocks"),
         Parameter {
             name: "write-cost",
-            default: 1.0,
+            default: 0.0,
             min: 0.0,
             max: 1000.0,
             whole: false,
-            about: "a byte written in bytes read, until it is measured",
+            about: "a byte written in bytes read; 0 for what is measured, 1 until it is",
         },
     ]);
 
     fn with(parameters: &Parameters) -> Self {
+        let told = Some(parameters.get("write-cost")).filter(|cost| *cost > 0.0);
         Self {
             target: parameters.get("target"),
             half_life: parameters.get("half-life"),
             in_bytes: parameters.count("bytes") == 1,
-            write_cost: parameters.get("write-cost"),
+            write_cost: told.unwrap_or(1.0),
+            is_told: told.is_some(),
             written: 0.0,
             looked_up: 0.0,
             pending: 0.0,
@@ -91,12 +95,14 @@ impl Choosable for Obp {
 }
 
 impl Admission for Obp {
-    fn split(&mut self, parts: usize) {
+    fn split(&mut self, _: usize, parts: usize) {
         self.half_life = (self.half_life / parts as f64).max(1.0);
     }
 
     fn observe(&mut self, window: &Window) {
-        if let Some(cost) = window.times.write_cost.filter(|cost| cost.is_finite() && *cost >= 0.0) {
+        if !self.is_told
+            && let Some(cost) = window.times.write_cost.filter(|cost| cost.is_finite() && *cost >= 0.0)
+        {
             self.write_cost = cost;
         }
         let operations = window.lookups.blocks + window.inserted.blocks + window.removed.blocks;

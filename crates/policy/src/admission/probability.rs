@@ -8,6 +8,9 @@ use crate::{About, Access, Parameter, Parameters};
 
 const SEED: u64 = 0xad;
 
+/// Odd, so that no two parts have the same seed, and with bits all over, so that none draws what another has drawn a little earlier.
+const PARTS_APART: u64 = 0xd6e8_feb8_6659_fd93;
+
 /// Admits an offer with a probability.
 #[derive(Debug, Clone)]
 pub struct Probability {
@@ -28,6 +31,11 @@ impl Choosable for Probability {
 }
 
 impl Admission for Probability {
+    fn split(&mut self, part: usize, _: usize) {
+        // Each its own coins, and the first those of one that has no others beside it.
+        self.random = Random::new(SEED ^ (part as u64).wrapping_mul(PARTS_APART));
+    }
+
     fn judge(&mut self, _: &Access, _: Option<&Victim>) -> Verdict {
         if self.random.share() < self.probability { Verdict::Admit } else { Verdict::Bypass }
     }

@@ -52,7 +52,7 @@ impl Choosable for SmallBypass {
 }
 
 impl Admission for SmallBypass {
-    fn split(&mut self, parts: usize) {
+    fn split(&mut self, _: usize, parts: usize) {
         self.given = self.given.div_ceil(parts as u64);
     }
 
