@@ -164,6 +164,11 @@ fn a_kept_cache_is_told_and_otherwise_stays_as_it_is() {
     assert_eq!(admission, format!("obp:target={target}"));
     server.end();
     assert_eq!(status()["calibration"], after["calibration"], "a session keeps it");
+    let anew = volume.with(&["--initialise", "--discard-dirty"]);
+    let server = anew.serve();
+    assert_eq!(server.status().session, Some(1), "another cache");
+    server.end();
+    assert_eq!(status()["calibration"], after["calibration"], "it is of the device, not of the cache");
 }
 
 #[test]

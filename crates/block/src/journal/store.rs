@@ -47,7 +47,7 @@ pub(crate) struct Restored {
     pub(crate) journal: ShardJournal,
 }
 
-/// Makes an empty cache, in place of whatever is on the device.
+/// Makes an empty cache, in place of whatever is on the device. What was noted of the device in a cache that was there stays.
 ///
 /// If the power fails meanwhile there is afterwards either what was there before, or the new cache, or none.
 ///
@@ -70,7 +70,10 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
     match newest(read_copies(io)?) {
         // The new one's first copy replaces the older one of the old's, so there is one or the other at any moment.
         Ok(Some(old)) if old.id == id => return Err(StoreError::SameId),
-        Ok(Some(old)) => superblock.generation = old.generation,
+        Ok(Some(old)) => {
+            superblock.generation = old.generation;
+            superblock.calibrated = old.calibrated; // of the device, which is the same
+        }
         // Something that cannot be opened, or nothing: an unfinished copy is told by the zeros where the other should be.
         Ok(None) | Err(_) => {
             for offset in SUPERBLOCK_OFFSETS {
