@@ -63,7 +63,7 @@ mod volumes;
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver, PartJournal};
 pub use exchange::{Bell, Exchange, Traffic};
-pub use floe::{FreezeStats, Freezing};
+pub use floe::{AdmissionStats, FreezeStats, Freezing};
 pub use floe_policy::admission::{Admissions, Calibrated, Times};
 pub use floe_policy::shedder::Shedder;
 pub use floe_policy::shedding::Decision as SheddingDecision;
@@ -78,7 +78,8 @@ pub use journal::{
 };
 pub use kept::{BeginError, Begun, KeptCache, Rotten, Serving, write_superblock};
 pub use memory::{
-    LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryTier, MemoryUse, MemoryWrite, UnknownMemoryWrite,
+    LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryOptions, MemoryTier, MemoryUse, MemoryWrite,
+    UnknownMemoryWrite,
 };
 pub use mode::{UnknownWriteMode, WriteMode};
 pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};

@@ -18,8 +18,9 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use floe::{Cache, FreezeStats, Freezing};
+use floe::{AdmissionStats, BuildError, Cache, FreezeStats, Freezing};
 use floe_device::Buffer;
+use floe_policy::admission::{Admission, Admissions, Room};
 use hashbrown::HashMap;
 
 use crate::geometry::{Place, SECTOR_BYTES, VolumeId, format_size};
@@ -91,7 +92,21 @@ pub enum MemoryError {
     TooSmall(u64),
     /// More pages than can be told apart.
     #[error("{}: {}", format_size(*.0), .1)]
-    TooLarge(u64, floe::BuildError),
+    TooLarge(u64, BuildError),
+    /// Pages have no place, and are not fetched for anybody.
+    #[error(transparent)]
+    Admission(BuildError),
+}
+
+/// How a tier is to be, beside its size.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryOptions {
+    /// When writes reach what is below it.
+    pub write: MemoryWrite,
+    /// Its hottest pages are frozen, as far as that pays.
+    pub freezing: Option<Freezing>,
+    /// Who is asked what comes in.
+    pub admission: Admissions,
 }
 
 /// What the state machines are to know of a tier in memory above them.
@@ -130,7 +145,7 @@ pub struct MemoryTier {
 }
 
 /// What a tier holds at the moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryUse {
     /// Bytes it was given.
     pub size_bytes: u64,
@@ -144,21 +159,24 @@ pub struct MemoryUse {
     pub policy: &'static str,
     /// Parts of the tier, each with an order of its own.
     pub shards: u64,
+    /// What came of the pages that were offered to it, where somebody is asked.
+    pub admission: Option<AdmissionStats>,
 }
 
 impl MemoryTier {
-    /// A tier of so many bytes, everything included; taken from the system as pages come. With `freezing` its hottest pages
-    /// are frozen, as far as that pays.
+    /// A tier of so many bytes, everything included; taken from the system as pages come.
     ///
     /// # Errors
-    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than can be.
-    pub fn new(bytes: u64, write: MemoryWrite, freezing: Option<Freezing>) -> Result<Self, MemoryError> {
+    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than can be, or its admission needs what memory does not have.
+    pub fn new(bytes: u64, options: MemoryOptions) -> Result<Self, MemoryError> {
+        let MemoryOptions { write, freezing, admission } = options;
         if bytes < LEAST_MEMORY_BYTES {
             return Err(MemoryError::TooSmall(bytes));
         }
         let copies = bytes - Self::held_bytes(bytes, write);
         let spare = (SPARE_BYTES + copies / SPARE_SHARE).min(MOST_SPARE_BYTES);
-        let pages = (copies - spare) / (SECTOR_BYTES + PAGE_COST_BYTES);
+        let asking = if admission.is_always() { 0 } else { asking_cost_bytes(&admission) };
+        let pages = (copies - spare) / (SECTOR_BYTES + PAGE_COST_BYTES + asking);
         let pages = usize::try_from(pages).unwrap_or(usize::MAX);
         // The one place where the cache of a server's pages is described.
         let described = Cache::builder().capacity(pages);
@@ -166,7 +184,12 @@ impl MemoryTier {
             Some(freezing) => described.freezing(freezing),
             None => described,
         };
-        let pages = described.try_build().map_err(|error| MemoryError::TooLarge(bytes, error))?;
+        // Where everything comes in, nobody need be asked.
+        let described = if admission.is_always() { described } else { described.admission(admission) };
+        let pages = described.try_build().map_err(|error| match error {
+            BuildError::Admission { .. } => MemoryError::Admission(error),
+            _ => MemoryError::TooLarge(bytes, error),
+        })?;
         Ok(Self { pages, bytes, write })
     }
 
@@ -207,6 +230,7 @@ impl MemoryTier {
             frozen_pages: stats.frozen,
             policy: stats.policy,
             shards: stats.shards,
+            admission: stats.admission,
         }
     }
 
@@ -225,6 +249,15 @@ impl fmt::Debug for MemoryTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryTier({}, {})", format_size(self.bytes), self.write)
     }
+}
+
+/// What an admission costs for each page: a hash of it, and its share of what the admission remembers, by one of some thousand
+/// pages; twice as much, for tables grow by leaps.
+fn asking_cost_bytes(admission: &Admissions) -> u64 {
+    let pages = 1 << 14;
+    let mut asked = admission.clone();
+    asked.reserve(&Room { entries: pages, weight: pages as u64, above: 0 });
+    2 * (asked.memory_bytes().div_ceil(pages) + size_of::<u64>()) as u64
 }
 
 /// What one driver has of the tier.
@@ -400,11 +433,18 @@ mod tests {
     #[test]
     fn a_tier_takes_no_more_memory_than_it_was_given() {
         let sizes = [1, 3, 8, 17, 33, 64, 100].map(|mebibytes| mebibytes << 20);
-        let freezing = [None, Some(Freezing::fixed(0.5))];
-        for (bytes, freezing) in
-            sizes.into_iter().flat_map(|bytes| freezing.map(|freezing| (bytes, freezing)))
+        let plain = MemoryOptions::default();
+        let asks = |admission: &str| MemoryOptions { admission: admission.parse().unwrap(), ..plain.clone() };
+        let options = [
+            plain.clone(),
+            MemoryOptions { freezing: Some(Freezing::fixed(0.5)), ..plain.clone() },
+            asks("second-access:ghosts=8"),
+            asks("duel + probability:p=0.9"),
+        ];
+        for (bytes, options) in
+            sizes.into_iter().flat_map(|bytes| options.clone().map(|options| (bytes, options)))
         {
-            let tier = MemoryTier::new(bytes, MemoryWrite::Through, freezing).unwrap();
+            let tier = MemoryTier::new(bytes, options).unwrap();
             let mut pages = Pages::new(tier.clone());
             pages.add_volume(VolumeId(0));
             let buffer = Pool::new(1 << 20).allocate(1 << 20);
@@ -416,20 +456,34 @@ mod tests {
             }
             let taken = tier.memory_bytes();
             assert!(taken <= bytes, "{taken} of {bytes}: {:?}", tier.pages.stats());
-            assert!(tier.usage().page_bytes > bytes / 2, "{:?}", tier.usage());
+            let bypassed = tier.usage().admission.map_or(0, |admission| admission.bypassed);
+            assert!(tier.usage().page_bytes > bytes / 2 || bypassed > 0, "{:?}", tier.usage());
         }
     }
 
     #[test]
     fn memory_that_cannot_be_is_refused() {
-        let error = |bytes| MemoryTier::new(bytes, MemoryWrite::Through, None).unwrap_err().to_string();
+        let error = |bytes| MemoryTier::new(bytes, MemoryOptions::default()).unwrap_err().to_string();
         assert_eq!(error(4096), "4KiB is too small: a tier in memory has 1MiB at least");
         assert!(error(1 << 62).starts_with("4194304TiB: a capacity of"), "{}", error(1 << 62));
     }
 
     #[test]
+    fn an_admission_that_needs_what_memory_does_not_have_is_refused_and_always_is_none() {
+        let tier = |admission: &str| {
+            let admission = admission.parse().unwrap();
+            MemoryTier::new(LEAST_MEMORY_BYTES, MemoryOptions { admission, ..MemoryOptions::default() })
+        };
+        for refused in ["fussy:tune=1", "second-access + sequential"] {
+            assert!(matches!(tier(refused), Err(MemoryError::Admission(_))), "{refused}");
+        }
+        assert_eq!(tier("always").unwrap().usage().admission, None);
+        assert!(tier("second-access").unwrap().usage().admission.is_some());
+    }
+
+    #[test]
     fn pages_of_a_volume_that_went_are_not_those_of_the_next() {
-        let tier = MemoryTier::new(LEAST_MEMORY_BYTES, MemoryWrite::Through, None).unwrap();
+        let tier = MemoryTier::new(LEAST_MEMORY_BYTES, MemoryOptions::default()).unwrap();
         let mut pages = Pages::new(tier);
         pages.add_volume(VolumeId(0));
         let buffer = Pool::new(4096).allocate(4096);

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory, MemoryTier,
-    MemoryWrite, Request, RequestId, VolumeId, WriteMode,
+    Answer, BlockCache, Config, Driver, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory, MemoryOptions,
+    MemoryTier, MemoryWrite, Request, RequestId, VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
 use floe_device::medium::Medium;
@@ -52,7 +52,8 @@ impl Rig {
         backing: Box<dyn Device>,
         pool: Pool,
     ) -> Self {
-        let tier = memory.map(|write| MemoryTier::new(LEAST_MEMORY_BYTES, write, None).unwrap());
+        let options = |write| MemoryOptions { write, ..MemoryOptions::default() };
+        let tier = memory.map(|write| MemoryTier::new(LEAST_MEMORY_BYTES, options(write)).unwrap());
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
         let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
         let cache_of = BlockCache::new(Config {

@@ -266,6 +266,14 @@ fn print(status: &Status) {
             output::bytes(memory.dirty_bytes),
             memory.pages_evicted
         );
+        if let Some(admission) = &memory.admission {
+            output::say!(
+                " admission {}: {} of {} pages came in",
+                admission.admission,
+                admission.admitted_pages,
+                admission.offered_pages
+            );
+        }
         if let Some(freezing) = &memory.freezing {
             output::say!(
                 " freezing: {}, {} of the pages with {} of the hits, frozen {} times, given up {} times",

@@ -26,6 +26,8 @@ Examples:
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
   floe serve --backing file:disk.img --cache memory:256MiB --write back --listen 'nbd+unix:///?socket=/run/floe.sock'
   floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-write back
+  floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-admit second-access --admit obp
+  floe serve --backing file:/dev/nvme0n1 --tier memory:8GiB,write=back,volatile,admit=fussy:tune=1,block-sizes=4KiB
   floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
   floe serve --backing file:/dev/sdb --tier file:/dev/pmem0,write=back,volatile --tier file:/dev/nvme0n1 --memory 8GiB
   floe serve --config floe.toml

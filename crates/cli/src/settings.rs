@@ -65,6 +65,9 @@ pub(crate) struct Settings {
     /// When writes reach what is below memory: through (default) or back, which holds up to a quarter of it unwritten
     #[arg(long, value_name = "WHEN")]
     pub(crate) memory_write: Option<String>,
+    /// Who decides what comes into memory, as --admit does for the cache, such as second-access [default: always]
+    #[arg(long, value_name = "ADMISSION")]
+    pub(crate) memory_admit: Option<String>,
     /// Whether the hottest pages in memory are frozen as far as that pays: adaptive or off (default)
     #[arg(long, value_name = "HOW")]
     pub(crate) memory_freeze: Option<String>,

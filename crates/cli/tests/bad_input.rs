@@ -175,6 +175,11 @@ fn wrong_settings_are_refused() {
         --memory 1EiB                                         → memory | 1048576TiB | more than this machine has
         --memory-write back                                   → memory-write | give memory
         --memory-freeze adaptive                              → memory-freeze | give memory
+        --memory-admit obp                                    → memory-admit | give memory
+        --memory 64MiB --memory-admit maybe                   → memory-admit | maybe | second-access
+        --memory 64MiB --memory-admit fussy                   → memory-admit | fetch | --tier memory:SIZE,write=back,volatile,admit=fussy:tune=1
+        --memory 64MiB --memory-admit obp+sequential          → memory-admit | position | --tier memory:SIZE
+        --memory 64MiB --memory-admit small-bypass:memory=9   → memory-admit | nothing is above
         --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
         --shed=lots                                           → shed | lots | 50%
         --tier memory:lots                                    → tier 1 | memory:lots

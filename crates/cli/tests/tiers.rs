@@ -127,6 +127,44 @@ fn tiers_that_are_kept_go_on_where_they_were_after_a_kill() {
 }
 
 #[test]
+fn fussycache_over_dram_keeps_dirty_pages_and_fetches_what_is_popular() {
+    const PAGE: usize = 4096;
+    // Tuned by what is measured, and as published, which does the same each time.
+    for (fussy, fetches) in [("fussy:tune=1", false), ("fussy:warm-up=200", true)] {
+        for threads in ["1", "2"] {
+            let mut content = noise(1, 16 * MIB);
+            let volume = Volume::new(&content, "through").on(threads).with(&["--flush-interval", NEVER]);
+            let tier = format!("memory:1MiB,write=back,volatile,admit={fussy},block-sizes=4KiB");
+            let server = serve(&volume, &without_cache(&volume, &[&tier]));
+            let mut client = connect(&server);
+            // Pages that are used once, and after the warm-up some that are used again and again.
+            for (turn, once) in (0..2000u64).zip((0..content.len() / PAGE).cycle()) {
+                let page = if turn < 400 || turn % 2 == 0 { once } else { 3000 + (turn / 2 % 50) as usize };
+                if turn % 5 == 0 {
+                    let (at, piece) = (page * PAGE + 100, noise(turn, 3000));
+                    client.write(at as u64, &piece, false).expect("a write");
+                    content[at..][..piece.len()].copy_from_slice(&piece);
+                } else {
+                    let at = page * PAGE;
+                    assert_same("a page", &read(&mut client, at, PAGE), &content[at..][..PAGE]);
+                }
+            }
+            let status = server.status();
+            let admission = status.admission.as_ref().expect("there is one");
+            assert!(admission.offered_blocks > 500 && status.dirty_bytes > 0, "{status:?}");
+            assert!(!fetches || admission.ordered_blocks > 0, "{status:?}");
+            client.flush().expect("a flush");
+            assert_eq!(server.status().dirty_bytes, 0);
+            assert_same("the volume", &volume.backing(), &content);
+            for at in (0..content.len()).step_by(MIB) {
+                assert_same("what is read", &read(&mut client, at, MIB), &content[at..][..MIB]);
+            }
+            server.end();
+        }
+    }
+}
+
+#[test]
 fn tiers_are_printed_as_settings_and_served_from_them() {
     let volume = Volume::new(&noise(3, MIB), "back")
         .with(&["--tier", "memory:8MiB,write=back,block-sizes=4KiB+64KiB"]);

@@ -179,6 +179,15 @@ fn memory(page: &mut Page, report: &Report) {
         "Pages that left memory to make room for others.",
         usage.evictions,
     );
+    if let Some(admission) = &usage.admission {
+        let name = "floe_memory_admission_info";
+        page.family(name, Kind::Gauge, "Who decides what comes into memory; always 1.");
+        page.sample(name, &[("admission", &admission.name)], 1);
+        let name = "floe_memory_offered_pages_total";
+        page.family(name, Kind::Counter, "Pages read or written and not in memory, by whether they came in.");
+        page.sample(name, &[("result", "admitted")], admission.admitted);
+        page.sample(name, &[("result", "bypassed")], admission.bypassed);
+    }
     let Some(freezing) = freezing else { return };
     page.family("floe_memory_freezing_phase_info", Kind::Gauge, "What freezing is doing; always 1.");
     page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use floe_block::{FreezeStats, MemoryUse, MemoryWrite, VolumeId};
 use serde::{Deserialize, Serialize};
 
-pub use admission::AdmissionStatus;
+pub use admission::{AdmissionStatus, MemoryAdmissionStatus};
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
 pub(crate) use shedding::SheddingFacts;
@@ -93,6 +93,8 @@ pub struct MemoryStatus {
     pub read_bytes: u64,
     /// Pages that left to make room for others.
     pub pages_evicted: u64,
+    /// What was offered to it and what came in; `None` where everything does.
+    pub admission: Option<MemoryAdmissionStatus>,
     /// How it is with freezing, if the hottest pages are to be frozen.
     pub freezing: Option<FreezingStatus>,
 }
@@ -347,6 +349,7 @@ impl Report {
             read_hit_ratio: ratio(stats.memory_hits, requests.reads),
             read_bytes: stats.memory_hit_bytes,
             pages_evicted: usage.evictions,
+            admission: usage.admission.as_ref().map(MemoryAdmissionStatus::of),
             freezing: freezing.as_ref().map(FreezingStatus::of),
         };
         Status {

@@ -11,7 +11,9 @@ use std::io;
 use floe_block::{
     BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Gate, Io, KeptCache, LEAST_MEMORY_BYTES,
 };
-use floe_block::{Layout, Memory, MemoryTier, MemoryWrite, NewCache, Serving, StoreError, Superblock};
+use floe_block::{
+    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Serving, StoreError, Superblock,
+};
 use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
 use floe_device::{Action, Pool};
 
@@ -198,6 +200,7 @@ fn gate(service: Service) -> Gate {
 }
 
 fn tier(service: Service) -> Option<MemoryTier> {
-    let tier = |write| MemoryTier::new(LEAST_MEMORY_BYTES, write, None);
+    let options = |write| MemoryOptions { write, ..MemoryOptions::default() };
+    let tier = |write| MemoryTier::new(LEAST_MEMORY_BYTES, options(write));
     service.memory.map(|write| tier(write).expect("the least memory is enough"))
 }

@@ -8,13 +8,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::{Freezing, MemoryTier, MemoryWrite, WriteMode, format_size};
+use floe_block::{
+    Admissions, Freezing, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode, format_size,
+};
 use floe_device::Spec;
 use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::limits::MOST_CONNECTIONS;
 use floe_export::tls::TlsMode;
 use floe_export::uri::Uri;
 use floe_model::{Policy, Service, Setting};
+use floe_policy::admission::registry::choices;
+use floe_policy::admission::{Choosable, SmallBypass};
 
 use super::place::{Place, Table};
 use super::tier::TierTable;
@@ -23,6 +27,10 @@ use crate::admin::address;
 use crate::size::{Bytes, Percent};
 pub(crate) use tiers::TierPlan;
 use tiers::{same_file, threads};
+
+/// An admission that memory cannot have, a tier can.
+const ASKED_OF_A_TIER: &str =
+    "a tier on DRAM can have it: use --tier memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
 
 /// Where clients are awaited unless told otherwise.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
@@ -66,6 +74,7 @@ pub(crate) struct VolumePlan {
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryPlan {
     bytes: u64,
+    admit: Admissions,
     freeze: Freeze,
     pub(crate) tier: MemoryTier,
     pub(crate) service: Option<ServicePlan>,
@@ -152,6 +161,7 @@ impl Settings {
         let memory = memory(
             parsed("memory", self.memory.as_deref())?,
             parsed("memory-write", self.memory_write.as_deref())?,
+            self.memory_admit.as_deref(),
             parsed("memory-freeze", self.memory_freeze.as_deref())?,
             self.service,
         )?;
@@ -226,6 +236,7 @@ impl Plan {
             shards,
             memory: self.memory.as_ref().map(|memory| format_size(memory.bytes)),
             memory_write: self.memory.as_ref().map(|memory| memory.tier.write().to_string()),
+            memory_admit: self.memory.as_ref().map(|memory| memory.admit.to_string()),
             memory_freeze: self.memory.as_ref().map(|memory| match memory.freeze {
                 Freeze::Off => "off".to_owned(),
                 Freeze::Adaptive => "adaptive".to_owned(),
@@ -324,12 +335,14 @@ fn keeps_writes(tiers: &[TierPlan], memory: Option<&MemoryPlan>) -> bool {
 fn memory(
     size: Option<Bytes>,
     write: Option<MemoryWrite>,
+    admit: Option<&str>,
     freeze: Option<Freeze>,
     service: Option<PathBuf>,
 ) -> Result<Option<MemoryPlan>, Wrong> {
     let Some(Bytes(bytes)) = size else {
         let given = [
             ("memory-write", write.is_some()),
+            ("memory-admit", admit.is_some()),
             ("memory-freeze", freeze.is_some()),
             ("service", service.is_some()),
         ];
@@ -349,9 +362,26 @@ fn memory(
     }
     let freeze = freeze.unwrap_or_default();
     let freezing = (freeze == Freeze::Adaptive).then(Freezing::adaptive);
-    let tier = named("memory", MemoryTier::new(bytes, write.unwrap_or_default(), freezing))?;
+    let admit = memory_admit(admit)?;
+    let options = MemoryOptions { write: write.unwrap_or_default(), freezing, admission: admit.clone() };
+    let tier = MemoryTier::new(bytes, options).map_err(|error| match error {
+        MemoryError::Admission(_) => {
+            wrong(None, "memory-admit", format!("memory-admit: {error}; {ASKED_OF_A_TIER}"))
+        }
+        _ => wrong(None, "memory", format!("memory: {error}")),
+    })?;
     let service = service.map(|file| ServicePlan::read(file, &tier)).transpose()?;
-    Ok(Some(MemoryPlan { bytes, freeze, tier, service }))
+    Ok(Some(MemoryPlan { bytes, admit, freeze, tier, service }))
+}
+
+/// Who decides what comes into memory.
+fn memory_admit(text: Option<&str>) -> Result<Admissions, Wrong> {
+    let choices = named("memory-admit", choices(text.unwrap_or("always")))?;
+    if choices.iter().any(|choice| choice.name() == SmallBypass::ABOUT.name) {
+        let problem = "memory-admit: small-bypass is for what is below memory, and nothing is above that";
+        return Err(wrong(None, "memory-admit", problem));
+    }
+    Ok(Admissions::new(&choices))
 }
 
 /// How much may be shed, if anything.

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::SystemTime;
 
-use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
+use floe_block::{
+    AdmissionStats, Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode,
+};
 
 use super::*;
 use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot, TierFacts};
@@ -99,6 +101,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
                 page_bytes: 4096,
                 policy: "lru",
                 shards: 1,
+                admission: Some(AdmissionStats::default()),
                 ..MemoryUse::default()
             },
             freezing: Some(FreezeStats::default()),
@@ -134,7 +137,11 @@ fn what_was_counted_is_found_under_its_labels() {
     thread.tally.answered(VolumeId(0), Operation::Read, 4096, us(20), true);
     thread.tally.answered(VolumeId(1), Operation::Read, 4096, us(3000), false);
     thread.connected(Some(VolumeId(1)));
-    let read = Read::page(&render(&report(&["floe", "odd \"name\" \\ \n"], vec![thread.clone(), thread])));
+    let mut report = report(&["floe", "odd \"name\" \\ \n"], vec![thread.clone(), thread]);
+    let asked = report.facts.memory.as_mut().and_then(|memory| memory.usage.admission.as_mut()).unwrap();
+    asked.name = "second-access".to_owned();
+    (asked.offered, asked.admitted, asked.bypassed) = (12, 5, 7);
+    let read = Read::page(&render(&report));
     let odd = r#"volume="odd \"name\" \\ \n""#;
     assert_eq!(read.value("floe_requests_total", r#"volume="floe",operation="read""#), 2.0);
     assert_eq!(read.value("floe_request_errors_total", &format!(r#"{odd},operation="read""#)), 2.0);
@@ -154,6 +161,9 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_cache_admission_info", r#"admission="obp:target=0.1""#), 1.0);
     assert_eq!(read.value("floe_cache_offered_blocks_total", r#"result="admitted""#), 6.0);
     assert_eq!(read.value("floe_cache_offered_blocks_total", r#"result="bypassed""#), 14.0);
+    assert_eq!(read.value("floe_memory_admission_info", r#"admission="second-access""#), 1.0);
+    assert_eq!(read.value("floe_memory_offered_pages_total", r#"result="admitted""#), 5.0);
+    assert_eq!(read.value("floe_memory_offered_pages_total", r#"result="bypassed""#), 7.0);
     assert_eq!(read.value("floe_cache_shed_share", ""), 0.1);
     assert_eq!(read.value("floe_cache_shed_share_now", ""), 0.15);
     assert_eq!(read.value("floe_cache_shed_bytes_total", ""), 200.0);

@@ -1,6 +1,6 @@
-//! What a server tells of who comes into its cache.
+//! What a server tells of who comes into its cache and into memory.
 
-use floe_block::Stats;
+use floe_block::{AdmissionStats, Stats};
 use serde::{Deserialize, Serialize};
 
 /// What became of what was offered to the cache, in smallest blocks.
@@ -33,6 +33,30 @@ impl AdmissionStatus {
             stores_withheld: counted.stores_withheld,
             ordered_blocks: counted.ordered_blocks,
             admission_bytes: stats.admission_bytes,
+        }
+    }
+}
+
+/// What became of the pages that were offered to memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryAdmissionStatus {
+    /// Who is asked, as for `--memory-admit`.
+    pub admission: String,
+    /// Read or written, and not there.
+    pub offered_pages: u64,
+    /// To come in.
+    pub admitted_pages: u64,
+    /// To stay out.
+    pub bypassed_pages: u64,
+}
+
+impl MemoryAdmissionStatus {
+    pub(super) fn of(stats: &AdmissionStats) -> Self {
+        Self {
+            admission: stats.name.clone(),
+            offered_pages: stats.offered,
+            admitted_pages: stats.admitted,
+            bypassed_pages: stats.bypassed,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use floe_block::{BlockCache, Config, Freezing, Memory, MemoryTier, MemoryWrite, WriteMode};
+use floe_block::{BlockCache, Config, Freezing, Memory, MemoryOptions, MemoryTier, MemoryWrite, WriteMode};
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_export::admin::client as admin;
 use floe_export::kept::Parts;
@@ -121,14 +121,17 @@ impl Setup {
 
     /// With a tier in memory, if any.
     pub(crate) fn memory(mut self, write: Option<MemoryWrite>) -> Self {
-        self.config.memory = write.map(|write| MemoryTier::new(MEMORY, write, None).unwrap());
+        self.config.memory = write.map(|write| {
+            MemoryTier::new(MEMORY, MemoryOptions { write, ..MemoryOptions::default() }).unwrap()
+        });
         self
     }
 
     /// The same, with so much of it frozen, anew every few milliseconds.
     pub(crate) fn frozen_memory(mut self, write: MemoryWrite, ratio: f64) -> Self {
         let often = Freezing::fixed(ratio).lifetime(Duration::from_millis(10));
-        self.config.memory = Some(MemoryTier::new(MEMORY, write, Some(often)).unwrap());
+        let options = MemoryOptions { write, freezing: Some(often), ..MemoryOptions::default() };
+        self.config.memory = Some(MemoryTier::new(MEMORY, options).unwrap());
         self
     }
 

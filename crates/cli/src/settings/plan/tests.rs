@@ -78,6 +78,7 @@ fn a_plan_written_as_settings_is_the_same_plan() {
         ),
         ("memory = '64MiB'\nmemory-write = 'back'\nflush-interval = '7s'\n", ""),
         ("memory = '3MiB'\nmemory-freeze = 'adaptive'\n", ""),
+        ("memory = '3MiB'\nmemory-admit = 'second-access + obp:target=0.2'\n", ""),
         ("shed = '12.5%'\n", ""),
         ("memory = '3MiB'\nadmit = 'small-bypass + obp:target=0.2'\n", ""),
         ("write = 'only'\nadmit = 'second-access'\n", ""),
