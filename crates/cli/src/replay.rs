@@ -1,5 +1,6 @@
 //! `floe replay`: a trace through the cache that a configuration describes, on its devices or on simulated ones.
 
+mod price;
 mod print;
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::settings::{Source, TierPlan};
 use crate::size::Percent;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::{OrFail, output};
+use price::TierPrice;
 
 /// Most requests in flight at recorded times, unless told otherwise: as many as a server takes from one client.
 const IN_FLIGHT_RECORDED: u32 = 256;
@@ -33,6 +35,7 @@ Examples:
   floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB --warmup 20% --json
   floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem --admit obp --time virtual
   floe replay disk.vscsi --backing memory:64GiB,medium=hdd --tier memory:1GiB,medium=optane --tier memory:8GiB,medium=nvme --time virtual
+  floe replay ycsb:workload=C --backing memory:4GiB,medium=nvme --tier memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price tier0=1,tier1=0.38 --time virtual
 
 One request at a time is what a program does that waits for its disk, and fio's default. In virtual time devices take
 as long as their medium= says, without one no time, and no file is touched; the same replay gives the same figures
@@ -81,6 +84,9 @@ pub(crate) struct Arguments {
     limit: Option<u64>,
     #[command(flatten)]
     open: TraceArguments,
+    /// What a byte of a tier costs beside a byte of DRAM, of all tiers from tier0, the first: prints what they cost, and the throughput for that
+    #[arg(long, value_name = "TIER=PRICE", value_delimiter = ',')]
+    price: Vec<TierPrice>,
     /// Also how many requests took how long
     #[arg(long)]
     histogram: bool,
@@ -162,6 +168,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     if settings.memory.is_some() {
         return Err(CliError::usage("memory is for floe serve; a replay is of the cache below it"));
     }
+    let prices = price::of_all(&arguments.price, settings.tiers.len())?;
     let survey = survey(trace, &arguments.open, arguments.limit)?;
     let pace = pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
     let warmup = arguments.warmup.of(survey.requests);
@@ -221,6 +228,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         ReplayError::Trace(_) => CliError::usage(error.to_string()),
         _ => CliError::failure(error.to_string()),
     })?;
+    if let Some(prices) = prices {
+        outcome.price(prices);
+    }
     if arguments.histogram {
         outcome.show_histograms();
     }

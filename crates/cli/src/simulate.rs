@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use floe_block::{BlockSizes, WriteMode};
+use floe_lab::report::{Report, html, png};
 
+use crate::OrFail;
 use crate::error::CliError;
 use crate::size::Sizes;
 use crate::trace::TraceArguments;
@@ -22,6 +24,7 @@ Examples:
   floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size 5%
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
+  floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1073741824+obp --size 5%,10% --report disk.html
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
 #[derive(Debug, Args)]
@@ -58,10 +61,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["miss_us", "blocks"])]
     medium: Option<String>,
     /// Write a page with charts that needs no network
-    #[arg(long, value_name = "FILE.html", conflicts_with = "blocks")]
+    #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Write the same charts as pictures, named STEM-CHART.png
-    #[arg(long, value_name = "STEM", conflicts_with = "blocks")]
+    #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
     /// When writes reach which device, with --blocks: through, around, back, only or pass
     #[arg(long, value_name = "MODE", default_value = "back", requires = "blocks")]
@@ -81,6 +84,23 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.blocks.is_empty() { objects::run(arguments) } else { blocks::run(arguments) }
+}
+
+/// Writes what was asked for of a report, which is made from the command line if need be.
+fn write_report(arguments: &Arguments, report: impl FnOnce(&str) -> Report) -> Result<(), CliError> {
+    if arguments.report.is_none() && arguments.png.is_none() {
+        return Ok(());
+    }
+    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
+    let report = report(&command);
+    if let Some(file) = &arguments.report {
+        std::fs::write(file, html(&report))
+            .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))?;
+    }
+    if let Some(stem) = &arguments.png {
+        png::write_all(&report, stem).or_failure()?;
+    }
+    Ok(())
 }
 
 /// Maps a list on as many threads as there are cores, keeping its order.

@@ -75,11 +75,53 @@ fn a_simulation_of_blocks_asks_too() {
     ];
     let outcomes: Vec<Value> =
         floe_ok(&line).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert!(outcomes[0]["admit"].is_null() && outcomes[0]["cache_write_bytes"].as_u64() > Some(0));
-    assert_eq!((&outcomes[1]["admit"], &outcomes[1]["cache_write_bytes"]), (&"never".into(), &0.into()));
-    assert_eq!(outcomes[1]["offered_blocks"], 20_000);
+    assert!(outcomes[0]["admission"].is_null() && outcomes[0]["cache_write_bytes"].as_u64() > Some(0));
+    let asked = &outcomes[1]["admission"];
+    assert_eq!((&asked["admission"], &outcomes[1]["cache_write_bytes"]), (&"never".into(), &0.into()));
+    assert_eq!(asked["offered_blocks"], 20_000);
     let table = floe_ok(&line[..line.len() - 1]);
     assert!(table.contains("never") && table.contains("admitted"), "{table}");
+}
+
+#[test]
+fn pages_tell_what_became_of_offers_and_who_declined() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let several = "second-access + probability:p=0.5";
+    let both = ["--admit", several, "--report", text(&page)];
+    let blocks = ["simulate", ZIPF, "--blocks", "4KiB", "--size", "1MiB,2MiB", "--admit", "always", "--json"];
+    let tier = "memory:2MiB,medium=pmem,admit=until-full";
+    let runs = [
+        [&blocks[..], &both].concat(),
+        [
+            &["replay", ZIPF, "--backing", "memory:32MiB,medium=nvme", "--cache", "memory:1MiB,medium=dram"],
+            &both[..],
+        ]
+        .concat(),
+    ];
+    for (run, tiers) in runs.iter().zip([&[][..], &["--tier", tier, "--time", "virtual", "--json"]]) {
+        let said = floe_ok(&[&run[..], tiers].concat());
+        let last: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+        let asked = &last["admission"];
+        let declined = asked["declined"].as_array().expect("several were asked");
+        let number = |of: &Value| of.as_u64().expect("a number");
+        assert_eq!(
+            declined.iter().map(|it| it["by"].as_str().unwrap()).collect::<Vec<_>>().join(" + "),
+            several
+        );
+        // Each declined some that the other would have, and what stayed out was declined by one or both.
+        let [one, other] = [0, 1].map(|at| number(&declined[at]["blocks"]));
+        let bypassed = number(&asked["bypassed_blocks"]);
+        assert!(one < bypassed && other < bypassed && bypassed < one + other, "{asked}");
+        let page = std::fs::read_to_string(&page).expect("a page");
+        for words in ["admitted", "bypassed", "declined by", several] {
+            assert!(page.contains(words), "{words}");
+        }
+        if let Some(lower) = last["tiers"].get(1) {
+            assert_eq!(lower["admission"]["admission"], "until-full");
+            assert!(page.contains("Admission of tier 1: until-full"));
+        }
+    }
 }
 
 #[test]
@@ -109,6 +151,50 @@ fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() 
         assert!(said.contains(&format!("admission never: 0 of {} ", admission.offered_blocks)), "{said}");
         server.end();
         assert_same("the volume", &volume.backing()[..200_000], &expected);
+    }
+}
+
+#[test]
+fn memory_asks_before_a_page_comes_in_and_says_so() {
+    let content = noise(1, 4 << 20);
+    for threads in ["1", "2"] {
+        let memory = ["--memory", "2MiB", "--memory-write", "back", "--memory-admit", "second-access"];
+        let volume = Volume::new(&content, "back").on(threads).with(&memory);
+        let server = volume.serve();
+        let mut client = Client::connect(&server.unix.parse().unwrap()).unwrap();
+        let mut wanted = content.clone();
+        let admission = |server: &common::Server| {
+            let memory = server.status().memory.expect("there is memory");
+            (memory.admission.expect("somebody is asked"), memory.read_hits)
+        };
+        let mut pages = vec![0; 16 << 12];
+        for round in 0..3 {
+            client.read(0, &mut pages).unwrap();
+            assert_same("what was read", &pages, &wanted[..16 << 12]);
+            let (asked, hits) = admission(&server);
+            // The first time they stay out, the second time they come in, the third they are there.
+            let (offered, admitted, there) = [(16, 0, 0), (32, 16, 0), (32, 16, 1)][round];
+            assert_eq!((asked.offered_pages, asked.admitted_pages, hits), (offered, admitted, there));
+            assert_eq!(asked.bypassed_pages, offered - admitted);
+            assert_eq!(asked.admission, "second-access");
+        }
+        // What is written is held whether or not it comes in, and found.
+        let piece = noise(2, 300_000);
+        client.write(10_000, &piece, false).unwrap();
+        wanted[10_000..][..piece.len()].copy_from_slice(&piece);
+        let mut read = vec![0; 400_000];
+        for _ in 0..3 {
+            client.read(0, &mut read).unwrap();
+            assert_same("what was written", &read, &wanted[..400_000]);
+        }
+        let said = floe_ok(&["status", "--admin", &server.admin]);
+        let (asked, _) = admission(&server);
+        let line =
+            format!("admission second-access: {} of {} pages", asked.admitted_pages, asked.offered_pages);
+        assert!(said.contains(&line), "{said}");
+        floe_ok(&["flush", "--admin", &server.admin]);
+        assert_same("the volume", &volume.backing(), &wanted);
+        server.end();
     }
 }
 

@@ -84,7 +84,9 @@ fn a_replay_finds_what_a_simulation_finds() {
         ]);
         let simulated: Value = serde_json::from_str(&simulated).expect("the line is JSON");
         for time in ["virtual", "real"] {
-            let replayed = outcome(&[
+            // In real time a slow machine would come to the next cleaning.
+            let never: &[&str] = if mode == "back" { &["--flush-interval", "1000d"] } else { &[] };
+            let line = [
                 ZIPF,
                 "--backing",
                 "memory:32MiB",
@@ -98,7 +100,8 @@ fn a_replay_finds_what_a_simulation_finds() {
                 "1",
                 "--time",
                 time,
-            ]);
+            ];
+            let replayed = outcome(&[&line[..], never].concat());
             assert_eq!(replayed["time"], time);
             for (ours, theirs) in [("reads", "read_requests"), ("writes", "write_requests")] {
                 assert_eq!(replayed[ours], simulated[theirs], "{ours} in {time} time");
@@ -119,6 +122,27 @@ fn a_replay_finds_what_a_simulation_finds() {
             }
         }
     }
+}
+
+#[test]
+fn prices_of_tiers_make_a_cost_and_what_is_had_for_it() {
+    let tiers = ["--tier", "memory:1MiB,medium=dram", "--tier", "memory:4MiB,medium=pmem"];
+    let line = [&[ZIPF, "--backing", "memory:32MiB,medium=nvme", "--time", "virtual"], &tiers[..]].concat();
+    let plain = outcome(&line);
+    assert!(plain["cost"].is_null());
+    let line = [&line[..], &["--price", "tier1=0.375,tier0=1"]].concat();
+    let priced = outcome(&line);
+    let (cost, rate) = (&priced["cost"], priced["requests_per_second"].as_f64().unwrap());
+    assert_eq!(Some(rate), plain["requests_per_second"].as_f64());
+    assert_eq!(cost["prices"], serde_json::json!([1.0, 0.375]));
+    let gib = (1.0 + 4.0 * 0.375) / 1024.0;
+    assert_eq!(cost["gib"].as_f64(), Some(gib));
+    assert_eq!(cost["requests_per_second_per_gib"].as_f64(), Some(rate / gib));
+    let table = floe_ok(&[&["replay"], &line[..]].concat());
+    assert!(table.contains("as 0.002 GiB of DRAM"), "{table}");
+    // One tier is the first.
+    let one = outcome(&[ZIPF, "--backing", "memory:32MiB", "--cache", "memory:1GiB", "--price", "tier0=0.5"]);
+    assert_eq!(one["cost"]["gib"], 0.5);
 }
 
 #[test]

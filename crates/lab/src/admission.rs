@@ -1,6 +1,6 @@
-//! What an admission did in a replay.
+//! What an admission did in a replay or a simulation.
 
-use floe_block::{Config, Counters};
+use floe_block::{Gate, Stats};
 use serde::Serialize;
 
 /// What became of what was offered to the cache, in smallest blocks.
@@ -14,6 +14,8 @@ pub struct AdmissionOutcome {
     pub admitted_blocks: u64,
     /// To stay out.
     pub bypassed_blocks: u64,
+    /// Of these, where several had to agree, those that each would not have; some were declined by more than one.
+    pub declined: Vec<Declined>,
     /// Blocks of any size that were not made because nothing was to be evicted for them.
     pub stores_withheld: u64,
     /// Ordered to be fetched.
@@ -22,18 +24,32 @@ pub struct AdmissionOutcome {
     pub admission_bytes: u64,
 }
 
+/// What one of several would not have.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Declined {
+    /// Which.
+    pub by: String,
+    /// How many.
+    pub blocks: u64,
+}
+
 impl AdmissionOutcome {
     /// What was counted; `None` where nobody was asked.
-    pub(super) fn of(config: &Config, counted: &Counters, admission_bytes: u64) -> Option<Self> {
-        let admission = &config.gate.admission;
+    pub(crate) fn of(gate: &Gate, stats: &Stats) -> Option<Self> {
+        let (admission, counted) = (&gate.admission, &stats.counters);
+        let declined = |(by, blocks): (&str, &u64)| Declined { by: by.to_owned(), blocks: *blocks };
         (!admission.is_always()).then(|| Self {
             admission: admission.to_string(),
             offered_blocks: counted.offered_blocks,
             admitted_blocks: counted.admitted_blocks,
             bypassed_blocks: counted.offered_blocks - counted.admitted_blocks,
+            declined: match &stats.declined_blocks[..] {
+                [_] => Vec::new(),
+                several => admission.names().zip(several).map(declined).collect(),
+            },
             stores_withheld: counted.stores_withheld,
             ordered_blocks: counted.ordered_blocks,
-            admission_bytes,
+            admission_bytes: stats.admission_bytes,
         })
     }
 }

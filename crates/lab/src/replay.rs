@@ -6,8 +6,8 @@
 //! replay takes as long as that code takes, and the same trace on the same plan gives the same outcome to
 //! the last digit, except for `processing_us` and `wall_seconds`, which are measured.
 
-mod admission;
 mod clock;
+mod cost;
 mod engine;
 mod layout;
 mod meter;
@@ -20,8 +20,8 @@ mod stage;
 mod tiers;
 mod verify;
 
-pub use admission::AdmissionOutcome;
 pub use clock::{Clock, VirtualClock};
+pub use cost::CostOutcome;
 pub use engine::{ReplayError, Setup, run};
 pub use layout::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
 pub use outcome::{Latencies, Outcome, Step};

@@ -86,6 +86,10 @@ fn rest(outcome: &Outcome) {
     let time = format!("{:.3} s of {} time", outcome.seconds, outcome.time);
     add("throughput", format!("{:.0} requests/s in {time}", outcome.requests_per_second));
     add("", format!("{}/s", output::bytes(outcome.bytes_per_second as u64)));
+    if let Some(cost) = &outcome.cost {
+        let each = format!("{:.0} requests/s for each", cost.requests_per_second_per_gib);
+        add("cost", format!("as {:.3} GiB of DRAM; {each}", cost.gib));
+    }
     if outcome.late_us_max > 0.0 {
         add("latest beginning", output::microseconds(outcome.late_us_max));
     }
@@ -103,6 +107,9 @@ fn rest(outcome: &Outcome) {
             "",
             format!("{} of {} smallest blocks offered", output::percent(share), admission.offered_blocks),
         );
+        for declined in &admission.declined {
+            add("", format!("{} declined by {}", declined.blocks, declined.by));
+        }
         if admission.ordered_blocks > 0 {
             add("", format!("{} fetched as it ordered", admission.ordered_blocks));
         }

@@ -1,10 +1,11 @@
 //! `floe simulate --blocks`: the block cache at several sizes and block sizes.
 
 use floe_block::{Admissions, Gate};
+use floe_lab::report::blocks;
 use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
 use floe_trace::Request;
 
-use super::{Arguments, on_all_cores};
+use super::{Arguments, on_all_cores, write_report};
 use crate::error::CliError;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
 use crate::{OrFail, output};
@@ -44,6 +45,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     });
     bar.finish_and_clear();
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
+    write_report(arguments, |command| blocks::report(command, &arguments.trace, &outcomes))?;
     if arguments.json {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }
@@ -86,7 +88,7 @@ fn print(outcomes: &[Outcome]) {
         "mean block",
         "mean missed",
     ];
-    let is_asked = outcomes.iter().any(|outcome| outcome.admit.is_some());
+    let is_asked = outcomes.iter().any(|outcome| outcome.admission.is_some());
     columns.extend(is_asked.then_some("admitted"));
     columns.extend(is_asked.then_some("by"));
     let mut table = output::table(&columns, 1);
@@ -107,11 +109,11 @@ fn print(outcomes: &[Outcome]) {
             output::bytes(outcome.mean_missed_bytes as u64),
         ];
         if is_asked {
-            let share = outcome.offered_blocks.zip(outcome.admitted_blocks);
-            row.push(
-                share.map_or_else(|| output::percent(1.0), |(offered, admitted)| ratio(admitted, offered)),
-            );
-            row.push(outcome.admit.clone().unwrap_or_else(|| "always".into()));
+            let (share, by) = match &outcome.admission {
+                Some(asked) => (ratio(asked.admitted_blocks, asked.offered_blocks), asked.admission.clone()),
+                None => (output::percent(1.0), "always".into()),
+            };
+            row.extend([share, by]);
         }
         table.add_row(row);
     }

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use floe_device::medium::{Medium, Model};
 use floe_lab::report::outcomes::{Sizes, report};
-use floe_lab::report::{html, png};
 use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::admission::registry::choices;
 use floe_policy::registry::Choice;
 use floe_trace::{Kind, Trace};
 
-use super::{Arguments, on_all_cores};
+use super::{Arguments, on_all_cores, write_report};
 use crate::error::CliError;
 use crate::size::CacheSize;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
@@ -56,7 +55,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         )));
     }
     let outcomes = simulate_all(arguments, &stream, &runs, latency);
-    write_report(arguments, in_bytes, &outcomes)?;
+    let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
+    write_report(arguments, |command| report(&arguments.trace, command, sizes, &outcomes))?;
     if arguments.json {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }
@@ -98,23 +98,6 @@ fn mean_read_us(medium: Medium) -> f64 {
         })
         .sum();
     total_ns as f64 / READS as f64 / 1e3
-}
-
-fn write_report(arguments: &Arguments, in_bytes: bool, outcomes: &[Outcome]) -> Result<(), CliError> {
-    if arguments.report.is_none() && arguments.png.is_none() {
-        return Ok(());
-    }
-    let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
-    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    let report = report(&arguments.trace, &command, sizes, outcomes);
-    if let Some(file) = &arguments.report {
-        std::fs::write(file, html(&report))
-            .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))?;
-    }
-    if let Some(stem) = &arguments.png {
-        png::write_all(&report, stem).or_failure()?;
-    }
-    Ok(())
 }
 
 /// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no sizes.

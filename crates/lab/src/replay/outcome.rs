@@ -7,9 +7,10 @@ use floe_block::{Config, Stats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::admission::AdmissionOutcome;
+use super::cost::CostOutcome;
 use super::shed::ShedOutcome;
 use super::tiers::TierOutcome;
+use crate::admission::AdmissionOutcome;
 
 /// Latencies are kept apart up to an hour, to three digits.
 const LONGEST_NS: u64 = 3_600_000_000_000;
@@ -170,6 +171,9 @@ pub struct Outcome {
     /// The tiers of the cache, from the top, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierOutcome>,
+    /// What the tiers would cost, where their prices were told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostOutcome>,
     /// What was shed, where that was allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shed: Option<ShedOutcome>,
@@ -264,17 +268,26 @@ impl Outcome {
             flush_seconds: measured.flush.as_secs_f64(),
             verified_bytes: measured.verified_bytes,
             wall_seconds: measured.wall.as_secs_f64(),
-            admission: AdmissionOutcome::of(config, &gained.counters, gained.admission_bytes),
+            admission: AdmissionOutcome::of(&config.gate, gained),
             tiers: match all.len() {
                 1 => Vec::new(),
                 _ => tiers.iter().zip(&all).map(|(config, stats)| TierOutcome::new(config, stats)).collect(),
             },
+            cost: None,
             shed: measured.shed.map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
             read_histogram: None,
             write_histogram: None,
             read_latencies: measured.reads,
             write_latencies: measured.writes,
         }
+    }
+
+    /// Puts among the fields what the tiers would cost, each at its price for a byte in bytes of DRAM, from the top.
+    ///
+    /// # Panics
+    /// When there are not as many prices as tiers.
+    pub fn price(&mut self, prices: Vec<f64>) {
+        self.cost = Some(CostOutcome::of(self, prices));
     }
 
     /// Puts the histograms among the fields.
@@ -308,6 +321,9 @@ fn gained(before: &Stats, after: &Stats) -> Stats {
     counters.admitted_blocks -= old.admitted_blocks;
     counters.stores_withheld -= old.stores_withheld;
     counters.ordered_blocks -= old.ordered_blocks;
+    for (sum, blocks) in gained.declined_blocks.iter_mut().zip(&before.declined_blocks) {
+        *sum -= blocks;
+    }
     for (sum, blocks) in counters.blocks_allocated.iter_mut().zip(old.blocks_allocated) {
         *sum -= blocks;
     }

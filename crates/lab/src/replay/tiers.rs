@@ -3,6 +3,8 @@
 use floe_block::{Config, Stats};
 use serde::Serialize;
 
+use crate::admission::AdmissionOutcome;
+
 /// A tier, from the top. Its requests are the trace's in the first tier, and in each other what the one above asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TierOutcome {
@@ -32,6 +34,9 @@ pub struct TierOutcome {
     pub below_write_bytes: u64,
     /// Memory held for blocks, groups, and valid and dirty bits.
     pub metadata_bytes: u64,
+    /// What was offered to it and what came in, where somebody was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionOutcome>,
 }
 
 impl TierOutcome {
@@ -52,6 +57,7 @@ impl TierOutcome {
             below_read_bytes: counters.backing_read_bytes,
             below_write_bytes: counters.backing_write_bytes,
             metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
+            admission: AdmissionOutcome::of(&config.gate, stats),
         }
     }
 }

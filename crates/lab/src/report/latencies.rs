@@ -1,7 +1,8 @@
 //! A replay as a report: how many requests took how long, and the figures.
 
 use super::table::{Group, Row, Table};
-use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
+use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit, admissions};
+use crate::admission::AdmissionOutcome;
 use crate::replay::{Latencies, Outcome};
 
 /// The shares at which the lines have points: close where they bend.
@@ -28,7 +29,9 @@ pub fn report(command: &str, outcome: &Outcome) -> Report {
             heading: outcome.trace.clone(),
             lead,
             summary: Some(latencies(outcome)),
-            charts: vec![chart(outcome)],
+            charts: std::iter::once(chart(outcome))
+                .chain(asked(outcome).map(|(tier, admission)| admissions::chart(tier, admission)))
+                .collect(),
             figures: Some(figures(outcome)),
         }],
     }
@@ -77,7 +80,7 @@ fn latencies(outcome: &Outcome) -> Table {
 fn figures(outcome: &Outcome) -> Table {
     let bytes = |bytes: f64| Unit::Bytes.value(bytes);
     let us = |us: Option<f64>| us.map_or("–".into(), |us| Unit::Microseconds.value(us));
-    let rows = [
+    let mut rows = vec![
         ("mean read", us(outcome.read_us_mean)),
         ("mean write", us(outcome.write_us_mean)),
         ("throughput", Unit::PerSecond.value(outcome.requests_per_second)),
@@ -90,8 +93,26 @@ fn figures(outcome: &Outcome) -> Table {
         ("mean missed request", bytes(outcome.mean_missed_bytes)),
         ("processing of a request", us(Some(outcome.processing_us))),
     ];
+    if let Some(cost) = &outcome.cost {
+        rows.push(("cost, in DRAM", format!("{:.3} GiB", cost.gib)));
+        let each = Unit::PerSecond.value(cost.requests_per_second_per_gib);
+        rows.push(("throughput for the cost of a GiB of DRAM", each));
+    }
     let row = |(name, value): (&str, String)| Row { cells: vec![name.to_owned(), value], ..Row::default() };
-    table("Figures", &["", "value"], rows.map(row).into())
+    let mut figures = table("Figures", &["", "value"], rows.into_iter().map(row).collect());
+    let several = outcome.tiers.len() > 1;
+    figures.groups.extend(asked(outcome).map(|(tier, admission)| {
+        let about = if several { format!("Admission of tier {tier}") } else { "Admission".to_owned() };
+        admissions::group(&about, admission)
+    }));
+    figures
+}
+
+/// The tiers where somebody was asked, by their numbers from the top.
+fn asked(outcome: &Outcome) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
+    let alone = outcome.admission.as_ref().filter(|_| outcome.tiers.is_empty());
+    let tiers = outcome.tiers.iter().map(|tier| tier.admission.as_ref()).enumerate();
+    alone.map(|admission| (0, admission)).into_iter().chain(tiers.filter_map(|(at, it)| Some((at, it?))))
 }
 
 fn table(caption: &str, columns: &[&str], rows: Vec<Row>) -> Table {

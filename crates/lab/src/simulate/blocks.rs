@@ -16,6 +16,8 @@ use floe_trace::Op;
 use serde::Serialize;
 use std::collections::HashMap;
 
+use crate::admission::AdmissionOutcome;
+
 /// Size of every simulated volume: a trace does not tell, so larger than any.
 const VOLUME_BYTES: u64 = 1 << 58;
 
@@ -86,15 +88,9 @@ pub struct Outcome {
     pub trace: String,
     /// The block sizes.
     pub blocks: String,
-    /// Who decided what came in, where somebody was asked.
+    /// What was offered to the cache and what came in, where somebody was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub admit: Option<String>,
-    /// Smallest blocks that were read or written and not cached, about which it was asked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub offered_blocks: Option<u64>,
-    /// Those that were to come in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub admitted_blocks: Option<u64>,
+    pub admission: Option<AdmissionOutcome>,
     /// Cache size in bytes.
     pub size: u64,
     /// Reads.
@@ -142,14 +138,11 @@ pub fn simulate(
         Ordering::Lru => run::<Lru>(requests, setup)?,
     };
     let (counted, counters) = (stats.requests, stats.counters);
-    let is_asked = !setup.gate.admission.is_always();
     let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
     Ok(Outcome {
         trace: trace.to_owned(),
         blocks: setup.sizes.to_string(),
-        admit: is_asked.then(|| setup.gate.admission.to_string()),
-        offered_blocks: is_asked.then_some(counters.offered_blocks),
-        admitted_blocks: is_asked.then_some(counters.admitted_blocks),
+        admission: AdmissionOutcome::of(&setup.gate, &stats),
         size: setup.cache_bytes,
         read_requests: counted.reads,
         read_hits: counted.read_hits,

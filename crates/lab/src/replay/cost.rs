@@ -1,0 +1,36 @@
+//! What the tiers of a replay would cost to buy, and what is had for that.
+//!
+//! A price is that of a byte beside a byte of DRAM, so a cost is so many GiB of DRAM, and setups of any media can be compared
+//! by what they do for the money ("Writes Hurt", the NVCache paper, section 6). Volumes are not counted: they are the same in each.
+
+use serde::Serialize;
+
+use super::outcome::Outcome;
+
+/// What the cache would cost.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CostOutcome {
+    /// The price of a byte of each tier, from the top, in bytes of DRAM.
+    pub prices: Vec<f64>,
+    /// What all tiers cost together: as much as so many GiB of DRAM.
+    pub gib: f64,
+    /// Requests a second for each of these.
+    pub requests_per_second_per_gib: f64,
+}
+
+impl CostOutcome {
+    /// Of an outcome, by the price of each of its tiers from the top.
+    ///
+    /// # Panics
+    /// When there are not as many prices as tiers.
+    pub(super) fn of(outcome: &Outcome, prices: Vec<f64>) -> Self {
+        let sizes: Vec<u64> = match &outcome.tiers[..] {
+            [] => vec![outcome.cache_bytes],
+            tiers => tiers.iter().map(|tier| tier.cache_bytes).collect(),
+        };
+        assert_eq!(sizes.len(), prices.len(), "each tier has a price");
+        let bytes: f64 = sizes.iter().zip(&prices).map(|(bytes, price)| *bytes as f64 * price).sum();
+        let gib = bytes / (1u64 << 30) as f64;
+        Self { prices, gib, requests_per_second_per_gib: outcome.requests_per_second / gib }
+    }
+}
