@@ -8,7 +8,7 @@ use floe_device::{Device, MemoryDevice, OpenError, Pool, Ring};
 use floe_export::server::{DeviceSource, ServeError};
 
 use crate::mood::Mood;
-use crate::rig::{Gate, Setup, VOLUME, pattern};
+use crate::rig::{Gate, PATIENCE, Setup, VOLUME, pattern};
 
 /// A device that all threads but the last can open.
 #[derive(Debug)]
@@ -93,11 +93,13 @@ fn pieces_under_way_on_all_threads_are_finished_when_the_end_comes() {
     for threads in 1..=3 {
         for mode in [WriteMode::Through, WriteMode::Back] {
             let gate = Gate::default();
-            let rig = Setup::new(mode).threads(threads).backing({
+            let mut setup = Setup::new(mode).threads(threads).backing({
                 let gate = gate.clone();
                 move |memory| gate.before(memory)
             });
-            let rig = rig.start().unwrap();
+            // Clients that are late are broken off with, and here all wait for the gate, and that for the machine.
+            setup.config.limits.farewell_time = PATIENCE;
+            let rig = setup.start().unwrap();
             let mut clients: Vec<_> = (0..6).map(|number| rig.client_on(number)).collect();
             gate.shut();
             for (number, client) in clients.iter_mut().enumerate() {
