@@ -171,18 +171,13 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     }
 
     fn new_task(&mut self, work: Work, volume: VolumeId, range: Sectors) -> TaskId {
-        let fresh = Task::new(work, volume, range);
         match self.free_tasks.pop() {
             Some(id) => {
-                let old = std::mem::replace(&mut self.tasks[id as usize], fresh);
-                let task = &mut self.tasks[id as usize];
-                (task.parts, task.bypassed) = (old.parts, old.bypassed);
-                task.parts.clear();
-                task.bypassed.clear();
+                self.tasks[id as usize].renew(work, volume, range);
                 id
             }
             None => {
-                self.tasks.push(fresh);
+                self.tasks.push(Task::new(work, volume, range));
                 self.tasks.len() as TaskId - 1
             }
         }

@@ -189,6 +189,14 @@ impl Task {
         }
     }
 
+    /// Makes it another task, which has the memory of this one.
+    pub(super) fn renew(&mut self, work: Work, volume: VolumeId, range: Sectors) {
+        let (mut parts, mut bypassed) = (std::mem::take(&mut self.parts), std::mem::take(&mut self.bypassed));
+        parts.clear();
+        bypassed.clear();
+        *self = Self { parts, bypassed, ..Self::new(work, volume, range) };
+    }
+
     /// Whether no block may be made for a sector.
     pub(super) fn stays_out(&self, sector: u64) -> bool {
         self.bypassed.iter().any(|run| run.contains(&sector))
