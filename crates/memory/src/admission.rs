@@ -83,8 +83,9 @@ pub(crate) struct Gate {
     offered: u64,
     bypassed: u64,
     window: Counted,
-    /// What came in during the window.
+    /// What came in during the window, and what of it took the place of another value.
     inserted_weight: u64,
+    replaced: Traffic,
 }
 
 impl Gate {
@@ -100,6 +101,7 @@ impl Gate {
             bypassed: 0,
             window: Counted::default(),
             inserted_weight: 0,
+            replaced: Traffic::default(),
         }
     }
 
@@ -145,7 +147,9 @@ impl Gate {
 
     /// A value has taken the place of another of its key: it was written, and the key was used.
     pub(crate) fn replaced(&mut self, access: &Access) {
-        self.inserted_weight += u64::from(access.weight);
+        let value = Traffic { blocks: 1, bytes: u64::from(access.weight) };
+        self.inserted_weight += value.bytes;
+        self.replaced += value;
         self.admission.used(access);
     }
 
@@ -195,6 +199,7 @@ impl Gate {
                 bytes: std::mem::take(&mut self.inserted_weight),
             },
             removed: Traffic { blocks: since(now.removed, before.removed), bytes: 0 },
+            replaced: std::mem::take(&mut self.replaced),
             entries: held.entries as u64,
             ..Window::default()
         });

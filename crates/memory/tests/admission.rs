@@ -142,6 +142,7 @@ impl Model {
                 (true, true) => {}
             }
             self.window.inserted += ONE;
+            self.window.replaced += ONE;
             self.admission.used(&access(key));
             return;
         }

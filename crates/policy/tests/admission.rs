@@ -129,25 +129,30 @@ proptest! {
     /// The model adds up all windows anew, each for so much as is left of it.
     #[test]
     fn obp_compares_what_is_left_of_the_windows(
-        windows in windows(), target in 0.01..0.6f64, half_life in 50..2000u64, in_bytes in any::<bool>(), cost in 0.1..20.0f64,
+        windows in windows(), target in 0.01..0.6f64, half_life in 50..2000u64, in_bytes in any::<bool>(), counts_replaced in any::<bool>(), cost in 0.1..20.0f64,
     ) {
         let bytes = u8::from(in_bytes);
-        let mut admission = chosen(&format!("obp:target={target}:half-life={half_life}:bytes={bytes}"), 10);
+        let counts = u8::from(counts_replaced);
+        let mut admission =
+            chosen(&format!("obp:target={target}:half-life={half_life}:bytes={bytes}:replaced={counts}:fill=0"), 10);
         let mut past: Vec<(f64, f64, f64)> = Vec::new();
         for (lookups, inserted, removed) in windows {
+            let replaced = inserted / 3;
             // Blocks of four bytes; removing one writes a byte.
             let window = Window {
                 lookups: Traffic { blocks: lookups, bytes: lookups * 4 },
                 inserted: Traffic { blocks: inserted, bytes: inserted * 4 },
                 removed: Traffic { blocks: removed, bytes: removed },
+                replaced: Traffic { blocks: replaced, bytes: replaced * 4 },
                 times: Times { write_cost: Some(cost), ..Times::default() },
                 ..Window::default()
             };
             admission.observe(&window);
+            let counted = if counts_replaced { inserted } else { inserted - replaced };
             past.push(if in_bytes {
-                ((lookups * 4) as f64, (inserted * 4 + removed) as f64 * cost, (lookups + inserted + removed) as f64)
+                ((lookups * 4) as f64, (counted * 4 + removed) as f64 * cost, (lookups + inserted + removed) as f64)
             } else {
-                (lookups as f64, (inserted + removed) as f64, (lookups + inserted + removed) as f64)
+                (lookups as f64, (counted + removed) as f64, (lookups + inserted + removed) as f64)
             });
             let (mut written, mut looked_up, mut since) = (0.0, 0.0, 0.0);
             for &(lookups, writes, operations) in past.iter().rev() {
@@ -175,9 +180,10 @@ proptest! {
     /// A tier that does as it is told and is only read: however windows fall, its writes keep to the target.
     #[test]
     fn obp_keeps_writes_to_the_target(
-        keys in proptest::collection::vec(0..300u64, 1..2000), target in 0.02..0.5f64, every in 1..200usize,
+        keys in proptest::collection::vec(0..300u64, 1..2000), target in 0.02..0.5f64, every in 1..200usize, fills in any::<bool>(),
     ) {
-        let mut admission = chosen(&format!("obp:target={target}:half-life=1000000000"), 50);
+        let fill = u8::from(fills);
+        let mut admission = chosen(&format!("obp:target={target}:half-life=1000000000:fill={fill}"), 50);
         let (mut held, mut window, mut all) = (VecDeque::new(), Window::default(), Window::default());
         for (at, &key) in keys.iter().enumerate() {
             window.lookups += blocks(1);
@@ -199,7 +205,10 @@ proptest! {
         }
         let written = (all.inserted.blocks + all.removed.blocks) as f64;
         // The last one admitted may go past it.
-        prop_assert!(written <= target * all.lookups.blocks as f64 * 1.001 + 2.0, "{all:?}");
+        let first = if fills { held.len() as f64 } else { 0.0 };
+        prop_assert!(written <= first + target * all.lookups.blocks as f64 * 1.001 + 2.0, "{all:?}");
+        let distinct = keys.iter().collect::<HashSet<_>>().len();
+        prop_assert!(!fills || held.len() == distinct.min(50), "what fits is let in at once");
     }
 
     /// Streams one after the other in any mixture; where each has got to is all the model knows.
@@ -289,7 +298,34 @@ fn obp_counts_evictions_when_they_happen() {
     assert_eq!(admitted.count(), 6, "after five the ratio is at the target and not above");
 }
 
-/// A day of writes, then reads: the windows forget, counters since the start do not.
+/// A kept cache may be full when the program begins.
+#[test]
+fn obp_does_not_fill_what_is_full() {
+    let mut admission = chosen("obp:target=0", 100);
+    assert!(admission.admit(&access(1), None).admits(), "there is room");
+    admission.observe(&Window { lookups: blocks(10), inserted: blocks(5), ..Window::default() });
+    assert!(
+        admission.admit(&access(1), None).admits(),
+        "as long as there is, it does not matter what was written"
+    );
+    assert!(!admission.admit(&access(2), Some(&Victim { slot: Slot(0), hash: mix(1) })).admits());
+    assert!(!admission.admit(&access(3), None).admits(), "what was invalidated is not filled again");
+}
+
+/// What is admitted in one window may be written in the next: it is not counted there either.
+#[test]
+fn what_fills_is_not_counted_later() {
+    let mut admission = chosen("obp:target=0.1", 10);
+    for key in 0..10 {
+        assert!(admission.admit(&access(key), None).admits());
+    }
+    admission.observe(&Window { lookups: blocks(10), inserted: blocks(2), ..Window::default() });
+    admission.observe(&Window { lookups: blocks(10), inserted: blocks(8), ..Window::default() });
+    assert!(!orders(&mut admission).hold && admission.admit(&access(10), None).admits());
+    admission.observe(&Window { lookups: blocks(1), inserted: blocks(3), ..Window::default() });
+    assert!(orders(&mut admission).hold);
+}
+
 #[test]
 fn what_obp_was_told_of_the_cost_of_a_write_is_not_measured_again() {
     let admits = |text: &str, measured: Option<f64>| {
@@ -304,21 +340,22 @@ fn what_obp_was_told_of_the_cost_of_a_write_is_not_measured_again() {
     };
     // A tenth was written: 20 % of what was looked up at a cost of 2, 30 % at 3. The target is a quarter.
     for (text, measured, admitted) in [
-        ("obp:bytes=1:target=0.25", None, true),
-        ("obp:bytes=1:target=0.25", Some(2.0), true),
-        ("obp:bytes=1:target=0.25", Some(3.0), false),
-        ("obp:bytes=1:target=0.25:write-cost=3", Some(2.0), false),
-        ("obp:bytes=1:target=0.25:write-cost=2", Some(3.0), true),
+        ("obp:bytes=1:fill=0:target=0.25", None, true),
+        ("obp:bytes=1:fill=0:target=0.25", Some(2.0), true),
+        ("obp:bytes=1:fill=0:target=0.25", Some(3.0), false),
+        ("obp:bytes=1:fill=0:target=0.25:write-cost=3", Some(2.0), false),
+        ("obp:bytes=1:fill=0:target=0.25:write-cost=2", Some(3.0), true),
         ("obp:target=0.25", Some(3.0), true),
     ] {
         assert_eq!(admits(text, measured), admitted, "{text}, {measured:?}");
     }
 }
 
+/// A day of writes, then reads: the windows forget, counters since the start do not.
 #[test]
 fn obp_forgets_what_was_written_long_ago() {
     let recovers_after = |half_life: u64| {
-        let mut admission = chosen(&format!("obp:half-life={half_life}"), 10);
+        let mut admission = chosen(&format!("obp:half-life={half_life}:fill=0"), 10);
         for _ in 0..100 {
             admission.observe(&Window {
                 lookups: blocks(500),

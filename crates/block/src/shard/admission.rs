@@ -9,7 +9,7 @@
 //! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one
 //! by one, and a whole block of them at once. What it orders to be fetched becomes a task like a prefetch; while it holds, nothing is evicted.
 //!
-//! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none there. An overwritten copy counts as put in; where
+//! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none there. An overwritten copy counts as put in and replaced; where
 //! the cache outlives the program it counts as removed, too, for the log is told that it is gone.
 //!
 //! Not to be expected: that `sequential` sees long sequences with several shards, for each sees its own regions; and that `duel` knows more of
@@ -35,6 +35,15 @@ const LEAST_WINDOW_LOOKUPS: u64 = 8;
 /// Ordered fetches under way at once, and those that wait; what is ordered beyond is forgotten.
 const FETCHED_AT_ONCE: usize = 8;
 const MOST_FETCHES: usize = 1024;
+
+/// Why a copy is gone that was not evicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Removal {
+    /// It is not what the block holds any more.
+    Invalid,
+    /// Newer data of the block takes its place.
+    Replaced,
+}
 
 /// A shard's admission, where not everything comes in.
 #[derive(Debug)]
@@ -143,6 +152,9 @@ impl<E: Ranked + Default> Shard<E> {
         door.window.lookups += traffic;
         if hit {
             door.window.hits += traffic;
+            if direction == Direction::Write {
+                door.window.replaced += traffic;
+            }
             door.admissions.used(&access);
         }
     }
@@ -270,11 +282,15 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Runs in order, all of them valid, are so no longer.
-    pub(super) fn note_removed(&mut self, runs: &[Sectors]) {
+    pub(super) fn note_removed(&mut self, runs: &[Sectors], because: Removal) {
         let Some(door) = &mut self.door else { return };
         let mut counted = None;
         for (start, _) in runs.iter().flat_map(|run| units(run, self.config.sizes.smallest())) {
-            door.window.removed.blocks += u64::from(counted != Some(start));
+            let blocks = u64::from(counted != Some(start));
+            door.window.removed.blocks += blocks;
+            if because == Removal::Replaced {
+                door.window.replaced.blocks += blocks;
+            }
             counted = Some(start);
         }
     }

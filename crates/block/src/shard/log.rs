@@ -24,6 +24,7 @@ use floe_policy::Ranked;
 use hashbrown::HashMap;
 
 use super::Shard;
+use super::admission::Removal;
 use super::operations::part_of;
 use super::task::{Event, Part, Step, Work, common};
 use crate::directory::Block;
@@ -192,10 +193,16 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Drops the clean copies of a run.
-    pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+    pub(super) fn drop_clean(
+        &mut self,
+        block: Block,
+        run: &Sectors,
+        because: Removal,
+        orders: &mut Vec<Order>,
+    ) {
         if self.log.kept || self.door.is_some() {
             let clean: Vec<Sectors> = self.directory.clean_runs_in(block, run).collect();
-            self.note_removed(&clean);
+            self.note_removed(&clean, because);
             clean.iter().for_each(|run| self.note(block, run, Standing::Invalid, orders));
         }
         self.directory.set_clean_invalid(block, run);
@@ -324,10 +331,12 @@ impl<E: Ranked + Default> Shard<E> {
             return false;
         }
         let survey = self.survey(id);
+        let is_replaced = self.writes(id) && self.mode().caches_writes();
+        let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
         for (block, run) in &survey.blocks {
             let clean: Vec<Sectors> = self.directory.clean_runs_in(*block, run).collect();
             for run in clean {
-                self.unlog_run(*block, &run, orders);
+                self.unlog_run(*block, &run, because, orders);
             }
         }
         self.spare_survey = survey;
@@ -341,9 +350,9 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Drops a clean run; what the log never heard of needs no record.
-    fn unlog_run(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+    fn unlog_run(&mut self, block: Block, run: &Sectors, because: Removal, orders: &mut Vec<Order>) {
         let volume = self.directory.volume(block);
-        self.note_removed(std::slice::from_ref(run));
+        self.note_removed(std::slice::from_ref(run), because);
         let deferred = |sector: u64| self.log.deferred.contains_key(&Place::new(volume, sector));
         if run.clone().all(deferred) {
             self.log.forget_deferred(volume, run);
@@ -390,7 +399,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// Drops the clean copy of a sector, where no order can be given.
     pub(super) fn drop_clean_late(&mut self, block: Block, run: &Sectors) {
         let mut late = std::mem::take(&mut self.log.late);
-        self.drop_clean(block, run, &mut late);
+        self.drop_clean(block, run, Removal::Invalid, &mut late);
         self.log.late = late;
     }
 

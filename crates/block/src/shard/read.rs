@@ -10,6 +10,7 @@
 use floe_policy::Ranked;
 
 use super::Shard;
+use super::admission::Removal;
 use super::task::{Data, Offer, Part, Step, Work, common};
 use crate::allocate::missing_intervals;
 use crate::directory::Block;
@@ -323,7 +324,7 @@ impl<E: Ranked + Default> Shard<E> {
             if dirty {
                 self.order_cache_read(id, Part::Cached(block), block, &run, to.span(&run), orders);
             } else {
-                self.drop_clean(block, &run, orders);
+                self.drop_clean(block, &run, Removal::Invalid, orders);
                 self.order_backing_read(id, Part::Uncached, &run, to.span(&run), orders);
             }
         }

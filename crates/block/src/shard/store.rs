@@ -8,6 +8,7 @@
 use floe_policy::Ranked;
 
 use super::Shard;
+use super::admission::Removal;
 use super::task::{Because, Part, Step, Work, common};
 use crate::allocate::largest_fitting;
 use crate::directory::{Block, Room};
@@ -64,7 +65,7 @@ impl<E: Ranked + Default> Shard<E> {
                     if planted!(UnmarkedOverwrite) {
                         self.directory.set_clean_invalid(block, &run);
                     } else if self.tasks[id as usize].store_dirty && self.is_kept() {
-                        self.drop_clean(block, &run, orders); // a checkpoint must not have what is on its way
+                        self.drop_clean(block, &run, Removal::Replaced, orders); // a checkpoint must not have what is on its way
                     }
                     let from = self.tasks[id as usize].data.span(&run);
                     self.order_cache_write(id, block, &run, from, orders);

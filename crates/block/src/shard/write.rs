@@ -11,6 +11,7 @@
 use floe_policy::Ranked;
 
 use super::Shard;
+use super::admission::Removal;
 use super::task::{Data, Part, Step, Work};
 use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors};
@@ -50,6 +51,17 @@ impl<E: Ranked + Default> Shard<E> {
             _ => false,
         };
         matches!(&self.tasks[id as usize].work, Work::Piece(piece) if durable(piece))
+    }
+
+    /// Whether a task brings newer data: a client's, or what sinks.
+    pub(super) fn writes(&self, id: TaskId) -> bool {
+        match &self.tasks[id as usize].work {
+            Work::Piece(piece) => {
+                matches!(piece.kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. })
+            }
+            Work::Sink => true,
+            Work::Clean { .. } | Work::Fetch => false,
+        }
     }
 
     pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
@@ -245,10 +257,9 @@ impl<E: Ranked + Default> Shard<E> {
         let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
         let kind = match &task.work {
             Work::Piece(piece) => Some(piece.kind),
-            _ => None, // what sinks is a write
+            _ => None, // what sinks
         };
-        let is_write = matches!(kind, None | Some(PieceKind::Write { .. } | PieceKind::ZeroPart { .. }));
-        if !failed && is_write && self.mode().caches_writes() {
+        if !failed && self.writes(id) && self.mode().caches_writes() {
             self.answer(id);
             self.offer_write(id);
             self.begin_store(id, range, false, orders);
@@ -290,13 +301,13 @@ impl<E: Ranked + Default> Shard<E> {
     fn drop_copies(&mut self, id: TaskId, only_clean: bool, orders: &mut Vec<Order>) {
         let survey = self.survey(id);
         for (block, run) in &survey.blocks {
-            self.drop_clean(*block, run, orders);
+            self.drop_clean(*block, run, Removal::Invalid, orders);
             if only_clean {
                 continue;
             }
             if self.door.is_some() {
                 let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
-                self.note_removed(&dirty);
+                self.note_removed(&dirty, Removal::Invalid);
             }
             self.directory.set_invalid(*block, run);
         }

@@ -167,6 +167,7 @@ impl<P: Policy> Cache<'_, P> {
             let access = self.access(Some(at), key, self.held[slot as usize].1);
             if access.direction == Direction::Write {
                 self.window.inserted += traffic(size);
+                self.window.replaced += traffic(size);
             }
             self.order.hit(Slot(slot), &access);
             self.admission.used(&access);

@@ -2,16 +2,20 @@
 //!
 //! The ratio is `(inserted + removed) / looked up`, and while it is above a target nothing is admitted or evicted ("Writes
 //! Hurt", the NVCache paper, section 3.2: on Optane memory 10 %, with 5 to 30 % acceptable, more where writes hurt reads less).
-//! Removals count too, by invalidation as much as by eviction: freeing writes. So what is rewritten all the time is not admitted for long.
+//! Removals count too, by invalidation as much as by eviction: freeing writes. So what is removed all the time is not admitted for long.
 //!
 //! The published counters run since the start, so that a workload that changes is noticed after hours. Here they decay: what is
 //! `half-life` operations ago counts half. With `bytes=1` the ratio is of bytes, those written weighed by what they cost in bytes read
 //! (`write-cost`, or what is measured while it runs: [`Times::write_cost`](super::Times::write_cost)). What was admitted since the last window counts at once, so that a
 //! burst cannot slip in between two of them.
 //!
-//! Not to be used where writes cost little: the cache fills slowly, by a block for each ten looked up.
+//! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`): newer data of what the cache holds, which in the
+//! paper's engine is another block that can be declined; and what fits at the start, once, for a cache that fills by a block for each
+//! ten lookups is empty for long. `obp:replaced=1:fill=0` is as published.
+//!
+//! Not to be used where writes cost little: what becomes popular comes in slowly.
 
-use super::{Admission, Choosable, Orders, Traffic, Verdict, Victim, Window};
+use super::{Admission, Choosable, Orders, Room, Traffic, Verdict, Victim, Window};
 use crate::{About, Access, Parameter, Parameters, Tick};
 
 /// Keeps writes to a share of lookups.
@@ -20,6 +24,8 @@ pub struct Obp {
     target: f64,
     half_life: f64,
     in_bytes: bool,
+    counts_replaced: bool,
+    fills: bool,
     write_cost: f64,
     /// The cost was told, and stays.
     is_told: bool,
@@ -27,6 +33,11 @@ pub struct Obp {
     looked_up: f64,
     /// What was admitted and evicted since the last window.
     pending: f64,
+    /// How much there is room for, and how much of that is still to come in at the start.
+    room: f64,
+    unfilled: f64,
+    /// What is not to be counted, of insertions and removals that windows have yet to tell of.
+    exempt: f64,
 }
 
 impl Obp {
@@ -47,7 +58,7 @@ impl Obp {
 
     /// Whether the cache is written too much. No division: at the start there is nothing to divide by.
     fn exceeds(&self) -> bool {
-        self.written + self.pending > self.target * self.looked_up
+        self.unfilled <= 0.0 && self.written + self.pending > self.target * self.looked_up
     }
 
     fn amount(&self, traffic: Traffic) -> f64 {
@@ -77,6 +88,8 @@ impl Choosable for Obp {
             whole: false,
             about: "a byte written in bytes read; 0 for what is measured, 1 until it is",
         },
+        Parameter::count("replaced", 0, 0..=1, "whether newer data of what is cached counts"),
+        Parameter::count("fill", 1, 0..=1, "whether what fits at the start comes in uncounted"),
     ]);
 
     fn with(parameters: &Parameters) -> Self {
@@ -85,11 +98,16 @@ impl Choosable for Obp {
             target: parameters.get("target"),
             half_life: parameters.get("half-life"),
             in_bytes: parameters.count("bytes") == 1,
+            counts_replaced: parameters.count("replaced") == 1,
+            fills: parameters.count("fill") == 1,
             write_cost: told.unwrap_or(1.0),
             is_told: told.is_some(),
             written: 0.0,
             looked_up: 0.0,
             pending: 0.0,
+            room: 0.0,
+            unfilled: 0.0,
+            exempt: 0.0,
         }
     }
 }
@@ -97,6 +115,14 @@ impl Choosable for Obp {
 impl Admission for Obp {
     fn split(&mut self, _: usize, parts: usize) {
         self.half_life = (self.half_life / parts as f64).max(1.0);
+    }
+
+    fn reserve(&mut self, room: &Room) {
+        let room = if self.in_bytes { room.weight as f64 } else { room.entries as f64 };
+        if self.fills && room > self.room {
+            self.unfilled += room - self.room;
+            self.room = room;
+        }
     }
 
     fn observe(&mut self, window: &Window) {
@@ -108,19 +134,34 @@ impl Admission for Obp {
         let operations = window.lookups.blocks + window.inserted.blocks + window.removed.blocks;
         let kept = (-(operations as f64) / self.half_life).exp2();
         let written = self.amount(window.inserted) + self.amount(window.removed);
-        self.written = self.written * kept + self.cost(written);
+        if !self.counts_replaced {
+            self.exempt += self.amount(window.replaced);
+        }
+        // What was admitted or replaced may be written a window later, and never if the device fails.
+        let exempt = self.exempt.min(written);
+        self.exempt = (self.exempt - exempt) * kept;
+        self.written = self.written * kept + self.cost(written - exempt);
         self.looked_up = self.looked_up * kept + self.amount(window.lookups);
         self.pending = 0.0;
     }
 
-    fn judge(&mut self, _: &Access, _: Option<&Victim>) -> Verdict {
+    fn judge(&mut self, _: &Access, victim: Option<&Victim>) -> Verdict {
+        if victim.is_some() {
+            self.unfilled = 0.0; // it is full, perhaps since before the program began
+        }
         if self.exceeds() { Verdict::Bypass } else { Verdict::Admit }
     }
 
     fn settle(&mut self, offer: &Access, verdict: Verdict) {
-        if verdict.admits() {
-            let block = Traffic { blocks: 1, bytes: u64::from(offer.weight) };
-            self.pending += self.cost(self.amount(block));
+        if !verdict.admits() {
+            return;
+        }
+        let amount = self.amount(Traffic { blocks: 1, bytes: u64::from(offer.weight) });
+        if self.unfilled > 0.0 {
+            self.unfilled -= amount;
+            self.exempt += amount;
+        } else {
+            self.pending += self.cost(amount);
         }
     }
 

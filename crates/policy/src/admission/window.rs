@@ -44,6 +44,8 @@ pub struct Window {
     pub inserted: Traffic,
     /// Blocks taken out, by eviction and by invalidation. The bytes are those *written* for it, which may be few.
     pub removed: Traffic,
+    /// Of both, what was due to newer data of blocks that were held: nobody was asked about it. The bytes are those put in.
+    pub replaced: Traffic,
     /// Entries held at the end.
     pub entries: u64,
     /// What it took.
