@@ -65,6 +65,14 @@ impl KeptCache {
         Ok(opened.map(|journal::Opened { superblock, shards }| Self { superblock, shards }))
     }
 
+    /// What the cache on a device says of itself; `None` when there is none.
+    ///
+    /// # Errors
+    /// When there is one whose superblock cannot be read, or the device fails.
+    pub fn identify(io: &mut Io<'_>) -> Result<Option<Superblock>, StoreError> {
+        journal::superblock_of(io)
+    }
+
     /// What the cache says of itself.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock

@@ -73,8 +73,8 @@ pub use geometry::{
     format_size,
 };
 pub use journal::{
-    Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, ShardReport, StoreError,
-    Superblock, Volume, scan,
+    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, ShardReport,
+    StoreError, Superblock, Volume, scan,
 };
 pub use kept::{BeginError, Begun, KeptCache, Rotten, Serving, write_superblock};
 pub use memory::{

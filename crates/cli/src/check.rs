@@ -47,6 +47,8 @@ struct Outcome {
     /// What floe calibrate noted.
     calibration: Option<OfCalibration>,
     volumes: Vec<OfVolume>,
+    /// Other tiers that may hold what nothing else has.
+    companions: Vec<String>,
     blocks: u64,
     valid_bytes: u64,
     dirty_bytes: u64,
@@ -160,6 +162,11 @@ impl Outcome {
                 .flat_map(|it| &it.volumes)
                 .map(|volume| OfVolume { name: volume.name.clone(), bytes: volume.bytes })
                 .collect(),
+            companions: superblock
+                .into_iter()
+                .flat_map(|it| &it.companions)
+                .map(|companion| companion.name.clone())
+                .collect(),
             blocks: sum(|shard| shard.blocks),
             valid_bytes: sum(|shard| shard.valid_bytes),
             dirty_bytes: sum(|shard| shard.dirty_bytes),
@@ -186,6 +193,9 @@ impl Outcome {
             }
             for OfVolume { name, bytes } in &self.volumes {
                 output::say!("volume {name:?} of {}", output::bytes(*bytes));
+            }
+            for companion in &self.companions {
+                output::say!("served together with {companion}, which may hold what nothing else has");
             }
             output::say!(
                 "{} blocks, valid {}, dirty {}, {} log pages",

@@ -76,6 +76,9 @@ pub enum StoreError {
     /// A volume that does not fit the superblock.
     #[error("the superblock has no room for {0}")]
     Volume(String),
+    /// More tiers beside it than can be named.
+    #[error("the superblock has room to name 15 other tiers that are kept, no more")]
+    Companions,
     /// Two caches on one device need two ids, or the leavings of the first would pass for the second's.
     #[error("the cache on the device has the same id as the new one")]
     SameId,

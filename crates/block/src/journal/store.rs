@@ -64,6 +64,7 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
         void: false,
         layout,
         calibrated: None,
+        companions: Vec::new(),
         volumes,
     };
     superblock.encode()?;
@@ -125,6 +126,17 @@ pub(crate) fn open(
     };
     let shards = found.into_iter().enumerate().map(restored).collect();
     Ok(Some(Opened { superblock, shards }))
+}
+
+/// The superblock of the cache on a device; `None` when there is none.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn superblock_of(io: &mut Io<'_>) -> Result<Option<Superblock>, StoreError> {
+    if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
+        return Ok(None);
+    }
+    newest(read_copies(io)?)
 }
 
 /// Begins a session: from now on the cache is not clean, and pages of the journal may be written.

@@ -24,8 +24,15 @@ pub const MOST_VOLUMES: usize = 256;
 /// Longest name of a volume, in bytes.
 pub const MOST_NAME_BYTES: usize = 64;
 
+/// Most other tiers that a superblock can name.
+const MOST_COMPANIONS: usize = 15;
+
+/// Longest name of one, in bytes; longer ones are cut.
+const MOST_COMPANION_BYTES: usize = 232;
+
 const MAGIC: [u8; 8] = *b"FloeBlk\n";
 const SUM_BYTES: usize = size_of::<u64>();
+const COMPANIONS_AT: usize = 128;
 const TABLE_AT: usize = 4096;
 
 const CLEAN: u32 = 1;
@@ -50,8 +57,19 @@ pub struct Superblock {
     pub layout: Layout,
     /// What was measured of the device, if anything was.
     pub calibrated: Option<Calibrated>,
+    /// Other tiers of the same stack that may hold what was written to the volumes and nothing else has.
+    pub companions: Vec<Companion>,
     /// In order of their ids.
     pub volumes: Vec<Volume>,
+}
+
+/// A cache on another device, through which the same volumes were served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Companion {
+    /// Its own superblock's.
+    pub id: [u8; 16],
+    /// What people call it.
+    pub name: String,
 }
 
 /// A volume that the cache may hold data of.
@@ -103,6 +121,18 @@ struct Entry {
     name: [u8; MOST_NAME_BYTES],
 }
 
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct CompanionEntry {
+    id: [u8; 16],
+    flags: U16,
+    name_bytes: U16,
+    unused: U32,
+    name: [u8; MOST_COMPANION_BYTES],
+}
+
+const _: () = assert!(size_of::<Header>() <= COMPANIONS_AT);
+const _: () = assert!(COMPANIONS_AT + MOST_COMPANIONS * size_of::<CompanionEntry>() <= TABLE_AT);
 const _: () = assert!(TABLE_AT + MOST_VOLUMES * size_of::<Entry>() <= SUPERBLOCK_BYTES);
 
 /// What is where a copy should be.
@@ -133,6 +163,13 @@ impl Superblock {
     pub(super) fn encode(&self) -> Result<Vec<u8>, StoreError> {
         let layout = &self.layout;
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        for (number, companion) in self.companions.iter().enumerate() {
+            if number >= MOST_COMPANIONS {
+                return Err(StoreError::Companions);
+            }
+            let at = COMPANIONS_AT + number * size_of::<CompanionEntry>();
+            bytes[at..at + size_of::<CompanionEntry>()].copy_from_slice(companion.entry().as_bytes());
+        }
         for volume in &self.volumes {
             let refuse =
                 |why: &str| StoreError::Volume(format!("volume {} ({}): {why}", volume.id.0, volume.name));
@@ -198,10 +235,11 @@ impl Superblock {
         if header.version.get() != VERSION {
             return Copy::Newer(header.version.get());
         }
-        Self::understand(header, &bytes[TABLE_AT..]).map_or_else(Copy::Nonsense, Copy::Good)
+        Self::understand(header, &bytes[COMPANIONS_AT..TABLE_AT], &bytes[TABLE_AT..])
+            .map_or_else(Copy::Nonsense, Copy::Good)
     }
 
-    fn understand(header: &Header, table: &[u8]) -> Result<Superblock, String> {
+    fn understand(header: &Header, companions: &[u8], table: &[u8]) -> Result<Superblock, String> {
         let bits = header.sizes.get();
         let sizes: Vec<u64> =
             (0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| SECTOR_BYTES << bit).collect();
@@ -217,6 +255,9 @@ impl Superblock {
             .map_err(|_| "a table of volumes that is too short")?;
         let entries = entries.iter().enumerate().filter(|(_, entry)| entry.flags.get() & IN_USE != 0);
         let volumes = entries.map(|(number, entry)| entry.volume(number as u16)).collect::<Result<_, _>>()?;
+        let (companions, _) = <[CompanionEntry]>::ref_from_prefix_with_elems(companions, MOST_COMPANIONS)
+            .map_err(|_| "a table of tiers that is too short")?;
+        let companions = companions.iter().filter(|entry| entry.flags.get() & IN_USE != 0);
         let flags = header.flags.get();
         Ok(Superblock {
             id: header.id,
@@ -226,8 +267,33 @@ impl Superblock {
             void: flags & VOID != 0,
             layout: layout.stated()?,
             calibrated: (flags & CALIBRATED != 0).then(|| header.calibrated()).transpose()?,
+            companions: companions.map(CompanionEntry::companion).collect::<Result<_, _>>()?,
             volumes,
         })
+    }
+}
+
+impl Companion {
+    fn entry(&self) -> CompanionEntry {
+        let name = &self.name[..self.name.floor_char_boundary(MOST_COMPANION_BYTES)];
+        let mut entry = CompanionEntry {
+            id: self.id,
+            flags: IN_USE.into(),
+            name_bytes: (name.len() as u16).into(),
+            unused: U32::ZERO,
+            name: [0; MOST_COMPANION_BYTES],
+        };
+        entry.name[..name.len()].copy_from_slice(name.as_bytes());
+        entry
+    }
+}
+
+impl CompanionEntry {
+    fn companion(&self) -> Result<Companion, String> {
+        let name = self.name.get(..self.name_bytes.get().into());
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        let name = name.ok_or("a name for a tier that is no text")?.to_owned();
+        Ok(Companion { id: self.id, name })
     }
 }
 
@@ -279,6 +345,7 @@ mod tests {
             void: false,
             layout: Layout::new(&BlockSizes::default(), 1 << 30, 4).unwrap(),
             calibrated: None,
+            companions: Vec::new(),
             volumes: vec![volume(0, "data"), volume(255, &"é".repeat(32))],
         }
     }
@@ -309,6 +376,26 @@ mod tests {
         let impossible =
             Superblock { calibrated: Some(Calibrated { target: 2.0, ..calibrated }), ..superblock };
         assert!(matches!(Superblock::decode(&impossible.encode().unwrap()), Copy::Nonsense(_)));
+    }
+
+    #[test]
+    fn companions_are_read_as_they_were_written_and_long_names_are_cut() {
+        let companion = |id: u8, name: &str| Companion { id: [id; 16], name: name.to_owned() };
+        let named = companion(7, "file:/dev/sdc,write=back");
+        let superblock =
+            Superblock { companions: vec![named.clone(), companion(9, &"é".repeat(200))], ..superblock() };
+        let bytes = superblock.encode().unwrap();
+        let Copy::Good(found) = Superblock::decode(&bytes) else { panic!("it can be read") };
+        assert_eq!(found.companions, [named, companion(9, &"é".repeat(116))]);
+        assert_eq!(found.volumes, superblock.volumes);
+        // As docs/format.md draws it.
+        assert_eq!(
+            bytes[128..152],
+            *b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x01\0\x18\0\0\0\0\0"
+        );
+        assert_eq!(bytes[152..157], *b"file:");
+        let crowd = Superblock { companions: vec![companion(1, "x"); 16], ..superblock };
+        assert!(crowd.encode().unwrap_err().to_string().contains("15"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
 use floe_device::Role;
-use floe_export::kept::{Consent, Parts, StartError, Wishes, refuse_kept, start};
+use floe_export::kept::{Consent, Parts, StartError, Wishes, company, refuse_kept, start};
 use floe_export::server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
 
 use crate::error::CliError;
@@ -48,7 +48,10 @@ impl From<Allowed> for Consent {
 }
 
 /// The tiers of a cache that could be made, from the top: what can be known before devices are opened has been checked.
-pub(super) struct Prepared(Vec<(TierPlan, How)>);
+pub(super) struct Prepared {
+    tiers: Vec<(TierPlan, How)>,
+    consent: Consent,
+}
 
 enum How {
     Kept(Box<Wishes>),
@@ -75,17 +78,33 @@ impl Prepared {
                 .map_err(|error| in_tier(error, tier, several))?;
             Ok((tier.clone(), how))
         };
-        plan.tiers.iter().zip(memories).map(tier).collect::<Result<_, _>>().map(Self)
+        let tiers = plan.tiers.iter().zip(memories).map(tier).collect::<Result<_, CliError>>()?;
+        Ok(Self { tiers, consent })
     }
 
     /// Opens the tiers on their devices.
     pub(super) fn open(self, volumes: &[Volume]) -> Result<Vec<Tier>, CliError> {
-        let several = self.0.len() > 1;
-        let open = |(plan, how): (TierPlan, How)| {
-            watched(|progress| how.open(&plan, volumes, progress))
+        let Self { tiers, consent } = self;
+        let several = tiers.len() > 1;
+        let prepare = |(plan, how): (TierPlan, How)| {
+            let source = device(&plan).map_err(|error| in_tier(error, &plan, several))?;
+            Ok((plan, how, source))
+        };
+        let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, CliError>>()?;
+        let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
+        let sources: Vec<_> = kept.iter().map(|(.., source)| Arc::clone(source)).collect();
+        let alone = company(&sources, consent)
+            .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
+        for ((_, how, _), alone) in kept.iter_mut().zip(alone) {
+            if let How::Kept(wishes) = how {
+                wishes.alone = alone;
+            }
+        }
+        let open = |(plan, how, source): (TierPlan, How, _)| {
+            watched(|progress| how.open(&plan, source, volumes, progress))
                 .map_err(|error| in_tier(error, &plan, several))
         };
-        self.0.into_iter().map(open).collect()
+        tiers.into_iter().map(open).collect()
     }
 }
 
@@ -114,6 +133,7 @@ impl How {
             new_shards,
             serving: Serving { mode: tier.mode, gate, memory, parts: threads },
             fewer_threads,
+            alone: false,
             joins: false,
             consent,
         })))
@@ -122,11 +142,10 @@ impl How {
     fn open(
         self,
         plan: &TierPlan,
+        source: Arc<dyn DeviceSource>,
         volumes: &[Volume],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Tier, CliError> {
-        let role = Role::Cache { size: plan.cache_bytes };
-        let source: Arc<dyn DeviceSource> = Arc::new(plan.cache.prepare(role).or_usage()?);
         let mut cache = match self {
             Self::Kept(wishes) => start(&source, volumes, &wishes, progress).map_err(refused)?,
             Self::Volatile(caches) => {
@@ -155,13 +174,19 @@ impl TierMaker for Newcomers {
             if let How::Kept(wishes) = &mut how {
                 wishes.joins = true;
             }
-            how.open(&plan, volumes, &mut |_, _| {})
+            how.open(&plan, device(&plan)?, volumes, &mut |_, _| {})
         };
         make().map_err(|error: CliError| {
             let error = error.about(&format!("tier {spec}"));
             TierRefused { problem: error.line().to_owned(), is_failure: error.is_failure() }
         })
     }
+}
+
+/// A tier's device, made if it is to be.
+fn device(plan: &TierPlan) -> Result<Arc<dyn DeviceSource>, CliError> {
+    let role = Role::Cache { size: plan.cache_bytes };
+    Ok(Arc::new(plan.cache.prepare(role).or_usage()?))
 }
 
 /// The same with the tier it is about, where there are several.

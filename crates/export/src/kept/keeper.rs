@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_block::{KeptCache, Superblock, VolumeId, write_superblock};
+use floe_block::{Companion, KeptCache, Superblock, VolumeId, write_superblock};
 
 use super::disk::Disk;
 use super::marker;
@@ -27,6 +27,19 @@ impl Keeper {
     /// Counts the times the cache was opened.
     pub(crate) fn session(&self) -> u64 {
         self.superblock.session
+    }
+
+    /// What another tier is to know of this one, if it is called so.
+    pub(crate) fn as_companion(&self, name: &str) -> Companion {
+        Companion { id: self.superblock.id, name: name.to_owned() }
+    }
+
+    /// Writes down which other tiers may hold what nothing else has.
+    pub(crate) fn link(&mut self, companions: Vec<Companion>) -> Result<(), StartError> {
+        if self.superblock.companions == companions {
+            return Ok(());
+        }
+        self.change(|superblock| superblock.companions = companions)
     }
 
     /// Writes down a volume that has come. What a volume of this number had before must be forgotten durably.
@@ -59,10 +72,19 @@ impl Keeper {
     }
 
     /// Writes down that all is in order, and what the ends of the backing devices look like. Nothing writes to any device any more.
-    pub(crate) fn end(mut self, backings: &[(VolumeId, Arc<dyn DeviceSource>)]) -> Result<(), StartError> {
+    ///
+    /// `companions` are the tiers that hold what nothing else has; `None` where nothing is known of that but what is written down.
+    pub(crate) fn end(
+        mut self,
+        backings: &[(VolumeId, Arc<dyn DeviceSource>)],
+        companions: Option<Vec<Companion>>,
+    ) -> Result<(), StartError> {
         let marker = |backing| marker::sample(&mut Disk::open(backing).ok()?).ok(); // else it is not known
         self.change(|superblock| {
             (superblock.clean, superblock.void) = (true, false);
+            if let Some(companions) = companions {
+                superblock.companions = companions;
+            }
             for volume in &mut superblock.volumes {
                 if let Some((_, backing)) = backings.iter().find(|(of, _)| *of == volume.id) {
                     volume.marker = marker(backing).unwrap_or(0);

@@ -7,6 +7,7 @@
 //! and at the end that all is in order.
 
 mod check;
+mod company;
 mod disk;
 mod keeper;
 mod marker;
@@ -16,6 +17,7 @@ mod suit;
 mod write_back;
 
 pub use check::{Checked, check, repair};
+pub use company::company;
 pub use disk::{Disk, DiskError};
 pub(crate) use keeper::Keeper;
 pub use refusal::{Difference, Refusal, StartError};

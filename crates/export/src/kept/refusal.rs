@@ -114,6 +114,15 @@ pub enum Refusal {
         /// What would be lost.
         dirty_bytes: u64,
     },
+    /// Another tier, which has something of the cache's volumes, is not to be served.
+    #[error(
+        "the cache was served together with the tier {tier}, which may hold what was written to the volumes and nothing else has, and is not \
+         given: give it, too, or bring its data back with floe export-dirty and give --accept-backing, which forgets what this cache has"
+    )]
+    MissingTier {
+        /// Its device and settings.
+        tier: String,
+    },
     /// The backing device is not as the cache left it.
     #[error(
         "volume {volume:?} is not as the cache knows it: {difference}; if this is the right device, give --accept-backing: what the \
@@ -257,6 +266,8 @@ pub enum Difference {
     Identity,
     /// Its content at one of its ends.
     Content,
+    /// What a tier that is missing has of it, or had.
+    Alone,
 }
 
 impl fmt::Display for Difference {
@@ -266,6 +277,7 @@ impl fmt::Display for Difference {
             Self::Identity => {
                 f.write_str("it is another file than before, though it has the same name and size")
             }
+            Self::Alone => f.write_str("a tier that may hold newer data of it is missing"),
             Self::Content => f.write_str("it was changed while no server was there"),
         }
     }

@@ -51,6 +51,8 @@ pub struct Wishes {
     pub serving: Serving,
     /// Whether fewer threads will do, where the cache has not as many shards.
     pub fewer_threads: bool,
+    /// It goes on without a tier that may hold what it lacks: see [`company()`](super::company()).
+    pub alone: bool,
     /// It joins a server that runs: what it has of the volumes may be old by now.
     pub joins: bool,
     /// What may be done to data.
@@ -129,7 +131,7 @@ pub fn start(
     let found = cache.with_io(|io| look(io, progress))?;
     let (kept, volumes) = match replacement(found, &mut cache, wishes)? {
         Some(mut kept) => {
-            let volumes = suit(&mut kept, &mut candidates, wishes.consent)?;
+            let volumes = suit(&mut kept, &mut candidates, wishes.alone, wishes.consent)?;
             (kept, volumes)
         }
         None => {

@@ -89,7 +89,7 @@ pub fn write_back(
     drop(driver);
     let backings: Vec<_> =
         ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
-    Keeper::new(Arc::clone(source), superblock).end(&backings)?;
+    Keeper::new(Arc::clone(source), superblock).end(&backings, None)?;
     let written = |(volume, bytes): (Volume, u64)| WrittenBack { volume: volume.name, bytes };
     Ok(volumes.into_iter().zip(dirty).map(written).collect())
 }

@@ -12,12 +12,12 @@ use floe_device::{Pool, Ring, Sockets};
 use super::Server;
 use super::config::{ServeError, ServerConfig};
 use super::footing::BeginningTier;
-use super::front::{Colleague, Front, Phase};
+use super::front::{Colleague, Dirty, Front, Phase};
 use super::mailbox::Mailbox;
 use super::offer::Offer;
 use super::slots::Slots;
 use super::team::Team;
-use super::tier::{Tier, TierKey, in_threads};
+use super::tier::{Tier, TierKey, in_threads, link};
 use super::valve::Valve;
 use super::volume::Volume;
 use super::worker::{Beginning, RING_ENTRIES};
@@ -96,6 +96,7 @@ impl Bound {
             known.push(tier);
             parts.iter_mut().zip(of_threads).for_each(|(of_thread, tier)| of_thread.push(tier));
         }
+        link(known.iter_mut()).map_err(ServeError::Link)?;
         let parts = parts.into_iter().zip(seeds).zip(&workers).enumerate();
         let beginnings = parts.map(|(number, ((tiers, seed), worker))| Beginning {
             number,
@@ -138,7 +139,7 @@ impl Bound {
             valve: valve.clone(),
             started: SystemTime::now(),
             last_flush: Ok(()),
-            left_dirty: (0, 0),
+            left_dirty: Dirty::default(),
             died: None,
             config,
         };

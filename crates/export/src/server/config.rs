@@ -86,6 +86,9 @@ pub enum ServeError {
     /// A thread that serves ended in a panic, which has been reported.
     #[error("thread {0} has panicked; what it served is lost to clients until the server is started again")]
     Panicked(usize),
+    /// The tiers could not be told of each other.
+    #[error("the superblock of a cache could not be written: {0}")]
+    Link(StartError),
     /// The cache could not be told that all is in order; everything that was flushed is there.
     #[error("the cache could not be closed: {0}; it is as after a crash")]
     Close(StartError),

@@ -97,7 +97,7 @@ pub(super) struct Front {
     /// How the last flush ended, and what it left dirty.
     pub(super) last_flush: Result<(), Problem>,
     /// What the last flush left in the cache, and in memory only.
-    pub(super) left_dirty: (u64, u64),
+    pub(super) left_dirty: Dirty,
     pub(super) died: Option<ServeError>,
 }
 
@@ -138,7 +138,7 @@ impl Front {
             }
         }
         self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Stop));
-        let (dirty_bytes, held_bytes) = self.left_dirty;
+        let (dirty_bytes, held_bytes) = (self.left_dirty.bytes(), self.left_dirty.held_bytes);
         let left = |problem: Problem| ServeError::LastFlush {
             problem: problem.to_string(),
             dirty_bytes,
@@ -316,7 +316,8 @@ impl Front {
             Then::Metrics { admin } => self.tell_metrics(admin, errand.into_snapshots()),
             Then::Volumes { admin } => self.tell_volumes(admin, errand.into_snapshots()),
             Then::SayDirty => {
-                let (dirty_bytes, held_bytes) = dirty_bytes(&errand.into_snapshots());
+                let dirty = Dirty::of(&errand.into_snapshots());
+                let (dirty_bytes, held_bytes) = (dirty.bytes(), dirty.held_bytes);
                 tracing::warn!(dirty_bytes, held_bytes, "still flushing; kill -9 would lose what is dirty");
             }
             Then::Flushed { admin } => self.tell_flushed(admin, problem),
@@ -337,8 +338,8 @@ impl Front {
             Then::Remembered if problem.is_none() => self.remembered(),
             Then::Remembered => {}
             Then::FirstLook => {
-                let (dirty_bytes, held_bytes) = dirty_bytes(&errand.into_snapshots());
-                tracing::info!(dirty_bytes, held_bytes, "ending");
+                let dirty = Dirty::of(&errand.into_snapshots());
+                tracing::info!(dirty_bytes = dirty.bytes(), held_bytes = dirty.held_bytes, "ending");
                 self.ask_all(Deed::End, Then::Quiet);
             }
             Then::Quiet => self.flush(self.offer.ids(), Kind::Flush, Then::LastFlush),
@@ -348,9 +349,9 @@ impl Front {
             }
             Then::Resting => self.ask_all(Deed::Snapshot, Then::LastLook),
             Then::LastLook => {
-                self.left_dirty = dirty_bytes(&errand.into_snapshots());
-                let (dirty_bytes, held_bytes) = self.left_dirty;
-                tracing::info!(dirty_bytes, held_bytes, "ended");
+                self.left_dirty = Dirty::of(&errand.into_snapshots());
+                let Dirty { held_bytes, .. } = self.left_dirty;
+                tracing::info!(dirty_bytes = self.left_dirty.bytes(), held_bytes, "ended");
                 self.phase = Phase::Telling;
                 self.tell_stopped();
             }
@@ -381,8 +382,27 @@ impl Front {
     }
 }
 
-/// What only some tier of the cache has, and what only memory has.
-fn dirty_bytes(snapshots: &[Snapshot]) -> (u64, u64) {
-    let stats = || snapshots.iter().flat_map(Snapshot::tiers).map(|(stats, _)| stats);
-    (stats().map(|stats| stats.dirty_bytes).sum(), stats().map(|stats| stats.held_bytes).sum())
+/// What only some tier of the cache has, from the top, and what only memory has.
+#[derive(Debug, Default)]
+pub(super) struct Dirty {
+    pub(super) tiers: Vec<u64>,
+    pub(super) held_bytes: u64,
+}
+
+impl Dirty {
+    fn of(snapshots: &[Snapshot]) -> Self {
+        let mut dirty = Self::default();
+        for snapshot in snapshots {
+            for (at, (stats, _)) in snapshot.tiers().enumerate() {
+                dirty.tiers.resize(dirty.tiers.len().max(at + 1), 0);
+                dirty.tiers[at] += stats.dirty_bytes;
+                dirty.held_bytes += stats.held_bytes;
+            }
+        }
+        dirty
+    }
+
+    fn bytes(&self) -> u64 {
+        self.tiers.iter().sum()
+    }
 }

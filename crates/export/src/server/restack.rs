@@ -18,9 +18,9 @@ use super::front::{Front, Phase};
 use super::letter::{Deed, Instruction, News, Problem, TierDeed};
 use super::maker::{TierOrder, TierRefused};
 use super::offer::Offered;
-use super::tier::{KnownTier, Tier, TierKey, in_threads};
+use super::tier::{KnownTier, Tier, TierKey, in_threads, link};
 use crate::admin::{NewTier, Reply, Trouble};
-use crate::kept::{Consent, Keeper};
+use crate::kept::Consent;
 
 /// A tier that is on its way in or out.
 #[derive(Debug)]
@@ -165,6 +165,13 @@ impl Front {
             (Step::Opened, Some(problem)) => self.dismiss_tier(problem),
             (Step::Opened, None) => self.shut(Step::ShutToCome),
             (Step::ShutToCome, _) => {
+                // Before the newcomer has anything that nothing else has, the others know of it.
+                let newcomer =
+                    self.restacking.as_mut().and_then(|it| it.coming.as_mut()).map(|(tier, _)| tier);
+                if let Err(error) = link(self.tiers.iter_mut().chain(newcomer)) {
+                    return self
+                        .dismiss_tier(format!("the superblock of a cache could not be written: {error}"));
+                }
                 let ids = self.ids_of_newcomer();
                 self.ask_all(Deed::Tier(TierDeed::PutIn { above, ids }), Then::Tier(Step::In));
             }
@@ -247,12 +254,15 @@ impl Front {
     /// Leaves nothing on the device of the tier that goes, if it outlives the program: what is written without it will be newer.
     fn vacate_tier(&mut self) {
         let at = self.place();
-        let vacated = self.tiers[at].keeper.take().map_or(Ok(()), Keeper::vacate);
-        self.restack().problem = vacated.err().map(|error| {
-            format!(
-                "the tier is removed, but its device could not be told so: {error}; never serve it again without --initialise"
-            )
+        let Some(keeper) = self.tiers[at].keeper.take() else { return };
+        // The others expect it no more before it is nobody's.
+        let unlinked = link(self.tiers.iter_mut()).map_err(|error| {
+            format!("the tier is removed, but others could not be told so, and will ask for it at the next start: {error}")
         });
+        let vacated = keeper.vacate().map_err(|error| {
+            format!("the tier is removed, but its device could not be told so: {error}; do not serve it again without --initialise")
+        });
+        self.restack().problem = unlinked.and(vacated).err();
     }
 
     fn tier_added(&mut self) {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use floe_block::{Exchange, VolumeId, WriteMode};
+use floe_block::{Companion, Exchange, VolumeId, WriteMode};
 
 use super::footing::BeginningTier;
 use super::front::Front;
@@ -42,6 +42,8 @@ pub(super) struct KnownTier {
     /// Who decides what comes in, where not everything does.
     pub(super) admission: Option<String>,
     pub(super) cache_bytes: u64,
+    /// It may hold what nothing below it has.
+    may_be_dirty: bool,
     /// Of a tier that outlives the program.
     pub(super) keeper: Option<Keeper>,
     /// The cache device has been given up.
@@ -61,11 +63,13 @@ pub(super) fn in_threads(
 ) -> (KnownTier, Vec<BeginningTier>) {
     let Tier { name, cache, source, cache_bytes } = tier;
     assert_eq!(cache.threads(), exchanges.len(), "all tiers have as many parts");
+    let mode = cache.parts[0].0.mode();
     let known = KnownTier {
         key,
         name,
         most_dirty_bytes: cache.most_dirty_bytes,
-        mode: cache.parts[0].0.mode(),
+        may_be_dirty: mode.keeps_writes() || cache.parts.iter().any(|(cache, _)| cache.has_dirty_data()),
+        mode,
         admission: cache.parts[0].0.admission(),
         cache_bytes,
         keeper: cache.keeper,
@@ -81,6 +85,11 @@ pub(super) fn in_threads(
 }
 
 impl KnownTier {
+    /// What other tiers are to know of it, if it outlives the program and `may` hold what they lack.
+    fn companion(&self, may: bool) -> Option<Companion> {
+        self.keeper.as_ref().filter(|_| may).map(|keeper| keeper.as_companion(&self.name))
+    }
+
     pub(super) fn facts(&self) -> TierFacts {
         TierFacts {
             name: self.name.clone(),
@@ -91,6 +100,29 @@ impl KnownTier {
             size_bytes: self.cache_bytes,
         }
     }
+}
+
+/// Has each tier that outlives the program know which others do and may hold what nothing else has, before they get any of that or after they
+/// have got rid of it. One whose device is given up cannot be told.
+///
+/// # Errors
+/// The first failure of a device; the other tiers are told all the same.
+pub(super) fn link<'a>(tiers: impl Iterator<Item = &'a mut KnownTier>) -> Result<(), StartError> {
+    let mut tiers: Vec<&mut KnownTier> = tiers.collect();
+    let all: Vec<_> = tiers.iter().map(|tier| tier.companion(tier.may_be_dirty)).collect();
+    let mut linked = Ok(());
+    for (at, tier) in tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.degraded) {
+        if let Some(keeper) = &mut tier.keeper {
+            linked = linked.and(keeper.link(others(&all, at)));
+        }
+    }
+    linked
+}
+
+/// All but the one at this place.
+fn others(companions: &[Option<Companion>], at: usize) -> Vec<Companion> {
+    let others = companions.iter().enumerate().filter(|(other, _)| *other != at);
+    others.filter_map(|(_, companion)| companion.clone()).collect()
 }
 
 impl Front {
@@ -170,16 +202,20 @@ pub(super) struct Closing(Vec<InOrder>);
 struct InOrder {
     keeper: Keeper,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
+    /// Tiers that hold what nothing else has.
+    companions: Vec<Companion>,
 }
 
 impl Closing {
     /// Of a front desk that has come to its end.
     pub(super) fn of(front: Front) -> Self {
-        let Front { tiers, offer, .. } = front;
+        let Front { tiers, offer, left_dirty, .. } = front;
+        let dirty = tiers.iter().zip(&left_dirty.tiers);
+        let all: Vec<_> = dirty.map(|(tier, bytes)| tier.companion(*bytes > 0)).collect();
         let in_order = |(at, tier): (usize, KnownTier)| {
             let keeper = tier.keeper.filter(|_| !tier.degraded && !tier.journal_lost)?;
             let backings = offer.all().iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
-            Some(InOrder { keeper, backings: backings.collect() })
+            Some(InOrder { keeper, backings: backings.collect(), companions: others(&all, at) })
         };
         Self(tiers.into_iter().enumerate().filter_map(in_order).collect())
     }
@@ -189,7 +225,10 @@ impl Closing {
     /// # Errors
     /// The first failure of a device; the other tiers are told all the same.
     pub(super) fn finish(self) -> Result<(), StartError> {
-        let ended = self.0.into_iter().map(|InOrder { keeper, backings }| keeper.end(&backings));
+        let ended = self
+            .0
+            .into_iter()
+            .map(|InOrder { keeper, backings, companions }| keeper.end(&backings, Some(companions)));
         ended.fold(Ok(()), Result::and)
     }
 }

@@ -1,0 +1,200 @@
+//! A server begun without one of its kept tiers: noticed as long as that may hold what nothing else has.
+
+mod common;
+
+use common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use floe_export::nbd::client::Client;
+
+const MIB: usize = 1 << 20;
+
+/// A volume with two kept tiers, each writing as is said.
+struct Stack {
+    volume: Volume,
+    content: Vec<u8>,
+    tiers: [String; 2],
+}
+
+impl Stack {
+    fn new(upper: &str, lower: &str) -> Self {
+        let content = noise(1, 8 * MIB);
+        let volume = Volume::new(&content, "back");
+        let tier = |name: &str, mode: &str| {
+            format!(
+                "file:{},size=16MiB,block-sizes=4KiB+64KiB,shards=4,write={mode}",
+                text(&volume.path(name))
+            )
+        };
+        Self { tiers: [tier("upper.img", upper), tier("lower.img", lower)], content, volume }
+    }
+
+    fn line(&self, tiers: &[&str], more: &[&str]) -> Vec<String> {
+        let backing = format!("file:{}", text(&self.volume.path("backing.img")));
+        let socket = format!("nbd+unix:///?socket={}", text(&self.volume.path("nbd.sock")));
+        let mut line =
+            vec!["serve", "--backing", &backing, "--listen", &socket, "--listen", "nbd://127.0.0.1:0"];
+        line.extend(["--admin", "127.0.0.1:0", "--threads", "2"]);
+        tiers.iter().for_each(|tier| line.extend(["--tier", tier]));
+        line.iter().chain(more).map(|&word| word.to_owned()).collect()
+    }
+
+    fn serve(&self, tiers: &[&str], more: &[&str]) -> Server {
+        let line = self.line(tiers, more);
+        Server::run(&line.iter().map(String::as_str).collect::<Vec<_>>(), self.volume.path("floe.log"))
+    }
+
+    fn both(&self) -> Server {
+        self.serve(&[&self.tiers[0], &self.tiers[1]], &[])
+    }
+
+    /// Writes somewhere and flushes.
+    fn write(&mut self, server: &Server, seed: u64) {
+        let piece = noise(seed, 2 * MIB);
+        let at = seed as usize % 5 * MIB + 4321;
+        let mut client = connect(server);
+        client.write(at as u64, &piece, false).expect("a write");
+        client.flush().expect("a flush");
+        self.content[at..][..piece.len()].copy_from_slice(&piece);
+    }
+
+    #[track_caller]
+    fn check(&self, server: &Server) {
+        let mut found = vec![0; self.content.len()];
+        connect(server).read(0, &mut found).expect("a read");
+        assert_same("the volume", &found, &self.content);
+    }
+
+    /// One line that names the tier, and exit code 2; nothing is changed.
+    #[track_caller]
+    fn refused(&self, tiers: &[&str], more: &[&str], said: &[&str]) {
+        let line = self.line(tiers, more);
+        let output = floe(&line.iter().map(String::as_str).collect::<Vec<_>>());
+        let errors = String::from_utf8(output.stderr).expect("errors are UTF-8");
+        let last = errors.lines().last().unwrap_or_default();
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(said.iter().all(|said| last.contains(said)), "{errors}");
+    }
+
+    fn export(&self, name: &str) {
+        let backing = format!("file:{}", text(&self.volume.path("backing.img")));
+        floe_ok(&["export-dirty", text(&self.volume.path(name)), "--backing", &backing]);
+    }
+}
+
+fn connect(server: &Server) -> Client {
+    Client::connect(&server.unix.parse().expect("the URI is good")).expect("the server answers")
+}
+
+#[test]
+fn a_tier_with_data_of_its_own_is_missed_by_the_other() {
+    for killed in [false, true] {
+        let mut stack = Stack::new("back", "through");
+        let server = stack.both();
+        stack.write(&server, 2);
+        if killed {
+            drop(server)
+        } else {
+            server.end()
+        }
+        let lower = stack.tiers[1].clone();
+        stack.refused(&[&lower], &[], &["tier file:", "upper.img", "export-dirty", "--accept-backing"]);
+        stack.refused(&[&lower], &["--initialise"], &["upper.img"]);
+        let checked = floe_ok(&["check", text(&stack.volume.path("lower.img"))]);
+        assert!(checked.contains("served together with file:") && checked.contains("upper.img"), "{checked}");
+        // All is as before when it is there again.
+        let server = stack.both();
+        stack.check(&server);
+        stack.write(&server, 3);
+        if killed {
+            drop(server)
+        } else {
+            server.end()
+        }
+        // Its data is brought back, and the other one goes on without what it had.
+        stack.export("upper.img");
+        stack.refused(&[&lower], &[], &["upper.img"]);
+        let server = stack.serve(&[&lower], &["--accept-backing"]);
+        stack.check(&server);
+        assert!(server.log().contains("goes on without a tier"), "{}", server.log());
+        server.end();
+        // That is for one start, and then forgotten.
+        let server = stack.serve(&[&lower], &[]);
+        stack.check(&server);
+        server.end();
+    }
+}
+
+#[test]
+fn a_tier_below_that_is_missing_is_noticed_by_the_one_above() {
+    let mut stack = Stack::new("through", "back");
+    let server = stack.both();
+    stack.write(&server, 4);
+    server.end();
+    let upper = stack.tiers[0].clone();
+    stack.refused(&[&upper], &[], &["lower.img"]);
+    stack.export("lower.img");
+    let server = stack.serve(&[&upper], &["--accept-backing"]);
+    stack.check(&server);
+    server.end();
+}
+
+#[test]
+fn both_with_data_of_their_own_ask_for_what_is_to_become_of_it() {
+    let mut stack = Stack::new("back", "back");
+    let server = stack.both();
+    stack.write(&server, 5);
+    floe_ok(&["flush", "--admin", &server.admin]);
+    stack.write(&server, 6);
+    drop(server); // kills it
+    let [upper, lower] = stack.tiers.clone();
+    stack.refused(&[&lower], &[], &["upper.img"]);
+    stack.refused(&[&upper], &[], &["lower.img"]);
+    // The upper one's data is newer than anything: it goes on with that alone.
+    stack.export("lower.img");
+    stack.refused(&[&upper], &["--accept-backing"], &["--keep-dirty", "--discard-dirty"]);
+    let server = stack.serve(&[&upper], &["--accept-backing", "--keep-dirty"]);
+    stack.check(&server);
+    server.drain_and_end();
+    assert_same("the volume", &stack.volume.backing(), &stack.content);
+}
+
+#[test]
+fn after_a_drain_and_a_good_end_nobody_is_missed() {
+    let mut stack = Stack::new("back", "back");
+    let server = stack.both();
+    stack.write(&server, 7);
+    server.drain_and_end();
+    let [upper, lower] = stack.tiers.clone();
+    for tier in [&lower, &upper] {
+        let server = stack.serve(&[tier], &[]);
+        stack.check(&server);
+        server.end();
+    }
+    // One that is killed may have got something, whatever it had.
+    drop(stack.both());
+    stack.refused(&[&lower], &[], &["upper.img"]);
+}
+
+/// What is added to a running server is missed at its next start, and what was removed is not.
+#[test]
+fn tiers_of_a_running_server_are_missed_until_they_are_removed() {
+    let mut stack = Stack::new("back", "back");
+    let [upper, lower] = stack.tiers.clone();
+    let server = stack.serve(&[&upper], &[]);
+    floe_ok(&["tier", "add", &lower, "--admin", &server.admin]);
+    stack.write(&server, 8);
+    drop(server);
+    stack.refused(&[&upper], &[], &["lower.img"]);
+    let server = stack.both();
+    stack.check(&server);
+    stack.write(&server, 9);
+    floe_ok(&["tier", "remove", "1", "--admin", &server.admin]);
+    stack.write(&server, 10);
+    drop(server);
+    let server = stack.serve(&[&upper], &[]);
+    stack.check(&server);
+    stack.write(&server, 11);
+    server.end();
+    let server = stack.both();
+    stack.check(&server);
+    server.end();
+}

@@ -1,0 +1,45 @@
+//! Tiers that were served together: whether one is missing that may hold what nothing else has.
+//!
+//! While a server runs, the superblock of each kept tier names the others that are kept and may hold what was written to the volumes and nothing else
+//! has: from before they get any of it until a clean end finds them without. So whoever is served again without one of them knows.
+
+use std::sync::Arc;
+
+use floe_block::{KeptCache, StoreError, Superblock};
+
+use super::disk::Disk;
+use super::refusal::{Refusal, StartError};
+use super::start::Consent;
+use crate::server::DeviceSource;
+
+/// Looks at the devices of all tiers that are kept. By tier: whether it goes on, as the user says, without one that may hold what it lacks.
+///
+/// # Errors
+/// By the tier that misses another one, or fails. Nothing has been changed.
+pub fn company(tiers: &[Arc<dyn DeviceSource>], consent: Consent) -> Result<Vec<bool>, (usize, StartError)> {
+    let known = tiers.iter().map(identify).enumerate();
+    let known = known.map(|(at, found)| found.map_err(|error| (at, error)));
+    let known: Vec<Option<Superblock>> = known.collect::<Result<_, _>>()?;
+    let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
+    let mut alone = Vec::new();
+    for (at, superblock) in known.iter().enumerate() {
+        let companions = superblock.iter().flat_map(|superblock| &superblock.companions);
+        let missing: Vec<_> = companions.filter(|companion| !is_there(&companion.id)).collect();
+        if let (Some(first), false) = (missing.first(), consent.accept_backing) {
+            return Err((at, Refusal::MissingTier { tier: first.name.clone() }.into()));
+        }
+        for companion in &missing {
+            tracing::warn!(missing = %companion.name, "goes on without a tier that may hold what nothing else has");
+        }
+        alone.push(!missing.is_empty());
+    }
+    Ok(alone)
+}
+
+/// The superblock on a device; what keeps it from being read is told when the tier is opened.
+fn identify(source: &Arc<dyn DeviceSource>) -> Result<Option<Superblock>, StartError> {
+    match Disk::open(source)?.with_io(KeptCache::identify) {
+        Err(error @ StoreError::Io { .. }) => Err(error.into()),
+        found => Ok(found.unwrap_or(None)),
+    }
+}
