@@ -16,15 +16,20 @@ struct Stack {
 
 impl Stack {
     fn new(upper: &str, lower: &str) -> Self {
+        Self::sized(upper, lower, [16, 16])
+    }
+
+    /// With tiers of so many mebibytes.
+    fn sized(upper: &str, lower: &str, mib: [u64; 2]) -> Self {
         let content = noise(1, 8 * MIB);
         let volume = Volume::new(&content, "back");
-        let tier = |name: &str, mode: &str| {
+        let tier = |name: &str, mode: &str, mib: u64| {
             format!(
-                "file:{},size=16MiB,block-sizes=4KiB+64KiB,shards=4,write={mode}",
+                "file:{},size={mib}MiB,block-sizes=4KiB+64KiB,shards=4,write={mode}",
                 text(&volume.path(name))
             )
         };
-        Self { tiers: [tier("upper.img", upper), tier("lower.img", lower)], content, volume }
+        Self { tiers: [tier("upper.img", upper, mib[0]), tier("lower.img", lower, mib[1])], content, volume }
     }
 
     fn line(&self, tiers: &[&str], more: &[&str]) -> Vec<String> {
@@ -43,15 +48,17 @@ impl Stack {
     }
 
     fn both(&self) -> Server {
-        self.serve(&[&self.tiers[0], &self.tiers[1]], &[])
+        self.serve(&[&self.tiers[0], &self.tiers[1]], &["--flush-interval", "1h"])
     }
 
     /// Writes somewhere and flushes.
     fn write(&mut self, server: &Server, seed: u64) {
-        let piece = noise(seed, 2 * MIB);
+        let piece = noise(seed, MIB / 2);
         let at = seed as usize % 5 * MIB + 4321;
         let mut client = connect(server);
-        client.write(at as u64, &piece, false).expect("a write");
+        for (number, bytes) in piece.chunks(64 << 10).enumerate() {
+            client.write((at + number * (64 << 10)) as u64, bytes, false).expect("a write");
+        }
         client.flush().expect("a flush");
         self.content[at..][..piece.len()].copy_from_slice(&piece);
     }
@@ -155,6 +162,58 @@ fn both_with_data_of_their_own_ask_for_what_is_to_become_of_it() {
     stack.check(&server);
     server.drain_and_end();
     assert_same("the volume", &stack.volume.backing(), &stack.content);
+}
+
+/// What is clean in a tier is old once the volume was written to without it, or past it.
+#[test]
+fn tiers_that_were_apart_bring_nothing_old_together() {
+    let mut stack = Stack::sized("back", "back", [4, 16]);
+    let [upper, lower] = stack.tiers.clone();
+    let server = stack.both();
+    (0..2).for_each(|_| stack.check(&server));
+    server.end();
+    for (alone, seed) in [(&lower, 12), (&upper, 17)] {
+        let server = stack.serve(&[alone], &[]);
+        stack.write(&server, seed);
+        stack.check(&server);
+        server.drain_and_end();
+        let server = stack.both();
+        (0..2).for_each(|_| stack.check(&server));
+        assert!(server.log().contains("some of the tiers without others"), "{}", server.log());
+        server.end();
+        // It is together again.
+        let server = stack.both();
+        assert!(!server.log().contains("some of the tiers without others"), "{}", server.log());
+        assert!(server.status().tiers[1].valid_bytes > 0, "what it has is kept");
+        (0..2).for_each(|_| stack.check(&server));
+        // What only the upper one has goes past the lower.
+        stack.write(&server, seed + 1);
+        assert!(server.status().tiers[0].dirty_bytes > 0);
+        server.end();
+        stack.export("lower.img");
+        stack.export("upper.img");
+        let server = stack.both();
+        (0..2).for_each(|_| stack.check(&server));
+        server.drain_and_end();
+    }
+}
+
+#[test]
+fn data_of_a_tier_that_was_away_is_not_taken_for_new() {
+    let mut stack = Stack::new("back", "through");
+    let [upper, lower] = stack.tiers.clone();
+    let server = stack.both();
+    stack.write(&server, 14);
+    server.end();
+    let server = stack.serve(&[&lower], &["--accept-backing"]);
+    stack.content = noise(1, 8 * MIB); // without what only the other one has
+    stack.check(&server);
+    stack.write(&server, 19);
+    server.end();
+    stack.refused(&[&upper, &lower], &[], &["some of the tiers without others", "--keep-dirty"]);
+    let server = stack.serve(&[&upper, &lower], &["--accept-backing", "--discard-dirty"]);
+    stack.check(&server);
+    server.end();
 }
 
 #[test]

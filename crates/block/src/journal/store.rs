@@ -64,6 +64,8 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
         void: false,
         layout,
         calibrated: None,
+        stack: 0,
+        next_stack: 0,
         companions: Vec::new(),
         volumes,
     };

@@ -57,6 +57,10 @@ pub struct Superblock {
     pub layout: Layout,
     /// What was measured of the device, if anything was.
     pub calibrated: Option<Calibrated>,
+    /// Tells which tiers were served together the last time: all of them have the same number, that no others have. 0 before the first time.
+    pub stack: u32,
+    /// The number that is about to be its next one, and that of the others with it; 0 when none is.
+    pub next_stack: u32,
     /// Other tiers of the same stack that may hold what was written to the volumes and nothing else has.
     pub companions: Vec<Companion>,
     /// In order of their ids.
@@ -107,6 +111,8 @@ struct Header {
     write_cost: F64,
     target: F64,
     target_bytes: F64,
+    stack: U32,
+    next_stack: U32,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -215,6 +221,8 @@ impl Superblock {
             write_cost: calibrated.write_cost.into(),
             target: calibrated.target.into(),
             target_bytes: calibrated.target_bytes.into(),
+            stack: self.stack.into(),
+            next_stack: self.next_stack.into(),
         };
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         header.checksum = checksum(&bytes[SUM_BYTES..]).into();
@@ -267,6 +275,8 @@ impl Superblock {
             void: flags & VOID != 0,
             layout: layout.stated()?,
             calibrated: (flags & CALIBRATED != 0).then(|| header.calibrated()).transpose()?,
+            stack: header.stack.get(),
+            next_stack: header.next_stack.get(),
             companions: companions.map(CompanionEntry::companion).collect::<Result<_, _>>()?,
             volumes,
         })
@@ -345,6 +355,8 @@ mod tests {
             void: false,
             layout: Layout::new(&BlockSizes::default(), 1 << 30, 4).unwrap(),
             calibrated: None,
+            stack: 0,
+            next_stack: 0,
             companions: Vec::new(),
             volumes: vec![volume(0, "data"), volume(255, &"é".repeat(32))],
         }
@@ -384,10 +396,13 @@ mod tests {
         let named = companion(7, "file:/dev/sdc,write=back");
         let superblock =
             Superblock { companions: vec![named.clone(), companion(9, &"é".repeat(200))], ..superblock() };
+        let superblock = Superblock { stack: 0x0403_0201, next_stack: 5, ..superblock };
         let bytes = superblock.encode().unwrap();
         let Copy::Good(found) = Superblock::decode(&bytes) else { panic!("it can be read") };
         assert_eq!(found.companions, [named, companion(9, &"é".repeat(116))]);
+        assert_eq!((found.stack, found.next_stack), (0x0403_0201, 5));
         assert_eq!(found.volumes, superblock.volumes);
+        assert_eq!(bytes[120..128], *b"\x01\x02\x03\x04\x05\0\0\0");
         // As docs/format.md draws it.
         assert_eq!(
             bytes[128..152],

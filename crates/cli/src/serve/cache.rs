@@ -93,11 +93,11 @@ impl Prepared {
         let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, CliError>>()?;
         let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
         let sources: Vec<_> = kept.iter().map(|(.., source)| Arc::clone(source)).collect();
-        let alone = company(&sources, consent)
+        let apart = company(&sources, consent)
             .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
-        for ((_, how, _), alone) in kept.iter_mut().zip(alone) {
+        for ((_, how, _), apart) in kept.iter_mut().zip(apart) {
             if let How::Kept(wishes) = how {
-                wishes.alone = alone;
+                wishes.apart = apart;
             }
         }
         let open = |(plan, how, source): (TierPlan, How, _)| {
@@ -133,7 +133,7 @@ impl How {
             new_shards,
             serving: Serving { mode: tier.mode, gate, memory, parts: threads },
             fewer_threads,
-            alone: false,
+            apart: None,
             joins: false,
             consent,
         })))

@@ -213,6 +213,11 @@ pub(crate) struct Server {
 impl Server {
     /// Runs `floe serve` with this command line, which makes it listen on a Unix socket first and then on TCP.
     pub(crate) fn run(line: &[&str], log: PathBuf) -> Self {
+        Self::attempt(line, log).unwrap_or_else(|log| panic!("no URI from floe serve: {log}"))
+    }
+
+    /// The same, or what it wrote to standard error before it ended by itself.
+    pub(crate) fn attempt(line: &[&str], log: PathBuf) -> Result<Self, String> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
             .args(line)
             .env_remove("FLOE_LOG")
@@ -223,8 +228,12 @@ impl Server {
             .expect("floe runs");
         let mut ready = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let mut server = Self { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
-        server.unix = server.expect_line(&mut ready);
-        server.tcp = server.expect_line(&mut ready);
+        let mut next = || ready.next().map(|line| line.expect("output is UTF-8")).ok_or(());
+        let (Ok(unix), Ok(tcp)) = (next(), next()) else {
+            wait_for(&mut server.child);
+            return Err(server.log());
+        };
+        (server.unix, server.tcp) = (unix, tcp);
         wait_until("the admin address in the log", || {
             let log = server.log();
             let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -232,14 +241,7 @@ impl Server {
             server.admin = address.map_or(String::new(), |(_, address)| address.trim().to_owned());
             !server.admin.is_empty()
         });
-        server
-    }
-
-    fn expect_line(&self, lines: &mut impl Iterator<Item = std::io::Result<String>>) -> String {
-        match lines.next() {
-            Some(Ok(line)) => line,
-            other => panic!("no URI but {other:?} from floe serve: {}", self.log()),
-        }
+        Ok(server)
     }
 
     /// What it wrote to standard error so far.

@@ -2,26 +2,35 @@
 //!
 //! While a server runs, the superblock of each kept tier names the others that are kept and may hold what was written to the volumes and nothing else
 //! has: from before they get any of it until a clean end finds them without. So whoever is served again without one of them knows.
+//!
+//! Every kept tier also has the number of the stack in which it was served last, a new one each time. Tiers with different numbers were
+//! apart: what is clean in any of them may be old. The number is announced in all of them before any takes it, so that a crash in between is
+//! not taken for that.
 
 use std::sync::Arc;
 
 use floe_block::{KeptCache, StoreError, Superblock};
 
 use super::disk::Disk;
-use super::refusal::{Refusal, StartError};
+use super::refusal::{Difference, Refusal, StartError};
 use super::start::Consent;
 use crate::server::DeviceSource;
 
-/// Looks at the devices of all tiers that are kept. By tier: whether it goes on, as the user says, without one that may hold what it lacks.
+/// Looks at the devices of all tiers that are kept: by tier, how what it has of the volumes may differ from what others have.
 ///
 /// # Errors
 /// By the tier that misses another one, or fails. Nothing has been changed.
-pub fn company(tiers: &[Arc<dyn DeviceSource>], consent: Consent) -> Result<Vec<bool>, (usize, StartError)> {
+pub fn company(
+    tiers: &[Arc<dyn DeviceSource>],
+    consent: Consent,
+) -> Result<Vec<Option<Difference>>, (usize, StartError)> {
     let known = tiers.iter().map(identify).enumerate();
     let known = known.map(|(at, found)| found.map_err(|error| (at, error)));
     let known: Vec<Option<Superblock>> = known.collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
-    let mut alone = Vec::new();
+    let served: Vec<_> = known.iter().flatten().filter(|superblock| superblock.stack != 0).collect();
+    let apart = served.iter().any(|one| served.iter().any(|other| !were_together(one, other)));
+    let mut differences = Vec::new();
     for (at, superblock) in known.iter().enumerate() {
         let companions = superblock.iter().flat_map(|superblock| &superblock.companions);
         let missing: Vec<_> = companions.filter(|companion| !is_there(&companion.id)).collect();
@@ -31,9 +40,18 @@ pub fn company(tiers: &[Arc<dyn DeviceSource>], consent: Consent) -> Result<Vec<
         for companion in &missing {
             tracing::warn!(missing = %companion.name, "goes on without a tier that may hold what nothing else has");
         }
-        alone.push(!missing.is_empty());
+        differences.push(match missing.is_empty() {
+            false => Some(Difference::Alone),
+            true => apart.then_some(Difference::Apart),
+        });
     }
-    Ok(alone)
+    Ok(differences)
+}
+
+/// Whether two tiers were served together the last time that either was.
+fn were_together(one: &Superblock, other: &Superblock) -> bool {
+    // The announced number of one that has not taken it yet: nothing has been served under that.
+    one.stack == other.stack || one.stack == other.next_stack || one.next_stack == other.stack
 }
 
 /// The superblock on a device; what keeps it from being read is told when the tier is opened.

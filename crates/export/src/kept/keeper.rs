@@ -34,12 +34,29 @@ impl Keeper {
         Companion { id: self.superblock.id, name: name.to_owned() }
     }
 
-    /// Writes down which other tiers may hold what nothing else has.
-    pub(crate) fn link(&mut self, companions: Vec<Companion>) -> Result<(), StartError> {
-        if self.superblock.companions == companions {
+    /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows which tiers would have been.
+    pub(crate) fn announce(&mut self, stack: u32) -> Result<(), StartError> {
+        if [self.superblock.stack, self.superblock.next_stack].contains(&stack) {
             return Ok(());
         }
-        self.change(|superblock| superblock.companions = companions)
+        self.change(|superblock| superblock.next_stack = stack)
+    }
+
+    /// Writes down that it is one of the stack, and which of the others may hold what nothing else has. It has been announced in all of them.
+    pub(crate) fn link(&mut self, stack: u32, companions: Vec<Companion>) -> Result<(), StartError> {
+        if self.superblock.stack == stack && self.superblock.companions == companions {
+            return Ok(());
+        }
+        self.change(|superblock| {
+            (superblock.stack, superblock.next_stack) = (stack, 0);
+            superblock.companions = companions;
+        })
+    }
+
+    /// Writes down that it was used without the other tiers of its stack.
+    pub(crate) fn link_alone(&mut self, stack: u32) -> Result<(), StartError> {
+        let companions = self.superblock.companions.clone();
+        self.link(stack, companions)
     }
 
     /// Writes down a volume that has come. What a volume of this number had before must be forgotten durably.

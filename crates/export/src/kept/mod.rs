@@ -21,5 +21,6 @@ pub use company::company;
 pub use disk::{Disk, DiskError};
 pub(crate) use keeper::Keeper;
 pub use refusal::{Difference, Refusal, StartError};
+pub(crate) use start::random_stack;
 pub use start::{Consent, Holds, Parts, Wishes, holds, note_calibration, refuse_kept, start};
 pub use write_back::{Target, WrittenBack, write_back};

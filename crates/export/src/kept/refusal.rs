@@ -268,6 +268,8 @@ pub enum Difference {
     Content,
     /// What a tier that is missing has of it, or had.
     Alone,
+    /// It was served without this tier, or without others that are given now.
+    Apart,
 }
 
 impl fmt::Display for Difference {
@@ -278,6 +280,7 @@ impl fmt::Display for Difference {
                 f.write_str("it is another file than before, though it has the same name and size")
             }
             Self::Alone => f.write_str("a tier that may hold newer data of it is missing"),
+            Self::Apart => f.write_str("it was served through some of the tiers without others"),
             Self::Content => f.write_str("it was changed while no server was there"),
         }
     }

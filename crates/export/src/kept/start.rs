@@ -11,7 +11,7 @@ use floe_block::{
 
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::refusal::{Bytes, Refusal, StartError};
+use super::refusal::{Bytes, Difference, Refusal, StartError};
 use super::suit::{Candidate, known, suit};
 use crate::server::{DeviceSource, Volume};
 
@@ -51,8 +51,8 @@ pub struct Wishes {
     pub serving: Serving,
     /// Whether fewer threads will do, where the cache has not as many shards.
     pub fewer_threads: bool,
-    /// It goes on without a tier that may hold what it lacks: see [`company()`](super::company()).
-    pub alone: bool,
+    /// How what it has of every volume may differ from what other tiers have: see [`company()`](super::company()).
+    pub apart: Option<Difference>,
     /// It joins a server that runs: what it has of the volumes may be old by now.
     pub joins: bool,
     /// What may be done to data.
@@ -131,7 +131,7 @@ pub fn start(
     let found = cache.with_io(|io| look(io, progress))?;
     let (kept, volumes) = match replacement(found, &mut cache, wishes)? {
         Some(mut kept) => {
-            let volumes = suit(&mut kept, &mut candidates, wishes.alone, wishes.consent)?;
+            let volumes = suit(&mut kept, &mut candidates, wishes.apart, wishes.consent)?;
             (kept, volumes)
         }
         None => {
@@ -291,6 +291,12 @@ pub(super) fn random_id() -> Result<[u8; 16], StartError> {
     let urandom = std::fs::File::open("/dev/urandom");
     urandom.and_then(|mut file| file.read_exact(&mut id)).map_err(StartError::Random)?;
     Ok(id)
+}
+
+/// A number that no other stack of tiers has; never 0.
+pub(crate) fn random_stack() -> Result<u32, StartError> {
+    let [a, b, c, d, ..] = random_id()?;
+    Ok(u32::from_le_bytes([a, b, c, d]).max(1))
 }
 
 /// Refuses a device with a kept cache, which a volatile one would overwrite.

@@ -25,15 +25,15 @@ pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
     }
 }
 
-/// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any more, as is all of it when it goes on
-/// `alone`, without a tier that may hold what it lacks.
+/// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any more, as is all of it when other
+/// tiers and this one were `apart`.
 ///
 /// # Errors
 /// When the user has to decide something first, or a device fails. The cache's device has not been changed.
 pub(super) fn suit(
     kept: &mut KeptCache,
     candidates: &mut [Candidate<'_>],
-    alone: bool,
+    apart: Option<Difference>,
     consent: Consent,
 ) -> Result<Vec<Known>, StartError> {
     let before = kept.superblock().volumes.clone();
@@ -68,11 +68,11 @@ pub(super) fn suit(
             continue;
         };
         let dirty_bytes = kept.dirty_bytes(old.id);
-        let difference = match alone {
-            true => Some(Difference::Alone),
-            false => difference(kept, old, volume, disk)?,
-        };
-        let stays = match difference {
+        let stays = match difference(kept, old, volume, disk)?.or(apart) {
+            Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
+                tracing::warn!(volume = %volume.name, %difference, "what the cache had of it is forgotten");
+                false
+            }
             None => true,
             Some(difference) => accept(kept, old, volume, difference, consent)?,
         };

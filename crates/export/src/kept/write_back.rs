@@ -14,7 +14,7 @@ use floe_block::{
 use super::disk::Disk;
 use super::keeper::Keeper;
 use super::refusal::{Refusal, StartError};
-use super::start::{Found, candidates, look};
+use super::start::{Found, candidates, look, random_stack};
 use super::suit::{difference, known};
 use crate::server::{DeviceSource, Volume};
 
@@ -89,7 +89,10 @@ pub fn write_back(
     drop(driver);
     let backings: Vec<_> =
         ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
-    Keeper::new(Arc::clone(source), superblock).end(&backings, None)?;
+    let mut keeper = Keeper::new(Arc::clone(source), superblock);
+    // Other tiers, through which this has not gone, are not to be served with it as if it had.
+    keeper.link_alone(random_stack()?)?;
+    keeper.end(&backings, None)?;
     let written = |(volume, bytes): (Volume, u64)| WrittenBack { volume: volume.name, bytes };
     Ok(volumes.into_iter().zip(dirty).map(written).collect())
 }

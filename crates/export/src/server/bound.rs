@@ -21,6 +21,7 @@ use super::tier::{Tier, TierKey, in_threads, link};
 use super::valve::Valve;
 use super::volume::Volume;
 use super::worker::{Beginning, RING_ENTRIES};
+use crate::kept::random_stack;
 use crate::listener::{Listener, patiently};
 use crate::status::{Lately, ServiceTimes, Tally};
 
@@ -96,7 +97,8 @@ impl Bound {
             known.push(tier);
             parts.iter_mut().zip(of_threads).for_each(|(of_thread, tier)| of_thread.push(tier));
         }
-        link(known.iter_mut()).map_err(ServeError::Link)?;
+        let stack = random_stack().map_err(ServeError::Link)?;
+        link(stack, known.iter_mut()).map_err(ServeError::Link)?;
         let parts = parts.into_iter().zip(seeds).zip(&workers).enumerate();
         let beginnings = parts.map(|(number, ((tiers, seed), worker))| Beginning {
             number,
@@ -124,6 +126,7 @@ impl Bound {
             workers,
             errands: Slots::default(),
             offer,
+            stack,
             keys_given: known.len() as u32,
             tiers: known,
             restacking: None,

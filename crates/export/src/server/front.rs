@@ -73,6 +73,8 @@ pub(super) struct Front {
     pub(super) offer: Offer,
     /// From the top.
     pub(super) tiers: Vec<KnownTier>,
+    /// Tells those that are served together from others, whenever they were.
+    pub(super) stack: u32,
     /// How many tiers there have been.
     pub(super) keys_given: u32,
     /// A tier that is on its way in or out.

@@ -168,7 +168,7 @@ impl Front {
                 // Before the newcomer has anything that nothing else has, the others know of it.
                 let newcomer =
                     self.restacking.as_mut().and_then(|it| it.coming.as_mut()).map(|(tier, _)| tier);
-                if let Err(error) = link(self.tiers.iter_mut().chain(newcomer)) {
+                if let Err(error) = link(self.stack, self.tiers.iter_mut().chain(newcomer)) {
                     return self
                         .dismiss_tier(format!("the superblock of a cache could not be written: {error}"));
                 }
@@ -256,7 +256,7 @@ impl Front {
         let at = self.place();
         let Some(keeper) = self.tiers[at].keeper.take() else { return };
         // The others expect it no more before it is nobody's.
-        let unlinked = link(self.tiers.iter_mut()).map_err(|error| {
+        let unlinked = link(self.stack, self.tiers.iter_mut()).map_err(|error| {
             format!("the tier is removed, but others could not be told so, and will ask for it at the next start: {error}")
         });
         let vacated = keeper.vacate().map_err(|error| {

@@ -103,20 +103,20 @@ impl KnownTier {
 }
 
 /// Has each tier that outlives the program know which others do and may hold what nothing else has, before they get any of that or after they
-/// have got rid of it. One whose device is given up cannot be told.
+/// have got rid of it; and that they are served together. One whose device is given up cannot be told.
 ///
 /// # Errors
-/// The first failure of a device; the other tiers are told all the same.
-pub(super) fn link<'a>(tiers: impl Iterator<Item = &'a mut KnownTier>) -> Result<(), StartError> {
+/// The first failure of a device.
+pub(super) fn link<'a>(stack: u32, tiers: impl Iterator<Item = &'a mut KnownTier>) -> Result<(), StartError> {
     let mut tiers: Vec<&mut KnownTier> = tiers.collect();
     let all: Vec<_> = tiers.iter().map(|tier| tier.companion(tier.may_be_dirty)).collect();
-    let mut linked = Ok(());
-    for (at, tier) in tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.degraded) {
-        if let Some(keeper) = &mut tier.keeper {
-            linked = linked.and(keeper.link(others(&all, at)));
-        }
-    }
-    linked
+    let keepers = |tiers: &mut [&mut KnownTier],
+                   act: &dyn Fn(usize, &mut Keeper) -> Result<(), StartError>| {
+        let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.degraded);
+        sound.try_for_each(|(at, tier)| tier.keeper.as_mut().map_or(Ok(()), |keeper| act(at, keeper)))
+    };
+    keepers(&mut tiers, &|_, keeper| keeper.announce(stack))?;
+    keepers(&mut tiers, &|at, keeper| keeper.link(stack, others(&all, at)))
 }
 
 /// All but the one at this place.
