@@ -11,7 +11,7 @@ use floe_lab::simulate::objects::{Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_memory::{BuildError, Cache};
 use floe_policy::registry::{Choice, Visitor, names};
-use floe_policy::{Access, Policy, Slot, Tick, mix};
+use floe_policy::{Access, Policy, Slot, mix};
 use floe_trace::{Kind, Op, Request};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -89,7 +89,7 @@ impl Visitor for Reference<'_> {
         order.reserve(self.capacity as usize);
         order.set_capacity(self.capacity);
         let (mut slots, mut keys) = (HashMap::new(), Vec::new());
-        let serve = |(at, &key): (usize, &u32)| {
+        let serve = |&key: &u32| {
             if let Some(&slot) = slots.get(&key) {
                 order.access(Slot(slot));
                 return true;
@@ -106,10 +106,9 @@ impl Visitor for Reference<'_> {
             };
             slots.insert(key, slot);
             order.insert(Slot(slot), &access);
-            order.tick(Tick(at as u64));
             false
         };
-        self.stream.keys.iter().enumerate().map(serve).collect()
+        self.stream.keys.iter().map(serve).collect()
     }
 }
 

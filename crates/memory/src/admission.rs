@@ -45,8 +45,8 @@ impl<A: Admittance> Template for A {
     }
 
     fn is_refused(&self) -> Option<&'static str> {
-        let Needs { positions, fetches } = self.needs();
-        match (positions, fetches) {
+        let Needs { streams, fetches } = self.needs();
+        match (streams, fetches) {
             (true, _) => Some("goes by the position of blocks, and keys have none"),
             (_, true) => {
                 Some("lets in what it orders to be fetched, and the cache has nowhere to fetch from")

@@ -535,7 +535,7 @@ where
             return Err(BuildError::Admission { admission: template.name(), needs });
         }
         let about = self.policy.about();
-        let needs = match (about.next_uses, about.positions) {
+        let needs = match (about.next_uses, about.streams) {
             (true, _) => "needs to know the future",
             (_, true) => "goes by the position of blocks and fetches ahead",
             _ => return Ok(()),

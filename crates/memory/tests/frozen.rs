@@ -220,7 +220,7 @@ fn a_smaller_capacity_is_kept_though_somebody_freezes_again_while_it_is_made() {
 fn every_policy_can_be_frozen_in_any_share_again_and_again() {
     for entry in POLICIES {
         let Ok(policy) = entry.about.name.parse::<AnyPolicy>() else { panic!("{}", entry.about.name) };
-        if policy.about().next_uses || policy.about().positions {
+        if policy.about().next_uses || policy.about().streams {
             continue;
         }
         let cache = Cache::builder().capacity(2000).policy(policy).build();

@@ -43,8 +43,8 @@ pub struct About {
     pub source: &'static str,
     /// What it can be told.
     pub parameters: &'static [Parameter],
-    /// Whether it looks at [`Access::position`](crate::Access::position), of hits too, and orders prefetches.
-    pub positions: bool,
+    /// Whether it looks at [`Access::in_a_row`](crate::Access::in_a_row), and at what was [fetched ahead](Eviction::fetches_ahead).
+    pub streams: bool,
     /// Whether it looks at [`Access::next_use`](crate::Access::next_use), of hits too.
     pub next_uses: bool,
 }
@@ -52,7 +52,7 @@ pub struct About {
 impl About {
     /// A policy without parameters.
     pub const fn new(name: &'static str, idea: &'static str, source: &'static str) -> Self {
-        Self { name, idea, source, parameters: &[], positions: false, next_uses: false }
+        Self { name, idea, source, parameters: &[], streams: false, next_uses: false }
     }
 
     /// The same with parameters.
@@ -60,9 +60,9 @@ impl About {
         Self { parameters, ..self }
     }
 
-    /// The same for a policy that looks at positions.
-    pub const fn looking_at_positions(self) -> Self {
-        Self { positions: true, ..self }
+    /// The same for a policy that looks at streams.
+    pub const fn looking_at_streams(self) -> Self {
+        Self { streams: true, ..self }
     }
 
     /// The same for a policy that looks at next uses.

@@ -10,8 +10,8 @@ use std::str::FromStr;
 use crate::lhd::AgedHits;
 use crate::registry::{Choice, ChoiceError};
 use crate::{
-    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks, NoMarks, Orders,
-    Policy, Replacement, Slot, Stamps, Tick, Touch, TryPromote,
+    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks, NoMarks, Policy,
+    Replacement, Slot, Stamps, Touch, TryPromote,
 };
 
 macro_rules! define_order {
@@ -166,8 +166,8 @@ impl Eviction for AnyPolicy {
         with_policies!(each &mut self.order, |order| order.thaw());
     }
 
-    fn tick(&mut self, now: Tick) -> Orders {
-        with_policies!(each &mut self.order, |order| order.tick(now))
+    fn fetches_ahead(&self) -> Option<u64> {
+        with_policies!(each & self.order, |order| order.fetches_ahead())
     }
 
     fn memory_bytes(&self) -> usize {

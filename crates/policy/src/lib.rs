@@ -62,6 +62,9 @@ macro_rules! with_policies {
 // Who comes in.
 pub mod admission;
 
+// What is asked for in turn.
+pub mod streams;
+
 // What policies are made of.
 mod about;
 mod any;
@@ -119,7 +122,7 @@ pub use any::{AnyMarks, AnyPolicy};
 pub use list::List;
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
-pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Orders, Ranked, Slot, Tick, Touch};
+pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Ranked, Slot, Tick, Touch};
 pub use random::mix;
 
 /// Exports each policy's type, registers it and makes it from its defaults.

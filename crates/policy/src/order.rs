@@ -36,8 +36,12 @@ pub struct Access {
     pub weight: u32,
     /// Which way the data moves.
     pub direction: Direction,
-    /// The block number, where there is one: neighbours make a sequence (SARC).
+    /// The block number, where there is one.
     pub position: u64,
+    /// How many positions in a row it is the last of, as the owner's [`Streams`](crate::streams::Streams) have followed them; 0 where nobody does.
+    pub in_a_row: u64,
+    /// Whether nobody has asked for it: it is [fetched ahead](Eviction::fetches_ahead).
+    pub ahead: bool,
     /// When the same key is asked for next, as any increasing count of requests; [`Access::NEVER`] if it is not or
     /// nobody knows. Only Belady looks.
     pub next_use: u64,
@@ -50,7 +54,15 @@ impl Access {
     /// A read of one unit.
     #[inline]
     pub fn new(hash: u64) -> Self {
-        Self { hash, weight: 1, direction: Direction::Read, position: 0, next_use: Self::NEVER }
+        Self {
+            hash,
+            weight: 1,
+            direction: Direction::Read,
+            position: 0,
+            in_a_row: 0,
+            ahead: false,
+            next_use: Self::NEVER,
+        }
     }
 }
 
@@ -111,13 +123,6 @@ impl Cursor {
 /// Microseconds since any fixed start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tick(pub u64);
-
-/// What a policy asks its owner to do.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Orders {
-    /// Positions worth fetching before they are asked for; whoever fetches them inserts them as usual.
-    pub prefetch: Option<std::ops::Range<u64>>,
-}
 
 /// The order in which entries leave. One owner at a time.
 ///
@@ -203,9 +208,10 @@ pub trait Eviction {
     /// Brings every frozen slot back, as if it had just been used: what was frozen first comes back as the best.
     fn thaw(&mut self);
 
-    /// Lets time pass; answers what the policy wants done. Owners call it now and then, at best after each miss.
-    fn tick(&mut self, _: Tick) -> Orders {
-        Orders::default()
+    /// From how many positions in a row on it pays for this order if the owner fetches ahead what comes next, as
+    /// [`Streams::ahead`](crate::streams::Streams::ahead) says, and inserts it as such; `None` if it never does.
+    fn fetches_ahead(&self) -> Option<u64> {
+        None
     }
 
     /// Bytes of memory held for the order, marks and ghosts included.

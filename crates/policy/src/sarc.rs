@@ -1,20 +1,17 @@
 //! SARC: sequential data is fetched ahead and shares the cache with random data, each by what a little more is worth.
 //!
-//! Positions that follow each other make a stream; once one is long enough, the policy orders its next positions
-//! to be fetched ([`Orders::prefetch`]). Sequential and random entries live in two LRU lists. A list deserves more
+//! Once a stream of positions that follow each other is long enough, its next positions are fetched ([`Eviction::fetches_ahead`];
+//! the streams are the owner's). Sequential and random entries live in two LRU lists. A list deserves more
 //! room when hits fall on the cold end of the random list (random does) or when sequential requests still miss
 //! (sequential does), and the target size of the sequential list moves towards equal marginal utility (Gill and Modha,
 //! "SARC: Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
 //!
-//! Where no positions are told, or an owner never calls [`Eviction::tick`] and so fetches nothing ahead, everything is
-//! one random list, and SARC is LRU.
+//! Where the owner follows no streams everything is one random list, and SARC is LRU.
 //!
 //! Not to be used for keys without order, nor with many cores: every hit moves its entry.
 
 use crate::lists::ordered_by_lists;
-use crate::{
-    About, Access, AlwaysPromote, Eviction, Lists, Orders, Parameter, Parameters, Policy, Slot, Tick,
-};
+use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Slot};
 
 const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
@@ -22,78 +19,23 @@ const SEQUENTIAL: usize = 2;
 
 /// The cold end of the random list whose hits are counted, as a share of the cache: the paper's "small constant fraction".
 const BOTTOM_SHARE: f64 = 0.02;
-/// Streams followed at once; the one idle for longest is given up.
-const STREAMS: usize = 32;
-/// Positions ordered at once.
-const DEGREE: u64 = 8;
 /// The counts of misses and hits are halved when their sum reaches this.
 const COUNT_MAX: u64 = 1 << 12;
-
-/// Positions that followed each other.
-#[derive(Debug, Clone, Copy, Default)]
-struct Stream {
-    next: u64,
-    length: u64,
-    ordered_to: u64,
-    last_seen: u64,
-}
 
 /// Two lists and prefetching.
 #[derive(Debug, Clone)]
 pub struct Sarc {
     lists: Lists<3>,
-    streams: [Stream; STREAMS],
-    order: Option<std::ops::Range<u64>>,
     threshold: u64,
     sequential_target: u64,
     bottom_size: u64,
     sequential_misses: u64,
     random_bottom_hits: u64,
-    now: u64,
-    /// Whether the owner takes orders.
-    prefetches: bool,
 }
 
 impl Sarc {
     fn resized(&mut self) {
         self.bottom_size = ((self.lists.capacity() as f64 * BOTTOM_SHARE) as u64).max(1);
-    }
-
-    /// Whether a position was ordered and not asked for so far: what is inserted there was fetched ahead.
-    fn was_ordered(&self, position: u64) -> bool {
-        self.streams.iter().any(|stream| (stream.next..stream.ordered_to).contains(&position))
-    }
-
-    /// Follows the stream that a requested position belongs to, orders what comes next, and says whether there is
-    /// one. Positions up to the last one ordered continue a stream.
-    fn follow(&mut self, position: u64) -> bool {
-        if !self.prefetches {
-            return false;
-        }
-        self.now += 1;
-        let continues = |stream: &&mut Stream| {
-            stream.length > 0 && (stream.next..=stream.ordered_to.max(stream.next)).contains(&position)
-        };
-        let Some(stream) = self.streams.iter_mut().find(continues) else {
-            if let Some(idle) = self.streams.iter_mut().min_by_key(|stream| stream.last_seen) {
-                let next = position.saturating_add(1);
-                *idle = Stream { next, length: 1, ordered_to: 0, last_seen: self.now };
-            }
-            return false;
-        };
-        stream.last_seen = self.now;
-        stream.length += position - stream.next + 1;
-        stream.next = position.saturating_add(1);
-        if stream.length < self.threshold {
-            return false;
-        }
-        // The next order goes out when half of the last one is used up, so that it arrives in time.
-        if stream.next.saturating_add(DEGREE / 2) >= stream.ordered_to {
-            let start = stream.ordered_to.max(stream.next);
-            stream.ordered_to = start.saturating_add(DEGREE);
-            self.order = Some(start..stream.ordered_to);
-        }
-        true
     }
 
     /// Moves the target by one towards equal marginal utility: 2·s/L for sequential, Δr/ΔL for random.
@@ -128,24 +70,20 @@ impl Sarc {
 impl Policy for Sarc {
     const ABOUT: About = About::new(
         "sarc",
-        "LRU lists for sequential and random data; orders prefetches",
+        "LRU lists for sequential data, which is fetched ahead, and for random data",
         "Gill & Modha, ATC '05",
     )
     .with(&[Parameter::count("threshold", 3, 2..=64, "positions in a row that make a stream")])
-    .looking_at_positions();
+    .looking_at_streams();
 
     fn new(parameters: &Parameters) -> Self {
         Self {
             lists: Lists::named(["random", "random bottom", "sequential"]),
-            streams: [Stream::default(); STREAMS],
-            order: None,
             threshold: parameters.count("threshold"),
             sequential_target: 0,
             bottom_size: 1,
             sequential_misses: 0,
             random_bottom_hits: 0,
-            now: 0,
-            prefetches: false,
         }
     }
 }
@@ -171,16 +109,11 @@ impl Eviction for Sarc {
         }
     }
 
-    fn hit(&mut self, slot: Slot, access: &Access) {
-        self.follow(access.position);
-        self.promote(slot);
-    }
-
     fn insert(&mut self, slot: Slot, access: &Access) {
         self.lists.set_weight(slot, access.weight);
-        if self.was_ordered(access.position) {
+        if access.ahead {
             self.lists.push_head(SEQUENTIAL, slot);
-        } else if self.follow(access.position) {
+        } else if access.in_a_row >= self.threshold {
             self.sequential_misses += 1;
             self.lists.push_head(SEQUENTIAL, slot);
             self.adapt(self.lists.weight(slot));
@@ -202,9 +135,8 @@ impl Eviction for Sarc {
         victim
     }
 
-    fn tick(&mut self, _: Tick) -> Orders {
-        self.prefetches = true;
-        Orders { prefetch: self.order.take() }
+    fn fetches_ahead(&self) -> Option<u64> {
+        Some(self.threshold)
     }
 
     ordered_by_lists! {

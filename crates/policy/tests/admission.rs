@@ -6,6 +6,7 @@ use floe_policy::admission::{
     ADMISSIONS, Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict,
     Victim, Window,
 };
+use floe_policy::streams::Streams;
 use floe_policy::{Access, Slot, Tick, mix};
 use proptest::prelude::*;
 
@@ -17,6 +18,12 @@ fn chosen(text: &str, entries: usize) -> Admissions {
 
 fn access(key: u64) -> Access {
     Access { position: key, ..Access::new(mix(key)) }
+}
+
+/// A request for a position, as the owner of a cache tells of it who follows streams.
+fn followed(streams: &mut Streams, position: u64) -> Access {
+    let begun = streams.follow(&(position..position + 1));
+    Access { in_a_row: position + 1 - begun, ..access(position) }
 }
 
 fn blocks(blocks: u64) -> Traffic {
@@ -217,20 +224,22 @@ proptest! {
         steps in proptest::collection::vec(0..20u64, 0..600), threshold in 2..20u64,
     ) {
         let mut admission = chosen(&format!("sequential:threshold={threshold}"), 1);
-        let mut lengths = [0; 20];
+        let (mut streams, mut lengths) = (Streams::default(), [0; 20]);
         for stream in steps {
             let position = stream * 1_000_000 + lengths[stream as usize];
             lengths[stream as usize] += 1;
             let is_long = lengths[stream as usize] >= threshold;
-            prop_assert_eq!(admission.admit(&access(position), None).admits(), !is_long, "{}", position);
+            let offer = followed(&mut streams, position);
+            prop_assert_eq!(admission.admit(&offer, None).admits(), !is_long, "{}", position);
         }
     }
 
     #[test]
     fn scattered_positions_are_no_sequence(positions in proptest::collection::vec(any::<u32>(), 0..300)) {
-        let mut admission = chosen("sequential:threshold=3", 1);
+        let (mut admission, mut streams) = (chosen("sequential:threshold=3", 1), Streams::default());
         for position in positions {
-            prop_assert!(admission.admit(&access(u64::from(position) * 3), None).admits());
+            let offer = followed(&mut streams, u64::from(position) * 3);
+            prop_assert!(admission.admit(&offer, None).admits());
         }
     }
 
@@ -417,8 +426,8 @@ fn the_owner_tells_how_much_memory_is_above() {
 fn what_an_admission_cannot_do_without_shows_in_a_composition() {
     let needs = |text: &str| chosen(text, 10).needs();
     assert_eq!(needs("second-access + obp + duel + small-bypass"), Needs::default());
-    assert_eq!(needs("always + fussy"), Needs { fetches: true, positions: false });
-    assert_eq!(needs("sequential + always"), Needs { fetches: false, positions: true });
+    assert_eq!(needs("always + fussy"), Needs { fetches: true, streams: false });
+    assert_eq!(needs("sequential + always"), Needs { fetches: false, streams: true });
 }
 
 #[test]

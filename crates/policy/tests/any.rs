@@ -1,7 +1,7 @@
 //! A policy chosen at run time behaves as the same one chosen by type: same victims, same rankings, same debts.
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, AnyPolicy, Cursor, Marks, POLICIES, Policy, Replacement, Slot, Tick, mix, with};
+use floe_policy::{Access, AnyPolicy, Cursor, Marks, POLICIES, Policy, Replacement, Slot, mix, with};
 use proptest::prelude::*;
 
 const SLOTS: u32 = 24;
@@ -21,7 +21,8 @@ fn answers<P: Replacement>(mut order: P, steps: &[Step]) -> Vec<String> {
     let answer = |&(step, slot, number): &Step| {
         let access = Access {
             weight: 1 + (number >> 32) as u32 % 5,
-            position: number % KEYS,
+            in_a_row: number % KEYS,
+            ahead: number.is_multiple_of(7),
             next_use: number >> 8,
             ..Access::new(mix(number % KEYS))
         };
@@ -46,7 +47,7 @@ fn answers<P: Replacement>(mut order: P, steps: &[Step]) -> Vec<String> {
             }
             14 => format!("{:?}", order.freeze(&[slot, other])),
             15 => format!("{:?}", order.thaw()),
-            16 => format!("{:?}", order.tick(Tick(number))),
+            16 => format!("{:?}", order.fetches_ahead()),
             17 => format!("{:?}", order.set_capacity(number % 100)),
             18 => format!("{:?}", order.reweigh(slot, access.weight)),
             _ => {

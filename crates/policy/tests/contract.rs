@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
-    Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement, Slot, Tick,
-    Touch, mix, with,
+    Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement, Slot, Touch,
+    mix, with,
 };
 use proptest::prelude::*;
 
@@ -138,7 +138,6 @@ impl Check for KeepsTrack<'_> {
                 }
                 Step::Capacity(weight) => order.set_capacity(weight),
             }
-            order.tick(Tick(order.len() as u64));
             assert_eq!(order.len(), present.len(), "{name}: length after {step:?}");
             let mut in_reach = ranked(&order);
             in_reach.sort();

@@ -1,69 +1,83 @@
-//! SARC's orders, carried out.
+//! SARC in a cache whose owner follows streams, and fetches ahead.
 
 use std::collections::HashMap;
 
-use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, Eviction, Policy, Slot, Tick, mix, with};
+use floe_policy::streams::Streams;
+use floe_policy::{Access, Eviction, Sarc, Slot, mix};
 
 const SIZE: usize = 64;
 
-/// A cache that reads positions in turn and fetches ahead what the policy orders; says how many reads hit.
-struct ReadsInTurn {
-    positions: u64,
-    carries_out: bool,
+/// A cache of as many positions.
+struct Cache {
+    order: Sarc,
+    slot_of: HashMap<u64, Slot>,
+    streams: Streams,
+    fetches: bool,
 }
 
-fn insert(order: &mut impl Eviction, slot_of: &mut HashMap<u64, Slot>, position: u64) {
-    let access = Access { position, ..Access::new(mix(position)) };
-    let slot = if slot_of.len() < SIZE {
-        Slot(slot_of.len() as u32)
-    } else {
-        let victim = order.evict(Some(&access)).expect("a full cache has a victim");
-        slot_of.retain(|_, slot| *slot != victim);
-        victim
-    };
-    order.insert(slot, &access);
-    slot_of.insert(position, slot);
-}
-
-impl Visitor for ReadsInTurn {
-    type Out = u64;
-
-    fn visit<P: Policy>(self, make: impl Fn() -> P) -> u64 {
-        let (mut order, mut slot_of, mut hits) = (make(), HashMap::new(), 0);
+impl Cache {
+    fn new(fetches: bool) -> Self {
+        let mut order = Sarc::default();
         order.reserve(SIZE);
-        for position in 0..self.positions {
-            let access = Access { position, ..Access::new(mix(position)) };
-            match slot_of.get(&position) {
-                Some(&slot) => {
-                    hits += 1;
-                    order.hit(slot, &access);
-                }
-                None => insert(&mut order, &mut slot_of, position),
-            }
-            if self.carries_out {
-                for ahead in order.tick(Tick(position)).prefetch.into_iter().flatten() {
-                    if !slot_of.contains_key(&ahead) {
-                        insert(&mut order, &mut slot_of, ahead);
-                    }
-                }
+        Self { order, slot_of: HashMap::new(), streams: Streams::default(), fetches }
+    }
+
+    fn insert(&mut self, position: u64, access: Access) {
+        let slot = if self.slot_of.len() < SIZE {
+            Slot(self.slot_of.len() as u32)
+        } else {
+            let victim = self.order.evict(Some(&access)).expect("a full cache has a victim");
+            self.slot_of.retain(|_, slot| *slot != victim);
+            victim
+        };
+        self.order.insert(slot, &access);
+        self.slot_of.insert(position, slot);
+    }
+
+    /// Reads a position, and says whether it was there.
+    fn read(&mut self, position: u64) -> bool {
+        let in_a_row = position + 1 - self.streams.follow(&(position..position + 1));
+        let access = Access { in_a_row, ..Access::new(mix(position)) };
+        let found = self.slot_of.get(&position).copied();
+        match found {
+            Some(slot) => self.order.access(slot),
+            None => self.insert(position, access),
+        }
+        let ahead = self.order.fetches_ahead().and_then(|threshold| self.streams.ahead(threshold));
+        for ahead in ahead.into_iter().flatten() {
+            if self.fetches && !self.slot_of.contains_key(&ahead) {
+                self.insert(ahead, Access { ahead: true, ..Access::new(mix(ahead)) });
             }
         }
-        hits
+        found.is_some()
     }
 }
 
-fn sarc() -> Choice {
-    "sarc".parse().expect("sarc is registered")
+fn hits(cache: &mut Cache, positions: impl IntoIterator<Item = u64>) -> usize {
+    positions.into_iter().filter(|&position| cache.read(position)).count()
 }
 
 #[test]
 fn a_sequential_read_hits_once_it_is_recognised() {
-    let hits = with(&sarc(), ReadsInTurn { positions: 1000, carries_out: true });
+    let hits = hits(&mut Cache::new(true), 0..1000);
     assert!(hits >= 990, "{hits} of 1000 reads hit");
 }
 
 #[test]
-fn without_prefetching_a_sequential_read_never_hits() {
-    assert_eq!(with(&sarc(), ReadsInTurn { positions: 1000, carries_out: false }), 0);
+fn without_fetching_ahead_a_sequential_read_never_hits() {
+    assert_eq!(hits(&mut Cache::new(false), 0..1000), 0);
+}
+
+#[test]
+fn a_long_read_takes_little_from_what_is_read_again() {
+    let mut cache = Cache::new(true);
+    let hot = || (0..SIZE as u64 / 2).map(|at| 1_000_000 + 10 * at);
+    hits(&mut cache, hot().chain(hot()));
+    let found: usize = (0..50)
+        .map(|part| {
+            hits(&mut cache, part * 20..(part + 1) * 20);
+            hits(&mut cache, hot())
+        })
+        .sum();
+    assert!(found > 50 * SIZE / 2 * 9 / 10, "{found} of {} reads of what is hot hit", 50 * SIZE / 2);
 }

@@ -86,13 +86,13 @@ impl Visitor for Simulation<'_> {
             orders: Orders::default(),
         };
         cache.admission.tick(Tick(0), &mut cache.orders);
-        let positions = Positions::of::<P>(self.stream);
+        let needs = cache.admission.needs();
+        let mut positions = Positions::of(self.stream, &cache.order).followed_if(needs.streams);
         let key_of: HashMap<u64, u32> = (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            cache.request(at, key);
-            if P::ABOUT.positions {
-                let ahead = cache.order.tick(Tick(at as u64)).prefetch;
-                positions.keys(ahead).for_each(|key| cache.fetch(key, cache.last_size));
+            cache.request(at, key, positions.follow(key));
+            if P::ABOUT.streams {
+                positions.ahead().for_each(|key| cache.fetch(key, cache.last_size, true));
             }
             if (at + 1).is_multiple_of(WINDOW_REQUESTS) {
                 cache.window.entries = (cache.held.len() - cache.free.len()) as u64;
@@ -102,7 +102,7 @@ impl Visitor for Simulation<'_> {
                 cache.admission.tick(Tick(at as u64), &mut orders);
                 for Fetch { hash, .. } in &orders.fetch {
                     let key = key_of[hash];
-                    cache.fetch(key, cache.size_of[key as usize]);
+                    cache.fetch(key, cache.size_of[key as usize], false);
                 }
                 cache.orders = orders;
                 self.progress.fetch_add(WINDOW_REQUESTS as u64, Relaxed); // only a number to show
@@ -149,7 +149,7 @@ impl<P: Policy> Cache<'_, P> {
         }
     }
 
-    fn request(&mut self, at: usize, key: u32) {
+    fn request(&mut self, at: usize, key: u32, in_a_row: u64) {
         let size = self.stream.sizes.as_ref().map_or(1, |sizes| sizes[at]);
         (self.size_of[key as usize], self.last_size) = (size, size);
         self.counts.bytes += u64::from(size);
@@ -157,14 +157,14 @@ impl<P: Policy> Cache<'_, P> {
         let slot = self.slot_of[key as usize];
         if slot == NONE {
             self.counts.missed_bytes += u64::from(size);
-            let access = self.access(Some(at), key, size);
+            let access = Access { in_a_row, ..self.access(Some(at), key, size) };
             if u64::from(size) <= self.capacity && self.admits(&access) {
                 self.insert(key, &access);
             }
         } else {
             self.counts.hits += 1;
             self.window.hits += traffic(size);
-            let access = self.access(Some(at), key, self.held[slot as usize].1);
+            let access = Access { in_a_row, ..self.access(Some(at), key, self.held[slot as usize].1) };
             if access.direction == Direction::Write {
                 self.window.inserted += traffic(size);
                 self.window.replaced += traffic(size);
@@ -187,10 +187,10 @@ impl<P: Policy> Cache<'_, P> {
     }
 
     /// Takes in what was ordered, unless it is there.
-    fn fetch(&mut self, key: u32, size: u32) {
+    fn fetch(&mut self, key: u32, size: u32, ahead: bool) {
         if self.slot_of[key as usize] == NONE && u64::from(size) <= self.capacity {
             self.counts.fetched += 1;
-            self.insert(key, &self.access(None, key, size));
+            self.insert(key, &Access { ahead, ..self.access(None, key, size) });
         }
     }
 

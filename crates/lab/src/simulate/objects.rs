@@ -5,12 +5,12 @@
 //! all cores. The loop is compiled once per policy. Behind an admission another loop runs (`admitted`).
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, Direction, Policy, Slot, Tick, admission, mix};
+use floe_policy::streams::Streams;
+use floe_policy::{Access, Direction, Policy, Slot, admission, mix};
 use serde::Serialize;
 
 use super::admitted;
@@ -185,20 +185,19 @@ impl Visitor for Simulation<'_> {
 impl Simulation<'_> {
     /// What the policy is told, as far as it looks at it: reading the rest would cost a cache miss.
     #[inline]
-    fn access<P: Policy>(&self, at: usize, key: u32, weight: u32) -> Access {
+    fn access<P: Policy>(&self, at: usize, key: u32, weight: u32, in_a_row: u64) -> Access {
         let next_use = match &self.stream.next_use {
             Some(next) if P::ABOUT.next_uses && next[at] != NEVER => u64::from(next[at]),
             _ => Access::NEVER,
         };
         let direction = if self.stream.writes(at) { Direction::Write } else { Direction::Read };
-        Access { direction, next_use, ..self.fetch::<P>(key, weight) }
+        Access { direction, next_use, in_a_row, weight, ..Access::new(mix(u64::from(key))) }
     }
 
     /// What the policy is told of an object that nobody has asked for yet.
     #[inline]
-    fn fetch<P: Policy>(&self, key: u32, weight: u32) -> Access {
-        let position = if P::ABOUT.positions { self.stream.numbers[key as usize] } else { 0 };
-        Access { weight, position, ..Access::new(mix(u64::from(key))) }
+    fn fetch(&self, key: u32, weight: u32) -> Access {
+        Access { weight, ahead: true, ..Access::new(mix(u64::from(key))) }
     }
 
     /// The loop that speed is measured on: every object counts one.
@@ -210,26 +209,26 @@ impl Simulation<'_> {
             Counted { slot_of: vec![NONE; self.stream.distinct], key_of: vec![NONE; slots], used: 0 };
         let (mut hits, mut prefetches) = (0, 0);
         let mut misses_of = PerKey::new(self.stream);
-        let positions = Positions::of::<P>(self.stream);
+        let mut positions = Positions::of(self.stream, order);
         for (at, &key) in self.stream.keys.iter().enumerate() {
             let slot = cache.slot_of[key as usize];
+            let in_a_row = if P::ABOUT.streams { positions.follow(key) } else { 0 };
             if slot != NONE {
                 hits += 1;
-                if P::ABOUT.next_uses || P::ABOUT.positions {
-                    order.hit(Slot(slot), &self.access::<P>(at, key, 1));
+                if P::ABOUT.next_uses {
+                    order.hit(Slot(slot), &self.access::<P>(at, key, 1, in_a_row));
                 } else {
                     order.access(Slot(slot));
                 }
             } else {
                 misses_of.add(key);
-                cache.insert(order, key, &self.access::<P>(at, key, 1));
+                cache.insert(order, key, &self.access::<P>(at, key, 1, in_a_row));
             }
-            if slot == NONE || P::ABOUT.positions {
-                let orders = order.tick(Tick(at as u64));
-                for ahead in positions.keys(orders.prefetch) {
+            if P::ABOUT.streams {
+                for ahead in positions.ahead() {
                     if cache.slot_of[ahead as usize] == NONE {
                         prefetches += 1;
-                        cache.insert(order, ahead, &self.fetch::<P>(ahead, 1));
+                        cache.insert(order, ahead, &self.fetch(ahead, 1));
                     }
                 }
             }
@@ -259,26 +258,26 @@ impl Simulation<'_> {
         };
         let mut counts = Counts::default();
         let mut misses_of = PerKey::new(self.stream);
-        let positions = Positions::of::<P>(self.stream);
+        let mut positions = Positions::of(self.stream, order);
         for (at, &key) in self.stream.keys.iter().enumerate() {
             let size = sizes[at];
             counts.bytes += u64::from(size);
             let slot = cache.slot_of[key as usize];
+            let in_a_row = if P::ABOUT.streams { positions.follow(key) } else { 0 };
             if slot != NONE {
                 counts.hits += 1;
-                order.hit(Slot(slot), &self.access::<P>(at, key, cache.held[slot as usize].1));
+                order.hit(Slot(slot), &self.access::<P>(at, key, cache.held[slot as usize].1, in_a_row));
             } else {
                 counts.missed_bytes += u64::from(size);
                 misses_of.add(key);
-                cache.insert(order, key, &self.access::<P>(at, key, size));
+                cache.insert(order, key, &self.access::<P>(at, key, size, in_a_row));
             }
-            if slot == NONE || P::ABOUT.positions {
-                let orders = order.tick(Tick(at as u64));
-                for ahead in positions.keys(orders.prefetch) {
+            if P::ABOUT.streams {
+                for ahead in positions.ahead() {
                     if cache.slot_of[ahead as usize] == NONE {
                         // What lies next to an object is taken to be as large.
                         counts.prefetches += 1;
-                        cache.insert(order, ahead, &self.fetch::<P>(ahead, size));
+                        cache.insert(order, ahead, &self.fetch(ahead, size));
                     }
                 }
             }
@@ -357,25 +356,52 @@ impl Weighed {
     }
 }
 
-/// The key at each position of the trace, for policies that order prefetches. Positions that several volumes have stand
-/// for the volume that used them first.
-pub(super) struct Positions(HashMap<u64, u32>);
+/// The streams of a trace, for whoever looks at them, and the key at each position, where what comes next is fetched ahead. Positions that
+/// several volumes have stand for the volume that used them first.
+pub(super) struct Positions<'a> {
+    streams: Option<Streams>,
+    numbers: &'a [u64],
+    fetches_from: u64,
+    keys: HashMap<u64, u32>,
+}
 
-impl Positions {
-    pub(super) fn of<P: Policy>(stream: &Stream) -> Self {
+impl<'a> Positions<'a> {
+    pub(super) fn of<P: Policy>(stream: &'a Stream, order: &P) -> Self {
         let mut keys = HashMap::new();
-        if P::ABOUT.positions {
+        let fetches_from = order.fetches_ahead();
+        if fetches_from.is_some() {
             for (key, &number) in (0..).zip(&stream.numbers) {
                 keys.entry(number).or_insert(key);
             }
         }
-        Self(keys)
+        Self {
+            streams: P::ABOUT.streams.then(Streams::default),
+            numbers: &stream.numbers,
+            fetches_from: fetches_from.unwrap_or(u64::MAX),
+            keys,
+        }
     }
 
-    /// The keys at positions that are to be fetched. What the trace never asks for is not known, and not fetched.
+    /// The same where somebody else looks at them, too.
+    pub(super) fn followed_if(mut self, wanted: bool) -> Self {
+        self.streams = self.streams.or_else(|| wanted.then(Streams::default));
+        self
+    }
+
+    /// How many positions in a row a request is the last of; 0 where nobody looks.
     #[inline]
-    pub(super) fn keys(&self, positions: Option<Range<u64>>) -> impl Iterator<Item = u32> {
-        positions.into_iter().flatten().filter_map(|position| self.0.get(&position).copied())
+    pub(super) fn follow(&mut self, key: u32) -> u64 {
+        let Some(streams) = &mut self.streams else { return 0 };
+        let position = self.numbers[key as usize];
+        position + 1 - streams.follow(&(position..position + 1))
+    }
+
+    /// The keys that are to be fetched after the request followed last. What the trace never asks for is not known, and not fetched.
+    #[inline]
+    pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
+        let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));
+        let keys = ahead.into_iter().flatten().filter_map(|position| self.keys.get(&position).copied());
+        keys.collect::<Vec<u32>>().into_iter()
     }
 }
 

@@ -44,7 +44,7 @@ impl std::str::FromStr for Candidate {
         let choice: Choice = text.parse()?;
         let entry = POLICIES.iter().find(|entry| entry.about.name == choice.name());
         let entry = entry.expect("a choice names a registered policy");
-        if entry.about.next_uses || entry.about.positions {
+        if entry.about.next_uses || entry.about.streams {
             return Err(CandidateError::LooksAtMore(entry.about.name));
         }
         Ok(Self { choice, kind: entry.kind })
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn hits_of_fifo_like_policies_touch_no_list_and_those_of_lru_like_ones_do() {
         let stream = skewed();
-        for entry in POLICIES.iter().filter(|entry| !entry.about.next_uses && !entry.about.positions) {
+        for entry in POLICIES.iter().filter(|entry| !entry.about.next_uses && !entry.about.streams) {
             let operations = counted(entry.about.name, &stream, 150);
             let hit = outcome(&operations, "hit");
             let moves = hit.list_operations() + hit.each(Operation::Step);

@@ -115,7 +115,7 @@ impl Admission for Admissions {
     fn needs(&self) -> Needs {
         self.parts.iter().fold(Needs::default(), |so_far, part| {
             let needs = with_admissions!(each part, |part| part.needs());
-            Needs { positions: so_far.positions || needs.positions, fetches: so_far.fetches || needs.fetches }
+            Needs { streams: so_far.streams || needs.streams, fetches: so_far.fetches || needs.fetches }
         })
     }
 

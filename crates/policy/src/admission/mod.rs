@@ -124,8 +124,8 @@ pub struct Orders {
 /// What an admission cannot do without, beside what every owner tells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// [`Access::position`].
-    pub positions: bool,
+    /// [`Access::in_a_row`].
+    pub streams: bool,
     /// That what it [orders](Orders::fetch) to be fetched is: it lets nothing in otherwise.
     pub fetches: bool,
 }

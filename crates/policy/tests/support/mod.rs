@@ -14,8 +14,6 @@ const NOWHERE: u32 = u32::MAX;
 pub struct Dense {
     pub keys: Vec<u32>,
     pub distinct: usize,
-    /// The number in the trace of each key.
-    pub positions: Vec<u64>,
 }
 
 impl Dense {
@@ -32,16 +30,13 @@ impl Dense {
     }
 
     pub fn number(keys: impl Iterator<Item = u64>) -> Self {
-        let (mut numbers, mut positions) = (HashMap::new(), Vec::new());
-        let keys = keys
-            .map(|key| {
-                *numbers.entry(key).or_insert_with(|| {
-                    positions.push(key);
-                    positions.len() as u32 - 1
-                })
-            })
-            .collect();
-        Self { keys, distinct: positions.len(), positions }
+        let mut numbers = HashMap::new();
+        let mut number = |key| {
+            let next = numbers.len() as u32;
+            *numbers.entry(key).or_insert(next)
+        };
+        let keys = keys.map(&mut number).collect();
+        Self { keys, distinct: numbers.len() }
     }
 
     /// For each request, the position of the next one for the same key.
@@ -56,25 +51,18 @@ impl Dense {
 }
 
 /// A cache of `size` entries of weight 1 over dense keys.
-pub struct Cache<'a, E> {
+pub struct Cache<E> {
     pub order: E,
     slot_of: Vec<u32>,
     key_of: Vec<u32>,
     used: usize,
-    positions: &'a [u64],
 }
 
-impl<'a, E: Replacement> Cache<'a, E> {
-    pub fn new(mut order: E, size: usize, trace: &'a Dense) -> Self {
+impl<E: Replacement> Cache<E> {
+    pub fn new(mut order: E, size: usize, trace: &Dense) -> Self {
         order.reserve(size);
         order.set_capacity(size as u64);
-        Self {
-            order,
-            slot_of: vec![NOWHERE; trace.distinct],
-            key_of: vec![0; size],
-            used: 0,
-            positions: &trace.positions,
-        }
+        Self { order, slot_of: vec![NOWHERE; trace.distinct], key_of: vec![0; size], used: 0 }
     }
 
     /// Asks for a key and says whether it was there.
@@ -83,7 +71,7 @@ impl<'a, E: Replacement> Cache<'a, E> {
         let slot = self.slot_of[key as usize];
         if slot != NOWHERE {
             let about = self.order.about();
-            if about.positions || about.next_uses {
+            if about.next_uses {
                 self.order.hit(Slot(slot), &self.access(key, next_use));
             } else {
                 self.order.access(Slot(slot));
@@ -97,8 +85,7 @@ impl<'a, E: Replacement> Cache<'a, E> {
     /// What the policy is told, as far as it looks at it: reading the rest would cost a cache miss.
     #[inline]
     fn access(&self, key: u32, next_use: u64) -> Access {
-        let position = if self.order.about().positions { self.positions[key as usize] } else { 0 };
-        Access { next_use, position, ..Access::new(mix(u64::from(key))) }
+        Access { next_use, ..Access::new(mix(u64::from(key))) }
     }
 
     #[inline]
