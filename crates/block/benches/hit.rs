@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use floe_block::{BlockCache, Config, Gate, Kind, Memory, Order, Request, RequestId, WriteMode};
+use floe_block::{BlockCache, Config, Evict, Gate, Kind, Memory, Order, Request, RequestId, WriteMode};
 
 const BLOCKS: u64 = 16_384;
 const ROUNDS: usize = 31;
@@ -28,6 +28,7 @@ impl Subject {
             mode,
             shards: Some(1),
             gate: Gate::default(),
+            evict: Evict::default(),
             memory: Memory::None,
             kept: false,
         };

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving, Volume,
-    VolumeId, WriteMode,
+    Begun, BlockSizes, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving,
+    Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 
@@ -23,7 +23,13 @@ fn open(device: &MemoryDevice, pool: &Pool) -> (Driver, Duration) {
     let begun_at = Instant::now();
     let mut io = Io { device: &mut device, pool, wait: &mut || Ok(()) };
     let kept = KeptCache::open(&mut io, &mut |_, _| {}).expect("the device works").expect("there is a cache");
-    let serving = Serving { mode: WriteMode::Through, gate: Gate::default(), memory: Memory::None, parts: 1 };
+    let serving = Serving {
+        mode: WriteMode::Through,
+        gate: Gate::default(),
+        evict: Evict::default(),
+        memory: Memory::None,
+        parts: 1,
+    };
     let begun: Begun = kept.begin(&mut io, vec![volume()], &serving).expect("the device works");
     let took = begun_at.elapsed();
     let (cache, journal) = begun.parts.into_iter().next().expect("a cache has a part");

@@ -9,7 +9,7 @@
 use std::process::Command;
 
 use floe_block::{
-    Answer, Begun, BlockCache, BlockSizes, Config, Driver, Gate, Io, KeptCache, Kind, Layout, Memory,
+    Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory,
     NewCache, Request, Serving, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
@@ -82,8 +82,16 @@ impl Subject {
 
 fn volatile_driver(mode: WriteMode, pool: Pool) -> Driver {
     let (sizes, shards, memory) = (BlockSizes::default(), Some(1), Memory::None);
-    let config =
-        Config { sizes, cache_bytes: CACHE_BYTES, mode, shards, gate: Gate::default(), memory, kept: false };
+    let config = Config {
+        sizes,
+        cache_bytes: CACHE_BYTES,
+        mode,
+        shards,
+        gate: Gate::default(),
+        evict: Evict::default(),
+        memory,
+        kept: false,
+    };
     let cache = BlockCache::new(config).expect("the configuration is sound");
     let mut driver = Driver::new(cache, Box::new(MemoryDevice::new(CACHE_BYTES)), pool);
     driver.add_volume("volume", Box::new(MemoryDevice::new(VOLUME_BYTES)));
@@ -98,7 +106,8 @@ fn kept_driver(mode: WriteMode, pool: Pool) -> Driver {
     let begun: Begun = {
         let mut io = Io { device: &mut device, pool: &pool, wait: &mut || Ok(()) };
         let new = NewCache { id: [1; 16], layout, volumes: vec![volume.clone()] };
-        let serving = Serving { mode, gate: Gate::default(), memory: Memory::None, parts: 1 };
+        let serving =
+            Serving { mode, gate: Gate::default(), evict: Evict::default(), memory: Memory::None, parts: 1 };
         let kept = KeptCache::create(&mut io, new).expect("devices in memory do not fail");
         kept.begin(&mut io, vec![volume], &serving).expect("devices in memory do not fail")
     };

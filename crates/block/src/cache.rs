@@ -10,13 +10,15 @@
 
 mod commits;
 mod drains;
+mod streams;
 mod volumes;
 
+use floe_policy::Slot;
 use floe_policy::admission::Times;
-use floe_policy::{Lru, Ranked, Slot};
 
+use crate::evict::Evict;
 use crate::gate::Gate;
-use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, VolumeId, format_size};
+use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId, format_size};
 use crate::join::{Join, Settled};
 use crate::journal::{Change, RestoredBlock};
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
@@ -30,6 +32,7 @@ use crate::stats::{Requests, Stats};
 use crate::volumes::Volumes;
 use commits::{Commits, RouterOp};
 use drains::Drain;
+use streams::Followed;
 
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
@@ -57,6 +60,8 @@ pub struct Config {
     pub shards: Option<u64>,
     /// Who comes in.
     pub gate: Gate,
+    /// Who leaves.
+    pub evict: Evict,
     /// Whether there is a tier in memory above it, and what for.
     pub memory: Memory,
     /// Whether the cache outlives the program: its driver then keeps a journal.
@@ -116,16 +121,19 @@ impl Config {
 
 /// One part of a cache over any number of volumes; with one part, a whole cache.
 #[derive(Debug)]
-pub struct BlockCache<E = Lru> {
+pub struct BlockCache {
     part: PartId,
     parts: usize,
     /// This part's shards: those whose number leaves `part` when divided by `parts`, in order.
-    shards: Vec<Shard<E>>,
+    shards: Vec<Shard>,
     /// The number of shards of all parts together.
     all_shards: u64,
     sizes: BlockSizes,
     mode: WriteMode,
     gate: Gate,
+    evict: Evict,
+    /// The streams of its requests, where anybody looks at them.
+    followed: Option<Box<Followed>>,
     memory: Memory,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
@@ -141,7 +149,7 @@ pub struct BlockCache<E = Lru> {
     degraded: bool,
 }
 
-impl<E: Ranked + Default> BlockCache<E> {
+impl BlockCache {
     /// A whole cache, empty and without volumes.
     ///
     /// # Errors
@@ -179,6 +187,7 @@ impl<E: Ranked + Default> BlockCache<E> {
                 sizes: config.sizes.clone(),
                 mode: config.mode,
                 gate: config.gate.share(number, shards),
+                evict: config.evict.clone(),
                 shards,
                 memory: match config.memory {
                     Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
@@ -195,6 +204,8 @@ impl<E: Ranked + Default> BlockCache<E> {
             all_shards: shards,
             mode: config.mode,
             gate: config.gate.clone(),
+            evict: config.evict.clone(),
+            followed: Followed::new(&config),
             memory: config.memory,
             volumes: Volumes::default(),
             joins: Vec::new(),
@@ -229,6 +240,11 @@ impl<E: Ranked + Default> BlockCache<E> {
     pub fn admission(&self) -> Option<String> {
         let admission = &self.gate.admission;
         (!admission.is_always()).then(|| admission.to_string())
+    }
+
+    /// Who leaves.
+    pub fn evict(&self) -> &Evict {
+        &self.evict
     }
 
     /// The size in bytes of a volume, if it is there.
@@ -266,6 +282,8 @@ impl<E: Ranked + Default> BlockCache<E> {
             }
             (0..self.parts).for_each(|_| join.await_answer());
         }
+        join.stream = if join.is_refused() { None } else { self.follow(&request) };
+        let stream = join.stream;
         self.joins[id.number()] = Some(join);
         if drains {
             let parts = (0..self.parts).map(|part| PartId(part as u8));
@@ -278,13 +296,16 @@ impl<E: Ranked + Default> BlockCache<E> {
             self.drain(id, request.volume, to_backing, orders);
         }
         self.give_out(id, orders);
+        if let Some(stream) = stream {
+            self.fetch_ahead(&request, stream, orders);
+        }
         self.handle_events(orders);
         self.settle(id, orders);
     }
 
     /// An operation of an order has ended.
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        match Shard::<E>::of_op(op) {
+        match Shard::of_op(op) {
             ROUTER => {
                 self.router_completed(RouterOp::of(op), result, orders);
             }
@@ -422,7 +443,7 @@ impl<E: Ranked + Default> BlockCache<E> {
 
     /// The blocks of this part's shard of a number, the coldest first.
     pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
-        self.shards[shard].directory.by_heat().map(|block| block.0).collect()
+        self.shards[shard].directory.by_heat().into_iter().map(|block| block.0).collect()
     }
 
     /// What a checkpoint is to say of a block, if it is still there.
@@ -438,7 +459,7 @@ impl<E: Ranked + Default> BlockCache<E> {
     fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let region = self.sizes.largest();
         while let Some(piece) = self.join(id).next_piece(id, region) {
-            let shard = self.shard_of(&piece);
+            let shard = self.shard_of(piece.volume, piece.sectors.start);
             let owner = PartId((shard % self.parts as u64) as u8);
             if owner == self.part {
                 self.serve(piece, shard, orders);
@@ -448,10 +469,9 @@ impl<E: Ranked + Default> BlockCache<E> {
         }
     }
 
-    /// The number of the shard that a piece belongs to.
-    fn shard_of(&self, piece: &Piece) -> u64 {
-        let region = piece.sectors.start & !(self.sizes.largest() - 1);
-        (Place::new(piece.volume, region).hash() >> 32) % self.all_shards
+    /// The number of the shard that a sector belongs to.
+    fn shard_of(&self, volume: VolumeId, sector: u64) -> u64 {
+        (self.sizes.region(volume, sector).hash() >> 32) % self.all_shards
     }
 
     /// Lets one of this part's shards serve a piece.
@@ -514,8 +534,13 @@ impl<E: Ranked + Default> BlockCache<E> {
     fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
         match message {
             Message::Piece(ForeignPiece(piece)) => {
-                let shard = self.shard_of(&piece);
+                let shard = self.shard_of(piece.volume, piece.sectors.start);
                 self.serve(piece, shard, orders);
+            }
+            Message::FetchAhead { volume, sectors, stream } => {
+                let here = self.shard_of(volume, sectors.start) as usize / self.parts;
+                self.shards[here].fetch_ahead(volume, sectors, stream, orders);
+                self.stirred |= 1 << here;
             }
             Message::Drain { request, volume, to_backing } => {
                 self.drain(request, volume, to_backing, orders);

@@ -1,37 +1,38 @@
 //! What is cached where: blocks, their groups, and the two-level order in which they leave.
 //!
 //! The cache space is cut into *groups* as large as the largest block; a group holds blocks of one size, side by
-//! side (AdaCache, section III.C). All blocks stand in one order and all groups in another; a touch promotes the
-//! block and its group. Room for a block is found, in turn: in the open group of its size, in a free group, in
-//! place of the coldest block if that has the same size, or by emptying the coldest group (section III.D).
+//! side (AdaCache, section III.C). All blocks stand in one order, by whatever policy ([`order`]), and all groups in another, by LRU: a touch tells the
+//! first and promotes the group in the second. Room for a block is found, in turn: in the open group of its size, in a free group, in
+//! place of the coldest block, the one the policy evicts, if that has the same size, or by emptying the coldest group (section III.D). The
+//! policy takes the blocks of an emptied group for removed: they leave no ghosts.
 //!
 //! A block dies only with its place: by replacement or with its whole group. Losing its data (a trim, a failed
 //! write) merely clears its valid bits, so groups never have holes.
 //!
-//! A block is a slot in flat arrays: 12 bytes here, 8 for its place in the order, 6 to 7 in the hash index; a group
+//! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, 6 to 7 in the hash index; a group
 //! is 4 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
 //! choose between groups, and their order does not exist.
 //!
 //! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds exactly the blocks
 //! with dirty sectors.
 
+mod order;
 mod restore;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use floe_policy::{Access, Lru, Ranked, Slot};
+use floe_policy::{Access, Eviction, Lru, Ranked, Slot};
 
 use crate::bits::Bits;
+use crate::evict::Evict;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::index::Index;
 use crate::runs::Runs;
+use order::{Order, VICTIMS_TRIED};
 
 /// No slot, no group.
 const NONE: u32 = u32::MAX;
-
-/// How many of the coldest blocks or groups are looked at for one that is not in use.
-const VICTIMS_TRIED: usize = 64;
 
 /// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the user's data.
 const GROWTH_SHARE: usize = 16;
@@ -57,9 +58,18 @@ pub(crate) enum Room {
     Empty(u32),
 }
 
+/// Why a block is made.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Origin {
+    /// How many smallest blocks in a row it is the last of, if it is part of a stream.
+    pub(crate) in_a_row: u64,
+    /// It comes before anybody has asked for it.
+    pub(crate) ahead: bool,
+}
+
 /// The mapping of one shard.
 #[derive(Debug)]
-pub(crate) struct Directory<E = Lru> {
+pub(crate) struct Directory {
     sizes: BlockSizes,
     /// By slot: what a block holds, and where that is kept, in smallest blocks from the start of the shard's space.
     extents: Vec<Extent>,
@@ -68,21 +78,23 @@ pub(crate) struct Directory<E = Lru> {
     index: Index,
     /// Blocks of each class at present.
     live: Vec<u64>,
-    block_order: E,
+    block_order: Order,
     /// By group: the first slot of its blocks.
     first_slots: Vec<u32>,
     group_limit: u32,
     free_groups: Vec<u32>,
-    group_order: E,
+    group_order: Lru,
     open: Vec<Option<Open>>,
     valid: Bits,
     dirty_bits: Bits,
     dirty: BTreeMap<Extent, Block>,
+    /// A bit for each smallest block that was fetched ahead and not read since, where that is done.
+    ahead: Option<Bits>,
 }
 
-impl<E: Ranked + Default> Directory<E> {
+impl Directory {
     /// An empty directory over `sectors` of cache space; what is less than a whole group at the end is not used.
-    pub(crate) fn new(sizes: BlockSizes, sectors: u64) -> Self {
+    pub(crate) fn new(sizes: BlockSizes, sectors: u64, evict: &Evict) -> Self {
         let group_limit = sectors / sizes.largest();
         let used = group_limit * sizes.largest();
         let units = used / sizes.smallest();
@@ -94,15 +106,16 @@ impl<E: Ranked + Default> Directory<E> {
             slots: Runs::default(),
             index: Index::default(),
             live: vec![0; classes],
-            block_order: E::default(),
+            block_order: Order::new(evict, units),
             first_slots: Vec::new(),
             group_limit: group_limit as u32,
             free_groups: Vec::new(),
-            group_order: E::default(),
+            group_order: Lru::default(),
             open: vec![None; classes],
             valid: Bits::new(used),
             dirty_bits: Bits::new(used),
             dirty: BTreeMap::new(),
+            ahead: evict.fetches_ahead().map(|_| Bits::new(units)),
             sizes,
         }
     }
@@ -167,7 +180,17 @@ impl<E: Ranked + Default> Directory<E> {
     /// Promotes a block and its group.
     #[inline]
     pub(crate) fn touch(&mut self, block: Block) {
-        self.block_order.access(block);
+        let (extents, sizes) = (&self.extents, &self.sizes);
+        self.block_order.touch(block, |block| arrival(sizes, extents[block.index()]));
+        if self.grouped() {
+            self.group_order.access(Slot(self.group(block)));
+        }
+    }
+
+    /// Lets others leave before a block that cannot.
+    pub(crate) fn spare(&mut self, block: Block) {
+        let (extents, sizes) = (&self.extents, &self.sizes);
+        self.block_order.spare(block, |block| arrival(sizes, extents[block.index()]));
         if self.grouped() {
             self.group_order.access(Slot(self.group(block)));
         }
@@ -188,7 +211,7 @@ impl<E: Ranked + Default> Directory<E> {
         &self,
         block: Block,
         run: &Sectors,
-    ) -> impl Iterator<Item = Sectors> + use<'_, E> {
+    ) -> impl Iterator<Item = Sectors> + use<'_> {
         let runs = self.bit_runs(&self.dirty_bits, block, run);
         runs.filter_map(|(run, dirty)| dirty.then_some(run))
     }
@@ -198,7 +221,7 @@ impl<E: Ranked + Default> Directory<E> {
         bits: &'a Bits,
         block: Block,
         run: &Sectors,
-    ) -> impl Iterator<Item = (Sectors, bool)> + use<'a, E> {
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'a> {
         let kept = self.cache_sectors(block, run);
         let (kept_start, start) = (kept.start, run.start);
         bits.runs(kept)
@@ -210,7 +233,7 @@ impl<E: Ranked + Default> Directory<E> {
         &self,
         block: Block,
         run: &Sectors,
-    ) -> impl Iterator<Item = Sectors> + use<'_, E> {
+    ) -> impl Iterator<Item = Sectors> + use<'_> {
         let valid = self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
         let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
         parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
@@ -284,6 +307,38 @@ impl<E: Ranked + Default> Directory<E> {
         self.valid.clone_from(&self.dirty_bits); // a dirty sector is valid
     }
 
+    /// Notes whether a run of a block was fetched ahead.
+    pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
+        if self.ahead.is_none() {
+            return;
+        }
+        let units = self.units(block, run);
+        match &mut self.ahead {
+            Some(bits) if ahead => bits.set(units),
+            Some(bits) => bits.clear(units),
+            None => {}
+        }
+    }
+
+    /// How many of the smallest blocks that a run of a block touches were fetched ahead and are read for the first time.
+    #[inline]
+    pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
+        if self.ahead.is_none() {
+            return 0;
+        }
+        let units = self.units(block, run);
+        let Some(bits) = &mut self.ahead else { return 0 };
+        let before = bits.ones();
+        bits.clear(units);
+        before - bits.ones()
+    }
+
+    /// The numbers, in the shard's space, of the smallest blocks that a run of a block touches.
+    fn units(&self, block: Block, run: &Sectors) -> Range<u64> {
+        let (kept, unit) = (self.cache_sectors(block, run), self.sizes.smallest());
+        kept.start / unit..kept.end.div_ceil(unit)
+    }
+
     fn forget_if_clean(&mut self, block: Block) {
         if !self.dirty.is_empty() && !self.is_dirty(block) {
             self.dirty.remove(&self.extents[block.index()]);
@@ -295,18 +350,29 @@ impl<E: Ranked + Default> Directory<E> {
         self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }
 
-    /// How room for a block of `class` can be had without taking a block for which `in_use` holds; `None` when
-    /// everything cold is in use.
-    pub(crate) fn room(&self, class: Class, in_use: impl Fn(Block) -> bool) -> Option<Room> {
-        let opened = self.open[class.0 as usize].is_some();
-        if opened || !self.free_groups.is_empty() || self.first_slots.len() < self.group_limit as usize {
+    /// How room for a block of `class` that begins at a sector can be had without taking a block for which `in_use` holds; `None`
+    /// when everything cold is in use.
+    pub(crate) fn room(
+        &mut self,
+        volume: VolumeId,
+        start: u64,
+        class: Class,
+        in_use: impl Fn(VolumeId, &Sectors) -> bool,
+    ) -> Option<Room> {
+        if self.open[class.0 as usize].is_some() || self.has_free_group() {
             return Some(Room::Free);
         }
-        let coldest = self.block_order.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block));
-        match coldest {
+        let incoming = arrival(&self.sizes, Extent::new(volume, start, self.sizes.sectors(class)));
+        let (extents, sizes) = (&self.extents, &self.sizes);
+        let in_use = |block: Block| {
+            let extent = extents[block.index()];
+            in_use(extent.volume(), &extent.sectors())
+        };
+        let access = |block: Block| arrival(sizes, extents[block.index()]);
+        match self.block_order.coldest(Some(&incoming), in_use, access) {
             Some(block) if self.class(block) == class => Some(Room::Replace(block)),
             _ => {
-                let idle = |group: &Slot| !self.blocks_of(group.0).any(&in_use);
+                let idle = |group: &Slot| !self.blocks_of(group.0).any(in_use);
                 self.group_order
                     .coldest_first()
                     .take(VICTIMS_TRIED)
@@ -316,12 +382,22 @@ impl<E: Ranked + Default> Directory<E> {
         }
     }
 
+    fn has_free_group(&self) -> bool {
+        !self.free_groups.is_empty() || self.first_slots.len() < self.group_limit as usize
+    }
+
+    /// Whether a smallest block could only be made in place of another.
+    pub(crate) fn is_full(&self) -> bool {
+        self.open[0].is_none() && !self.has_free_group()
+    }
+
     /// The block that would have to leave for a smallest one, `None` while there is room.
-    pub(crate) fn coldest_if_full(&self) -> Option<Block> {
-        let has_room = self.open[0].is_some()
-            || !self.free_groups.is_empty()
-            || self.first_slots.len() < self.group_limit as usize;
-        if has_room { None } else { self.block_order.coldest_first().next() }
+    pub(crate) fn coldest_if_full(&mut self) -> Option<Block> {
+        if !self.is_full() {
+            return None;
+        }
+        let (extents, sizes) = (&self.extents, &self.sizes);
+        self.block_order.coldest(None, |_| false, |block| arrival(sizes, extents[block.index()]))
     }
 
     /// How many smallest blocks the blocks there are amount to.
@@ -331,7 +407,7 @@ impl<E: Ranked + Default> Directory<E> {
     }
 
     /// The blocks of a group.
-    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<E> {
+    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<> {
         let first = self.first_slots[group as usize];
         let open = self.open.iter().flatten().find(|open| open.group == group);
         let count = match open {
@@ -356,15 +432,24 @@ impl<E: Ranked + Default> Directory<E> {
     ///
     /// # Panics
     /// When a victim is dirty, or the block overlaps another.
-    pub(crate) fn allocate(&mut self, volume: VolumeId, start: u64, class: Class, room: Room) -> Block {
+    pub(crate) fn allocate(
+        &mut self,
+        volume: VolumeId,
+        start: u64,
+        class: Class,
+        room: Room,
+        origin: Origin,
+    ) -> Block {
         let extent = Extent::new(volume, start, self.sizes.sectors(class));
+        let Origin { in_a_row, ahead } = origin;
+        let access = Access { in_a_row, ahead, ..arrival(&self.sizes, extent) };
         if let Room::Replace(block) = room {
             self.unmap(block);
             self.extents[block.index()] = extent;
             self.map(block, class);
             // The newcomer begins anew in the order: an order that does not promote would take it next otherwise.
             self.block_order.remove(block);
-            self.block_order.insert(block, &Access::new(extent.hash()));
+            self.block_order.insert(block, &access);
             if self.grouped() {
                 self.group_order.access(Slot(self.group(block)));
             }
@@ -379,7 +464,7 @@ impl<E: Ranked + Default> Directory<E> {
         self.extents[block.index()] = extent;
         self.places[block.index()] = group * self.units_per_group() + u32::from(number) * units;
         self.map(block, class);
-        self.block_order.insert(block, &Access::new(extent.hash()));
+        self.block_order.insert(block, &access);
         if self.grouped() {
             self.group_order.access(Slot(group));
         }
@@ -468,11 +553,12 @@ impl<E: Ranked + Default> Directory<E> {
         let end = self.slots.end() as usize;
         if end > self.extents.len() {
             let nothing = Extent::new(VolumeId(0), 0, 1);
-            reserve_by_share(&mut self.extents, end);
+            if reserve_by_share(&mut self.extents, end) {
+                self.block_order.reserve(self.extents.capacity()); // policies may copy all they have
+            }
             self.extents.resize(end, nothing);
             reserve_by_share(&mut self.places, end);
             self.places.resize(end, NONE);
-            self.block_order.reserve(end);
         }
     }
 
@@ -490,6 +576,7 @@ impl<E: Ranked + Default> Directory<E> {
         assert!(!self.is_dirty(block), "a dirty block was about to be dropped");
         let kept = self.cache_sectors(block, &self.sectors(block));
         self.valid.clear(kept);
+        self.set_ahead(block, &self.sectors(block), false);
         let class = self.class(block);
         self.live[class.0 as usize] -= 1;
         let extents = &self.extents;
@@ -524,7 +611,8 @@ impl<E: Ranked + Default> Directory<E> {
 
     /// Bytes of memory held for valid and dirty bits.
     pub(crate) fn sector_metadata_bytes(&self) -> u64 {
-        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes()) as u64
+        let ahead = self.ahead.as_ref().map_or(0, Bits::memory_bytes);
+        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes() + ahead) as u64
     }
 
     /// Checks the invariants of the module's header, slowly.
@@ -557,10 +645,18 @@ impl<E: Ranked + Default> Directory<E> {
 /// A B-tree's share of a key and value, its nodes half to wholly full.
 const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 / 2;
 
-/// Makes room for `len` elements, growing by a sixteenth at least.
-fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) {
-    if len > array.capacity() {
+/// What an order is told of a block when it comes: which it is, and how many smallest blocks it is as large as.
+fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
+    let Sectors { start, end } = extent.sectors();
+    Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }
+}
+
+/// Makes room for `len` elements, growing by a sixteenth at least; says whether there was none.
+fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
+    let grows = len > array.capacity();
+    if grows {
         let grown = len.max(array.len() + array.len() / GROWTH_SHARE);
         array.reserve_exact(grown - array.len());
     }
+    grows
 }

@@ -20,7 +20,6 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
-use floe_policy::{Lru, Ranked};
 use hashbrown::HashMap;
 
 use crate::cache::BlockCache;
@@ -58,8 +57,8 @@ struct Guest {
 }
 
 /// A block cache, or one part of it, with its devices.
-pub struct Driver<E = Lru> {
-    cache: BlockCache<E>,
+pub struct Driver {
+    cache: BlockCache,
     /// The queues to the other parts, if there are any.
     exchange: Option<Exchange>,
     /// The buffers of other parts' requests, by part and number.
@@ -74,7 +73,7 @@ pub struct Driver<E = Lru> {
     /// By volume; none where there is a tier below.
     backings: Vec<Option<Watched>>,
     /// The tier below, if there is one.
-    below: Option<Box<Below<E>>>,
+    below: Option<Box<Below>>,
     /// Between this tier and what it stands on.
     seam: Seam,
     /// Requests under way that go on to the tier below.
@@ -89,15 +88,15 @@ pub struct Driver<E = Lru> {
     done: Vec<Completion>,
 }
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// A driver of an empty whole cache on `cache_device`, taking buffers from `pool`.
-    pub fn new(cache: BlockCache<E>, cache_device: Box<dyn Device>, pool: Pool) -> Self {
+    pub fn new(cache: BlockCache, cache_device: Box<dyn Device>, pool: Pool) -> Self {
         Self::of_part(cache, cache_device, pool, None)
     }
 
     /// A driver of one part of a cache, with its end of the queues between all parts.
     pub fn of_part(
-        cache: BlockCache<E>,
+        cache: BlockCache,
         cache_device: Box<dyn Device>,
         pool: Pool,
         exchange: Option<Exchange>,
@@ -145,7 +144,7 @@ impl<E: Ranked + Default> Driver<E> {
     }
 
     /// The cache.
-    pub fn cache(&self) -> &BlockCache<E> {
+    pub fn cache(&self) -> &BlockCache {
         &self.cache
     }
 

@@ -204,6 +204,12 @@ impl BlockSizes {
         self.sectors[self.sectors.len() - 1]
     }
 
+    /// The region that a sector is in, by where it begins.
+    #[inline]
+    pub(crate) fn region(&self, volume: VolumeId, sector: u64) -> Place {
+        Place::new(volume, sector & !(self.largest() - 1))
+    }
+
     /// Blocks of a class that fill a group.
     pub fn per_group(&self, class: Class) -> u64 {
         self.largest() / self.sectors(class)

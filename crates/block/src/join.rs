@@ -50,6 +50,8 @@ pub(crate) struct Join {
     answered: bool,
     /// The parts make what it is to make durable so by themselves.
     is_kept: bool,
+    /// The first sector of the stream that it continues, where streams are followed.
+    pub(crate) stream: Option<u64>,
 }
 
 impl Join {
@@ -89,6 +91,7 @@ impl Join {
             flushing: false,
             answered: false,
             is_kept: false,
+            stream: None,
         };
         if let Kind::Zero { fast: true, .. } = request.kind {
             join.set_edges_apart();
@@ -162,7 +165,14 @@ impl Join {
         let first = self.request.offset / SECTOR_BYTES;
         let unit = if self.request.kind == Kind::DirtyMap { 1 } else { SECTOR_BYTES };
         let buffer_offset = (sectors.start - first) * unit;
-        Some(Piece { request: id, volume: self.request.volume, kind, sectors, buffer_offset })
+        Some(Piece {
+            request: id,
+            volume: self.request.volume,
+            kind,
+            sectors,
+            buffer_offset,
+            stream: self.stream,
+        })
     }
 
     /// How many pieces may be under way.

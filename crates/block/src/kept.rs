@@ -2,10 +2,9 @@
 
 mod verify;
 
-use floe_policy::{Lru, Ranked};
-
 use crate::cache::{BlockCache, Config, ConfigError};
 use crate::driver::PartJournal;
+use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{
@@ -30,6 +29,8 @@ pub struct Serving {
     pub mode: WriteMode,
     /// Who comes in.
     pub gate: Gate,
+    /// Who leaves.
+    pub evict: Evict,
     /// Whether there is a tier in memory above it, and what for.
     pub memory: Memory,
     /// How many threads share it.
@@ -120,12 +121,12 @@ impl KeptCache {
     ///
     /// # Errors
     /// When the device fails, a volume does not fit, or there is not a shard for each part.
-    pub fn begin<E: Ranked + Default>(
+    pub fn begin(
         self,
         io: &mut Io<'_>,
         volumes: Vec<Volume>,
         serving: &Serving,
-    ) -> Result<Begun<E>, BeginError> {
+    ) -> Result<Begun, BeginError> {
         let Self { mut superblock, mut shards } = self;
         let layout = superblock.layout.clone();
         let config = Config {
@@ -133,6 +134,7 @@ impl KeptCache {
             cache_bytes: layout.data_bytes(),
             mode: serving.mode,
             gate: serving.gate.clone(),
+            evict: serving.evict.clone(),
             shards: Some(layout.shards()),
             memory: serving.memory,
             kept: true,
@@ -164,11 +166,11 @@ impl KeptCache {
 
 /// A cache that has come to life.
 #[derive(Debug)]
-pub struct Begun<E = Lru> {
+pub struct Begun {
     /// To be written again when volumes come or go, and at the end.
     pub superblock: Superblock,
     /// By part: the cache, and its journal.
-    pub parts: Vec<(BlockCache<E>, PartJournal)>,
+    pub parts: Vec<(BlockCache, PartJournal)>,
 }
 
 /// Why a cache cannot begin to serve.

@@ -4,7 +4,8 @@
 //! device or a clock. So the code that a server runs over io_uring is the code that the simulator runs over nothing
 //! and the tests run over failing devices. [`Driver`] carries orders out on real [`floe_device::Device`]s.
 //!
-//! Who comes in is asked for each smallest block that is not cached ([`Gate`], `shard::admission`); by default everything does.
+//! Who comes in is asked for each smallest block that is not cached ([`Gate`], `shard::admission`); by default everything does. Who leaves is
+//! decided by a policy ([`Evict`], `directory::order`); by default by LRU.
 //!
 //! Above it there may be a tier in memory (`memory`), which the shards keep coherent: they say what enters and leaves it.
 //!
@@ -34,6 +35,7 @@ mod bits;
 mod cache;
 mod directory;
 mod driver;
+mod evict;
 mod exchange;
 mod gate;
 mod geometry;
@@ -62,6 +64,7 @@ mod volumes;
 
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
 pub use driver::{Answer, Driver, PartJournal};
+pub use evict::{Evict, EvictError};
 pub use exchange::{Bell, Exchange, Traffic};
 pub use floe::{AdmissionStats, FreezeStats, Freezing};
 pub use floe_policy::admission::{Admissions, Calibrated, Times};

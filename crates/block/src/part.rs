@@ -4,7 +4,7 @@
 //! parts that own their shards, and asks every part to drain when a flush comes. A request's name says whose it is,
 //! so that answers find back.
 
-use crate::geometry::VolumeId;
+use crate::geometry::{Sectors, VolumeId};
 use crate::piece::Piece;
 use crate::request::{Fault, RequestId};
 
@@ -44,6 +44,15 @@ impl RequestId {
 pub enum Message {
     /// Serve a piece of my request. Its buffer comes along, lent until the piece has finished.
     Piece(ForeignPiece),
+    /// Fetch this run of a region, which comes next in a stream that I follow; nobody waits for it.
+    FetchAhead {
+        /// The volume.
+        volume: VolumeId,
+        /// The run.
+        sectors: Sectors,
+        /// The first sector of the stream.
+        stream: u64,
+    },
     /// A piece of your request has its answer; with `finished` it also does not need the buffer any more.
     Answered {
         /// The request.

@@ -39,4 +39,6 @@ pub(crate) struct Piece {
     pub(crate) sectors: Sectors,
     /// Where in the request's buffer the first sector, or its mark, is.
     pub(crate) buffer_offset: u64,
+    /// The first sector of the stream that the request continues, where streams are followed.
+    pub(crate) stream: Option<u64>,
 }

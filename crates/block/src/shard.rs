@@ -5,7 +5,8 @@
 //! a few steps, each of which orders some operations and waits for all of them, and ends; or several tasks, where its
 //! sectors do not stand alike (`cut`). The steps stand in the files below this one: `read`, `write`, `store` (putting
 //! data into the cache, which both need) and `clean` (bringing dirty data to the backing device). What a tier in memory
-//! above it has is decided in `held`; `sink` brings what only that has to the tiers below. `admission` says who comes in.
+//! above it has is decided in `held`; `sink` brings what only that has to the tiers below. `admission` says who comes in, and
+//! `fetch` brings in what no client waits for.
 //!
 //! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only when no task holds
 //! or waits for a lock on it and none of its sectors is dirty. So a sector's place on the cache device never changes
@@ -15,6 +16,7 @@ mod admission;
 mod clean;
 mod cut;
 mod dirt;
+mod fetch;
 mod health;
 mod held;
 mod log;
@@ -30,9 +32,8 @@ mod write;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use floe_policy::Lru;
-
 use crate::directory::Directory;
+use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
 use crate::journal::Standing;
@@ -47,6 +48,7 @@ use admission::Door;
 use clean::Rounds;
 use cut::Cuts;
 use dirt::Dirt;
+use fetch::Fetches;
 use health::Health;
 use held::Held;
 use log::Log;
@@ -70,6 +72,8 @@ pub(crate) struct ShardConfig {
     pub(crate) mode: WriteMode,
     /// Who comes in; of the memory above, its own share.
     pub(crate) gate: Gate,
+    /// Who leaves.
+    pub(crate) evict: Evict,
     /// The number of shards of the cache.
     pub(crate) shards: u64,
     /// Of a tier in memory, its own share.
@@ -82,10 +86,10 @@ pub(crate) struct ShardConfig {
 
 /// A shard.
 #[derive(Debug)]
-pub(crate) struct Shard<E = Lru> {
+pub(crate) struct Shard {
     config: ShardConfig,
     volumes: Vec<VolumeSize>,
-    pub(crate) directory: Directory<E>,
+    pub(crate) directory: Directory,
     pub(crate) held: Held,
     locks: Locks,
     tasks: Vec<Task>,
@@ -99,6 +103,7 @@ pub(crate) struct Shard<E = Lru> {
     shed: Shed,
     /// What decides who comes in; `None` where everything does.
     door: Option<Box<Door>>,
+    fetches: Fetches,
     /// Empty but for their memory.
     spare_survey: Survey,
     spare_waiting: Vec<TaskId>,
@@ -111,14 +116,19 @@ pub(crate) struct Shard<E = Lru> {
     pub(crate) counters: Counters,
 }
 
-impl<E: floe_policy::Ranked + Default> Shard<E> {
+impl Shard {
     pub(crate) fn new(config: ShardConfig) -> Self {
         Self {
-            directory: Directory::new(config.sizes.clone(), config.cache.end - config.cache.start),
+            directory: Directory::new(
+                config.sizes.clone(),
+                config.cache.end - config.cache.start,
+                &config.evict,
+            ),
             held: Held::new(config.memory),
             log: Log::new(config.kept),
             dirt: Dirt::default(),
             door: Door::new(&config),
+            fetches: Fetches::default(),
             config,
             volumes: Vec::new(),
             locks: Locks::default(),
@@ -146,7 +156,9 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
     /// Takes a piece on.
     pub(crate) fn submit(&mut self, piece: Piece, orders: &mut Vec<Order>) {
         let (volume, range) = (piece.volume, piece.sectors.clone());
+        let stream = piece.stream;
         let task = self.new_task(Work::Piece(piece), volume, range);
+        self.tasks[task as usize].stream = stream;
         self.start(task, orders);
         self.run_ready(orders);
     }
@@ -185,7 +197,7 @@ impl<E: floe_policy::Ranked + Default> Shard<E> {
 
     /// The region of a sector, the unit of locking.
     fn region(&self, volume: VolumeId, sector: u64) -> Place {
-        Place::new(volume, sector & !(self.config.sizes.largest() - 1))
+        self.config.sizes.region(volume, sector)
     }
 
     fn task_region(&self, id: TaskId) -> Place {

@@ -35,6 +35,12 @@ pub struct Counters {
     pub stores_withheld: u64,
     /// Smallest blocks that the admission ordered to be fetched, some of which may have been there.
     pub ordered_blocks: u64,
+    /// Smallest blocks fetched, or begun to be, because they come next in a stream.
+    pub prefetched_blocks: u64,
+    /// Their bytes.
+    pub prefetched_bytes: u64,
+    /// Those that were read before they left.
+    pub prefetched_used_blocks: u64,
     /// Operations of the cache device that failed and were made good or given up.
     pub cache_errors: u64,
     /// Bytes of reads and writes that went past the cache because its device had been given up.
@@ -63,6 +69,9 @@ impl AddAssign<&Counters> for Counters {
         self.admitted_blocks += other.admitted_blocks;
         self.stores_withheld += other.stores_withheld;
         self.ordered_blocks += other.ordered_blocks;
+        self.prefetched_blocks += other.prefetched_blocks;
+        self.prefetched_bytes += other.prefetched_bytes;
+        self.prefetched_used_blocks += other.prefetched_used_blocks;
         self.cache_errors += other.cache_errors;
         self.bypassed_bytes += other.bypassed_bytes;
         self.cleaned_bytes += other.cleaned_bytes;
@@ -108,6 +117,7 @@ impl AddAssign<&Requests> for Requests {
         self.missed_bytes += other.missed_bytes;
         self.flushes += other.flushes;
         self.trims += other.trims;
+        self.prefetches += other.prefetches;
         self.errors += other.errors;
     }
 }

@@ -94,7 +94,7 @@ fn an_admission_that_admits_everything_changes_no_operation() {
 #[test]
 fn what_stays_out_is_read_as_asked_for_and_what_comes_in_in_whole_blocks() {
     let mut bench = bench("second-access", WriteMode::Through);
-    assert_eq!(bench.get(11), Ok(Bench::<floe_policy::Lru>::born(11)));
+    assert_eq!(bench.get(11), Ok(Bench::born(11)));
     assert_eq!(ordered(&mut bench), [(BACKING, false, 11, 1)], "no more than was asked for");
     bench.get(13).unwrap();
     assert_eq!(ordered(&mut bench), [(BACKING, false, 8, 8), (DeviceId::Cache, true, 0, 8)]);

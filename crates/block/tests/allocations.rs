@@ -7,7 +7,6 @@ use std::cell::Cell;
 
 use common::*;
 use floe_block::WriteMode;
-use floe_policy::Lru;
 
 struct Counting;
 
@@ -36,7 +35,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn a_hit_allocates_nothing() {
     for mode in [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back] {
-        let mut bench = Bench::<Lru>::new(config("4KiB,16KiB,64KiB", 4 << 20, mode), &[4 << 20]);
+        let mut bench = Bench::new(config("4KiB,16KiB,64KiB", 4 << 20, mode), &[4 << 20]);
         for (sectors, requests) in [(1u64, 500), (24, 20)] {
             let mut round = |rounds: u64| {
                 for at in 0..rounds * requests {
@@ -54,7 +53,7 @@ fn a_hit_allocates_nothing() {
 #[test]
 fn a_write_of_whole_sectors_to_cached_blocks_allocates_nothing() {
     for mode in [WriteMode::Pass, WriteMode::Through, WriteMode::Around] {
-        let mut bench = Bench::<Lru>::new(config("4KiB,16KiB,64KiB", 4 << 20, mode), &[4 << 20]);
+        let mut bench = Bench::new(config("4KiB,16KiB,64KiB", 4 << 20, mode), &[4 << 20]);
         let mut round = || (0..100).for_each(|at| assert!(bench.cache_only(write(at * SECTOR, SECTOR))));
         (0..3).for_each(|_| round());
         let before = ALLOCATIONS.get();

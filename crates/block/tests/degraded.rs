@@ -21,7 +21,7 @@ fn read_failing(bench: &mut Bench, blocks: std::ops::Range<u64>) {
     for block in blocks {
         let id = bench.submit(read(block * BLOCK, SECTOR), 0);
         bench.run_failing(on_cache);
-        assert_eq!(bench.answer(id).bytes[0], Bench::<floe_policy::Lru>::born(block * 8));
+        assert_eq!(bench.answer(id).bytes[0], Bench::born(block * 8));
     }
 }
 
@@ -54,7 +54,7 @@ fn a_row_of_failures_gives_the_cache_device_up_and_reads_no_longer_try_it() {
         assert_eq!(stats.degraded_shards, 2, "the device is the same for all shards");
         bench.log.clear();
         for block in (0..8).chain(80..90) {
-            let born = Bench::<floe_policy::Lru>::born(block * 8);
+            let born = Bench::born(block * 8);
             assert_eq!(bench.get(block * 8), Ok(born), "cached or not");
         }
         assert!(bench.log.iter().all(on_backing), "{mode:?}");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory, MemoryOptions,
+    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory, MemoryOptions,
     MemoryTier, MemoryWrite, Request, RequestId, VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
@@ -62,6 +62,7 @@ impl Rig {
             mode,
             shards: Some(2),
             gate: Gate::default(),
+            evict: Evict::default(),
             memory,
             kept: false,
         })
@@ -77,8 +78,7 @@ impl Rig {
         let buffer = self.driver.buffer(&request);
         if let Kind::Write { .. } = request.kind {
             let stamp = self.rng.random_range(1..=255u8);
-            Driver::<floe_policy::Lru>::payload(&request, &buffer)
-                .copy_from(&vec![stamp; request.len as usize]);
+            Driver::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
         }
         let mut hit = [false];
         if request.kind == Kind::Read {
@@ -93,7 +93,7 @@ impl Rig {
 
     fn check_read(&mut self, request: &Request, buffer: &Buffer) {
         let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
-        let bytes = Driver::<floe_policy::Lru>::payload(request, buffer).to_vec();
+        let bytes = Driver::payload(request, buffer).to_vec();
         for (unit, found) in self.model[units].iter_mut().zip(bytes.chunks(UNIT as usize)) {
             assert!(found.iter().all(|byte| *byte == found[0]));
             assert!(unit.is_none_or(|byte| byte == found[0]), "{request:?}: {unit:?}, {}", found[0]);
@@ -117,7 +117,7 @@ impl Rig {
             match request.kind {
                 Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
                 Kind::Write { .. } => {
-                    let byte = Driver::<floe_policy::Lru>::payload(&request, &buffer).slice(0..1).to_vec()[0];
+                    let byte = Driver::payload(&request, &buffer).slice(0..1).to_vec()[0];
                     self.model[units].fill(result.is_ok().then_some(byte));
                 }
                 Kind::Zero { fast: true, .. } if refused => {}

@@ -4,19 +4,18 @@ mod common;
 
 use common::{BACKING, Bench, SECTOR, config, flush, is_write, on_backing, on_cache, read, write};
 use floe_block::{BlockCache, Config, ConfigError, DeviceId, Fault, Kind, Memory, WriteMode};
-use floe_policy::Lru;
 
 /// Sectors that memory may hold.
 const MOST: u64 = 16;
 const VOLUME: u64 = 64 * SECTOR;
 
-fn bench(mode: WriteMode) -> Bench<Lru> {
+fn bench(mode: WriteMode) -> Bench {
     let config = Config { memory: Memory::Holds { sectors: MOST }, ..config("4KiB", 32 * SECTOR, mode) };
     Bench::new(config, &[VOLUME]).numbered()
 }
 
 /// So many sectors from the first on that only the cache device has: they filled memory by more than half, and sank.
-fn dirty_in_the_cache(bench: &mut Bench<Lru>, stamp: u8) {
+fn dirty_in_the_cache(bench: &mut Bench, stamp: u8) {
     bench.put(0..MOST / 2 + 1, stamp);
     assert!(bench.held.is_empty(), "they have sunk");
     assert_eq!(bench.ordered(BACKING), []);
@@ -60,7 +59,7 @@ fn held_runs_sink_in_one_operation_each() {
         memory: Memory::Holds { sectors: MOST },
         ..config("4KiB,32KiB", 256 * SECTOR, WriteMode::Pass)
     };
-    let mut bench: Bench<Lru> = Bench::new(sizes, &[VOLUME]);
+    let mut bench: Bench = Bench::new(sizes, &[VOLUME]);
     bench.put(3..6, 200);
     bench.put(9..10, 201);
     assert_eq!(bench.ask(flush(), 0), Ok(vec![]));
@@ -137,7 +136,7 @@ fn a_read_over_held_sectors_and_others_finds_both() {
 #[test]
 fn a_fetch_of_a_whole_block_does_not_serve_the_older_version_of_what_is_held_in_it() {
     let memory = Memory::Holds { sectors: MOST };
-    let mut bench: Bench<Lru> =
+    let mut bench: Bench =
         Bench::new(Config { memory, ..config("32KiB", 256 * SECTOR, WriteMode::Through) }, &[VOLUME])
             .numbered();
     bench.put(3..4, 200);
@@ -166,8 +165,7 @@ fn who_asks_what_is_dirty_hears_of_what_is_held() {
 
 #[test]
 fn without_a_tier_nothing_is_said_of_one() {
-    let mut bench: Bench<Lru> =
-        Bench::new(config("4KiB", 32 * SECTOR, WriteMode::Back), &[VOLUME]).numbered();
+    let mut bench: Bench = Bench::new(config("4KiB", 32 * SECTOR, WriteMode::Back), &[VOLUME]).numbered();
     bench.put(0..4, 200);
     assert_eq!(bench.get(0), Ok(200));
     assert!(bench.copies.is_empty() && bench.held.is_empty());
@@ -182,6 +180,6 @@ fn memory_that_would_hold_next_to_nothing_in_each_shard_is_refused() {
         shards: Some(4),
         ..config("4KiB", 32 * SECTOR, WriteMode::Back)
     };
-    let error = BlockCache::<Lru>::new(many).unwrap_err();
+    let error = BlockCache::new(many).unwrap_err();
     assert_eq!(error, ConfigError::Memory { shards: 4, least_bytes: 1 << 20 });
 }

@@ -1,8 +1,8 @@
 //! A cache that outlives the program: what was cached, and what was dirty, is there when it is opened again.
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving,
-    Volume, VolumeId, WriteMode,
+    Begun, BlockSizes, Driver, Evict, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request,
+    Serving, Volume, VolumeId, WriteMode,
 };
 use floe_device::{Device, MemoryDevice, Pool};
 
@@ -46,7 +46,8 @@ impl Machine {
     }
 
     fn start(&self, mode: WriteMode) -> Driver {
-        let serving = Serving { mode, gate: Gate::default(), memory: Memory::None, parts: 1 };
+        let serving =
+            Serving { mode, gate: Gate::default(), evict: Evict::default(), memory: Memory::None, parts: 1 };
         let begun: Begun = self.with_io(|io| {
             let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().expect("there is a cache");
             kept.begin(io, vec![volume()], &serving).unwrap()
@@ -63,7 +64,7 @@ fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result
     let request = Request { volume: ID, kind, offset, len: bytes.len() as u64 };
     let buffer = (request.buffer_bytes() > 0).then(|| driver.buffer(&request));
     if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
-        Driver::<floe_policy::Lru>::payload(&request, buffer).copy_from(bytes);
+        Driver::payload(&request, buffer).copy_from(bytes);
     }
     driver.submit(request, buffer.clone());
     let mut answers = Vec::new();
@@ -72,7 +73,7 @@ fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result
         driver.take_answers(&mut answers);
     }
     if let (Kind::Read, Some(buffer)) = (kind, &buffer) {
-        Driver::<floe_policy::Lru>::payload(&request, buffer).copy_to(bytes);
+        Driver::payload(&request, buffer).copy_to(bytes);
     }
     while !driver.is_idle() {
         driver.advance();

@@ -1,7 +1,7 @@
 //! The block cache against plain bytes: random requests over several volumes, completed in random order, with
 //! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late; with
 //! a tier in memory that has copies, or holds writes, and loses copies at random; with a share of hits that is shed, which
-//! changes; with an admission that keeps out what it likes.
+//! changes; with an admission that keeps out what it likes, and a policy that evicts, and fetches ahead, what it likes.
 //!
 //! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
 //! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
@@ -19,7 +19,6 @@ use floe_block::{
     BlockCache, BlockSizes, Config, DeviceId, Fault, Gate, Kind, Memory, Request, RequestId, VolumeError,
     VolumeId, WriteMode,
 };
-use floe_policy::Lru;
 use proptest::prelude::*;
 
 const UNIT: u64 = 512;
@@ -87,6 +86,7 @@ struct Setup {
     parts: usize,
     memory: Memory,
     admit: &'static str,
+    evict: &'static str,
     /// Whether the cache is one that outlives the program.
     kept: bool,
     /// Operations of 256 that fail.
@@ -110,6 +110,23 @@ const ADMISSIONS: [&str; 13] = [
     "small-bypass:memory=100000",
     "until-full",
     "sequential:threshold=4 + probability:p=0.9",
+];
+
+const EVICTIONS: [&str; 14] = [
+    "lru",
+    "lru",
+    "lru",
+    "lru",
+    "fifo",
+    "s3-fifo",
+    "sieve",
+    "arc",
+    "lfru",
+    "sampled",
+    "w-tinylfu",
+    "lirs",
+    "sarc",
+    "sarc:threshold=2",
 ];
 
 fn setups() -> impl Strategy<Value = Setup> {
@@ -136,13 +153,24 @@ fn setups() -> impl Strategy<Value = Setup> {
         1u64..5,
         1u64..4,
         memory,
-        prop::sample::select(ADMISSIONS.to_vec()),
+        (prop::sample::select(ADMISSIONS.to_vec()), prop::sample::select(EVICTIONS.to_vec())),
         faults(),
         faults(),
         any::<(bool, bool)>(),
     );
     all.prop_map(
-        |(sizes, mode, groups, shards, parts, memory, admit, cache_faults, backing_faults, flags)| {
+        |(
+            sizes,
+            mode,
+            groups,
+            shards,
+            parts,
+            memory,
+            (admit, evict),
+            cache_faults,
+            backing_faults,
+            flags,
+        )| {
             let (zeroes_fast, kept) = flags;
             Setup {
                 sizes,
@@ -152,6 +180,7 @@ fn setups() -> impl Strategy<Value = Setup> {
                 parts: parts.min(shards) as usize,
                 memory,
                 admit,
+                evict,
                 kept,
                 cache_faults,
                 backing_faults,
@@ -232,7 +261,7 @@ struct Pending {
 }
 
 struct World {
-    bench: Bench<Lru>,
+    bench: Bench,
     requests: HashMap<RequestId, Pending>,
     units: Vec<Vec<Unit>>,
     last_stamp: u8,
@@ -262,6 +291,7 @@ impl World {
             cache_bytes,
             mode: setup.mode,
             gate: Gate::new(setup.admit.parse().unwrap()),
+            evict: setup.evict.parse().unwrap(),
             shards: Some(setup.shards),
             memory: setup.memory,
             kept: setup.kept,

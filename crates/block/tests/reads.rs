@@ -24,7 +24,7 @@ fn several_readers_of_the_same_missing_block_cost_one_backing_read() {
         for (sector, id) in early.into_iter().chain(late).enumerate() {
             let answer = bench.answer(id); // nobody waits for the store
             assert_eq!(answer.result, Ok(()));
-            assert!(answer.bytes.iter().all(|byte| *byte == Bench::<floe_policy::Lru>::born(sector as u64)));
+            assert!(answer.bytes.iter().all(|byte| *byte == Bench::born(sector as u64)));
         }
         assert_eq!(bench.ordered(BACKING).len(), 1);
         assert_eq!(bench.cache.stats().counters.joined_reads, 7);
@@ -136,7 +136,7 @@ fn a_request_larger_than_the_cache_is_served_right() {
         let mut bench = bench(mode);
         let bytes = bench.ask(read(SECTOR / 2, 40 * BLOCK), 0).unwrap();
         for sector in 1..320 {
-            assert_eq!(bytes[(sector * SECTOR) as usize], Bench::<floe_policy::Lru>::born(sector));
+            assert_eq!(bytes[(sector * SECTOR) as usize], Bench::born(sector));
         }
         bench.put(8..328, 200);
         assert_eq!([7, 8, 327, 328].map(|sector| bench.get(sector)), [Ok(8), Ok(200), Ok(200), Ok(29)]);
@@ -161,7 +161,7 @@ fn pass_through_caches_nothing() {
 fn pieces_that_end_at_once_do_not_leave_a_long_request_hanging() {
     let mut config = config("4KiB", 1024 * SECTOR, WriteMode::Back);
     config.shards = Some(4);
-    let mut bench = Bench::<floe_policy::Lru>::new(config, &[1024 * SECTOR]).numbered();
+    let mut bench = Bench::new(config, &[1024 * SECTOR]).numbered();
     bench.put(1..700, 200);
     let id = bench.submit(write(SECTOR, 699 * SECTOR), 201);
     bench.run_failing(|_| true); // lost: the cache device may hold either, the backing device neither

@@ -3,29 +3,37 @@
 
 mod common;
 
+use std::collections::HashMap;
+
 use common::*;
-use floe_block::WriteMode;
-use floe_policy::{Fifo, Lru, Ranked};
+use floe_block::{Config, Evict, WriteMode};
+use floe_policy::{Access, AnyPolicy, Eviction, Slot, mix};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 const VOLUME: u64 = 1 << 20;
 
 /// Reads a range of sectors, and answers whether it was a hit.
-fn hits<E: Ranked + Default>(bench: &mut Bench<E>, start: u64, sectors: u64) -> bool {
+fn hits(bench: &mut Bench, start: u64, sectors: u64) -> bool {
     let before = bench.cache.stats().requests.read_hits;
     bench.ask(read(start * SECTOR, sectors * SECTOR), 0).unwrap();
     bench.cache.stats().requests.read_hits > before
 }
 
 /// Live blocks by size.
-fn blocks<E: Ranked + Default>(bench: &Bench<E>) -> Vec<u64> {
+fn blocks(bench: &Bench) -> Vec<u64> {
     bench.cache.stats().blocks.iter().map(|(_, blocks)| *blocks).collect()
 }
 
+/// A cache whose blocks leave by a policy.
+fn by(evict: &str, sizes: &str, cache_bytes: u64) -> Config {
+    let evict = evict.parse().expect("a block cache can have it");
+    Config { evict, ..config(sizes, cache_bytes, WriteMode::Through) }
+}
+
 /// One block size against a plain list of block numbers, the next to leave in front.
-fn compare_with_a_list<E: Ranked + Default>(a_hit_promotes: bool) {
-    let mut bench = Bench::<E>::new(config("8KiB", 16 * 8192, WriteMode::Through), &[VOLUME]);
+fn compare_with_a_list(evict: &str, a_hit_promotes: bool) {
+    let mut bench = Bench::new(by(evict, "8KiB", 16 * 8192), &[VOLUME]);
     let mut model: Vec<u64> = Vec::new();
     let mut rng = SmallRng::seed_from_u64(7);
     for _ in 0..5_000 {
@@ -48,12 +56,12 @@ fn compare_with_a_list<E: Ranked + Default>(a_hit_promotes: bool) {
 
 #[test]
 fn one_block_size_is_plain_lru() {
-    compare_with_a_list::<Lru>(true);
+    compare_with_a_list("lru", true);
 }
 
 #[test]
 fn one_block_size_over_fifo_is_first_in_first_out() {
-    compare_with_a_list::<Fifo>(false);
+    compare_with_a_list("fifo", false);
 }
 
 /// Groups of 32 KiB for blocks of 4, 16 and 32 KiB.
@@ -131,7 +139,7 @@ fn blocks_are_as_large_as_what_is_missing_allows() {
 }
 
 fn metadata_per_block(sizes: &str, mean_sectors: u64, seed: u64) -> f64 {
-    let mut bench = Bench::<Lru>::new(config(sizes, 64 << 20, WriteMode::Through), &[512 << 20]);
+    let mut bench = Bench::new(config(sizes, 64 << 20, WriteMode::Through), &[512 << 20]);
     bench.keep_log = false;
     let mut rng = SmallRng::seed_from_u64(seed);
     for _ in 0..60_000 / mean_sectors {
@@ -158,4 +166,65 @@ fn a_block_takes_at_most_forty_bytes_of_metadata() {
         println!("{sizes}, requests of {} KiB: {bytes:.1} bytes a block", mean_sectors * 4);
         assert!(bytes <= 40.0, "{sizes}, requests of {} KiB: {bytes:.1} bytes a block", mean_sectors * 4);
     }
+}
+
+/// What a policy by itself has cached after the same requests, where every block weighs one.
+struct ByItself {
+    order: AnyPolicy,
+    slots: HashMap<u64, Slot>,
+    blocks: Vec<u64>,
+}
+
+impl ByItself {
+    fn new(evict: &Evict, blocks: usize) -> Self {
+        let mut order = AnyPolicy::new(evict.choice());
+        order.set_capacity(blocks as u64);
+        Self { order, slots: HashMap::new(), blocks: Vec::with_capacity(blocks) }
+    }
+
+    fn hits(&mut self, block: u64) -> bool {
+        if let Some(&slot) = self.slots.get(&block) {
+            self.order.access(slot);
+            return true;
+        }
+        let access = Access::new(mix(4 * block + 2)); // as the cache names a block of two sectors of its first volume
+        let slot = if self.blocks.len() < self.blocks.capacity() {
+            self.blocks.push(block);
+            self.order.reserve(self.blocks.len()); // a cache grows, and some policies forget by that
+            Slot(self.blocks.len() as u32 - 1)
+        } else {
+            let victim = self.order.evict(Some(&access)).expect("somebody can go");
+            self.slots.remove(&std::mem::replace(&mut self.blocks[victim.index()], block));
+            victim
+        };
+        self.slots.insert(block, slot);
+        self.order.insert(slot, &access);
+        false
+    }
+}
+
+#[test]
+fn every_policy_evicts_from_the_cache_as_it_does_by_itself() {
+    // One that fetches ahead has other blocks than asked for.
+    for evict in Evict::all().filter(|evict| evict.fetches_ahead().is_none()) {
+        let mut bench = Bench::new(by(&evict.to_string(), "8KiB", 16 * 8192), &[VOLUME]);
+        let mut by_itself = ByItself::new(&evict, 16);
+        let mut rng = SmallRng::seed_from_u64(7);
+        for at in 0..5_000 {
+            let block = rng.random_range(0..8u64) * rng.random_range(1..=8u64);
+            assert_eq!(hits(&mut bench, 2 * block, 1), by_itself.hits(block), "{evict}: request {at}");
+        }
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn a_policy_that_has_to_know_the_future_is_refused_and_the_others_are_named() {
+    let error = "belady".parse::<Evict>().unwrap_err().to_string();
+    assert!(
+        error.contains("asked for next") && error.contains("lru, ") && error.ends_with("sarc"),
+        "{error}"
+    );
+    let error = "sarc:threshold=1".parse::<Evict>().unwrap_err().to_string();
+    assert!(error.contains("threshold") && error.contains("from 2 to 64"), "{error}");
 }

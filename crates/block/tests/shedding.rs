@@ -20,7 +20,7 @@ fn costs(bench: &mut Bench) -> (usize, usize) {
     bench.log.clear();
     let bytes = bench.ask(read(0, BLOCK), 0).unwrap();
     for (sector, bytes) in bytes.chunks(SECTOR as usize).enumerate() {
-        let born = Bench::<floe_policy::Lru>::born(sector as u64);
+        let born = Bench::born(sector as u64);
         assert!(bytes.iter().all(|byte| [born, 200].contains(byte)));
     }
     let on_cache = bench.log.iter().filter(|order| on_cache(order)).count();

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Exchange, Gate, Kind, Memory, Request, RequestId, VolumeId, WriteMode,
+    Answer, BlockCache, Config, Driver, Evict, Exchange, Gate, Kind, Memory, Request, RequestId, VolumeId,
+    WriteMode,
 };
 use floe_device::{Buffer, Pool, Ring, Role, Sockets, Spec};
-use floe_policy::Lru;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -55,7 +55,7 @@ impl Member {
             let at = self.pending.iter().position(|(pending, ..)| *pending == id).expect("answered once");
             let (_, request, buffer) = self.pending.swap_remove(at);
             let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
-            let bytes = |request: &Request| Driver::<Lru>::payload(request, &buffer).to_vec();
+            let bytes = |request: &Request| Driver::payload(request, &buffer).to_vec();
             match request.kind {
                 Kind::Read if self.owns(request.offset) => {
                     for (unit, found) in model[units].iter().zip(bytes(&request).chunks(UNIT as usize)) {
@@ -119,7 +119,7 @@ impl Member {
         let buffer = self.driver.buffer(&request);
         if let Kind::Write { .. } = kind {
             let stamp = self.rng.random_range(1..=255u8);
-            Driver::<Lru>::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
+            Driver::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
         }
         let id = self.driver.submit(request, Some(buffer.clone()));
         self.pending.push((id, request, buffer));
@@ -136,10 +136,11 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
             mode,
             shards: Some(5 - at as u64),
             gate: Gate::default(),
+            evict: Evict::default(),
             memory: Memory::None,
             kept: false,
         };
-        BlockCache::<Lru>::parts(config, THREADS).unwrap()
+        BlockCache::parts(config, THREADS).unwrap()
     };
     // By part, from the lowest tier up.
     let mut parts: Vec<Vec<BlockCache>> = (0..THREADS).map(|_| Vec::new()).collect();

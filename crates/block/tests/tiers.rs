@@ -4,12 +4,11 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Fault, Gate, Kind, Memory, Request, RequestId, VolumeError, VolumeId,
-    WriteMode,
+    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, Memory, Request, RequestId, VolumeError,
+    VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
 use floe_device::{Buffer, Device, FaultDevice, FaultPlan, MemoryDevice, Pool};
-use floe_policy::Lru;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -61,6 +60,7 @@ fn alone(tier: &Tier, pool: &Pool, seed: u64) -> Driver {
         mode: tier.mode,
         shards: Some(2),
         gate: Gate::default(),
+        evict: Evict::default(),
         memory: Memory::None,
         kept: false,
     };
@@ -118,7 +118,7 @@ impl Rig {
         let buffer = self.driver.buffer(&request);
         if let Kind::Write { .. } = request.kind {
             let stamp = self.rng.random_range(1..=255u8);
-            Driver::<Lru>::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
+            Driver::payload(&request, &buffer).copy_from(&vec![stamp; request.len as usize]);
         }
         let id = self.driver.submit(request, Some(buffer.clone()));
         self.pending.push(Pending { id, request, buffer });
@@ -126,7 +126,7 @@ impl Rig {
 
     fn check_read(&mut self, request: &Request, buffer: &Buffer) {
         let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
-        let bytes = Driver::<Lru>::payload(request, buffer).to_vec();
+        let bytes = Driver::payload(request, buffer).to_vec();
         for (unit, found) in self.model[units].iter_mut().zip(bytes.chunks(UNIT as usize)) {
             assert!(found.iter().all(|byte| *byte == found[0]), "{}", self.what);
             let known = unit.is_none_or(|byte| byte == found[0]);
@@ -148,7 +148,7 @@ impl Rig {
             match request.kind {
                 Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
                 Kind::Write { .. } => {
-                    let byte = Driver::<Lru>::payload(&request, &buffer).slice(0..1).to_vec()[0];
+                    let byte = Driver::payload(&request, &buffer).slice(0..1).to_vec()[0];
                     self.model[units].fill(result.is_ok().then_some(byte));
                 }
                 Kind::Zero { fast: true, .. } if refused => {}

@@ -423,7 +423,7 @@ fn writes_that_touch_at_their_ends_do_not_queue_up() {
 #[test]
 fn a_write_cleans_all_it_takes_the_place_of_at_once() {
     let config = config("32KiB,128KiB", 2 * 4 * BLOCK, WriteMode::Back);
-    let mut bench = Bench::<floe_policy::Lru>::new(config, &[64 * BLOCK]).numbered();
+    let mut bench = Bench::new(config, &[64 * BLOCK]).numbered();
     for region in [0, 4, 8] {
         let blocks = if region == 8 { 2 } else { 3 };
         bench.put(region * 8..(region + blocks) * 8, 200); // eight dirty blocks: the whole cache

@@ -133,9 +133,10 @@ fn print_tiers(tiers: &[TierStatus]) {
 fn print(status: &Status) {
     let up = std::time::Duration::from_secs(status.uptime_seconds as u64);
     output::say!(
-        "up {}, write {}, {} client(s), {} thread(s)",
+        "up {}, write {}, evict {}, {} client(s), {} thread(s)",
         humantime::format_duration(up),
         status.write_mode,
+        status.evict,
         status.connections,
         status.threads.len(),
     );
@@ -218,6 +219,14 @@ fn print(status: &Status) {
         output::say!(
             " {} sectors of the cache device were not what had been stored there; what was clean was read anew",
             status.corrupt_sectors
+        );
+    }
+    if status.prefetched_blocks > 0 {
+        let used = status.prefetched_used_blocks as f64 / status.prefetched_blocks as f64;
+        output::say!(
+            " fetched ahead {}, of which {} was read",
+            output::bytes(status.prefetched_bytes),
+            output::percent(used)
         );
     }
     if let Some(admission) = &status.admission {

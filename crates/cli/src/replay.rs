@@ -34,6 +34,7 @@ Examples:
   floe replay src1_0.csv.gz --backing file:disk.img,size=64GiB --cache file:cache.img,size=1GiB --at recorded --speed 10
   floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB --warmup 20% --json
   floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem --admit obp --time virtual
+  floe replay disk.vscsi --backing memory:64GiB,medium=hdd --cache memory:1GiB,medium=nvme --evict sarc --time virtual
   floe replay disk.vscsi --backing memory:64GiB,medium=hdd --tier memory:1GiB,medium=optane --tier memory:8GiB,medium=nvme --time virtual
   floe replay ycsb:workload=C --backing memory:4GiB,medium=nvme --tier memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price tier0=1,tier1=0.38 --time virtual
 

@@ -30,6 +30,7 @@ Examples:
   floe serve --backing file:/dev/nvme0n1 --tier memory:8GiB,write=back,volatile,admit=fussy:tune=1,block-sizes=4KiB
   floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
   floe serve --backing file:/dev/sdb --tier file:/dev/pmem0,write=back,volatile --tier file:/dev/nvme0n1 --memory 8GiB
+  floe serve --backing file:/dev/sdb --cache file:/dev/nvme0n1 --evict sarc
   floe serve --config floe.toml
   floe serve --backing file:disk.img --cache memory:256MiB --print-config > floe.toml
 

@@ -50,6 +50,9 @@ pub(crate) struct Settings {
     /// Who decides what comes into the cache, such as obp:target=0.2 or small-bypass+obp; floe help simulate lists them [default: always]
     #[arg(long, value_name = "ADMISSION")]
     pub(crate) admit: Option<String>,
+    /// Which policy decides what leaves the cache, such as s3-fifo or sarc:threshold=4; floe help simulate lists them [default: lru]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) evict: Option<String>,
     /// What floe calibrate found, a file, for what --admit is not told: obp's target [default: what is noted in the cache, if anything is]
     #[arg(long, value_name = "FILE")]
     pub(crate) calibration: Option<PathBuf>,
@@ -127,7 +130,7 @@ struct Tables {
     backing: Option<String>,
     #[arg(long, value_name = "SPEC")]
     #[arg(
-        help = "A tier of the cache, below that of --cache and those before; may be repeated. A device as --cache has, size=SIZE included, and of the tier ,write=MODE ,admit=ADMISSION ,block-sizes=SIZE+SIZE ,dirty-max=SHARE ,shards=N ,volatile"
+        help = "A tier of the cache, below that of --cache and those before; may be repeated. A device as --cache has, size=SIZE included, and of the tier ,write=MODE ,admit=ADMISSION ,evict=POLICY ,block-sizes=SIZE+SIZE ,dirty-max=SHARE ,shards=N ,volatile"
     )]
     tier: Vec<String>,
     /// Name of the volume for clients [default: floe]

@@ -25,6 +25,7 @@ Examples:
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1073741824+obp --size 5%,10% --report disk.html
+  floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ Examples:
 pub(crate) struct Arguments {
     /// A trace, compressed or not
     trace: String,
-    /// Policies to compare, such as lru,slru:segments=4,belady
+    /// Policies to compare, such as lru,slru:segments=4,belady; with --blocks [default: lru]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Vec<String>,
     /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; repeat to compare

@@ -199,6 +199,11 @@ fn wrong_settings_are_refused() {
         --admit obp:target=2                                  → admit | target | 2
         --admit obp+                                          → admit
         --admit never --write pass                            → admit | write is pass
+        --evict sideways                                      → evict | sideways | s3-fifo
+        --evict belady                                        → evict | belady | asked for next | s3-fifo
+        --evict sarc:threshold=1                              → evict | threshold | from 2 to 64
+        --evict arc --write pass                              → evict | write is pass
+        --tier memory:1MiB,evict=lru:depth=2                  → tier 1 | evict | lru | depth
         --calibration noise                                   → calibration | admit = obp
         --admit obp --calibration nowhere.json                → calibration | nowhere.json
         --admit obp --calibration version.json                → calibration | version.json | floe calibrate
@@ -340,6 +345,7 @@ fn wrong_simulations_are_refused() {
         --size 1MiB --blocks 32KiB --flush-interval soon  → --flush-interval | soon
         --size 1MiB --blocks 32KiB --shards many          → --shards | many
         --size 1MiB --blocks 32KiB --policy magic         → magic
+        --size 1MiB --blocks 32KiB --policy lru,belady    → belady | asked for next
         ",
     );
 }

@@ -31,10 +31,17 @@ pub(crate) fn render(report: &Report) -> String {
     page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("floe_write_mode_info", Kind::Gauge, "When writes reach which device; always 1.");
     page.sample("floe_write_mode_info", &[("mode", &report.facts.top().mode.to_string())], 1);
+    page.family(
+        "floe_cache_evict_info",
+        Kind::Gauge,
+        "The policy that decides what leaves the cache; always 1.",
+    );
+    page.sample("floe_cache_evict_info", &[("policy", &report.facts.top().evict)], 1);
     volumes(&mut page, report);
     clients(&mut page, report);
     latencies(&mut page, report);
     cache(&mut page, report);
+    prefetches(&mut page, report);
     admission(&mut page, report);
     tiers(&mut page, report);
     shedding(&mut page, report);
@@ -115,6 +122,26 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
     let labels = [("operation", operation)];
     page.sample(&format!("{name}_sum"), &labels, latencies.sum().as_secs_f64());
     page.sample(&format!("{name}_count"), &labels, latencies.count());
+}
+
+/// Of a server whose policy has something fetched ahead.
+fn prefetches(page: &mut Page, report: &Report) {
+    let counters = &report.sum.stats.counters;
+    page.counter(
+        "floe_cache_prefetched_bytes_total",
+        "Bytes fetched before they were asked for, because they came next in a stream.",
+        counters.prefetched_bytes,
+    );
+    page.counter(
+        "floe_cache_prefetched_blocks_total",
+        "The smallest blocks of those.",
+        counters.prefetched_blocks,
+    );
+    page.counter(
+        "floe_cache_prefetched_used_blocks_total",
+        "Smallest blocks fetched before they were asked for that were read before they left.",
+        counters.prefetched_used_blocks,
+    );
 }
 
 /// Of a server into whose cache not everything comes.

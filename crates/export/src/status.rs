@@ -143,6 +143,8 @@ pub struct Status {
     pub bypassed_bytes: u64,
     /// `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
+    /// The policy that decides what leaves the cache, as for `--evict`.
+    pub evict: String,
     /// Time since the start.
     pub uptime_seconds: f64,
     /// Clients connected now.
@@ -205,6 +207,12 @@ pub struct Status {
     pub blocks: Vec<BlockCount>,
     /// The tier in memory, if there is one.
     pub memory: Option<MemoryStatus>,
+    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    pub prefetched_blocks: u64,
+    /// Their bytes.
+    pub prefetched_bytes: u64,
+    /// Those that were read before they left.
+    pub prefetched_used_blocks: u64,
     /// What was offered to the cache and what came in; `None` where everything does.
     pub admission: Option<AdmissionStatus>,
     /// How much is shed, if anything may be.
@@ -367,6 +375,7 @@ impl Report {
             session: self.facts.top().session,
             bypassed_bytes: counters.bypassed_bytes,
             write_mode: self.facts.top().mode.to_string(),
+            evict: self.facts.top().evict.clone(),
             uptime_seconds: self.facts.uptime.as_secs_f64(),
             connections: self.sum.clients(),
             read_requests: requests.reads,
@@ -401,6 +410,9 @@ impl Report {
                 .iter()
                 .map(|&(block_bytes, blocks)| BlockCount { block_bytes, blocks })
                 .collect(),
+            prefetched_blocks: counters.prefetched_blocks,
+            prefetched_bytes: counters.prefetched_bytes,
+            prefetched_used_blocks: counters.prefetched_used_blocks,
             memory: self.facts.memory.as_ref().map(memory),
             admission: self
                 .facts

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use floe_block::WriteMode;
-use floe_lab::simulate::blocks::{Ordering, Setup, simulate};
+use floe_lab::simulate::blocks::{Setup, simulate};
 use floe_trace::{OpenOptions, Request, Trace};
 
 /// Block sizes, full hits, bytes read from the backing device, blocks allocated.
@@ -38,7 +38,7 @@ fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
             mode: WriteMode::Back,
             gate: floe_block::Gate::default(),
             shards: 1,
-            ordering: Ordering::Lru,
+            evict: floe_block::Evict::default(),
             clean_every_ns: u64::MAX,
         };
         let outcome = simulate("arc_P2", &requests, &setup).expect("the cache can be made");

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use floe_block::{Config, Gate, Memory, WriteMode};
+use floe_block::{Config, Evict, Gate, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
     Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier,
     VirtualClock, Volume, run,
 };
-use floe_lab::simulate::blocks::{self, Ordering};
+use floe_lab::simulate::blocks;
 use floe_trace::{OpenOptions, Request, Trace};
 
 const ALL_MODES: [WriteMode; 5] =
@@ -44,6 +44,7 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
             mode,
             shards: Some(1),
             gate: Gate::default(),
+            evict: Evict::default(),
             memory: Memory::None,
             kept: false,
         },
@@ -149,7 +150,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
             mode,
             gate: plan.config.gate.clone(),
             shards: 1,
-            ordering: Ordering::Lru,
+            evict: plan.config.evict.clone(),
             clean_every_ns: u64::MAX,
         };
         let simulated = blocks::simulate("test", &requests, &same).expect("a simulation");

@@ -4,8 +4,6 @@
 //! next. A commit seals what the logs have in memory, flushes the cache device if that says anything of dirty data, and then
 //! writes the logs. What is noted meanwhile, of data that the flush may not cover, is for the next.
 
-use floe_policy::Ranked;
-
 use super::{BlockCache, ROUTER};
 use crate::geometry::VolumeId;
 use crate::order::{DeviceId, OpId, Order};
@@ -99,7 +97,7 @@ impl Commits {
     }
 }
 
-impl<E: Ranked + Default> BlockCache<E> {
+impl BlockCache {
     /// Much is noted: has it committed, unless that is going on or of no use.
     pub(crate) fn commit_soon(&mut self, orders: &mut Vec<Order>) {
         if !self.commits.is_busy() && !self.commits.failed {

@@ -5,8 +5,6 @@
 //! is brought to the cache device, changes that the backing device has taken unflushed are settled, and the logs are
 //! committed, in this order.
 
-use floe_policy::Ranked;
-
 use super::BlockCache;
 use crate::geometry::VolumeId;
 use crate::order::Order;
@@ -31,7 +29,7 @@ enum Stage {
     Committing(u64),
 }
 
-impl<E: Ranked + Default> BlockCache<E> {
+impl BlockCache {
     /// Lets all of this part's shards drain; with `to_backing`, whatever the cache could keep.
     pub(super) fn drain(
         &mut self,

@@ -2,14 +2,12 @@
 //!
 //! Each change is made in every part; a part that refuses has changed nothing, and can be asked again.
 
-use floe_policy::Ranked;
-
 use super::BlockCache;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::shard::VolumeSize;
 use crate::volumes::VolumeError;
 
-impl<E: Ranked + Default> BlockCache<E> {
+impl BlockCache {
     /// Adds a volume of this many bytes; to be done in all parts alike, and only when every removal has been done in all of
     /// them: the id is the lowest that is free.
     ///

@@ -1,8 +1,8 @@
 //! A directory as it was when the cache was last used.
 
-use floe_policy::{Access, Ranked, Slot};
+use floe_policy::{Access, Eviction, Slot};
 
-use super::{Block, Directory, NONE};
+use super::{Block, Directory, NONE, arrival};
 use crate::geometry::{Class, Extent, Sectors, VolumeId};
 use crate::journal::RestoredBlock;
 
@@ -10,8 +10,8 @@ use crate::journal::RestoredBlock;
 /// nothing, and are the first to be replaced.
 pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
 
-impl<E: Ranked + Default> Directory<E> {
-    /// Fills an empty directory. The blocks, which come from the coldest to the hottest, do not overlap, neither in their volumes nor in
+impl Directory {
+    /// Fills an empty directory; to its order, the blocks come in the order in which they would have left. The blocks, which come from the coldest to the hottest, do not overlap, neither in their volumes nor in
     /// their places, and those of a group are of one size.
     pub(crate) fn restore(&mut self, blocks: &[RestoredBlock]) {
         debug_assert!(self.first_slots.is_empty());
@@ -61,7 +61,7 @@ impl<E: Ranked + Default> Directory<E> {
             self.extents[block.index()] = Extent::new(NOBODY, place, size);
             self.places[block.index()] = (place / self.sizes.smallest()) as u32;
             self.map(block, class);
-            self.block_order.insert(block, &Access::new(self.extents[block.index()].hash()));
+            self.block_order.insert(block, &arrival(&self.sizes, self.extents[block.index()]));
         }
     }
 
@@ -72,13 +72,13 @@ impl<E: Ranked + Default> Directory<E> {
         self.extents[slot.index()] = Extent::new(block.at.volume, start, end - start);
         self.map(slot, self.sizes.class(end - start));
         self.block_order.remove(slot);
-        self.block_order.insert(slot, &Access::new(self.extents[slot.index()].hash()));
+        self.block_order.insert(slot, &arrival(&self.sizes, self.extents[slot.index()]));
         block.valid.iter().for_each(|run| self.set_clean(slot, run));
         block.dirty.iter().for_each(|run| self.set_dirty(slot, run));
     }
 
     /// All blocks, the coldest first.
-    pub(crate) fn by_heat(&self) -> impl Iterator<Item = Block> + '_ {
-        self.block_order.coldest_first()
+    pub(crate) fn by_heat(&self) -> Vec<Block> {
+        self.block_order.by_heat()
     }
 }

@@ -16,7 +16,6 @@
 //! one relay of this tier; the name of a relayed request is free only once it was answered.
 
 use floe_device::{Action, Buffer};
-use floe_policy::Ranked;
 
 use super::{Answer, Driver};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
@@ -45,8 +44,8 @@ pub(super) struct Relay {
 }
 
 /// The tier below.
-pub(super) struct Below<E> {
-    driver: Driver<E>,
+pub(super) struct Below {
+    driver: Driver,
     /// Its ids of the volumes, by this tier's.
     volumes: Vec<Option<VolumeId>>,
     /// By the numbers of its requests.
@@ -54,15 +53,15 @@ pub(super) struct Below<E> {
     answers: Vec<Answer>,
 }
 
-impl<E: Ranked + Default> Below<E> {
+impl Below {
     /// A tier that calls volumes as `ids` says, in pairs of the upper tier's id and its own.
-    pub(super) fn new(driver: Driver<E>, ids: &[(VolumeId, VolumeId)]) -> Self {
+    pub(super) fn new(driver: Driver, ids: &[(VolumeId, VolumeId)]) -> Self {
         let mut below = Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
         ids.iter().for_each(|(id, lower)| below.put_volume(*id, *lower));
         below
     }
 
-    pub(super) fn into_driver(self) -> Driver<E> {
+    pub(super) fn into_driver(self) -> Driver {
         self.driver
     }
 
@@ -77,11 +76,11 @@ impl<E: Ranked + Default> Below<E> {
         self.waiting.iter().any(Option::is_some)
     }
 
-    pub(super) fn driver(&self) -> &Driver<E> {
+    pub(super) fn driver(&self) -> &Driver {
         &self.driver
     }
 
-    pub(super) fn driver_mut(&mut self) -> &mut Driver<E> {
+    pub(super) fn driver_mut(&mut self) -> &mut Driver {
         &mut self.driver
     }
 
@@ -144,13 +143,13 @@ impl<E: Ranked + Default> Below<E> {
     }
 }
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// This tier above another one, before either has volumes. The backing devices of volumes go to the lowest tier.
     ///
     /// # Panics
     /// When there is a tier below already.
     #[must_use]
-    pub fn on(mut self, lower: Driver<E>) -> Self {
+    pub fn on(mut self, lower: Driver) -> Self {
         assert!(self.below.is_none(), "a tier stands on one other");
         self.below = Some(Box::new(Below::new(lower, &[])));
         self

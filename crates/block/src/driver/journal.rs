@@ -11,7 +11,6 @@
 use std::io;
 
 use floe_device::{Action, Device, Operation, Slice};
-use floe_policy::Ranked;
 use hashbrown::HashMap;
 
 use super::Driver;
@@ -233,7 +232,7 @@ impl Journal {
     }
 }
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// Writes what was set apart for the commit.
     pub(super) fn write_logs(&mut self, op: OpId) {
         let journal = self.journal.as_mut().expect("a cache that is kept has a journal");
@@ -369,7 +368,7 @@ impl<E: Ranked + Default> Driver<E> {
 
 impl Journal {
     /// A checkpoint of a log that wants one.
-    fn due_checkpoint<E: Ranked + Default>(&mut self, cache: &BlockCache<E>) -> Option<Checkpoint> {
+    fn due_checkpoint(&mut self, cache: &BlockCache) -> Option<Checkpoint> {
         let log = self.logs.iter().position(ShardJournal::wants_checkpoint)?;
         self.logs[log].begin_checkpoint();
         let mut left: Vec<u32> = cache.blocks_by_heat(log);
@@ -378,7 +377,7 @@ impl Journal {
     }
 
     /// States the next blocks of the checkpoint.
-    fn state_some<E: Ranked + Default>(&mut self, cache: &BlockCache<E>) -> Vec<PageWrite> {
+    fn state_some(&mut self, cache: &BlockCache) -> Vec<PageWrite> {
         let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is under way");
         let (log, sums) = (&mut self.logs[checkpoint.log], &self.sums[checkpoint.log]);
         let mut had_room = true;
@@ -401,7 +400,7 @@ impl Journal {
 }
 
 /// What the cache orders of its own device, with checksums made and remembered.
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// With the journal that came with a [part](crate::KeptCache::begin) of a cache, before there are volumes.
     #[must_use]
     pub fn with_journal(mut self, journal: Option<PartJournal>) -> Self {

@@ -1,7 +1,6 @@
 //! The driver and the tier in memory: reads answered from it, and what the cache wants kept there.
 
 use floe_device::Buffer;
-use floe_policy::Ranked;
 
 use super::Driver;
 use crate::geometry::{Sectors, VolumeId};
@@ -9,7 +8,7 @@ use crate::memory::{MemoryTier, Pages};
 use crate::order::Paging;
 use crate::request::Request;
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// With a tier in memory, before there are volumes; the cache has been [told](crate::Config::memory) of it.
     #[must_use]
     pub fn with_memory(mut self, tier: Option<MemoryTier>) -> Self {

@@ -11,7 +11,6 @@
 use std::collections::VecDeque;
 
 use floe_device::{Action, Operation};
-use floe_policy::Ranked;
 
 use super::below::{Below, Waiting};
 use super::{Driver, backing_of};
@@ -64,7 +63,7 @@ impl Seam {
     }
 }
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// Begins an operation of what this tier stands on.
     pub(super) fn begin_below(&mut self, volume: VolumeId, op: OpId, offset: u64, action: Action) {
         if self.seam.is_shut {
@@ -131,7 +130,7 @@ impl<E: Ranked + Default> Driver<E> {
     ///
     /// # Panics
     /// When it is not so here, an id is not free, or the newcomer has a tier below already.
-    pub fn put_below(&mut self, mut newcomer: Driver<E>, ids: &[(VolumeId, VolumeId)]) {
+    pub fn put_below(&mut self, mut newcomer: Driver, ids: &[(VolumeId, VolumeId)]) {
         assert!(self.seam.is_shut && self.is_quiet_below(), "a tier is put where nothing is under way");
         assert!(newcomer.below.is_none(), "one tier is put in at a time");
         for (id, new) in ids {
@@ -157,7 +156,7 @@ impl<E: Ranked + Default> Driver<E> {
     ///
     /// # Panics
     /// When there is no tier below, something is under way, or it has what nothing below it has.
-    pub fn take_below(&mut self) -> Driver<E> {
+    pub fn take_below(&mut self) -> Driver {
         assert!(
             self.seam.is_shut && self.is_quiet_below(),
             "a tier is taken from where nothing is under way"

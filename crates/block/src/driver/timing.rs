@@ -8,7 +8,6 @@
 use std::time::Instant;
 
 use floe_device::Action;
-use floe_policy::Ranked;
 use floe_policy::admission::Times;
 
 use super::Driver;
@@ -121,7 +120,7 @@ impl Timing {
     }
 }
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// An operation has ended: its time may be what is missing to tell the cache how long things take.
     pub(super) fn took(&mut self, token: u64, ok: bool) {
         if let Some(timing) = &mut self.timing

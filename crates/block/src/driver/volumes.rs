@@ -4,14 +4,13 @@ use std::io;
 use std::ops::Range;
 
 use floe_device::{Device, Extent};
-use floe_policy::Ranked;
 
 use super::Driver;
 use super::watched::Watched;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::volumes::VolumeError;
 
-impl<E: Ranked + Default> Driver<E> {
+impl Driver {
     /// Adds a volume on a backing device, in all tiers; `name` is for the log. The id is that of this tier.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let bytes = backing.size_bytes();

@@ -7,34 +7,27 @@
 //! a block is no offer: a write of it goes there, as always.
 //!
 //! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one
-//! by one, and a whole block of them at once. What it orders to be fetched becomes a task like a prefetch; while it holds, nothing is evicted.
+//! by one, and a whole block of them at once. What it orders to be fetched (`fetch`) becomes a task like a prefetch; while it holds, nothing is evicted.
 //!
 //! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none there. An overwritten copy counts as put in and replaced; where
 //! the cache outlives the program it counts as removed, too, for the log is told that it is gone.
 //!
-//! Not to be expected: that `sequential` sees long sequences with several shards, for each sees its own regions; and that `duel` knows more of
-//! a victim than its first smallest block.
-
-use std::collections::VecDeque;
+//! Not to be expected: that `duel` knows more of a victim than its first smallest block.
 
 use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Victim, Window};
-use floe_policy::{Access, Direction, Ranked, Tick, mix};
+use floe_policy::{Access, Direction, Tick, mix};
 
-use super::task::{Offer, Work, common};
+use super::fetch::Fetches;
+use super::task::{Offer, common};
 use super::{Shard, ShardConfig};
 use crate::directory::Block;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
-use crate::order::Order;
 
 /// Lookups between two windows of all shards together: divides the 200 between checks of FussyCache, so that these come when they
 /// are due. And the least of one shard.
 const WINDOW_LOOKUPS: u64 = 100;
 const LEAST_WINDOW_LOOKUPS: u64 = 8;
-
-/// Ordered fetches under way at once, and those that wait; what is ordered beyond is forgotten.
-const FETCHED_AT_ONCE: usize = 8;
-const MOST_FETCHES: usize = 1024;
 
 /// Why a copy is gone that was not evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +49,6 @@ pub(super) struct Door {
     orders: Orders,
     /// Lookups of all windows that have ended.
     lookups: u64,
-    fetches: VecDeque<(VolumeId, Sectors)>,
-    fetching: usize,
 }
 
 impl Door {
@@ -82,48 +73,31 @@ impl Door {
             times: Times::default(),
             orders,
             lookups: 0,
-            fetches: VecDeque::new(),
-            fetching: 0,
         }))
     }
 
-    fn close_window(&mut self, entries: u64, sizes: &BlockSizes) {
+    fn close_window(&mut self, entries: u64, sizes: &BlockSizes, fetches: &mut Fetches) {
         let (entries, times) = (entries, self.times);
         let window = std::mem::take(&mut self.window);
         self.lookups += window.lookups.blocks;
         self.admissions.observe(&Window { entries, times, ..window });
         self.admissions.tick(Tick(self.lookups), &mut self.orders);
-        self.queue_fetches(sizes);
-    }
-
-    /// Neighbours within a region are fetched together.
-    fn queue_fetches(&mut self, sizes: &BlockSizes) {
         self.orders.fetch.sort_unstable_by_key(|fetch| fetch.position);
         for fetch in self.orders.fetch.drain(..) {
             let place = Place::of_number(fetch.position * sizes.smallest());
-            let (volume, start) = (place.volume(), place.sector());
-            let end = start + sizes.smallest();
-            if let Some((before, run)) = self.fetches.back_mut()
-                && *before == volume
-                && run.end == start
-                && !start.is_multiple_of(sizes.largest())
-            {
-                run.end = end;
-            } else if self.fetches.len() < MOST_FETCHES {
-                self.fetches.push_back((volume, start..end));
-            }
+            fetches.order(place.volume(), place.sector(), sizes);
         }
     }
 }
 
 /// The smallest blocks that a run touches, each with the part of the run that it holds.
-fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
+pub(super) fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
     let run = run.clone();
     let starts = (run.start / unit * unit..run.end).step_by(unit as usize);
     starts.map(move |start| (start, common(&(start..start + unit), &run)))
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// What the admission is told of the smallest block that begins at a sector.
     fn access(&self, volume: VolumeId, start: u64, direction: Direction) -> Access {
         let unit = self.config.sizes.smallest();
@@ -138,7 +112,7 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Who would have to leave.
-    fn victim(&self) -> Option<Victim> {
+    fn victim(&mut self) -> Option<Victim> {
         let slot = self.directory.coldest_if_full()?;
         let start = self.directory.sectors(slot).start;
         Some(Victim { slot, hash: self.access(self.directory.volume(slot), start, Direction::Read).hash })
@@ -160,8 +134,13 @@ impl<E: Ranked + Default> Shard<E> {
     }
 
     /// Asks whether the smallest block that begins at a sector is to come in.
-    fn ask(&mut self, volume: VolumeId, start: u64, direction: Direction) -> bool {
-        let (access, victim) = (self.access(volume, start, direction), self.victim());
+    fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
+        if self.door.is_none() {
+            return true;
+        }
+        let in_a_row = self.in_a_row(id, start);
+        let access = Access { in_a_row, ..self.access(self.tasks[id as usize].volume, start, direction) };
+        let victim = self.victim();
         let Some(door) = &mut self.door else { return true };
         let admitted = door.admissions.admit(&access, victim.as_ref()).admits();
         self.counters.offered_blocks += 1;
@@ -178,7 +157,7 @@ impl<E: Ranked + Default> Shard<E> {
     fn close_window(&mut self) {
         let units = self.directory.smallest_blocks();
         if let Some(door) = &mut self.door {
-            door.close_window(units, &self.config.sizes);
+            door.close_window(units, &self.config.sizes, &mut self.fetches);
         }
     }
 
@@ -216,7 +195,7 @@ impl<E: Ranked + Default> Shard<E> {
                     Some((asked, admitted)) if asked == start => admitted, // of another part of it
                     _ => {
                         self.look_up(volume, start, &common(&part, &range), false, Direction::Read);
-                        may_come_in && self.ask(volume, start, Direction::Read)
+                        may_come_in && self.ask(id, start, Direction::Read)
                     }
                 };
                 last = Some((start, admitted));
@@ -256,7 +235,7 @@ impl<E: Ranked + Default> Shard<E> {
         for (start, part) in units(&range, self.config.sizes.smallest()) {
             let missing = survey.missing.iter().any(|run| run.contains(&start));
             self.look_up(volume, start, &part, !missing, Direction::Write);
-            if missing && !self.ask(volume, start, Direction::Write) {
+            if missing && !self.ask(id, start, Direction::Write) {
                 match bypassed.last_mut() {
                     Some(run) if run.end == part.start => run.end = part.end,
                     _ => bypassed.push(part),
@@ -310,33 +289,6 @@ impl<E: Ranked + Default> Shard<E> {
                 door.window.removed.blocks += 1;
                 door.admissions.evicted(&access);
             }
-        }
-    }
-
-    /// Begins to fetch what was ordered next, if it is time; says whether there was any.
-    pub(super) fn start_fetch(&mut self, orders: &mut Vec<Order>) -> bool {
-        let Some(door) = self.door.as_mut().filter(|door| door.fetching < FETCHED_AT_ONCE) else {
-            return false;
-        };
-        let Some((volume, run)) = door.fetches.pop_front() else { return false };
-        let run = self.within_volume(volume, &run);
-        if run.start >= run.end || self.withholds() && self.directory.coldest_if_full().is_some() {
-            return true;
-        }
-        self.counters.ordered_blocks += units(&run, self.config.sizes.smallest()).count() as u64;
-        let id = self.new_task(Work::Fetch, volume, run);
-        self.tasks[id as usize].offer = Offer::Admitted;
-        if let Some(door) = &mut self.door {
-            door.fetching += 1;
-        }
-        self.start_read(id, orders);
-        true
-    }
-
-    /// One of those has ended.
-    pub(super) fn fetched(&mut self) {
-        if let Some(door) = &mut self.door {
-            door.fetching -= 1;
         }
     }
 

@@ -7,8 +7,6 @@
 
 use std::collections::VecDeque;
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::{Because, Data, Event, Part, Step, Task, Work};
 use crate::directory::Block;
@@ -98,7 +96,7 @@ impl Rounds {
     }
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Brings everything of a volume that is dirty now to its backing device; [`Event::Drained`] tells when, and
     /// whether all of it is there.
     ///
@@ -224,7 +222,7 @@ impl<E: Ranked + Default> Shard<E> {
         match because {
             Because::Room(task) => {
                 if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
-                    self.directory.touch(block); // or whoever needs room next would try, and fail, with it again
+                    self.directory.spare(block); // or whoever needs room next would try, and fail, with it again
                 }
                 self.victim_cleaned(task, fault.is_none(), orders);
             }

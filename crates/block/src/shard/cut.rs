@@ -5,8 +5,6 @@
 //! is had at once, and who comes after waits for no more than what is in use. The piece has its answer, and its end,
 //! with the last of its tasks.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::Task;
 use crate::locks::{Need, TaskId};
@@ -76,7 +74,7 @@ impl Cuts {
     }
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Takes what a task needs, or leaves it waiting; answers whether it was taken. Where others keep only some of it
     /// from the task, on multiples of `unit`, the task goes on, or waits, with the front of its range; the rest is the
     /// task that is answered besides, to be started next.
@@ -105,12 +103,12 @@ impl<E: Ranked + Default> Shard<E> {
         debug_assert!(task.range.start < at && at < task.range.end);
         task.cut = Some(number);
         let end = std::mem::replace(&mut task.range.end, at);
-        let Task { volume, waited, offer, .. } = *task;
+        let Task { volume, waited, offer, stream, .. } = *task;
         let (work, bypassed) = (task.work.clone(), task.bypassed.clone());
         let rest = self.new_task(work, volume, at..end);
         let task = &mut self.tasks[rest as usize];
         (task.cut, task.waited) = (Some(number), waited);
-        (task.offer, task.bypassed) = (offer, bypassed);
+        (task.offer, task.stream, task.bypassed) = (offer, stream, bypassed);
         self.locks.cut(region, id, at, rest);
         rest
     }

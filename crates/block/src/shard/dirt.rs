@@ -5,8 +5,6 @@
 //! rounds of cleaning begin by themselves. A round yields to clients that wait for the backing devices: while there are any, it
 //! has the fewer blocks under way the further the bound is; with nobody waiting, or somebody waiting for the round, it has as many as ever.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::clean::CLEANED_AT_ONCE;
 use super::task::{Part, Work};
@@ -22,7 +20,7 @@ pub(super) struct Dirt {
     awaited: usize,
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Sets how many sectors may be dirty below memory.
     pub(crate) fn limit_dirty(&mut self, sectors: u64) {
         self.dirt.most = Some(sectors);

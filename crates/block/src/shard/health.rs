@@ -9,8 +9,6 @@
 //! (`Shard::drop_copies`). So every sector that is still valid is what it was when it was stored, the newest version
 //! there is, and [`Shard::restore`] may use it again, if the device still holds what it had acknowledged.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::{Part, Step};
 use crate::directory::Block;
@@ -30,7 +28,7 @@ pub(super) struct Health {
     degraded: bool,
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Whether the shard has given the cache device up.
     pub(crate) fn is_degraded(&self) -> bool {
         self.health.degraded
@@ -51,7 +49,7 @@ impl<E: Ranked + Default> Shard<E> {
     /// a sector has its lock, and the sector keeps its place.
     pub(crate) fn forget_clean(&mut self) {
         if self.is_kept() {
-            let blocks: Vec<Block> = self.directory.by_heat().collect();
+            let blocks: Vec<Block> = self.directory.by_heat();
             for block in blocks {
                 let sectors = self.directory.sectors(block);
                 self.drop_clean_late(block, &sectors);

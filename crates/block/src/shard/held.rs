@@ -12,8 +12,6 @@
 
 use std::collections::BTreeSet;
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::Step;
 use crate::geometry::{Place, Sectors, VolumeId};
@@ -116,7 +114,7 @@ impl Held {
     }
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     fn has_tier(&self) -> bool {
         self.config.memory != Memory::None
     }

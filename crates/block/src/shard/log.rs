@@ -20,7 +20,6 @@
 
 use std::collections::BTreeMap;
 
-use floe_policy::Ranked;
 use hashbrown::HashMap;
 
 use super::Shard;
@@ -86,7 +85,7 @@ impl Log {
     }
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Whether changes are noted: there is a log, and a device that takes it.
     pub(super) fn is_logging(&self) -> bool {
         self.log.kept && !self.log.failed

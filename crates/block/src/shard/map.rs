@@ -4,8 +4,6 @@
 //! Sectors that only memory has count, and those whose only copy was lost: they are not holes. No lock is needed. A write's sectors are dirty, or on the
 //! backing device, before it is answered; and what is being cleaned is dirty until the backing device has it.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::Work;
 use crate::geometry::{Place, Sectors};
@@ -13,7 +11,7 @@ use crate::locks::TaskId;
 use crate::order::{BufferId, Order, Span};
 use crate::piece::Piece;
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Marks a piece's dirty sectors in its request's buffer, a byte each, and ends it.
     pub(super) fn mark_dirty(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let Work::Piece(Piece { request, volume, buffer_offset, sectors, .. }) =

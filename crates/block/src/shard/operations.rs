@@ -1,7 +1,5 @@
 //! How tasks name their operations and order them from devices.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::Part;
 use crate::directory::Block;
@@ -23,7 +21,7 @@ pub(super) fn part_of(op: OpId) -> (TaskId, usize) {
     ((op.0 >> PART_BITS) as TaskId, (op.0 & ((1 << PART_BITS) - 1)) as usize)
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     pub(super) fn new_scratch(&mut self, id: TaskId, sectors: u64, orders: &mut Vec<Order>) -> ScratchId {
         self.scratch_made += 1;
         let scratch = ScratchId(u64::from(self.config.number) << 56 | self.scratch_made);

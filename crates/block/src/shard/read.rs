@@ -7,8 +7,6 @@
 //! own sectors only. A prefetch is a read that nobody waits for the
 //! data of: it only fetches.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::admission::Removal;
 use super::task::{Data, Offer, Part, Step, Work, common};
@@ -37,7 +35,7 @@ pub(super) struct Survey {
     offered: Vec<(Sectors, bool)>,
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Walks a range as Algorithm 1 does.
     pub(super) fn survey(&mut self, id: TaskId) -> Survey {
         let mut survey = std::mem::take(&mut self.spare_survey);
@@ -181,12 +179,19 @@ impl<E: Ranked + Default> Shard<E> {
                 continue;
             }
             let to = self.destination(id);
+            if to.is_none() && self.is_ahead(id) {
+                self.finish(id, orders); // it is there, and nobody has asked for it
+                continue;
+            }
             self.tasks[id as usize].hit = true;
             self.note_read_hit(id);
             let range = self.tasks[id as usize].range.clone();
             let shed = to.is_some() && self.is_shed();
             for (block, run) in overlapping(blocks, &range) {
                 self.directory.touch(*block);
+                if to.is_some() {
+                    self.note_used(*block, &common(run, &range));
+                }
                 if let Some(to) = to.filter(|_| !shed) {
                     let run = common(run, &range);
                     self.order_cache_read(id, Part::Cached(*block), *block, &run, to.span(&run), orders);
@@ -273,6 +278,7 @@ impl<E: Ranked + Default> Shard<E> {
             let scratch = self.new_scratch(id, run.end - run.start, orders);
             Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 }
         });
+        self.note_fetch(id, &run);
         self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
         let task = &mut self.tasks[id as usize];
         task.data = data;
@@ -400,6 +406,7 @@ impl<E: Ranked + Default> Shard<E> {
         task.hit = hit;
         task.step = Step::Reading;
         if let Some(to) = self.destination(id) {
+            self.note_used_early(holder, &range);
             self.copy(from, to, &range, orders);
         }
         self.finish(id, orders);

@@ -8,8 +8,6 @@
 //! from the cache. The directory learns of a shed hit as of any, and one that the backing device fails is read from the cache
 //! after all, so that shedding fails nobody.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::read::overlapping;
 use super::task::{Part, common};
@@ -35,7 +33,7 @@ impl Shed {
     }
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Sets the share of the hits on the cache device that are to be shed, in parts of 2³².
     pub(crate) fn shed(&mut self, share: u32) {
         self.shed.share = share;

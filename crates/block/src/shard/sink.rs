@@ -5,15 +5,13 @@
 //! waiting. Runs sink in the first half of a round (`clean`), whose second half brings what the cache has to
 //! the backing device.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::task::{Data, Task, Work};
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
 use crate::order::{BufferId, Order, Paging};
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Starts to sink what is held of a run within a region.
     pub(super) fn sink(&mut self, volume: VolumeId, run: Sectors, orders: &mut Vec<Order>) {
         let id = self.new_task(Work::Sink, volume, run);

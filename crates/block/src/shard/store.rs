@@ -5,13 +5,11 @@
 //! device; the task waits and goes on where it was. What is not to come in (`admission`), or finds everything cold in use, is not
 //! cached, and goes to the backing device if it would be lost otherwise.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::admission::Removal;
 use super::task::{Because, Part, Step, Work, common};
 use crate::allocate::largest_fitting;
-use crate::directory::{Block, Room};
+use crate::directory::{Block, Origin, Room};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::Order;
@@ -26,7 +24,7 @@ enum Placed {
     Later(u64),
 }
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Begins to put a run of a task, whose data is where its `data` says, into the cache.
     pub(super) fn begin_store(&mut self, id: TaskId, run: Sectors, dirty: bool, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
@@ -67,6 +65,7 @@ impl<E: Ranked + Default> Shard<E> {
                     } else if self.tasks[id as usize].store_dirty && self.is_kept() {
                         self.drop_clean(block, &run, Removal::Replaced, orders); // a checkpoint must not have what is on its way
                     }
+                    self.note_origin(id, block, &run);
                     let from = self.tasks[id as usize].data.span(&run);
                     self.order_cache_write(id, block, &run, from, orders);
                 }
@@ -148,7 +147,9 @@ impl<E: Ranked + Default> Shard<E> {
         interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
         let class = largest_fitting(&self.config.sizes, &interval);
 
-        let Some(room) = self.directory.room(class, |block| self.is_in_use(block)) else {
+        let (locks, sizes) = (&self.locks, &self.config.sizes);
+        let in_use = |volume, sectors: &Sectors| locks.in_use(sizes.region(volume, sectors.start), sectors);
+        let Some(room) = self.directory.room(volume, interval.start, class, in_use) else {
             self.counters.stores_without_room += 1;
             return Placed::Nowhere;
         };
@@ -171,7 +172,8 @@ impl<E: Ranked + Default> Shard<E> {
                     }
                 }
             }
-            return Placed::At(self.directory.allocate(volume, interval.start, class, room));
+            let origin = Origin { in_a_row: self.in_a_row(id, left.start), ahead: self.is_ahead(id) };
+            return Placed::At(self.directory.allocate(volume, interval.start, class, room, origin));
         }
         self.tasks[id as usize].step = Step::Room;
         self.tasks[id as usize].cleaning = dirty.len() as u32;

@@ -33,7 +33,7 @@ pub(super) enum Work {
     },
     /// Bring held sectors to the tiers below memory.
     Sink,
-    /// Bring what the admission ordered into the cache.
+    /// Bring what no client has asked for into the cache.
     Fetch,
 }
 
@@ -154,6 +154,8 @@ pub(super) struct Task {
     pub(super) cursor: u64,
     pub(super) store_dirty: bool,
     pub(super) offer: Offer,
+    /// Where the stream began that its range is a part of, if streams are followed; of a fetch, if it is for one.
+    pub(super) stream: Option<u64>,
     /// Of what is to be put into the cache, runs that may not make blocks.
     pub(super) bypassed: Vec<Sectors>,
     /// Victims being cleaned for it.
@@ -183,6 +185,7 @@ impl Task {
             cursor: 0,
             store_dirty: false,
             offer: Offer::NotMade,
+            stream: None,
             bypassed: Vec::new(),
             cleaning: 0,
             no_room: false,

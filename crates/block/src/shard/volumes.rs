@@ -1,12 +1,10 @@
 //! Volumes that come, go and grow, as one shard sees them.
 
-use floe_policy::Ranked;
-
 use super::task::Step;
 use super::{Shard, VolumeSize};
 use crate::geometry::{Place, SECTOR_BYTES, VolumeId};
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     /// Adds a volume, or changes the size of one.
     pub(crate) fn set_volume(&mut self, id: VolumeId, size: VolumeSize) {
         let at = id.0 as usize;

@@ -8,8 +8,6 @@
 //! When a backing write fails nobody knows what the backing device holds there, so clean copies of it are dropped;
 //! dirty ones are newer than what failed to be replaced and stay. A degraded shard writes as `pass` does.
 
-use floe_policy::Ranked;
-
 use super::Shard;
 use super::admission::Removal;
 use super::task::{Data, Part, Step, Work};
@@ -22,7 +20,7 @@ use crate::order::{BufferId, DeviceId, Order, Span};
 use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 
-impl<E: Ranked + Default> Shard<E> {
+impl Shard {
     fn piece(&self, id: TaskId) -> &Piece {
         match &self.tasks[id as usize].work {
             Work::Piece(piece) => piece,

@@ -6,10 +6,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Fault, Gate, Kind, Memory, Message, OpId, Order,
-    Paging, PartId, Request, RequestId, Span, VolumeId, WriteMode,
+    BlockCache, BlockSizes, BufferId, Config, DeviceId, Evict, Fault, Gate, Kind, Memory, Message, OpId,
+    Order, Paging, PartId, Request, RequestId, Span, VolumeId, WriteMode,
 };
-use floe_policy::{Lru, Ranked};
 
 pub const SECTOR: u64 = 4096;
 
@@ -58,10 +57,10 @@ pub struct UnderWay {
     since: u64,
 }
 
-pub struct Bench<E = Lru> {
+pub struct Bench {
     /// The first part, in most tests the only one.
-    pub cache: BlockCache<E>,
-    others: Vec<BlockCache<E>>,
+    pub cache: BlockCache,
+    others: Vec<BlockCache>,
     /// What has been said and not heard yet, by who says it and to whom.
     pub said: Vec<((PartId, PartId), VecDeque<Message>)>,
     pub orders: Vec<Order>,
@@ -91,6 +90,7 @@ pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
         mode,
         shards: Some(1),
         gate: Gate::default(),
+        evict: Evict::default(),
         memory: Memory::None,
         kept: false,
     }
@@ -121,7 +121,7 @@ pub fn target(order: &Order) -> (DeviceId, u64, u64) {
     }
 }
 
-impl<E: Ranked + Default> Bench<E> {
+impl Bench {
     /// A cache over one volume for each of these sizes; sector `s` of volume `v` is filled with [`Bench::born`].
     pub fn new(config: Config, volumes: &[u64]) -> Self {
         Self::in_parts(config, volumes, 1)
@@ -257,12 +257,12 @@ impl<E: Ranked + Default> Bench<E> {
     }
 
     /// Tells every part.
-    pub fn each_part(&mut self, tell: impl Fn(&mut BlockCache<E>)) {
+    pub fn each_part(&mut self, tell: impl Fn(&mut BlockCache)) {
         self.others.iter_mut().chain([&mut self.cache]).for_each(tell);
     }
 
     /// Asks every part, also after one has refused; answers the first refusal.
-    pub fn ask_parts<T>(&mut self, ask: impl Fn(&mut BlockCache<E>) -> Result<(), T>) -> Result<(), T> {
+    pub fn ask_parts<T>(&mut self, ask: impl Fn(&mut BlockCache) -> Result<(), T>) -> Result<(), T> {
         let all = self.others.iter_mut().chain([&mut self.cache]);
         all.map(ask).fold(Ok(()), Result::and)
     }
@@ -285,7 +285,7 @@ impl<E: Ranked + Default> Bench<E> {
     }
 
     /// Lets one part do something, and carries out what it orders.
-    fn in_part(&mut self, part: usize, act: impl FnOnce(&mut BlockCache<E>, &mut Vec<Order>)) {
+    fn in_part(&mut self, part: usize, act: impl FnOnce(&mut BlockCache, &mut Vec<Order>)) {
         let cache = if part == 0 { &mut self.cache } else { &mut self.others[part - 1] };
         act(cache, &mut self.orders);
         self.carry_out(part);

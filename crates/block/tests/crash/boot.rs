@@ -9,7 +9,7 @@
 use std::io;
 
 use floe_block::{
-    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Gate, Io, KeptCache, LEAST_MEMORY_BYTES,
+    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, LEAST_MEMORY_BYTES,
 };
 use floe_block::{
     Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Serving, StoreError, Superblock,
@@ -35,6 +35,7 @@ pub struct Format {
 pub struct Service {
     pub mode: WriteMode,
     pub admit: &'static str,
+    pub evict: &'static str,
     pub memory: Option<MemoryWrite>,
 }
 
@@ -156,7 +157,8 @@ impl Boot<'_> {
     pub fn begin(&self, kept: KeptCache, service: Service) -> Result<(Driver, Superblock), NoBoot> {
         let tier = tier(service);
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
-        let serving = Serving { mode: service.mode, gate: gate(service), memory, parts: 1 };
+        let serving =
+            Serving { mode: service.mode, gate: gate(service), evict: evict(service), memory, parts: 1 };
         let begin = |io: &mut Io<'_>| {
             kept.begin(io, self.volumes(), &serving).map_err(|error| match error {
                 BeginError::Store(error) => error,
@@ -181,6 +183,7 @@ impl Boot<'_> {
             cache_bytes: self.format.cache_bytes(),
             mode: service.mode,
             gate: gate(service),
+            evict: evict(service),
             shards: Some(self.format.shards),
             memory: tier.as_ref().map_or(Memory::None, MemoryTier::config),
             kept: false,
@@ -197,6 +200,10 @@ impl Boot<'_> {
 
 fn gate(service: Service) -> Gate {
     Gate::new(service.admit.parse().expect("the admission is registered"))
+}
+
+fn evict(service: Service) -> Evict {
+    service.evict.parse().expect("a block cache can have it")
 }
 
 fn tier(service: Service) -> Option<MemoryTier> {

@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use floe_block::{Driver, Fault, Kind, Request, VolumeId, WriteMode};
 use floe_device::Pool;
-use floe_policy::Lru;
 
 use crate::boot::{Boot, Format, Service};
 use crate::disk::Disk;
@@ -12,7 +11,7 @@ use crate::machine::Machine;
 use crate::stamp::{Found, UNIT, fill, look};
 
 const UNITS: u32 = 64;
-const IN_CACHE: Service = Service { mode: WriteMode::Back, admit: "always", memory: None };
+const IN_CACHE: Service = Service { mode: WriteMode::Back, admit: "always", evict: "lru", memory: None };
 
 /// What nobody has written: what the cache device is full of at first.
 const GARBAGE: u8 = 0xc5;
@@ -60,7 +59,7 @@ impl Rig {
         if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
             let mut bytes = vec![0; request.len as usize];
             fill(&mut bytes, 0, 0, 1);
-            Driver::<Lru>::payload(&request, buffer).copy_from(&bytes);
+            Driver::payload(&request, buffer).copy_from(&bytes);
         }
         driver.submit(request, buffer);
         request
@@ -90,7 +89,7 @@ impl Rig {
         driver.submit(request, Some(buffer.clone()));
         self.answer(driver).expect("it is read");
         let mut bytes = vec![0; len as usize];
-        Driver::<Lru>::payload(&request, &buffer).copy_to(&mut bytes);
+        Driver::payload(&request, &buffer).copy_to(&mut bytes);
         (0..UNITS).zip(bytes.chunks(UNIT)).map(|(unit, bytes)| look(bytes, 0, unit)).collect()
     }
 }

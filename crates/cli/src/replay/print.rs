@@ -100,6 +100,12 @@ fn rest(outcome: &Outcome) {
     if outcome.warmup_requests > 0 {
         add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));
     }
+    add("evict", outcome.evict.clone());
+    if outcome.prefetched_blocks > 0 {
+        let (bytes, used) = (output::bytes(outcome.prefetched_bytes), outcome.prefetched_used_blocks);
+        let share = used as f64 / outcome.prefetched_blocks as f64;
+        add("", format!("{bytes} fetched ahead, {} of it read then", output::percent(share)));
+    }
     if let Some(admission) = &outcome.admission {
         let share = admission.admitted_blocks as f64 / admission.offered_blocks.max(1) as f64;
         add("admission", admission.admission.clone());

@@ -116,7 +116,7 @@ impl How {
         fewer_threads: bool,
         consent: Consent,
     ) -> Result<Self, CliError> {
-        let (gate, memory) = (config.gate.clone(), config.memory);
+        let (gate, evict, memory) = (config.gate.clone(), config.evict.clone(), config.memory);
         if !tier.is_kept() {
             return BlockCache::parts(config, threads).map(Self::Volatile).or_usage();
         }
@@ -124,14 +124,14 @@ impl How {
         if tier.cache.paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
             let config = Config { cache_bytes: layout.data_bytes(), shards: Some(new_shards), ..config };
-            BlockCache::<floe_policy::Lru>::parts(config, threads).or_usage()?;
+            BlockCache::parts(config, threads).or_usage()?;
         }
         Ok(Self::Kept(Box::new(Wishes {
             sizes: tier.sizes.clone(),
             shards: tier.shards,
             cache_bytes: tier.cache_bytes,
             new_shards,
-            serving: Serving { mode: tier.mode, gate, memory, parts: threads },
+            serving: Serving { mode: tier.mode, gate, evict, memory, parts: threads },
             fewer_threads,
             apart: None,
             joins: false,

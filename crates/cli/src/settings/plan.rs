@@ -222,14 +222,25 @@ impl Plan {
             read_only: plan.read_only,
         };
         let interval = humantime::format_duration(self.flush_interval).to_string().replace(' ', "");
-        let TierTable { cache, cache_size, volatile, write, admit, dirty_max, block_sizes, shards, .. } =
-            self.tiers[0].table();
+        let TierTable {
+            cache,
+            cache_size,
+            volatile,
+            write,
+            admit,
+            evict,
+            dirty_max,
+            block_sizes,
+            shards,
+            ..
+        } = self.tiers[0].table();
         Settings {
             cache,
             cache_size,
             volatile,
             write,
             admit,
+            evict,
             calibration: None, // it is in the admission
             dirty_max,
             block_sizes,
@@ -266,6 +277,7 @@ impl Plan {
             kept = self.tiers[0].is_kept(),
             write = %self.tiers[0].mode,
             admit = %self.tiers[0].admit,
+            evict = %self.tiers[0].evict,
             memory_bytes = self.memory.as_ref().map_or(0, |memory| memory.bytes),
             threads = self.threads,
             max_connections = self.max_connections,
@@ -273,8 +285,8 @@ impl Plan {
             "started"
         );
         for (number, tier) in self.tiers.iter().enumerate().skip(1) {
-            let TierPlan { cache, cache_bytes, mode, .. } = tier;
-            tracing::info!(tier = number, %cache, cache_bytes, kept = tier.is_kept(), write = %mode, "tier");
+            let TierPlan { cache, cache_bytes, mode, evict, .. } = tier;
+            tracing::info!(tier = number, %cache, cache_bytes, kept = tier.is_kept(), write = %mode, %evict, "tier");
         }
         for VolumePlan { name, backing, read_only, .. } in &self.volumes {
             tracing::info!(volume = name, %backing, read_only, "volume");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// What a tier has of its own beside what its device has, for messages.
-pub(super) const OF_A_TIER: &str = "write=MODE, admit=ADMISSION, calibration=FILE, block-sizes=SIZE+SIZE, dirty-max=SHARE, shards=N and volatile";
+pub(super) const OF_A_TIER: &str = "write=MODE, admit=ADMISSION, evict=POLICY, calibration=FILE, block-sizes=SIZE+SIZE, dirty-max=SHARE, shards=N and volatile";
 
 /// A tier below those before it. The settings are named as those of the whole run, which are of the first tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -17,6 +17,7 @@ pub(crate) struct TierTable {
     pub(crate) volatile: bool,
     pub(crate) write: Option<String>,
     pub(crate) admit: Option<String>,
+    pub(crate) evict: Option<String>,
     pub(crate) calibration: Option<PathBuf>,
     pub(crate) dirty_max: Option<String>,
     pub(crate) block_sizes: Option<String>,
@@ -37,6 +38,7 @@ impl TierTable {
             let again = match name {
                 "write" => table.write.replace(value.to_owned()).is_some(),
                 "admit" => table.admit.replace(value.to_owned()).is_some(),
+                "evict" => table.evict.replace(value.to_owned()).is_some(),
                 "calibration" => table.calibration.replace(value.into()).is_some(),
                 "dirty-max" => table.dirty_max.replace(value.to_owned()).is_some(),
                 // A comma ends the setting, so sizes are joined as the paths of a stripe are.
@@ -68,12 +70,13 @@ mod tests {
 
     #[test]
     fn settings_of_the_tier_are_told_from_those_of_its_device() {
-        let text = "file:/srv/tier,write=back,admit=small-bypass+obp:target=0.2,size=1GiB,block-sizes=4KiB+64KiB,medium=nvme,shards=8,volatile";
+        let text = "file:/srv/tier,write=back,admit=small-bypass+obp:target=0.2,evict=s3-fifo:small=0.2,size=1GiB,block-sizes=4KiB+64KiB,medium=nvme,shards=8,volatile";
         let table = TierTable::parse(text).unwrap();
         let of_tier = TierTable {
             cache: Some("file:/srv/tier,size=1GiB,medium=nvme".into()),
             write: Some("back".into()),
             admit: Some("small-bypass+obp:target=0.2".into()),
+            evict: Some("s3-fifo:small=0.2".into()),
             block_sizes: Some("4KiB,64KiB".into()),
             shards: Some(8),
             volatile: true,

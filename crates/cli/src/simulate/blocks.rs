@@ -1,6 +1,6 @@
 //! `floe simulate --blocks`: the block cache at several sizes and block sizes.
 
-use floe_block::{Admissions, Gate};
+use floe_block::{Admissions, Evict, Gate};
 use floe_lab::report::blocks;
 use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
 use floe_trace::Request;
@@ -12,28 +12,31 @@ use crate::{OrFail, output};
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let (requests, footprint_bytes) = load(arguments)?;
-    let ordering = match &arguments.policy[..] {
-        [] => floe_lab::simulate::blocks::Ordering::default(),
-        [policy] => policy.parse().or_usage()?,
-        _ => return Err(CliError::usage("--blocks takes one --policy, fifo or lru")),
+    let policies: Vec<Evict> = match &arguments.policy[..] {
+        [] => vec![Evict::default()],
+        policies => policies.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?,
     };
     let admissions: Vec<Admissions> = match &arguments.admit[..] {
         [] => vec![Admissions::default()],
         admit => admit.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?,
     };
-    let each = |size, sizes| admissions.iter().map(move |admission| (size, sizes, admission));
+    let deciders: Vec<_> = policies
+        .iter()
+        .flat_map(|evict| admissions.iter().map(move |admission| (evict, admission)))
+        .collect();
+    let each = |size, sizes| deciders.iter().map(move |deciders| (size, sizes, deciders));
     let setups: Vec<Setup> = arguments
         .size
         .0
         .iter()
         .flat_map(|size| arguments.blocks.iter().flat_map(move |sizes| each(size, sizes)))
-        .map(|(size, sizes, admission)| Setup {
+        .map(|(size, sizes, (evict, admission))| Setup {
             sizes: sizes.clone(),
             cache_bytes: size.of(footprint_bytes),
             mode: arguments.write,
-            gate: Gate::new(admission.clone()),
+            gate: Gate::new(Admissions::clone(admission)),
             shards: arguments.shards,
-            ordering,
+            evict: Evict::clone(evict),
             clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
         })
         .collect();
@@ -89,6 +92,8 @@ fn print(outcomes: &[Outcome]) {
         "mean missed",
     ];
     let is_asked = outcomes.iter().any(|outcome| outcome.admission.is_some());
+    let differ = outcomes.iter().any(|outcome| outcome.policy != Evict::default().to_string());
+    columns.extend(differ.then_some("policy"));
     columns.extend(is_asked.then_some("admitted"));
     columns.extend(is_asked.then_some("by"));
     let mut table = output::table(&columns, 1);
@@ -108,6 +113,9 @@ fn print(outcomes: &[Outcome]) {
             output::bytes(outcome.mean_block_bytes as u64),
             output::bytes(outcome.mean_missed_bytes as u64),
         ];
+        if differ {
+            row.push(outcome.policy.clone());
+        }
         if is_asked {
             let (share, by) = match &outcome.admission {
                 Some(asked) => (ratio(asked.admitted_blocks, asked.offered_blocks), asked.admission.clone()),

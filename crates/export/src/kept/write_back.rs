@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Driver, Gate, KeptCache, Kind, Memory, Request, Serving, Volume as Known, VolumeId,
+    Answer, Begun, Driver, Evict, Gate, KeptCache, Kind, Memory, Request, Serving, Volume as Known, VolumeId,
     WriteMode,
 };
 
@@ -59,7 +59,13 @@ pub fn write_back(
     let (volumes, ids) = matched(&mut kept, targets, accept)?;
     let dirty: Vec<u64> = ids.iter().map(|id| kept.dirty_bytes(*id)).collect();
     let after = after(&kept, &volumes, &ids);
-    let serving = Serving { mode: WriteMode::Back, gate: Gate::default(), memory: Memory::None, parts: 1 };
+    let serving = Serving {
+        mode: WriteMode::Back,
+        gate: Gate::default(),
+        evict: Evict::default(),
+        memory: Memory::None,
+        parts: 1,
+    };
     let begun: Begun = cache.with_io(|io| kept.begin(io, after, &serving))?;
     let Begun { superblock, parts } = begun;
     let Disk { device, ring, pool } = cache;

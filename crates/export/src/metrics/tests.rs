@@ -88,6 +88,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             name: "memory:1MiB".into(),
             mode: WriteMode::Back,
             admission: Some("obp:target=0.1".to_owned()),
+            evict: "sarc:threshold=4".to_owned(),
             session: Some(3),
             journal_lost: false,
             size_bytes: 1 << 30,

@@ -41,6 +41,8 @@ pub(super) struct KnownTier {
     pub(super) mode: WriteMode,
     /// Who decides what comes in, where not everything does.
     pub(super) admission: Option<String>,
+    /// Who decides what leaves.
+    pub(super) evict: String,
     pub(super) cache_bytes: u64,
     /// It may hold what nothing below it has.
     may_be_dirty: bool,
@@ -71,6 +73,7 @@ pub(super) fn in_threads(
         may_be_dirty: mode.keeps_writes() || cache.parts.iter().any(|(cache, _)| cache.has_dirty_data()),
         mode,
         admission: cache.parts[0].0.admission(),
+        evict: cache.parts[0].0.evict().to_string(),
         cache_bytes,
         keeper: cache.keeper,
         degraded: false,
@@ -95,6 +98,7 @@ impl KnownTier {
             name: self.name.clone(),
             mode: self.mode,
             admission: self.admission.clone(),
+            evict: self.evict.clone(),
             session: self.keeper.as_ref().map(Keeper::session),
             journal_lost: self.journal_lost,
             size_bytes: self.cache_bytes,

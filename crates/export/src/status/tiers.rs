@@ -14,6 +14,8 @@ pub struct TierStatus {
     pub name: String,
     /// `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
+    /// The policy that decides what leaves, as for `--evict`.
+    pub evict: String,
     /// Counts the times it was opened; `None` for one that ends with the server.
     pub session: Option<u64>,
     /// Its device, or a part of it, has failed and been given up.
@@ -48,6 +50,12 @@ pub struct TierStatus {
     pub dirty_bytes: u64,
     /// Memory for blocks, groups and bits.
     pub metadata_bytes: u64,
+    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    pub prefetched_blocks: u64,
+    /// Their bytes.
+    pub prefetched_bytes: u64,
+    /// Those that were read before they left.
+    pub prefetched_used_blocks: u64,
     /// What was offered to it and what came in; `None` where everything does.
     pub admission: Option<AdmissionStatus>,
 }
@@ -70,6 +78,7 @@ pub(crate) struct TierFacts {
     pub(crate) name: String,
     pub(crate) mode: WriteMode,
     pub(crate) admission: Option<String>,
+    pub(crate) evict: String,
     pub(crate) session: Option<u64>,
     pub(crate) journal_lost: bool,
     pub(crate) size_bytes: u64,
@@ -82,6 +91,7 @@ impl TierFacts {
         TierStatus {
             name: self.name.clone(),
             write_mode: self.mode.to_string(),
+            evict: self.evict.clone(),
             session: self.session,
             degraded: stats.degraded_shards > 0,
             journal_lost: self.journal_lost,
@@ -99,6 +109,9 @@ impl TierFacts {
             valid_bytes: stats.valid_bytes,
             dirty_bytes: stats.dirty_bytes,
             metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
+            prefetched_blocks: counters.prefetched_blocks,
+            prefetched_bytes: counters.prefetched_bytes,
+            prefetched_used_blocks: counters.prefetched_used_blocks,
             admission: self.admission.as_ref().map(|admission| AdmissionStatus::of(admission, stats)),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use floe_block::{BlockCache, Config, Gate, Memory, MemoryWrite, WriteMode};
+use floe_block::{BlockCache, Config, Evict, Gate, Memory, MemoryWrite, WriteMode};
 use floe_device::{Device, MemoryDevice};
 use floe_export::admin::NewTier;
 use floe_export::admin::client::{self as admin, AdminError};
@@ -31,6 +31,7 @@ impl TierMaker for Newcomers {
             mode: mode.parse().unwrap(),
             shards: Some(3),
             gate: Gate::default(),
+            evict: Evict::default(),
             memory: Memory::None,
             kept: false,
         };

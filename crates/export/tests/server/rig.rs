@@ -150,7 +150,16 @@ impl Setup {
             let tier = |mode, cache_bytes, memory, source| {
                 let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
                 let gate = floe_block::Gate::default();
-                let config = Config { sizes, cache_bytes, mode, shards: Some(4), gate, memory, kept: false };
+                let config = Config {
+                    sizes,
+                    cache_bytes,
+                    mode,
+                    shards: Some(4),
+                    gate,
+                    evict: floe_block::Evict::default(),
+                    memory,
+                    kept: false,
+                };
                 let cache = Parts::volatile(BlockCache::parts(config, threads).unwrap());
                 Tier { name: String::new(), cache, source, cache_bytes }
             };

@@ -89,6 +89,8 @@ pub struct Outcome {
     pub cache_bytes: u64,
     /// When writes reached which device.
     pub write: String,
+    /// The policy that decided what left.
+    pub evict: String,
     /// `real` or `virtual`.
     pub time: &'static str,
     /// Requests.
@@ -165,6 +167,12 @@ pub struct Outcome {
     pub verified_bytes: u64,
     /// Time it took the machine.
     pub wall_seconds: f64,
+    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    pub prefetched_blocks: u64,
+    /// Their bytes.
+    pub prefetched_bytes: u64,
+    /// Those that were read before they left.
+    pub prefetched_used_blocks: u64,
     /// What was offered to the cache and what came in, where somebody was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
@@ -230,6 +238,7 @@ impl Outcome {
             blocks: config.sizes.to_string(),
             cache_bytes: config.cache_bytes,
             write: config.mode.to_string(),
+            evict: config.evict.to_string(),
             time,
             requests,
             warmup_requests: measured.warmup_requests,
@@ -268,6 +277,9 @@ impl Outcome {
             flush_seconds: measured.flush.as_secs_f64(),
             verified_bytes: measured.verified_bytes,
             wall_seconds: measured.wall.as_secs_f64(),
+            prefetched_blocks: gained.counters.prefetched_blocks,
+            prefetched_bytes: gained.counters.prefetched_bytes,
+            prefetched_used_blocks: gained.counters.prefetched_used_blocks,
             admission: AdmissionOutcome::of(&config.gate, gained),
             tiers: match all.len() {
                 1 => Vec::new(),
@@ -324,6 +336,9 @@ fn gained(before: &Stats, after: &Stats) -> Stats {
     for (sum, blocks) in gained.declined_blocks.iter_mut().zip(&before.declined_blocks) {
         *sum -= blocks;
     }
+    counters.prefetched_blocks -= old.prefetched_blocks;
+    counters.prefetched_bytes -= old.prefetched_bytes;
+    counters.prefetched_used_blocks -= old.prefetched_used_blocks;
     for (sum, blocks) in counters.blocks_allocated.iter_mut().zip(old.blocks_allocated) {
         *sum -= blocks;
     }

@@ -179,7 +179,7 @@ impl Stage {
     /// When the cache cannot be made, the kernel gives no ring, or a device cannot be opened.
     pub fn real(plan: &Plan) -> Result<Self, StageError> {
         for (config, _) in plan.tiers() {
-            BlockCache::<floe_policy::Lru>::new(config.clone())?; // opening devices may create files
+            BlockCache::new(config.clone())?; // opening devices may create files
         }
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = Pool::new(ARENA_BYTES);

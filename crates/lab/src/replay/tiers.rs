@@ -14,6 +14,8 @@ pub struct TierOutcome {
     pub cache_bytes: u64,
     /// When writes reached which device.
     pub write: String,
+    /// The policy that decided what left.
+    pub evict: String,
     /// Reads it was asked for.
     pub reads: u64,
     /// Reads that found all they wanted cached.
@@ -32,6 +34,12 @@ pub struct TierOutcome {
     pub below_read_bytes: u64,
     /// Bytes written to that, those of the flush at the end too.
     pub below_write_bytes: u64,
+    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    pub prefetched_blocks: u64,
+    /// Their bytes.
+    pub prefetched_bytes: u64,
+    /// Those that were read before they left.
+    pub prefetched_used_blocks: u64,
     /// Memory held for blocks, groups, and valid and dirty bits.
     pub metadata_bytes: u64,
     /// What was offered to it and what came in, where somebody was asked.
@@ -47,6 +55,7 @@ impl TierOutcome {
             blocks: config.sizes.to_string(),
             cache_bytes: config.cache_bytes,
             write: config.mode.to_string(),
+            evict: config.evict.to_string(),
             reads: requests.reads,
             read_hits: requests.read_hits,
             read_hit_ratio: requests.read_hits as f64 / requests.reads.max(1) as f64,
@@ -56,6 +65,9 @@ impl TierOutcome {
             cache_write_bytes: counters.cache_write_bytes,
             below_read_bytes: counters.backing_read_bytes,
             below_write_bytes: counters.backing_write_bytes,
+            prefetched_blocks: counters.prefetched_blocks,
+            prefetched_bytes: counters.prefetched_bytes,
+            prefetched_used_blocks: counters.prefetched_used_blocks,
             metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
             admission: AdmissionOutcome::of(&config.gate, stats),
         }

@@ -4,14 +4,12 @@
 //! [`Setup::clean_every_ns`] of it and at the end. What comes out is exact in hits, bytes and memory; how long things
 //! take is for replay.
 
-use std::str::FromStr;
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, BlockSizes, Config, ConfigError, Gate, Kind, Memory, OpId, Order, Request, RequestId, Stats,
-    VolumeId, WriteMode,
+    BlockCache, BlockSizes, Config, ConfigError, Evict, Gate, Kind, Memory, OpId, Order, Request, RequestId,
+    Stats, VolumeId, WriteMode,
 };
-use floe_policy::{Fifo, Lru, Ranked};
 use floe_trace::Op;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -23,33 +21,6 @@ const VOLUME_BYTES: u64 = 1 << 58;
 
 /// Most volumes of one cache.
 const MOST_VOLUMES: usize = 1 << 16;
-
-/// The order in which blocks and groups leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ordering {
-    /// As they came.
-    Fifo,
-    /// Least recently used first.
-    #[default]
-    Lru,
-}
-
-/// A name that is no ordering of the block cache.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the block cache has no order `{0}`; it has fifo and lru")]
-pub struct UnknownOrdering(String);
-
-impl FromStr for Ordering {
-    type Err = UnknownOrdering;
-
-    fn from_str(name: &str) -> Result<Self, UnknownOrdering> {
-        match name {
-            "fifo" => Ok(Self::Fifo),
-            "lru" => Ok(Self::Lru),
-            other => Err(UnknownOrdering(other.to_owned())),
-        }
-    }
-}
 
 /// What to simulate.
 #[derive(Debug, Clone)]
@@ -65,7 +36,7 @@ pub struct Setup {
     /// The number of shards.
     pub shards: u64,
     /// Who leaves.
-    pub ordering: Ordering,
+    pub evict: Evict,
     /// How often dirty data is cleaned, in nanoseconds of the trace's time.
     pub clean_every_ns: u64,
 }
@@ -88,6 +59,8 @@ pub struct Outcome {
     pub trace: String,
     /// The block sizes.
     pub blocks: String,
+    /// Who decided what left.
+    pub policy: String,
     /// What was offered to the cache and what came in, where somebody was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
@@ -133,15 +106,13 @@ pub fn simulate(
     setup: &Setup,
 ) -> Result<Outcome, SimulateError> {
     let begun = Instant::now();
-    let stats = match setup.ordering {
-        Ordering::Fifo => run::<Fifo>(requests, setup)?,
-        Ordering::Lru => run::<Lru>(requests, setup)?,
-    };
+    let stats = run(requests, setup)?;
     let (counted, counters) = (stats.requests, stats.counters);
     let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
     Ok(Outcome {
         trace: trace.to_owned(),
         blocks: setup.sizes.to_string(),
+        policy: setup.evict.to_string(),
         admission: AdmissionOutcome::of(&setup.gate, &stats),
         size: setup.cache_bytes,
         read_requests: counted.reads,
@@ -161,14 +132,15 @@ pub fn simulate(
     })
 }
 
-fn run<E: Ranked + Default>(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, SimulateError> {
+fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, SimulateError> {
     let mut simulation = Simulation {
-        cache: BlockCache::<E>::new(Config {
+        cache: BlockCache::new(Config {
             sizes: setup.sizes.clone(),
             cache_bytes: setup.cache_bytes,
             mode: setup.mode,
             shards: Some(setup.shards),
             gate: setup.gate.clone(),
+            evict: setup.evict.clone(),
             memory: Memory::None,
             kept: false,
         })?,
@@ -200,12 +172,12 @@ fn run<E: Ranked + Default>(requests: &[floe_trace::Request], setup: &Setup) -> 
 }
 
 /// A cache whose devices answer at once.
-struct Simulation<E> {
-    cache: BlockCache<E>,
+struct Simulation {
+    cache: BlockCache,
     orders: Vec<Order>,
 }
 
-impl<E: Ranked + Default> Simulation<E> {
+impl Simulation {
     fn serve(&mut self, request: Request) {
         self.cache.submit(RequestId(0), request, &mut self.orders);
         self.carry_out();

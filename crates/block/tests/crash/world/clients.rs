@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use floe_block::{Driver, Fault, Kind, Request, RequestId};
 use floe_device::Buffer;
-use floe_policy::Lru;
 
 use super::{Failure, UNITS_A_SECTOR, World, units_of};
 use crate::history::Event;
@@ -46,7 +45,7 @@ impl World {
         if let (Kind::Write { .. }, Some(buffer)) = (request.kind, &buffer) {
             self.bytes.resize(request.len as usize, 0);
             fill(&mut self.bytes, volume, first, version);
-            Driver::<Lru>::payload(&request, buffer).copy_from(&self.bytes);
+            Driver::payload(&request, buffer).copy_from(&self.bytes);
         }
         if let (Kind::Read, Some(buffer)) = (request.kind, &buffer) {
             let mut hit = [false];
@@ -102,7 +101,7 @@ impl World {
             Kind::Read if result.is_ok() => {
                 let buffer = buffer.expect("a read has a buffer");
                 self.bytes.resize(request.len as usize, 0);
-                Driver::<Lru>::payload(&request, &buffer).copy_to(&mut self.bytes);
+                Driver::payload(&request, &buffer).copy_to(&mut self.bytes);
                 self.survived.checked_units += units.len() as u64;
                 let checked = self.oracle.check(volume, units.start, &self.bytes, name);
                 return checked.map_err(|violation| {

@@ -262,5 +262,12 @@ fn draw_service(rng: &mut SmallRng) -> Service {
             1 | 2 => Some(MemoryWrite::Back),
             _ => None,
         },
+        evict: match rng.random_range(0..10) {
+            0 => "fifo",
+            1 => "s3-fifo",
+            2 => "arc",
+            3 | 4 => "sarc:threshold=2",
+            _ => "lru",
+        },
     }
 }

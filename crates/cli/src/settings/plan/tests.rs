@@ -1,6 +1,6 @@
 //! Settings as text, and what is made of them.
 
-use floe_block::Admissions;
+use floe_block::{Admissions, Evict};
 
 use super::*;
 
@@ -11,6 +11,7 @@ fn fit(asked: Option<u64>, shards: Option<u64>, cache_bytes: u64) -> Result<usiz
         volatile: false,
         mode: WriteMode::Back,
         admit: Admissions::default(),
+        evict: Evict::default(),
         sizes: Some("4KiB,64KiB".parse().unwrap()),
         dirty_max: None,
         shards,
@@ -81,7 +82,7 @@ fn a_plan_written_as_settings_is_the_same_plan() {
         ("memory = '3MiB'\nmemory-admit = 'second-access + obp:target=0.2'\n", ""),
         ("shed = '12.5%'\n", ""),
         ("memory = '3MiB'\nadmit = 'small-bypass + obp:target=0.2'\n", ""),
-        ("write = 'only'\nadmit = 'second-access'\n", ""),
+        ("write = 'only'\nadmit = 'second-access'\nevict = 's3-fifo:small=0.2'\n", ""),
         ("write = 'pass'\n", ""),
         ("write = 'back'\ndirty-max = '25%'\n", ""),
         (

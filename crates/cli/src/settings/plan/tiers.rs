@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use floe_block::{Admissions, BlockSizes, Config, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
+use floe_block::{Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
 use floe_device::{Spec, SpecError};
 use floe_policy::admission::registry::{Choice, choices};
 use floe_policy::admission::{Choosable, SmallBypass};
@@ -30,6 +30,8 @@ pub(crate) struct TierPlan {
     pub(crate) mode: WriteMode,
     /// Who decides what comes in.
     pub(crate) admit: Admissions,
+    /// Who decides what leaves.
+    pub(crate) evict: Evict,
     /// `None` leaves them to the cache that is there, or are the default ones.
     pub(crate) sizes: Option<BlockSizes>,
     /// How much of it may be dirty, with write-back.
@@ -74,6 +76,7 @@ impl TierPlan {
             mode: self.mode,
             shards: self.shards,
             gate: Gate { admission: self.admit.clone(), above_bytes },
+            evict: self.evict.clone(),
             memory,
             kept: self.is_kept(),
         }
@@ -92,6 +95,7 @@ impl TierPlan {
             volatile: self.volatile,
             write: Some(self.mode.to_string()),
             admit: Some(self.admit.to_string()),
+            evict: Some(self.evict.to_string()),
             calibration: None, // it is in the admission
             dirty_max: self.dirty_max.map(|most| most.to_string()),
             block_sizes: self.sizes.as_ref().map(BlockSizes::to_string),
@@ -115,6 +119,7 @@ impl Settings {
             volatile: self.volatile,
             write: self.write.clone(),
             admit: self.admit.clone(),
+            evict: self.evict.clone(),
             calibration: self.calibration.clone(),
             dirty_max: self.dirty_max.clone(),
             block_sizes: self.block_sizes.clone(),
@@ -148,6 +153,7 @@ impl TierTable {
             ("volatile", self.volatile),
             ("write", self.write.is_some()),
             ("admit", self.admit.is_some()),
+            ("evict", self.evict.is_some()),
             ("calibration", self.calibration.is_some()),
             ("dirty-max", self.dirty_max.is_some()),
             ("block-sizes", self.block_sizes.is_some()),
@@ -202,9 +208,10 @@ impl Where {
         let sizes: Option<BlockSizes> = self.parsed("block-sizes", table.block_sizes.as_deref())?;
         let mode = self.parsed("write", table.write.as_deref())?.unwrap_or_default();
         let admit = self.admit(table, mode, has_memory)?;
+        let evict = self.evict(table, mode)?;
         let dirty_max = self.dirty_max(table.dirty_max.as_deref(), mode)?;
         let TierTable { volatile, shards, .. } = *table;
-        Ok(TierPlan { cache, cache_bytes, volatile, mode, admit, sizes, dirty_max, shards })
+        Ok(TierPlan { cache, cache_bytes, volatile, mode, admit, evict, sizes, dirty_max, shards })
     }
 
     /// The size of a tier: what was asked for, what the spec says, or what is there.
@@ -250,6 +257,17 @@ impl Where {
             admit = admit.calibrated(&found.calibrated());
         }
         Ok(admit)
+    }
+
+    /// Who decides what leaves, where anything comes in.
+    fn evict(self, table: &TierTable, mode: WriteMode) -> Result<Evict, Wrong> {
+        let evict = self.parsed("evict", table.evict.as_deref())?.unwrap_or_default();
+        if mode == WriteMode::Pass && evict != Evict::default() {
+            return Err(
+                self.wrong("evict", "evict is for a cache that something comes into; here write is pass")
+            );
+        }
+        Ok(evict)
     }
 
     /// How much may be dirty, where anything may.

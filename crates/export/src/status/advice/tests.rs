@@ -12,6 +12,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
             name: String::new(),
             mode: WriteMode::Through,
             admission: None,
+            evict: "lru".to_owned(),
             session: None,
             journal_lost: false,
             size_bytes: 1 << 30,

@@ -1,0 +1,82 @@
+//! Who leaves a cache: any registered policy that does without knowledge of what comes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use floe_policy::registry::{Choice, ChoiceError, Entry};
+use floe_policy::{AnyPolicy, Eviction, Lru, POLICIES, Policy};
+
+/// The policy by which blocks leave; each shard has an order of its own. The default is LRU.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evict(Choice);
+
+/// Why a text is no policy for a block cache.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum EvictError {
+    /// It chooses nothing.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// It cannot be had while serving.
+    #[error("policy {name} has to know what is asked for next, and a cache does not; it can have {}", known().join(", "))]
+    Future {
+        /// The policy's name.
+        name: &'static str,
+    },
+}
+
+/// Whether a policy does without knowledge of what comes.
+fn serves(entry: &&Entry) -> bool {
+    !entry.about.next_uses
+}
+
+fn known() -> Vec<&'static str> {
+    POLICIES.iter().filter(serves).map(|entry| entry.about.name).collect()
+}
+
+impl Evict {
+    /// Every policy that a block cache can have, with its defaults.
+    pub fn all() -> impl Iterator<Item = Self> {
+        POLICIES.iter().filter(serves).map(|entry| Self(Choice::of(&entry.about)))
+    }
+
+    /// The policy, and its parameters.
+    pub fn choice(&self) -> &Choice {
+        &self.0
+    }
+
+    /// From how many smallest blocks in a row on what comes next is fetched before it is asked for; `None` for most policies.
+    pub fn fetches_ahead(&self) -> Option<u64> {
+        AnyPolicy::new(&self.0).fetches_ahead()
+    }
+
+    /// Whether it is LRU.
+    pub fn is_lru(&self) -> bool {
+        self.0.name() == Lru::ABOUT.name
+    }
+}
+
+impl Default for Evict {
+    fn default() -> Self {
+        Self(Choice::of(&Lru::ABOUT))
+    }
+}
+
+impl fmt::Display for Evict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for Evict {
+    type Err = EvictError;
+
+    /// Reads a [`Choice`], such as `s3-fifo:small=0.2`.
+    fn from_str(text: &str) -> Result<Self, EvictError> {
+        let choice: Choice = text.parse()?;
+        let entry = POLICIES.iter().find(|entry| entry.about.name == choice.name());
+        match entry.filter(serves) {
+            Some(_) => Ok(Self(choice)),
+            None => Err(EvictError::Future { name: choice.name() }),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What a shard fetches though no client waits for it: what the admission orders, and what comes next in a stream.
+//!
+//! A fetch becomes a task like a prefetch that a client asks for, and begins when fewer than so many are under way; of those that wait,
+//! more than a bound are forgotten. It is cut to what is left of its volume when it begins. What comes next in a stream (the
+//! router follows those, `cache/streams.rs`) is offered to the admission as a read is, and marked in the directory, so that it shows how much of it was
+//! asked for later. As with every fetch, a block leaves for it only once it has arrived.
+
+use std::collections::VecDeque;
+
+use super::Shard;
+use super::admission::units;
+use super::task::{Offer, Work};
+use crate::directory::Block;
+use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
+use crate::locks::TaskId;
+use crate::order::Order;
+
+/// Fetches under way at once, and those that wait; what is wanted beyond is forgotten.
+const FETCHED_AT_ONCE: usize = 8;
+const MOST_FETCHES: usize = 1024;
+
+/// A run to be fetched.
+#[derive(Debug, Clone)]
+struct Fetch {
+    volume: VolumeId,
+    run: Sectors,
+    /// Where the stream began that it continues; `None` where the admission ordered it.
+    stream: Option<u64>,
+}
+
+/// The fetches of a shard.
+#[derive(Debug, Default)]
+pub(super) struct Fetches {
+    waiting: VecDeque<Fetch>,
+    under_way: usize,
+}
+
+impl Fetches {
+    /// Adds a smallest block that the admission orders. Neighbours within a region are fetched together.
+    pub(super) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
+        let end = start + sizes.smallest();
+        if let Some(last) = self.waiting.back_mut()
+            && (last.volume, last.run.end, last.stream) == (volume, start, None)
+            && !start.is_multiple_of(sizes.largest())
+        {
+            last.run.end = end;
+        } else {
+            self.push(Fetch { volume, run: start..end, stream: None });
+        }
+    }
+
+    fn push(&mut self, fetch: Fetch) {
+        if self.waiting.len() < MOST_FETCHES {
+            self.waiting.push_back(fetch);
+        }
+    }
+}
+
+impl Shard {
+    /// Brings a run of a region, which comes next in a stream, into the cache before it is asked for.
+    pub(crate) fn fetch_ahead(
+        &mut self,
+        volume: VolumeId,
+        run: Sectors,
+        stream: u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.mode().caches_reads() {
+            self.fetches.push(Fetch { volume, run, stream: Some(stream) });
+            self.run_ready(orders);
+        }
+    }
+
+    /// Begins the next fetch, if it is time; says whether there was any.
+    pub(super) fn start_fetch(&mut self, orders: &mut Vec<Order>) -> bool {
+        if self.fetches.under_way >= FETCHED_AT_ONCE {
+            return false;
+        }
+        let Some(Fetch { volume, run, stream }) = self.fetches.waiting.pop_front() else { return false };
+        let run = self.within_volume(volume, &run);
+        if run.start >= run.end || self.withholds() && self.directory.is_full() {
+            return true;
+        }
+        if stream.is_none() {
+            self.counters.ordered_blocks += units(&run, self.config.sizes.smallest()).count() as u64;
+        }
+        self.fetches.under_way += 1;
+        let id = self.new_task(Work::Fetch, volume, run);
+        let task = &mut self.tasks[id as usize];
+        task.stream = stream;
+        if stream.is_none() {
+            task.offer = Offer::Admitted;
+        }
+        self.start_read(id, orders);
+        true
+    }
+
+    /// One of those has ended.
+    pub(super) fn fetched(&mut self) {
+        self.fetches.under_way -= 1;
+    }
+
+    /// Whether a task fetches what comes next in a stream.
+    pub(super) fn is_ahead(&self, id: TaskId) -> bool {
+        let task = &self.tasks[id as usize];
+        matches!(task.work, Work::Fetch) && task.stream.is_some()
+    }
+
+    /// A task reads a run from the backing device to put it into the cache.
+    pub(super) fn note_fetch(&mut self, id: TaskId, run: &Sectors) {
+        if self.is_ahead(id) {
+            self.counters.prefetched_blocks += units(run, self.config.sizes.smallest()).count() as u64;
+            self.counters.prefetched_bytes += (run.end - run.start) * SECTOR_BYTES;
+        }
+    }
+
+    /// A task has put a run into a block.
+    pub(super) fn note_origin(&mut self, id: TaskId, block: Block, run: &Sectors) {
+        let ahead = self.is_ahead(id);
+        self.directory.set_ahead(block, run, ahead);
+    }
+
+    /// A client reads a run of a block.
+    pub(super) fn note_used(&mut self, block: Block, run: &Sectors) {
+        self.counters.prefetched_used_blocks += self.directory.take_ahead(block, run);
+    }
+
+    /// A client reads a run that a task has fetched and is putting into the cache.
+    pub(super) fn note_used_early(&mut self, holder: TaskId, run: &Sectors) {
+        if !self.is_ahead(holder) {
+            return;
+        }
+        let (volume, mut start) = (self.tasks[holder as usize].volume, run.start);
+        while start < run.end {
+            let Some(block) = self.directory.find(volume, start) else { return };
+            let end = self.directory.sectors(block).end.min(run.end);
+            self.note_used(block, &(start..end));
+            start = end;
+        }
+    }
+
+    /// How many smallest blocks in a row a sector of a task's is in the last of; 0 where no stream was followed.
+    pub(super) fn in_a_row(&self, id: TaskId, sector: u64) -> u64 {
+        let begun = self.tasks[id as usize].stream;
+        begun.map_or(0, |begun| (sector.saturating_sub(begun)) / self.config.sizes.smallest() + 1)
+    }
+}
