@@ -139,6 +139,8 @@ proptest! {
         windows in windows(), target in 0.01..0.6f64, half_life in 50..2000u64, in_bytes in any::<bool>(), counts_replaced in any::<bool>(), cost in 0.1..20.0f64,
     ) {
         let bytes = u8::from(in_bytes);
+        let measured = cost;
+        let cost = cost.max(1.0); // nothing is measured to cost less
         let counts = u8::from(counts_replaced);
         let mut admission =
             chosen(&format!("obp:target={target}:half-life={half_life}:bytes={bytes}:replaced={counts}:fill=0"), 10);
@@ -151,7 +153,7 @@ proptest! {
                 inserted: Traffic { blocks: inserted, bytes: inserted * 4 },
                 removed: Traffic { blocks: removed, bytes: removed },
                 replaced: Traffic { blocks: replaced, bytes: replaced * 4 },
-                times: Times { write_cost: Some(cost), ..Times::default() },
+                times: Times { write_cost: Some(measured), ..Times::default() },
                 ..Window::default()
             };
             admission.observe(&window);

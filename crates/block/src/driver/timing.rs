@@ -2,8 +2,11 @@
 //!
 //! Only a cache with such an admission is timed, and only by a clock that the driver was given: the machine's, or a simulated
 //! one. An operation's time is from when it is handed to the device until it is known to have ended, so waiting in the device's queue
-//! is part of it, as it is for whoever waits for it. So is what reads wait because of writes, on both sides of the [cost of a
-//! write](Times::write_cost): what writes do to reads beyond the time that they take themselves only a calibration tells.
+//! is part of it, as it is for whoever waits for it.
+//!
+//! The [cost of a write](Times::write_cost) is the time a byte written takes over that of a byte read. Let reads take *r* a byte beside writes and *r*₀ without,
+//! writes *w*, and *n* bytes be read for each one written. With a fixed number of operations under way, a byte written then costs (*w* + *n* (*r* − *r*₀)) / *r*₀ bytes
+//! read. What is told, *w* / *r*, is never more: what writes do to reads is left out, as *r*₀ is not known while there are writes. That takes a calibration.
 
 use std::time::Instant;
 
@@ -47,9 +50,25 @@ impl Sum {
     fn mean_ns(self) -> Option<f64> {
         (self.operations > 0).then(|| self.ns / f64::from(self.operations))
     }
+}
 
-    fn ns_a_byte(self) -> Option<f64> {
-        (self.bytes > 0).then(|| self.ns / self.bytes as f64)
+/// What is left of a sum each time it is told, for figures that are to be steadier than one time of telling: some of them have
+/// few writes.
+const LEFT: f64 = 0.875;
+
+/// How long bytes take lately.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    bytes: f64,
+    ns: f64,
+}
+
+impl Pace {
+    /// Takes in a sum, and answers with the nanoseconds a byte takes.
+    fn after(&mut self, sum: Sum) -> Option<f64> {
+        self.bytes = self.bytes * LEFT + sum.bytes as f64;
+        self.ns = self.ns * LEFT + sum.ns;
+        (self.bytes > 0.0).then(|| self.ns / self.bytes)
     }
 }
 
@@ -61,6 +80,8 @@ pub(super) struct Timing {
     under_way: Vec<Begun>,
     /// By [`What`].
     sums: [Sum; 4],
+    /// Of reads and of writes of the cache device.
+    paces: [Pace; 2],
     timed: u32,
 }
 
@@ -71,6 +92,7 @@ impl Timing {
             skipped: 0,
             under_way: Vec::new(),
             sums: [Sum::default(); 4],
+            paces: [Pace::default(); 2],
             timed: 0,
         }
     }
@@ -109,7 +131,9 @@ impl Timing {
         self.timed = 0;
         let sums = std::mem::take(&mut self.sums);
         let mean = |what: What| sums[what as usize].mean_ns();
-        let [read, written] = [What::CacheRead, What::CacheWrite].map(|what| sums[what as usize].ns_a_byte());
+        let [reads, writes] = &mut self.paces;
+        let read = reads.after(sums[What::CacheRead as usize]);
+        let written = writes.after(sums[What::CacheWrite as usize]);
         Some(Times {
             hit_ns: mean(What::CacheRead),
             backing_read_ns: mean(What::BackingRead),

@@ -6,7 +6,7 @@
 //!
 //! The published counters run since the start, so that a workload that changes is noticed after hours. Here they decay: what is
 //! `half-life` operations ago counts half. With `bytes=1` the ratio is of bytes, those written weighed by what they cost in bytes read
-//! (`write-cost`, or what is measured while it runs: [`Times::write_cost`](super::Times::write_cost)). What was admitted since the last window counts at once, so that a
+//! (`write-cost`; untold it is 1, or more if [`Times::write_cost`](super::Times::write_cost) is). What was admitted since the last window counts at once, so that a
 //! burst cannot slip in between two of them.
 //!
 //! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`): newer data of what the cache holds, which in the
@@ -17,6 +17,10 @@
 
 use super::{Admission, Choosable, Orders, Room, Traffic, Verdict, Victim, Window};
 use crate::{About, Access, Parameter, Parameters, Tick};
+
+/// What a byte written costs unless it is told or found to cost more. What is measured is a lower bound: a device that is not busy, or answers
+/// writes before they are done, seems to write for nothing.
+const LEAST_COST: f64 = 1.0;
 
 /// Keeps writes to a share of lookups.
 #[derive(Debug, Clone)]
@@ -86,7 +90,7 @@ impl Choosable for Obp {
             min: 0.0,
             max: 1000.0,
             whole: false,
-            about: "a byte written in bytes read; 0 for what is measured, 1 until it is",
+            about: "a byte written in bytes read; 0 for 1, or more where it is measured to take longer",
         },
         Parameter::count("replaced", 0, 0..=1, "whether newer data of what is cached counts"),
         Parameter::count("fill", 1, 0..=1, "whether what fits at the start comes in uncounted"),
@@ -100,7 +104,7 @@ impl Choosable for Obp {
             in_bytes: parameters.count("bytes") == 1,
             counts_replaced: parameters.count("replaced") == 1,
             fills: parameters.count("fill") == 1,
-            write_cost: told.unwrap_or(1.0),
+            write_cost: told.unwrap_or(LEAST_COST),
             is_told: told.is_some(),
             written: 0.0,
             looked_up: 0.0,
@@ -129,7 +133,7 @@ impl Admission for Obp {
         if !self.is_told
             && let Some(cost) = window.times.write_cost.filter(|cost| cost.is_finite() && *cost >= 0.0)
         {
-            self.write_cost = cost;
+            self.write_cost = cost.max(LEAST_COST);
         }
         let operations = window.lookups.blocks + window.inserted.blocks + window.removed.blocks;
         let kept = (-(operations as f64) / self.half_life).exp2();

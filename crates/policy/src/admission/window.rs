@@ -29,7 +29,7 @@ pub struct Times {
     pub backing_write_ns: Option<f64>,
     /// To put a block into this cache.
     pub insert_ns: Option<f64>,
-    /// What a byte written to this cache costs, in bytes read from it: by the time that each takes, waiting included.
+    /// What a byte written to this cache costs at least, in bytes read from it: by the time that each takes, waiting included.
     pub write_cost: Option<f64>,
 }
 
