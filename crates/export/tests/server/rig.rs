@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Once, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,13 @@ pub(crate) struct Rig {
     /// Below the backing device of the first volume.
     memory: MemoryDevice,
     _folder: tempfile::TempDir,
+}
+
+/// What servers warn of is shown with a test that fails: which device failed, and how.
+fn show_warnings() {
+    static ONCE: Once = Once::new();
+    let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer();
+    ONCE.call_once(|| warnings.init());
 }
 
 /// What a server is made from: one volume, `floe`, and whatever a test puts beside it.
@@ -144,6 +151,7 @@ impl Setup {
     /// The server, or what kept it from beginning.
     pub(crate) fn start(self) -> Result<Rig, ServeError> {
         let Self { mode, threads, config, cache, below, memory, volumes, folder } = self;
+        show_warnings();
         let (signal, signals) = UnixStream::pair().unwrap();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
