@@ -1,12 +1,14 @@
 //! What caching costs a request, carried out: processor time and instructions of a 4 KiB request that hits, against the same request
 //! passed through, on devices in memory, with the buffers and the driver that serve. What is asked for is under 0.5 µs. Then the same of a
-//! cache that outlives the program, with its checksums and its journal.
+//! cache that outlives the program, with its checksums and its journal, and of caches with an admission, which is told of hits, and for which
+//! operations are timed.
 //!
 //! All take turns, so that a machine that wanders does so for both; medians of all rounds are printed, the overhead
 //! with its 95 % interval. Instructions are counted by valgrind's callgrind, which runs this program again for the
 //! difference between some requests and twice as many.
 
 use std::process::Command;
+use std::time::Instant;
 
 use floe_block::{
     Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory,
@@ -27,9 +29,23 @@ const IN_FLIGHT: u64 = 32;
 /// What is asked of the cache: a name, and how many of ten requests write.
 const LOADS: [(&str, u64); 2] = [("reads", 0), ("70 % reads, 30 % writes", 3)];
 
-/// What is compared, write-back being what hits with writes too: the mode, and whether the cache outlives the program.
-const SUBJECTS: [(WriteMode, bool); 3] =
-    [(WriteMode::Back, false), (WriteMode::Pass, false), (WriteMode::Back, true)];
+/// What is compared, write-back being what hits with writes too: how it is called, the mode, whether the cache outlives the program, and who is asked what
+/// comes in. The first is what caching costs beside the second, which the others are measured against.
+const SUBJECTS: [(&str, WriteMode, bool, &str); 7] = [
+    ("cached", WriteMode::Back, false, "always"),
+    ("passed through", WriteMode::Pass, false, "always"),
+    ("in a kept cache", WriteMode::Back, true, "always"),
+    ("asking second-access", WriteMode::Back, false, "second-access"),
+    ("asking obp", WriteMode::Back, false, "obp"),
+    ("asking fussy:tune=1", WriteMode::Back, false, "fussy:tune=1"),
+    ("asking duel", WriteMode::Back, false, "duel"),
+];
+
+/// That which hits nothing, for the rest of what a request costs.
+const PASSED: usize = 1;
+
+/// Times all is asked for until it is cached: some let in a little at a time.
+const MOST_FILLINGS: usize = 64;
 
 /// A driver whose cache holds the part of the volume that is asked for.
 struct Subject {
@@ -39,12 +55,19 @@ struct Subject {
 }
 
 impl Subject {
-    fn new((mode, kept): (WriteMode, bool)) -> Self {
+    fn new((name, mode, kept, admit): (&str, WriteMode, bool, &str)) -> Self {
         let pool = Pool::new(16 << 20);
-        let driver = if kept { kept_driver(mode, pool) } else { volatile_driver(mode, pool) };
-        let mut subject = Self { driver, answers: Vec::new(), at: 0 };
-        subject.ask(SECTORS, 0); // all is missed once, and hit from then on
-        subject
+        let gate = Gate::new(admit.parse().expect("the admission is registered"));
+        let driver = if kept { kept_driver(mode, gate, pool) } else { volatile_driver(mode, gate, pool) };
+        let mut subject = Self { driver: driver.with_clock(Instant::now), answers: Vec::new(), at: 0 };
+        for _ in 0..MOST_FILLINGS {
+            let before = subject.misses();
+            subject.ask(SECTORS, 0);
+            if mode == WriteMode::Pass || subject.misses() == before {
+                return subject; // all hits from now on
+            }
+        }
+        panic!("{name}: never cached as a whole");
     }
 
     /// Asks for so many sectors, all in turn but neighbours far apart.
@@ -80,14 +103,14 @@ impl Subject {
     }
 }
 
-fn volatile_driver(mode: WriteMode, pool: Pool) -> Driver {
+fn volatile_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let (sizes, shards, memory) = (BlockSizes::default(), Some(1), Memory::None);
     let config = Config {
         sizes,
         cache_bytes: CACHE_BYTES,
         mode,
         shards,
-        gate: Gate::default(),
+        gate,
         evict: Evict::default(),
         memory,
         kept: false,
@@ -98,7 +121,7 @@ fn volatile_driver(mode: WriteMode, pool: Pool) -> Driver {
     driver
 }
 
-fn kept_driver(mode: WriteMode, pool: Pool) -> Driver {
+fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let mut device = MemoryDevice::new(2 * CACHE_BYTES);
     let layout = Layout::new(&BlockSizes::default(), 2 * CACHE_BYTES, 1).expect("there is room");
     let volume =
@@ -106,8 +129,7 @@ fn kept_driver(mode: WriteMode, pool: Pool) -> Driver {
     let begun: Begun = {
         let mut io = Io { device: &mut device, pool: &pool, wait: &mut || Ok(()) };
         let new = NewCache { id: [1; 16], layout, volumes: vec![volume.clone()] };
-        let serving =
-            Serving { mode, gate: Gate::default(), evict: Evict::default(), memory: Memory::None, parts: 1 };
+        let serving = Serving { mode, gate, evict: Evict::default(), memory: Memory::None, parts: 1 };
         let kept = KeptCache::create(&mut io, new).expect("devices in memory do not fail");
         kept.begin(&mut io, vec![volume], &serving).expect("devices in memory do not fail")
     };
@@ -157,25 +179,23 @@ fn main() {
     }
     for (load, (name, writes_of_ten)) in LOADS.into_iter().enumerate() {
         let mut subjects = SUBJECTS.map(Subject::new);
-        let misses = subjects[0].misses();
-        let rounds: Vec<[f64; 3]> =
+        let misses = subjects.each_ref().map(Subject::misses);
+        let rounds: Vec<[f64; SUBJECTS.len()]> =
             (0..ROUNDS).map(|_| subjects.each_mut().map(|subject| subject.round(writes_of_ten))).collect();
-        assert_eq!(subjects[0].misses(), misses, "what is measured hits");
-        let of = |what: fn(&[f64; 3]) -> f64| median(rounds.iter().map(what).collect());
-        let (hit, pass, kept) = (of(|round| round[0]).0, of(|round| round[1]).0, of(|round| round[2]).0);
-        let (over, low, high) = of(|round| round[0] - round[1]);
-        println!(
-            "{name}: {hit:.0} ns cached, {pass:.0} ns passed through, caching {over:.0} ns ({low:.0} to {high:.0})"
-        );
-        let (over, low, high) = of(|round| round[2] - round[1]);
-        println!("{name}: {kept:.0} ns in a kept cache, caching {over:.0} ns ({low:.0} to {high:.0})");
-        match [0, 1, 2].map(|subject| instructions(load, subject)) {
-            [Some(hit), Some(pass), Some(kept)] => println!(
-                "{name}: {hit:.0} instructions cached, {pass:.0} passed through, {kept:.0} in a kept cache; caching {:.0} or {:.0}",
-                hit - pass,
-                kept - pass
-            ),
-            _ => println!("{name}: instructions not counted: valgrind is not installed"),
+        let counted: Vec<Option<f64>> =
+            (0..SUBJECTS.len()).map(|subject| instructions(load, subject)).collect();
+        for (at, (subject, _, _, _)) in SUBJECTS.into_iter().enumerate() {
+            let of = |what: &dyn Fn(&[f64; SUBJECTS.len()]) -> f64| median(rounds.iter().map(what).collect());
+            let (ns, ..) = of(&|round| round[at]);
+            let (over, low, high) = of(&|round| round[at] - round[PASSED]);
+            if at != PASSED {
+                assert_eq!(subjects[at].misses(), misses[at], "what is measured hits");
+            }
+            let counted = counted[at].zip(counted[PASSED]).map_or_else(
+                || "instructions not counted: valgrind is not installed".to_owned(),
+                |(here, passed)| format!("{here:.0} instructions, {:.0} more", here - passed),
+            );
+            println!("{name}, {subject}: {ns:.0} ns, {over:.0} more ({low:.0} to {high:.0}); {counted}");
         }
     }
 }

@@ -191,7 +191,10 @@ impl Axis {
         if high - low <= 0.0 {
             high = low + self.unit.smallest();
         }
-        let step = nice_step(high - low);
+        let step = match self.unit {
+            Unit::Bytes => ((high - low) / 6.0).log2().ceil().exp2(),
+            _ => nice_step(high - low),
+        };
         let first = (low / step + 1e-6).floor() as i64;
         let last = (high / step - 1e-6).ceil() as i64;
         let tick = |at: i64| at as f64 * step;
@@ -285,6 +288,9 @@ mod tests {
         assert_eq!(texts(&[0.71, 0.73]), ["71.0", "71.5", "72.0", "72.5", "73.0"]);
         assert_eq!(texts(&[0.0, 0.0]).first().map(String::as_str), Some("0.0"));
         assert_eq!(texts(&[]).last().map(String::as_str), Some("1.0"));
+        let bytes = Axis::new("written", Unit::Bytes).round_ticks([0.0, 50.0 * 1048576.0]);
+        let bytes: Vec<_> = bytes.into_iter().map(|tick| tick.text).collect();
+        assert_eq!(bytes, ["0 B", "16 MiB", "32 MiB", "48 MiB", "64 MiB"]);
         assert_eq!(texts(&[-0.01, 0.02]), ["−1.0", "−0.5", "0.0", "0.5", "1.0", "1.5", "2.0"]);
     }
 }
