@@ -2,6 +2,8 @@
 
 mod verify;
 
+use std::collections::BTreeSet;
+
 use crate::cache::{BlockCache, Config, ConfigError};
 use crate::driver::PartJournal;
 use crate::evict::Evict;
@@ -19,6 +21,7 @@ pub use verify::Rotten;
 #[derive(Debug)]
 pub struct KeptCache {
     superblock: Superblock,
+    gone: BTreeSet<VolumeId>,
     shards: Vec<Restored>,
 }
 
@@ -63,7 +66,7 @@ impl KeptCache {
     /// When there is one that cannot be read whole, or the device fails.
     pub fn open(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Self>, StoreError> {
         let opened = journal::open(io, progress)?;
-        Ok(opened.map(|journal::Opened { superblock, shards }| Self { superblock, shards }))
+        Ok(opened.map(|journal::Opened { superblock, gone, shards }| Self { superblock, gone, shards }))
     }
 
     /// What the cache on a device says of itself; `None` when there is none.
@@ -77,6 +80,12 @@ impl KeptCache {
     /// What the cache says of itself.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Whether an id was a volume's of which the logs still speak. That it is gone is durable only some time after the session has begun, so
+    /// the id must not be given again with that.
+    pub fn is_of_gone(&self, volume: VolumeId) -> bool {
+        self.gone.contains(&volume)
     }
 
     /// Bytes of a volume that only the cache has.
@@ -127,7 +136,7 @@ impl KeptCache {
         volumes: Vec<Volume>,
         serving: &Serving,
     ) -> Result<Begun, BeginError> {
-        let Self { mut superblock, mut shards } = self;
+        let Self { mut superblock, mut shards, .. } = self;
         let layout = superblock.layout.clone();
         let config = Config {
             sizes: layout.sizes().clone(),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Server, Volume, assert_same, floe, floe_ok, noise};
+use common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 
 const MIB: usize = 1 << 20;
@@ -465,4 +465,42 @@ fn a_replay_does_not_overwrite_a_kept_cache() {
     let said = String::from_utf8(output.stderr).expect("text");
     assert!(output.status.code() == Some(2) && said.contains("holds a kept cache"), "{said}");
     assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == before);
+}
+
+/// What is still said of a volume that is gone is not said of the next one, also when the server that first had that was killed at once.
+#[test]
+fn a_new_volume_gets_nothing_of_one_that_is_gone() {
+    let volume = Volume::new(&noise(1, MIB), "back").with(&["--flush-interval", "1h"]);
+    let file = |name: &str, seed: u64| {
+        std::fs::write(volume.path(name), noise(seed, MIB)).expect("a file");
+        format!("file:{}", text(&volume.path(name)))
+    };
+    let (gone, next) = (file("gone.img", 2), file("next.img", 3));
+    let config = |more: &str| {
+        let mut line = volume.command_line();
+        line.push("--print-config".to_owned());
+        let printed = floe_ok(&line.iter().map(String::as_str).collect::<Vec<_>>());
+        let path = volume.path("floe.toml");
+        std::fs::write(&path, printed + more).expect("a file");
+        Server::run(&["serve", "--config", text(&path)], volume.path("floe.log"))
+    };
+    let read = |server: &Server, name: &str| {
+        let uri =
+            server.tcp.rsplit_once('/').map_or(server.tcp.clone(), |(host, _)| format!("{host}/{name}"));
+        let mut client = Client::connect(&uri.parse().expect("a URI")).expect("it is served");
+        let mut found = vec![0; MIB];
+        client.read(0, &mut found).expect("a read");
+        client.flush().expect("a flush");
+        found
+    };
+    let server = config("");
+    floe_ok(&["volume", "add", "gone", &gone, "--admin", &server.admin]);
+    assert_same("the one that goes", &read(&server, "gone"), &noise(2, MIB));
+    floe_ok(&["volume", "remove", "gone", "--admin", &server.admin]);
+    drop(server); // kills it
+    let more = format!("\n[[volume]]\nname = \"next\"\nbacking = \"{next}\"\n");
+    drop(config(&more)); // before anything is committed
+    let server = config(&more);
+    assert_same("the next one", &read(&server, "next"), &noise(3, MIB));
+    server.end();
 }

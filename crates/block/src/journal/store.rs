@@ -15,6 +15,7 @@ use super::page::Owner;
 use super::restore::{Found, Reader};
 use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Volume};
 use super::writer::ShardJournal;
+use crate::geometry::VolumeId;
 
 /// A cache that is to be made.
 #[derive(Debug, Clone)]
@@ -32,6 +33,8 @@ pub struct NewCache {
 pub(crate) struct Opened {
     /// As it was left.
     pub(crate) superblock: Superblock,
+    /// Volumes that it does not have any more and its logs still speak of.
+    pub(crate) gone: BTreeSet<VolumeId>,
     /// By shard.
     pub(crate) shards: Vec<Restored>,
 }
@@ -105,7 +108,7 @@ pub(crate) fn open(
     let Some(mut superblock) = newest(read_copies(io)?)? else { return Ok(None) };
     check_size(io, &superblock.layout)?;
     let known: BTreeSet<_> = superblock.volumes.iter().map(|volume| volume.id).collect();
-    let mut found = Vec::new();
+    let (mut found, mut gone) = (Vec::new(), BTreeSet::new());
     for shard in 0..superblock.layout.shards() {
         let Found { mut map, resume, session, damage, .. } = read_shard(io, &superblock, shard, progress)?;
         if let Some(damage) = damage {
@@ -114,6 +117,7 @@ pub(crate) fn open(
         // A copy that is older than the journal is what is left when the other one was damaged.
         superblock.session = superblock.session.max(session);
         let unknown = map.forget_unknown(|volume| known.contains(&volume));
+        gone.extend(unknown.iter().map(|block| block.volume));
         found.push((map.finish(), unknown, resume));
     }
     let restored = |(shard, ((blocks, sums), unknown, resume)): (usize, ((_, _), Vec<_>, _))| {
@@ -127,7 +131,7 @@ pub(crate) fn open(
         Restored { blocks, sums, journal }
     };
     let shards = found.into_iter().enumerate().map(restored).collect();
-    Ok(Some(Opened { superblock, shards }))
+    Ok(Some(Opened { superblock, gone, shards }))
 }
 
 /// The superblock of the cache on a device; `None` when there is none.

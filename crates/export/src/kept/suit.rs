@@ -55,8 +55,9 @@ pub(super) fn suit(
         tracing::info!(volume = %known.name, valid_bytes, "a volume that is not served any more is forgotten");
     }
     // An id that was another volume's is not given again before everything about that volume is forgotten durably.
-    let mut free =
-        (0..MOST_VOLUMES as u16).map(VolumeId).filter(|id| before.iter().all(|known| known.id != *id));
+    let is_free = |id: &VolumeId| before.iter().all(|known| known.id != *id) && !kept.is_of_gone(*id);
+    let free: Vec<_> = (0..MOST_VOLUMES as u16).map(VolumeId).filter(is_free).collect();
+    let mut free = free.into_iter();
     let mut volumes = Vec::new();
     for Candidate { volume, disk } in candidates {
         let mut new = |volume| {
