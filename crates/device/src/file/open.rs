@@ -167,6 +167,12 @@ impl FileSource {
         if self.is_direct() && !direct_works(&self.0.file, size) {
             size -= size % SECTOR_BYTES; // an odd end that only the page cache could read
         }
+        let before = self.0.size.load(Ordering::Relaxed);
+        if self.is_direct() && size > before && !before.is_multiple_of(SECTOR_BYTES) {
+            // Whoever let the file grow has changed the page of its old end in the page cache. Linux fails the next
+            // flush if a direct write finds that page there, not written yet.
+            self.0.file.sync_data()?;
+        }
         self.0.size.store(size, Ordering::Relaxed);
         Ok(size)
     }

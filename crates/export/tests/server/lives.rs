@@ -107,7 +107,11 @@ fn live(rig: &Rig, name: &str, path: &Path, random: &mut Random) {
                 let more = UNIT * (8 - bytes.len() / UNIT % 8 + 8 * random.below(50)); // from a sector's end
                 bytes.resize(bytes.len() + more, 0);
                 unsure.resize(bytes.len() / UNIT, false);
-                OpenOptions::new().write(true).open(path).unwrap().set_len(bytes.len() as u64).unwrap();
+                // Linux fails the next flush of a file if a direct write, such as the cache's cleaning, finds the page of the old end
+                // changed: it is written at once, though the server does so, too.
+                let file = OpenOptions::new().write(true).open(path).unwrap();
+                file.set_len(bytes.len() as u64).unwrap();
+                file.sync_data().unwrap();
                 if in_turn(|| admin::resize_volume(&rig.admin, name, &resize_to(bytes.len()))).is_none() {
                     break;
                 }
