@@ -148,3 +148,13 @@ fn what_is_wrong_with_a_tier_is_named_by_its_number_and_its_line() {
         assert!(wrong.to_string().contains(said), "{wrong}");
     }
 }
+
+#[test]
+fn a_tier_is_named_by_all_that_makes_it() {
+    for text in [
+        "memory:64MiB,medium=pmem,write=back,admit=duel + obp:target=0.3,evict=s3-fifo,block-sizes=4KiB+64KiB,dirty-max=30%,shards=2,volatile",
+        "memory:64MiB,write=through",
+    ] {
+        assert_eq!(TierPlan::of(text).unwrap().name(), text);
+    }
+}

@@ -57,6 +57,7 @@ impl TierPlan {
             name.extend(value.map(|value| format!(",{setting}={value}")));
         };
         say("admit", Some(&self.admit).filter(|admit| !admit.is_always()).map(Admissions::to_string));
+        say("evict", Some(&self.evict).filter(|evict| **evict != Evict::default()).map(Evict::to_string));
         say("block-sizes", self.sizes.as_ref().map(|sizes| sizes.to_string().replace(',', "+")));
         say("dirty-max", self.dirty_max.map(|most| most.to_string()));
         say("shards", self.shards.map(|shards| shards.to_string()));
