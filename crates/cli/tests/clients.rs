@@ -342,7 +342,7 @@ fn the_status_adds_up() {
             assert!(memory.page_bytes >= 512 << 10 && memory.page_bytes < memory.size_bytes, "{memory:?}");
         }
         let table = floe_ok(&["status", "--admin", &server.admin]);
-        assert!(table.contains(&format!("write {mode}, 1 client(s)")), "{table}");
+        assert!(table.contains(&format!("write {mode}, evict lru, 1 client(s)")), "{table}");
         assert_eq!(table.contains("16 reads, 50.0 % of all"), status.memory.is_some(), "{table}");
     }
 }
@@ -560,7 +560,7 @@ fn the_volumes_can_be_listed() {
     let table = floe_ok(&["volume", "list", "--admin", &server.admin]);
     assert!(table.contains(" pictures   read-write   1MiB         1 "), "{table}");
     let table = floe_ok(&["status", "--admin", &server.admin]);
-    assert!(table.contains("write through, 1 client(s)") && table.contains("pictures"), "{table}");
+    assert!(table.contains("write through, evict lru, 1 client(s)") && table.contains("pictures"), "{table}");
     server.end();
 }
 
