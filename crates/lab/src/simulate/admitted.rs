@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn obp_writes_a_tenth_of_what_is_looked_up() {
         let stream = stream("zipf:keys=20000,theta=0.8,requests=200000", false);
-        let (eager, obp) = (plain("lru", &stream, 2000), run("lru", "obp:target=0.1", &stream, 2000));
+        let (eager, obp) = (plain("lru", &stream, 2000), run("lru", "obp:target=0.1:fill=0", &stream, 2000));
         let inserted = obp.inserted.expect("an admission was asked");
         // Each insertion into a full cache is a removal, too.
         assert!((9_000..=11_500).contains(&inserted), "{inserted}");
