@@ -468,15 +468,17 @@ where
         let shape = shape::<K, V>(&budget, weighed, shards);
         let about = self.policy.about();
         let threads = Threads::new(Records::new(self.freezing.is_some()));
-        let make = |(shard, slab)| {
+        // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's threads have a small stack.
+        let mut made = Vec::with_capacity(shards);
+        for (number, slab) in shape.slabs(shards).enumerate() {
             let gate =
-                |template: &dyn Template| Box::new(Gate::new(template, shard, shards, Arc::clone(&threads)));
+                |template: &dyn Template| Box::new(Gate::new(template, number, shards, Arc::clone(&threads)));
             let gate = self.admission.as_deref().map(gate);
             let (owner, table) = Owner::new(self.policy.clone(), shape, slab, gate);
-            Shard::new(owner, table)
-        };
+            made.push(Shard::new(owner, table));
+        }
         let inner = Inner {
-            shards: shape.slabs(shards).enumerate().map(make).collect(),
+            shards: made.into(),
             shard_shift: 32 - shards.ilog2(),
             hasher: self.hasher,
             threads: Arc::clone(&threads),
