@@ -363,13 +363,12 @@ impl Directory {
             return Some(Room::Free);
         }
         let incoming = arrival(&self.sizes, Extent::new(volume, start, self.sizes.sectors(class)));
-        let (extents, sizes) = (&self.extents, &self.sizes);
+        let extents = &self.extents;
         let in_use = |block: Block| {
             let extent = extents[block.index()];
             in_use(extent.volume(), &extent.sectors())
         };
-        let access = |block: Block| arrival(sizes, extents[block.index()]);
-        match self.block_order.coldest(Some(&incoming), in_use, access) {
+        match self.block_order.coldest(Some(&incoming), in_use) {
             Some(block) if self.class(block) == class => Some(Room::Replace(block)),
             _ => {
                 let idle = |group: &Slot| !self.blocks_of(group.0).any(in_use);
@@ -396,8 +395,7 @@ impl Directory {
         if !self.is_full() {
             return None;
         }
-        let (extents, sizes) = (&self.extents, &self.sizes);
-        self.block_order.coldest(None, |_| false, |block| arrival(sizes, extents[block.index()]))
+        self.block_order.coldest(None, |_| false)
     }
 
     /// How many smallest blocks the blocks there are amount to.

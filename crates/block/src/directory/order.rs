@@ -3,8 +3,8 @@
 //! LRU, the default, is walked from its cold end, so that a block in use is passed over and keeps its place, and a hit costs a
 //! comparison more than if there were nothing else. A policy that is no list cannot be walked, and what it evicts it may have drawn
 //! or sent to its ghosts; but a block that is to leave may have to be cleaned first, and may be used again before that is
-//! done. So whom such a policy evicts is *due*: out of its order and still cached, until somebody takes its place. If it is used
-//! meanwhile, or found in use, it is inserted again, as one that has come back.
+//! done. So whom such a policy evicts is *due*: out of its order and still cached, until somebody takes its place, and found in use
+//! it keeps its turn while another is asked for. If it is used meanwhile, it is inserted again, as one that has come back.
 //!
 //! Invariant: a block that is due is not in the policy's order; every other is.
 
@@ -27,7 +27,8 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) struct Chosen {
     policy: AnyPolicy,
-    due: Option<Block>,
+    /// Those that are to leave, in their turn; [`VICTIMS_TRIED`] at most.
+    due: Vec<Block>,
 }
 
 impl Order {
@@ -38,7 +39,7 @@ impl Order {
         }
         let mut policy = AnyPolicy::new(evict.choice());
         policy.set_capacity(weight);
-        Self::Chosen(Box::new(Chosen { policy, due: None }))
+        Self::Chosen(Box::new(Chosen { policy, due: Vec::new() }))
     }
 
     /// Makes room for slots `0..slots`.
@@ -52,7 +53,7 @@ impl Order {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Lru(lru) => lru.len(),
-            Self::Chosen(chosen) => chosen.policy.len() + usize::from(chosen.due.is_some()),
+            Self::Chosen(chosen) => chosen.policy.len() + chosen.due.len(),
         }
     }
 
@@ -68,8 +69,11 @@ impl Order {
     pub(super) fn remove(&mut self, block: Block) {
         match self {
             Self::Lru(lru) => lru.remove(block),
-            Self::Chosen(chosen) if chosen.due == Some(block) => chosen.due = None,
-            Self::Chosen(chosen) => chosen.policy.remove(block),
+            Self::Chosen(chosen) => {
+                if !chosen.forgo(block) {
+                    chosen.policy.remove(block);
+                }
+            }
         }
     }
 
@@ -93,18 +97,10 @@ impl Order {
         &mut self,
         incoming: Option<&Access>,
         in_use: impl Fn(Block) -> bool,
-        access: impl Fn(Block) -> Access,
     ) -> Option<Block> {
         match self {
             Self::Lru(lru) => lru.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block)),
-            Self::Chosen(chosen) => (0..VICTIMS_TRIED).find_map(|_| {
-                let due = chosen.due(incoming)?;
-                let free = !in_use(due);
-                if !free {
-                    chosen.touch(due, &access);
-                }
-                free.then_some(due)
-            }),
+            Self::Chosen(chosen) => chosen.coldest(incoming, in_use),
         }
     }
 
@@ -117,7 +113,7 @@ impl Order {
                 while at != floe_policy::Cursor::END {
                     at = chosen.policy.rank(at, &mut blocks);
                 }
-                blocks.extend(chosen.due);
+                blocks.extend(chosen.due.iter().rev());
                 blocks.reverse();
                 blocks
             }
@@ -127,7 +123,11 @@ impl Order {
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Lru(lru) => lru.memory_bytes(),
-            Self::Chosen(chosen) => size_of::<Chosen>() + chosen.policy.memory_bytes(),
+            Self::Chosen(chosen) => {
+                size_of::<Chosen>()
+                    + chosen.due.capacity() * size_of::<Block>()
+                    + chosen.policy.memory_bytes()
+            }
         }
     }
 }
@@ -135,18 +135,98 @@ impl Order {
 impl Chosen {
     #[inline]
     fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
-        if self.due == Some(block) {
-            self.due = None;
+        if self.forgo(block) {
             self.policy.insert(block, &access(block));
         } else {
             self.policy.access(block);
         }
     }
 
-    fn due(&mut self, incoming: Option<&Access>) -> Option<Block> {
-        if self.due.is_none() {
-            self.due = self.policy.evict(incoming);
+    /// Makes a block that is due so no longer; false where it is not.
+    #[inline]
+    fn forgo(&mut self, block: Block) -> bool {
+        let at = self.due.iter().position(|&due| due == block);
+        at.map(|at| self.due.remove(at)).is_some()
+    }
+
+    fn coldest(&mut self, incoming: Option<&Access>, in_use: impl Fn(Block) -> bool) -> Option<Block> {
+        if let Some(&free) = self.due.iter().find(|&&due| !in_use(due)) {
+            return Some(free);
         }
-        self.due
+        while self.due.len() < VICTIMS_TRIED {
+            let due = self.policy.evict(incoming)?;
+            self.due.push(due);
+            if !in_use(due) {
+                return Some(due);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use floe_policy::Slot;
+
+    const BLOCKS: u32 = 100;
+
+    fn access(block: Block) -> Access {
+        Access::new(u64::from(block.0).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// As many blocks as fit, the even ones used again.
+    fn order(policy: &Evict) -> Order {
+        let mut order = Order::new(policy, u64::from(BLOCKS));
+        order.reserve(BLOCKS as usize);
+        (0..BLOCKS).map(Slot).for_each(|block| order.insert(block, &access(block)));
+        (0..BLOCKS).step_by(2).map(Slot).for_each(|block| order.touch(block, access));
+        order
+    }
+
+    #[test]
+    fn who_is_in_use_when_it_is_to_leave_keeps_its_turn() {
+        for policy in Evict::all() {
+            let mut order = order(&policy);
+            let first = order.coldest(None, |_| false).unwrap();
+            let second = order.coldest(None, |block| block == first).unwrap();
+            let third = order.coldest(None, |block| block == first || block == second).unwrap();
+            assert!(first != second && first != third && second != third, "{policy}");
+            assert_eq!(order.coldest(None, |block| block == first), Some(second), "{policy}");
+            assert_eq!(order.coldest(None, |_| false), Some(first), "{policy}");
+            assert_eq!(order.len(), BLOCKS as usize, "{policy}");
+            let last = order.by_heat();
+            assert_eq!(last[..3], [first, second, third], "{policy}");
+        }
+    }
+
+    #[test]
+    fn who_is_used_while_it_is_to_leave_stays() {
+        for policy in Evict::all() {
+            let mut order = order(&policy);
+            let first = order.coldest(None, |_| false).unwrap();
+            let second = order.coldest(None, |block| block == first).unwrap();
+            order.touch(first, access);
+            assert_eq!(order.coldest(None, |_| false), Some(second), "{policy}");
+            order.remove(second);
+            let mut left = vec![second];
+            while let Some(block) = order.coldest(None, |_| false) {
+                order.remove(block);
+                left.push(block);
+            }
+            assert!(left.contains(&first), "{policy}");
+            left.sort_unstable();
+            assert_eq!(left, (0..BLOCKS).map(Slot).collect::<Vec<_>>(), "{policy}: each leaves once");
+        }
+    }
+
+    #[test]
+    fn where_all_are_in_use_nobody_leaves() {
+        for policy in Evict::all() {
+            let mut order = order(&policy);
+            assert_eq!(order.coldest(None, |_| true), None, "{policy}");
+            assert_eq!(order.len(), BLOCKS as usize, "{policy}");
+            assert!(order.coldest(None, |_| false).is_some(), "{policy}");
+        }
     }
 }
