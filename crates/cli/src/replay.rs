@@ -196,11 +196,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let tier = |tier: TierPlan| {
         let config = Config { kept: false, ..tier.config(Memory::None, above_bytes) };
         above_bytes += tier.cache_bytes;
-        Tier { config, cache: tier.cache }
+        Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), cache: tier.cache }
     };
-    let mut tiers = settings.tiers.into_iter().map(tier);
-    let Tier { config, cache } = tiers.next().expect("a cache has a tier");
-    let plan = Plan { config, cache, below: tiers.collect(), volumes };
+    let plan = Plan { tiers: settings.tiers.into_iter().map(tier).collect(), volumes };
     let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
     let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
         .map_err(|error| in_trace(error.to_string()))?;
@@ -251,6 +249,11 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
         "volume",
         "read_only",
         "volatile",
+        "memory",
+        "memory_write",
+        "memory_admit",
+        "memory_freeze",
+        "service",
         "threads",
         "listen",
         "max_connections",
@@ -268,7 +271,7 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
 
 /// A replay's cache ends with it, and must not be made where one is kept.
 fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
-    for (config, cache) in plan.tiers() {
+    for Tier { config, cache, .. } in &plan.tiers {
         let paths = cache.paths();
         if paths.is_empty() || paths.iter().any(|path| !path.exists()) {
             continue;

@@ -167,6 +167,17 @@ fn virtual_time_gives_the_same_figures_again_and_touches_no_file() {
 }
 
 #[test]
+fn writes_beyond_what_may_be_dirty_take_the_pace_of_the_volume() {
+    let write_us = |most: &str| {
+        let load = "uniform:keys=1000,read=0,block=4KiB,requests=2000";
+        let devices = ["--backing", "memory:4MiB,medium=nvme", "--cache", "memory:8MiB,medium=dram"];
+        let how = ["--block-sizes", "4KiB", "--write", "back", "--dirty-max", most, "--time", "virtual"];
+        outcome(&[&[load], &devices[..], &how].concat())["write_us_mean"].as_f64().unwrap()
+    };
+    assert!(10.0 * write_us("100%") < write_us("0%"));
+}
+
+#[test]
 fn a_file_with_settings_says_the_same_as_the_command_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("floe.toml");

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use floe_block::{Config, Evict, Gate, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
-    Clock, Content, Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier,
-    VirtualClock, Volume, run,
+    Clock, Content, Feed, Fit, Layout, OpenTier, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey,
+    Tier, VirtualClock, Volume, run,
 };
 use floe_lab::simulate::blocks;
 use floe_trace::{OpenOptions, Request, Trace};
@@ -37,19 +37,18 @@ fn ragged(count: u64, span: u64) -> Vec<Request> {
 
 fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
     let cache: floe_device::Spec = cache.parse().expect("a device");
+    let config = Config {
+        sizes: "4KiB,16KiB,64KiB".parse().expect("sizes"),
+        cache_bytes: cache.size_bytes().expect("a size"),
+        mode,
+        shards: Some(1),
+        gate: Gate::default(),
+        evict: Evict::default(),
+        memory: Memory::None,
+        kept: false,
+    };
     Plan {
-        config: Config {
-            sizes: "4KiB,16KiB,64KiB".parse().expect("sizes"),
-            cache_bytes: cache.size_bytes().expect("a size"),
-            mode,
-            shards: Some(1),
-            gate: Gate::default(),
-            evict: Evict::default(),
-            memory: Memory::None,
-            kept: false,
-        },
-        cache,
-        below: Vec::new(),
+        tiers: vec![Tier { config, most_dirty_bytes: None, cache }],
         volumes: vec![Volume {
             name: "floe".into(),
             spec: volume.parse().expect("a device"),
@@ -90,11 +89,9 @@ fn figures(outcome: &Outcome) -> Outcome {
 }
 
 /// A plan with a tier below, that writes like this and is on this device.
-fn above(plan: Plan, mode: WriteMode, cache: &str) -> Plan {
-    let lower = self::plan(mode, cache, "memory:4KiB");
-    let mut below = plan.below;
-    below.push(Tier { config: lower.config, cache: lower.cache });
-    Plan { below, ..plan }
+fn above(mut plan: Plan, mode: WriteMode, cache: &str) -> Plan {
+    plan.tiers.extend(self::plan(mode, cache, "memory:4KiB").tiers);
+    plan
 }
 
 #[test]
@@ -124,6 +121,19 @@ fn tiers_that_stand_on_each_other_are_replayed_and_counted_apart() {
 }
 
 #[test]
+fn what_may_not_be_dirty_is_written_at_the_pace_of_the_volume() {
+    let requests = requests("uniform:keys=1000,read=0,block=4KiB,requests=3000");
+    let write_us = |most_dirty_bytes: Option<u64>| {
+        let mut plan = plan(WriteMode::Back, "memory:8MiB,medium=dram", "memory:4MiB,medium=nvme");
+        plan.tiers[0].most_dirty_bytes = most_dirty_bytes;
+        simulated(&plan, &setup(1, true), &requests).write_us_mean.expect("writes")
+    };
+    let (all, half, none) = (write_us(None), write_us(Some(64 << 10)), write_us(Some(0)));
+    assert!(10.0 * all < none, "{all} and {none} us");
+    assert!(all < half && half < none, "{all}, {half} and {none} us");
+}
+
+#[test]
 fn a_larger_tier_below_is_worth_its_latency() {
     let requests = requests("zipf:keys=4000,theta=0.6,read=1,block=8KiB,requests=12000");
     let small = || plan(WriteMode::Through, "memory:1MiB,medium=optane", "memory:64MiB,medium=hdd");
@@ -142,17 +152,18 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
     let all = ALL_MODES.into_iter().flat_map(|mode| ["always", "second-access"].map(|admit| (mode, admit)));
     for (mode, admit) in all {
         let mut plan = plan(mode, "memory:2MiB", "memory:64MiB");
-        plan.config.gate = Gate::new(admit.parse().expect("it is registered"));
-        let replayed = simulated(&plan, &setup(1, false), &requests);
+        let config = &mut plan.tiers[0].config;
+        config.gate = Gate::new(admit.parse().expect("it is registered"));
         let same = blocks::Setup {
-            sizes: plan.config.sizes.clone(),
-            cache_bytes: plan.config.cache_bytes,
+            sizes: config.sizes.clone(),
+            cache_bytes: config.cache_bytes,
             mode,
-            gate: plan.config.gate.clone(),
+            gate: config.gate.clone(),
             shards: 1,
-            evict: plan.config.evict.clone(),
+            evict: config.evict.clone(),
             clean_every_ns: u64::MAX,
         };
+        let replayed = simulated(&plan, &setup(1, false), &requests);
         let simulated = blocks::simulate("test", &requests, &same).expect("a simulation");
         let ours = [
             replayed.reads,
@@ -262,9 +273,9 @@ fn forgotten_writes_are_noticed() {
             }
         };
         let clock = Clock::Virtual(VirtualClock::default());
-        let cache = device(256 << 10, on_cache);
-        let mut stage =
-            Stage::new(clock, Pool::new(1 << 20), vec![(plan.config.clone(), cache)]).expect("a stage");
+        let config = plan.tiers[0].config.clone();
+        let tier = OpenTier { config, most_dirty_bytes: None, device: device(256 << 10, on_cache) };
+        let mut stage = Stage::new(clock, Pool::new(1 << 20), vec![tier]).expect("a stage");
         stage.add_volume("floe", device(1 << 20, !on_cache), Content::Zero);
         let ended = replay_on(stage, &setup(1, true), &requests, &[1 << 20]);
         assert!(

@@ -24,12 +24,8 @@ const ARENA_BYTES: usize = 64 << 20;
 /// A cache as `floe serve` would be told to make it.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The cache, or its first tier.
-    pub config: Config,
-    /// The cache device.
-    pub cache: Spec,
-    /// Tiers below the first, from the top.
-    pub below: Vec<Tier>,
+    /// The tiers of the cache, from the top; at least one.
+    pub tiers: Vec<Tier>,
     /// The volumes.
     pub volumes: Vec<Volume>,
 }
@@ -39,6 +35,8 @@ pub struct Plan {
 pub struct Tier {
     /// Its part of the cache.
     pub config: Config,
+    /// How much of it may be newer than what is below, in bytes; `None` for all.
+    pub most_dirty_bytes: Option<u64>,
     /// Its device.
     pub cache: Spec,
 }
@@ -64,15 +62,13 @@ impl Plan {
         self.volumes.iter().map(|volume| size(&volume.spec)).collect()
     }
 
-    /// All tiers, from the top: how each is made, and its device.
-    pub fn tiers(&self) -> impl Iterator<Item = (&Config, &Spec)> {
-        let below = self.below.iter().map(|tier| (&tier.config, &tier.cache));
-        std::iter::once((&self.config, &self.cache)).chain(below)
-    }
-
     /// Opens a device for each tier.
     fn opened<E>(&self, open: impl Fn(&Spec, u64) -> Result<Box<dyn Device>, E>) -> Result<Vec<OpenTier>, E> {
-        self.tiers().map(|(config, spec)| Ok((config.clone(), open(spec, config.cache_bytes)?))).collect()
+        let opened = |tier: &Tier| {
+            let device = open(&tier.cache, tier.config.cache_bytes)?;
+            Ok(OpenTier { config: tier.config.clone(), most_dirty_bytes: tier.most_dirty_bytes, device })
+        };
+        self.tiers.iter().map(opened).collect()
     }
 
     /// The existing file or block device that a volume is on, if one is: writing to it destroys what it holds.
@@ -121,8 +117,15 @@ pub(super) struct Opened {
     pub(super) content: Content,
 }
 
-/// How a tier is made, and its device.
-pub type OpenTier = (Config, Box<dyn Device>);
+/// A tier whose device is open.
+pub struct OpenTier {
+    /// Its part of the cache.
+    pub config: Config,
+    /// As in [`Tier`].
+    pub most_dirty_bytes: Option<u64>,
+    /// Its device.
+    pub device: Box<dyn Device>,
+}
 
 /// A cache with devices, ready to be asked.
 pub struct Stage {
@@ -146,11 +149,15 @@ impl Stage {
     /// Without a tier.
     pub fn new(clock: Clock, pool: Pool, tiers: Vec<OpenTier>) -> Result<Self, ConfigError> {
         let meter = Meter::default();
-        let configs = tiers.iter().map(|(config, _)| config.clone()).collect();
+        let configs = tiers.iter().map(|tier| tier.config.clone()).collect();
         let mut below: Option<Driver> = None;
-        for (config, device) in tiers.into_iter().rev() {
+        for OpenTier { config, most_dirty_bytes, device } in tiers.into_iter().rev() {
             let device = Box::new(Metered::new(device, &meter));
-            let tier = Driver::new(BlockCache::new(config)?, device, pool.clone());
+            let mut cache = BlockCache::new(config)?;
+            if let Some(most) = most_dirty_bytes {
+                cache.limit_dirty(most);
+            }
+            let tier = Driver::new(cache, device, pool.clone());
             let tier = match &clock {
                 Clock::Real(_) => tier.with_clock(Instant::now),
                 Clock::Virtual(clock) => {
@@ -178,8 +185,8 @@ impl Stage {
     /// # Errors
     /// When the cache cannot be made, the kernel gives no ring, or a device cannot be opened.
     pub fn real(plan: &Plan) -> Result<Self, StageError> {
-        for (config, _) in plan.tiers() {
-            BlockCache::new(config.clone())?; // opening devices may create files
+        for tier in &plan.tiers {
+            BlockCache::new(tier.config.clone())?; // opening devices may create files
         }
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = Pool::new(ARENA_BYTES);
