@@ -57,7 +57,7 @@ impl Visitor for Simulation<'_> {
         let distinct = self.stream.distinct;
         let mut order = make();
         order.set_capacity(self.capacity);
-        let entries = self.capacity.min(distinct as u64) as usize;
+        let entries = self.stream.objects_in(self.capacity);
         // Objects of size 1 are as many as fit; how many others will, shows.
         let reserved = if self.stream.sizes.is_none() { entries } else { 0 };
         order.reserve(reserved);
@@ -270,6 +270,26 @@ mod tests {
                 assert_eq!(with.byte_miss_ratio, without.byte_miss_ratio, "{policy}");
                 assert_eq!(with.inserted, Some(with.misses + with.prefetches), "{policy}");
                 assert_eq!(without.inserted, None);
+            }
+        }
+    }
+
+    #[test]
+    fn objects_of_one_size_are_admitted_as_those_that_are_counted() {
+        const BYTES: u32 = 1000;
+        let counted = stream("zipf:keys=5000,requests=60000", false);
+        let mut weighed = counted.clone();
+        weighed.sizes = Some(vec![BYTES; counted.keys.len()]);
+        weighed.footprint *= u64::from(BYTES);
+        for policy in ["lru", "fifo", "sieve"] {
+            for admit in ["second-access", "duel", "obp", "fussy", "probability", "until-full"] {
+                let (by_count, by_bytes) =
+                    (run(policy, admit, &counted, 500), run(policy, admit, &weighed, 500 * u64::from(BYTES)));
+                assert_eq!(
+                    (by_count.hits, by_count.inserted),
+                    (by_bytes.hits, by_bytes.inserted),
+                    "{policy} with {admit}"
+                );
             }
         }
     }

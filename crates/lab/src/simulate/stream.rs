@@ -156,6 +156,12 @@ impl Stream {
         self.writes[request / 64] >> (request % 64) & 1 == 1
     }
 
+    /// About how many objects fit into a cache that holds so much: what it holds by the size of an object in the mean.
+    pub fn objects_in(&self, capacity: u64) -> usize {
+        let objects = u128::from(capacity) * self.distinct as u128 / u128::from(self.footprint.max(1));
+        objects.clamp(1, self.distinct.max(1) as u128) as usize
+    }
+
     /// The requests at these places, in this order. Next uses are left out: they would be others.
     pub fn rearranged(&self, places: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
         let mut writes = vec![0; places.len().div_ceil(64)];
