@@ -201,6 +201,32 @@ fn a_duel_is_with_the_block_that_would_leave() {
 }
 
 #[test]
+fn what_a_block_lacks_comes_in_though_the_cache_is_full() {
+    for mode in [WriteMode::Through, WriteMode::Around] {
+        let mut bench: Bench = Bench::new(
+            Config { gate: gate("until-full"), ..config("32KiB", 4 * BLOCK * SECTOR, mode) },
+            &[512 * BLOCK * SECTOR],
+        )
+        .numbered();
+        (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
+        // Write-around takes what is written out of its block; a trim does in any mode.
+        bench.put(2 * BLOCK..3 * BLOCK, 7);
+        let trim = floe_block::Request { kind: Kind::Trim, ..read(3 * BLOCK * SECTOR, BLOCK * SECTOR) };
+        bench.ask(trim, 0).unwrap();
+        (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
+        bench.get(5 * BLOCK).unwrap();
+        ordered(&mut bench);
+        (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
+        assert!(
+            ordered(&mut bench).iter().all(|(device, ..)| *device == DeviceId::Cache),
+            "{mode}: all is there"
+        );
+        bench.get(5 * BLOCK).unwrap();
+        assert!(ordered(&mut bench).iter().all(|(device, ..)| *device == BACKING), "{mode}: nobody left");
+    }
+}
+
+#[test]
 fn what_fits_above_stays_out_and_what_does_not_comes_in() {
     for (blocks, comes_in) in [(8, false), (64, true)] {
         let gate = Gate { above_bytes: 2 * 32 * BLOCK * SECTOR, ..gate("small-bypass") };

@@ -3,8 +3,8 @@
 //! The question is put for each *smallest block*, so that a block is asked for by the same name whatever request it is part of.
 //! Neighbours that get the same answer stay together: a missed run that comes in as a whole is fetched and allocated as if nobody
 //! had been asked (AdaCache, Algorithm 2), one that stays out is read past the cache, its own sectors and no more. Reads ask before they
-//! take their lock, for what stays out needs only a shared one; writes when their data is about to go to a block that is not there. What has
-//! a block is no offer: a write of it goes there, as always.
+//! take their lock, for what stays out needs only a shared one; writes when their data is about to go to a block that is not there. A write of what has
+//! a block is no offer: it goes there, as always. A read of what its block lacks is one, as it would write to the cache; but nobody leaves for it.
 //!
 //! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one
 //! by one, and a whole block of them at once. What it orders to be fetched (`fetch`) becomes a task like a prefetch; while it holds, nothing is evicted.
@@ -111,8 +111,11 @@ impl Shard {
         }
     }
 
-    /// Who would have to leave.
-    fn victim(&mut self) -> Option<Victim> {
+    /// Who would have to leave for the smallest block that begins at a sector: nobody where it has a place.
+    fn victim(&mut self, volume: VolumeId, start: u64) -> Option<Victim> {
+        if self.directory.find(volume, start).is_some() {
+            return None;
+        }
         let slot = self.directory.coldest_if_full()?;
         let start = self.directory.sectors(slot).start;
         Some(Victim { slot, hash: self.access(self.directory.volume(slot), start, Direction::Read).hash })
@@ -139,8 +142,9 @@ impl Shard {
             return true;
         }
         let in_a_row = self.in_a_row(id, start);
-        let access = Access { in_a_row, ..self.access(self.tasks[id as usize].volume, start, direction) };
-        let victim = self.victim();
+        let volume = self.tasks[id as usize].volume;
+        let access = Access { in_a_row, ..self.access(volume, start, direction) };
+        let victim = self.victim(volume, start);
         let Some(door) = &mut self.door else { return true };
         let admitted = door.admissions.admit(&access, victim.as_ref()).admits();
         self.counters.offered_blocks += 1;
