@@ -309,10 +309,19 @@ fn obp_counts_evictions_when_they_happen() {
     assert_eq!(admitted.count(), 6, "after five the ratio is at the target and not above");
 }
 
+/// What a calibration says where nothing pays.
+#[test]
+fn with_a_target_of_nothing_nothing_comes_in() {
+    let mut admission = chosen("obp:target=0", 100);
+    assert!(!admission.admit(&access(1), None).admits());
+    admission.observe(&Window { lookups: blocks(1000), ..Window::default() });
+    assert!(orders(&mut admission).hold && !admission.admit(&access(2), None).admits());
+}
+
 /// A kept cache may be full when the program begins.
 #[test]
 fn obp_does_not_fill_what_is_full() {
-    let mut admission = chosen("obp:target=0", 100);
+    let mut admission = chosen("obp:target=0.001", 100);
     assert!(admission.admit(&access(1), None).admits(), "there is room");
     admission.observe(&Window { lookups: blocks(10), inserted: blocks(5), ..Window::default() });
     assert!(

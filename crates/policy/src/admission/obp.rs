@@ -11,7 +11,8 @@
 //!
 //! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`): newer data of what the cache holds, which in the
 //! paper's engine is another block that can be declined; and what fits at the start, once, for a cache that fills by a block for each
-//! ten lookups is empty for long. `obp:replaced=1:fill=0` is as published.
+//! ten lookups is empty for long. `obp:replaced=1:fill=0` is as published. With a target of 0, which a calibration gives where nothing pays, nothing
+//! ever comes in.
 //!
 //! Not to be used where writes cost little: what becomes popular comes in slowly.
 
@@ -62,7 +63,8 @@ impl Obp {
 
     /// Whether the cache is written too much. No division: at the start there is nothing to divide by.
     fn exceeds(&self) -> bool {
-        self.unfilled <= 0.0 && self.written + self.pending > self.target * self.looked_up
+        let exceeds = self.written + self.pending > self.target * self.looked_up;
+        self.target == 0.0 || (self.unfilled <= 0.0 && exceeds)
     }
 
     fn amount(&self, traffic: Traffic) -> f64 {
@@ -81,7 +83,7 @@ impl Choosable for Obp {
         "NVCache, \"Writes Hurt\"",
     )
     .with(&[
-        Parameter::share("target", 0.1, "the share"),
+        Parameter::share("target", 0.1, "the share; with 0 nothing ever comes in"),
         Parameter::count("half-life", 1 << 18, 1..=1 << 50, "operations after which they count half"),
         Parameter::count("bytes", 0, 0..=1, "whether bytes count instead of blocks"),
         Parameter {
