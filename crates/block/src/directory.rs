@@ -398,6 +398,11 @@ impl Directory {
         self.block_order.coldest(None, |_| false)
     }
 
+    /// How many blocks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.block_order.len()
+    }
+
     /// How many smallest blocks the blocks there are amount to.
     pub(crate) fn smallest_blocks(&self) -> u64 {
         let classes = self.sizes.classes().zip(&self.live);

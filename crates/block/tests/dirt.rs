@@ -79,3 +79,45 @@ fn cleaning_yields_to_clients_that_wait_for_the_backing_device() {
         bench.run();
     }
 }
+
+#[test]
+fn a_clean_block_leaves_in_place_of_a_dirty_one_that_is_cleaned_meanwhile() {
+    let config = config("4KiB", 256 * SECTOR, WriteMode::Back);
+    let mut bench: Bench = Bench::new(config, &[512 * SECTOR]).numbered();
+    bench.put(0..1, 200);
+    (1..256).for_each(|sector| assert!(bench.get(sector).is_ok()));
+    bench.log.clear();
+    // Block 0 is the next to leave, and dirty; what comes now need not wait for the backing device.
+    bench.answers.clear();
+    bench.submit(write(300 * SECTOR, SECTOR), 201);
+    while bench.answers.is_empty() {
+        let at = bench.under_way.iter().position(|under_way| !on_backing(&under_way.order));
+        bench.complete(at.expect("it waits for nothing on the backing device"), None);
+    }
+    assert_eq!(cleaned(&bench), 1);
+    bench.run();
+    bench.answers.clear();
+    assert_eq!(bench.cache.stats().dirty_bytes, SECTOR, "block 0 is clean, 300 is not");
+    bench.log.clear();
+    assert_eq!((bench.get(0), bench.get(300)), (Ok(200), Ok(201)));
+    assert!(bench.ordered(BACKING).is_empty(), "both are there");
+    bench.get(1).unwrap();
+    assert_eq!(bench.ordered(BACKING).len(), 1, "block 1 left");
+}
+
+#[test]
+fn where_all_is_dirty_somebody_waits_and_the_rest_are_cleaned_side_by_side() {
+    let config = config("4KiB", 256 * SECTOR, WriteMode::Back);
+    let mut bench: Bench = Bench::new(config, &[512 * SECTOR]).numbered();
+    (0..256).for_each(|sector| bench.put(sector..sector + 1, 200));
+    bench.submit(write(300 * SECTOR, SECTOR), 201);
+    while let Some(at) = bench.under_way.iter().position(|under_way| !on_backing(&under_way.order)) {
+        bench.complete(at, None);
+    }
+    assert_eq!(cleaned(&bench), 33, "as many as may be ahead, and the one that is waited for");
+    bench.run();
+    bench.answers.clear();
+    assert_eq!(bench.get(300), Ok(201));
+    assert_eq!((0..256).filter(|&sector| bench.get(sector) == Ok(200)).count(), 256);
+    bench.check_idle();
+}

@@ -1,4 +1,4 @@
-//! Bringing dirty data to the backing device: a block at a time, in rounds or to make room.
+//! Bringing dirty data to the backing device: a block at a time, in rounds, to make room, or because it is about to be its turn to.
 //!
 //! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded number at once. Before
 //! that it sinks what only memory has (`sink`); a round that is to make room there ends after it.
@@ -219,16 +219,15 @@ impl Shard {
     pub(super) fn cleaned(&mut self, id: TaskId, because: Because, orders: &mut Vec<Order>) {
         let Task { fault, volume, range, .. } = &self.tasks[id as usize];
         let (fault, volume, start) = (*fault, *volume, range.start);
+        if because == Because::Round {
+            return self.rounds.ended_one(volume, fault);
+        }
+        if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
+            self.directory.spare(block); // or whoever needs room next would try, and fail, with it again
+        }
         match because {
-            Because::Room(task) => {
-                if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
-                    self.directory.spare(block); // or whoever needs room next would try, and fail, with it again
-                }
-                self.victim_cleaned(task, fault.is_none(), orders);
-            }
-            Because::Round => {
-                self.rounds.ended_one(volume, fault);
-            }
+            Because::Room(task) => self.victim_cleaned(task, fault.is_none(), orders),
+            _ => self.cleaned_ahead(),
         }
     }
 

@@ -4,12 +4,20 @@
 //! under way do not count yet.) From half of it on
 //! rounds of cleaning begin by themselves. A round yields to clients that wait for the backing devices: while there are any, it
 //! has the fewer blocks under way the further the bound is; with nobody waiting, or somebody waiting for the round, it has as many as ever.
+//!
+//! Rounds go through a volume in its order and know nothing of who leaves next: under LRU that was cleaned long before, under other policies it may
+//! have been written just now. So who is found dirty when it is to leave is cleaned *ahead*, and whoever is next and clean leaves in its place.
+//! Only if too many are being cleaned that way does anybody wait.
 
 use super::Shard;
 use super::clean::CLEANED_AT_ONCE;
 use super::task::{Part, Work};
 use crate::locks::TaskId;
 use crate::order::Order;
+
+/// Blocks cleaned ahead at once, and the share of all blocks that they may be: who leaves in their place was not to leave yet.
+const AHEAD_AT_ONCE: usize = 32;
+const AHEAD_SHARE: usize = 8;
 
 /// What is known of it.
 #[derive(Debug, Default)]
@@ -18,6 +26,8 @@ pub(super) struct Dirt {
     most: Option<u64>,
     /// Operations of backing devices that clients wait for.
     awaited: usize,
+    /// Blocks that are being cleaned ahead.
+    ahead: usize,
 }
 
 impl Shard {
@@ -55,6 +65,19 @@ impl Shard {
         let beyond_half = self.directory.dirty_sectors().saturating_sub(most / 2);
         let share = (beyond_half * CLEANED_AT_ONCE as u64).checked_div(most.div_ceil(2)).unwrap_or(u64::MAX);
         share.clamp(1, CLEANED_AT_ONCE as u64) as usize
+    }
+
+    /// Counts so many blocks as cleaned ahead from now on; false where that would be too many.
+    pub(super) fn clean_ahead(&mut self, blocks: usize) -> bool {
+        let most = AHEAD_AT_ONCE.min(self.directory.len() / AHEAD_SHARE);
+        let may = self.dirt.ahead + blocks <= most;
+        self.dirt.ahead += if may { blocks } else { 0 };
+        may
+    }
+
+    /// One of them is clean, or cannot be cleaned.
+    pub(super) fn cleaned_ahead(&mut self) {
+        self.dirt.ahead -= 1;
     }
 
     /// Notes that a client begins to wait for a backing device, or no longer does.

@@ -2,7 +2,7 @@
 //!
 //! A task walks what it has to store from left to right. Where a block is, it writes into it; where none is, it
 //! allocates the largest that fits what is missing (Algorithm 2). Dirty victims are first brought to the backing
-//! device; the task waits and goes on where it was. What is not to come in (`admission`), or finds everything cold in use, is not
+//! device. Others are taken in their place meanwhile; once that many are being cleaned ahead of need (`dirt`), the task waits and goes on where it was. What is not to come in (`admission`), or finds everything cold in use, is not
 //! cached, and goes to the backing device if it would be lost otherwise.
 
 use super::Shard;
@@ -147,45 +147,51 @@ impl Shard {
         interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
         let class = largest_fitting(&self.config.sizes, &interval);
 
-        let (locks, sizes) = (&self.locks, &self.config.sizes);
-        let in_use = |volume, sectors: &Sectors| locks.in_use(sizes.region(volume, sectors.start), sectors);
-        let Some(room) = self.directory.room(volume, interval.start, class, in_use) else {
-            self.counters.stores_without_room += 1;
-            return Placed::Nowhere;
+        let room = loop {
+            let (locks, sizes) = (&self.locks, &self.config.sizes);
+            let in_use =
+                |volume, sectors: &Sectors| locks.in_use(sizes.region(volume, sectors.start), sectors);
+            let Some(room) = self.directory.room(volume, interval.start, class, in_use) else {
+                self.counters.stores_without_room += 1;
+                return Placed::Nowhere;
+            };
+            if room != Room::Free && self.withholds() {
+                self.counters.stores_withheld += 1;
+                return Placed::Nowhere;
+            }
+            let dirty: Vec<Block> =
+                self.directory.victims(room).filter(|&block| self.directory.is_dirty(block)).collect();
+            if dirty.is_empty() {
+                break room;
+            }
+            let ahead = self.clean_ahead(dirty.len());
+            if !ahead {
+                self.tasks[id as usize].step = Step::Room;
+                self.tasks[id as usize].cleaning = dirty.len() as u32;
+            }
+            let because = if ahead { Because::Ahead } else { Because::Room(id) };
+            for block in dirty {
+                let start = self.directory.sectors(block).start;
+                self.clean(self.directory.volume(block), start, because, orders);
+            }
+            if !ahead {
+                return Placed::Later(interval.start + self.config.sizes.sectors(class));
+            }
         };
-        if room != Room::Free && self.withholds() {
-            self.counters.stores_withheld += 1;
-            return Placed::Nowhere;
-        }
-        let dirty: Vec<Block> =
-            self.directory.victims(room).filter(|&block| self.directory.is_dirty(block)).collect();
-        if dirty.is_empty() {
-            self.counters.blocks_allocated[class.0 as usize] += 1;
-            self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
-            self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
-            if self.is_logging() || self.door.is_some() {
-                let victims: Vec<Block> = self.directory.victims(room).collect();
-                for victim in victims {
-                    self.note_evicted(victim);
-                    if self.is_logging() {
-                        self.note_dropped(victim, orders);
-                    }
+        self.counters.blocks_allocated[class.0 as usize] += 1;
+        self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
+        self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
+        if self.is_logging() || self.door.is_some() {
+            let victims: Vec<Block> = self.directory.victims(room).collect();
+            for victim in victims {
+                self.note_evicted(victim);
+                if self.is_logging() {
+                    self.note_dropped(victim, orders);
                 }
             }
-            let origin = Origin { in_a_row: self.in_a_row(id, left.start), ahead: self.is_ahead(id) };
-            return Placed::At(self.directory.allocate(volume, interval.start, class, room, origin));
         }
-        self.tasks[id as usize].step = Step::Room;
-        self.tasks[id as usize].cleaning = dirty.len() as u32;
-        for block in dirty {
-            self.clean(
-                self.directory.volume(block),
-                self.directory.sectors(block).start,
-                Because::Room(id),
-                orders,
-            );
-        }
-        Placed::Later(interval.start + self.config.sizes.sectors(class))
+        let origin = Origin { in_a_row: self.in_a_row(id, left.start), ahead: self.is_ahead(id) };
+        Placed::At(self.directory.allocate(volume, interval.start, class, room, origin))
     }
 
     /// Whether some task holds or waits for a lock on a block.

@@ -49,6 +49,8 @@ pub(super) enum Offer {
 pub(super) enum Because {
     /// A task needs its place.
     Room(TaskId),
+    /// It would be the next to leave.
+    Ahead,
     /// A round of cleaning has come to it.
     Round,
 }
