@@ -6,6 +6,10 @@ use std::time::Duration;
 use floe_memory::policy::{AnyPolicy, Fifo, POLICIES, Replacement};
 use floe_memory::{Cache, Clock, InsertOptions};
 
+/// Entries of a cache that may be out of an index's reach: none, but the thread sanitizer's allocator puts chunks of different
+/// sizes so far apart that the few of a small one are.
+const OUT_OF_REACH: f64 = if cfg!(floe_thread_sanitizer) { 0.1 } else { 0.0 };
+
 fn filled(entries: u64) -> Cache<u64, u64> {
     let cache = Cache::new(entries as usize);
     (0..entries).for_each(|key| cache.insert(key, key));
@@ -15,7 +19,8 @@ fn filled(entries: u64) -> Cache<u64, u64> {
 #[test]
 fn what_is_frozen_is_found_in_single_lookups_and_in_batches() {
     let cache = filled(10_000);
-    assert_eq!(cache.freeze(1.0).entries, 10_000);
+    let missed = 10_000 - cache.freeze(1.0).entries;
+    assert!(missed as f64 <= OUT_OF_REACH * 10_000.0, "{missed}");
     let keys: Vec<u64> = (0..10_000).collect();
     for key in &keys {
         assert_eq!(cache.get_cloned(key), Some(*key));
@@ -234,7 +239,12 @@ fn every_policy_can_be_frozen_in_any_share_again_and_again() {
             let len = cache.len();
             let share = [0.02, 0.5, 0.98, 1.0][round];
             let frozen = cache.freeze(share).entries as f64;
-            assert!((frozen - share * len as f64).abs() <= 16.0, "{}: {frozen} of {len}", entry.about.name);
+            let most_apart = 16.0 + OUT_OF_REACH * len as f64;
+            assert!(
+                (frozen - share * len as f64).abs() <= most_apart,
+                "{}: {frozen} of {len}",
+                entry.about.name
+            );
             for key in 0..10_000u64 {
                 let key = key * key % 5003;
                 match cache.get_cloned(&key) {
