@@ -95,9 +95,14 @@ fn a_sample_is_as_close_as_it_says() {
     let exact = &outcomes(&[trace, "--policy", "lru", "--size", "5000"])[0];
     let sampled = &outcomes(&[trace, "--policy", "lru", "--size", "5000", "--sample", "0.1"])[0];
     let (exact, estimate) = (exact["miss_ratio"].as_f64().unwrap(), sampled["miss_ratio"].as_f64().unwrap());
-    let error = sampled["miss_ratio_error"].as_f64().expect("a sample states its error");
-    assert!(error > 0.0 && error < 0.05, "{error}");
-    assert!((exact - estimate).abs() < 4.0 * error, "{exact} {estimate} ± {error}");
+    let bound = sampled["miss_ratio_ci95"].as_f64().expect("a sample says how far off it may be");
+    assert!(bound > 0.0 && bound < 0.05, "{bound}");
+    assert!((exact - estimate).abs() < bound, "{exact} {estimate} ± {bound}");
+    // Everything is of the whole trace, and only one field of what was simulated.
+    let count = |field: &str| sampled[field].as_u64().unwrap_or_else(|| panic!("{field} in {sampled}"));
+    assert_eq!((count("requests"), count("hits") + count("misses")), (500_000, 500_000));
+    assert!((count("misses") as f64 / 500_000.0 - estimate).abs() < 1e-5, "{sampled}");
+    assert!(count("sampled_requests") < 100_000, "{sampled}");
 }
 
 #[test]

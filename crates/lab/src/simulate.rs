@@ -4,4 +4,5 @@ mod admitted;
 pub mod blocks;
 pub mod objects;
 pub mod operations;
+mod sample;
 pub mod stream;

@@ -14,6 +14,7 @@ pub mod peak;
 pub mod policies;
 pub mod service;
 mod shares;
+mod student;
 
 pub use advice::{Advice, Situation};
 pub use error::ModelError;
@@ -21,6 +22,7 @@ pub use network::{Network, Outcome, Station, Step, Visit};
 pub use policies::{Policy, Setting};
 pub use service::{Locks, Operation, Service, Time, Times};
 pub use shares::Shares;
+pub use student::t_975;
 
 /// How a cache is used: a closed loop of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -166,14 +166,16 @@ fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
     columns.extend(["requests/s", "bytes an object"]);
     let mut table = output::table(&columns, 1);
     for outcome in &outcomes {
-        let error = outcome.miss_ratio_error.map_or(String::new(), |error| format!(" ± {error:.4}"));
+        let ratio = |ratio: f64, bound: Option<f64>| {
+            format!("{ratio:.4}{}", bound.map_or(String::new(), |bound| format!(" ± {bound:.4}")))
+        };
         let mut cells = vec![
             outcome.policy.clone(),
             size(outcome.size),
             outcome.requests.to_string(),
             outcome.hits.to_string(),
-            format!("{:.4}{error}", outcome.miss_ratio),
-            format!("{:.4}", outcome.byte_miss_ratio),
+            ratio(outcome.miss_ratio, outcome.miss_ratio_ci95),
+            ratio(outcome.byte_miss_ratio, outcome.byte_miss_ratio_ci95),
         ];
         cells.extend(outcome.mean_latency_us.map(output::microseconds));
         cells.extend(outcome.inserted.map(|count| count.to_string()));

@@ -15,9 +15,6 @@ pub enum Sizes {
     Bytes,
 }
 
-/// Width of a normal distribution's middle 95 % in standard errors, halved.
-const Z95: f64 = 1.96;
-
 /// What a chart shows of an outcome: the value, and half the width of its interval.
 type Height<'a> = &'a dyn Fn(&Outcome) -> Option<(f64, Option<f64>)>;
 
@@ -76,7 +73,7 @@ impl Trace<'_> {
             count(policies.count(), "policy", "policies"),
             count(sizes, "size", "sizes"),
         );
-        if self.outcomes.iter().any(|o| o.miss_ratio_error.is_some()) {
+        if self.outcomes.iter().any(|o| o.miss_ratio_ci95.is_some()) {
             lead.push_str(" · estimated from a sample");
         }
         Section {
@@ -90,7 +87,7 @@ impl Trace<'_> {
 
     fn charts(&self) -> Vec<Chart> {
         let mut charts = vec![self.chart("miss-ratio", "Miss ratio", Unit::Ratio, &|outcome| {
-            Some((outcome.miss_ratio, outcome.miss_ratio_error.map(|error| error * Z95)))
+            Some((outcome.miss_ratio, outcome.miss_ratio_ci95))
         })];
         if self.outcomes.iter().any(|o| o.mean_latency_us.is_some()) {
             charts.push(
@@ -238,9 +235,9 @@ impl Trace<'_> {
             ("policy", Box::new(|o| o.policy.clone())),
             (
                 "miss ratio",
-                Box::new(|o| match o.miss_ratio_error {
-                    Some(error) => {
-                        format!("{} ± {}", Unit::Ratio.value(o.miss_ratio), Unit::Ratio.value(error * Z95))
+                Box::new(|o| match o.miss_ratio_ci95 {
+                    Some(bound) => {
+                        format!("{} ± {}", Unit::Ratio.value(o.miss_ratio), Unit::Ratio.value(bound))
                     }
                     None => Unit::Ratio.value(o.miss_ratio),
                 }),

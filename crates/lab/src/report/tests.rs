@@ -10,13 +10,15 @@ fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> Outcome {
         policy: policy.to_owned(),
         size,
         requests: 1000,
+        sampled_requests: None,
         hits: 0,
         misses: 0,
         inserted: None,
         prefetches: 0,
         miss_ratio,
-        miss_ratio_error: None,
+        miss_ratio_ci95: None,
         byte_miss_ratio: miss_ratio,
+        byte_miss_ratio_ci95: None,
         mean_latency_us: None,
         seconds: 0.1,
         requests_per_second: 80e6,
@@ -190,7 +192,7 @@ fn latency_orders_and_is_drawn_when_it_is_known() {
 fn a_sample_shows_its_error() {
     let mut outcomes = several();
     for outcome in &mut outcomes {
-        outcome.miss_ratio_error = Some(0.01);
+        outcome.miss_ratio_ci95 = Some(0.0196);
     }
     let page = page(&outcomes);
     check_form(&page);

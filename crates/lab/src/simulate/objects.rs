@@ -14,6 +14,7 @@ use floe_policy::{Access, Direction, Policy, Slot, admission, mix};
 use serde::Serialize;
 
 use super::admitted;
+use super::sample::{self, Estimate, Missed};
 use super::stream::{NEVER, Stream};
 
 /// No slot.
@@ -51,8 +52,11 @@ pub struct Outcome {
     pub policy: String,
     /// Capacity, in objects or bytes.
     pub size: u64,
-    /// Requests; of the sample, if one was taken.
+    /// Requests of the trace.
     pub requests: u64,
+    /// Those that were simulated, if only a sample was: what else is counted is estimated from them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled_requests: Option<u64>,
     /// How many found their object.
     pub hits: u64,
     /// How many did not.
@@ -63,13 +67,16 @@ pub struct Outcome {
     /// Objects fetched because the policy or the admission ordered it, before they were asked for: neither hits nor misses.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefetches: u64,
-    /// Share of requests that missed; for a sample, the estimate for the whole trace.
+    /// Share of requests that missed.
     pub miss_ratio: f64,
-    /// Standard error of `miss_ratio`, when it is estimated from a sample.
+    /// How far off `miss_ratio` may be when it is estimated from a sample: in 19 of 20 cases no further.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub miss_ratio_error: Option<f64>,
+    pub miss_ratio_ci95: Option<f64>,
     /// Share of bytes that missed; the same as `miss_ratio` where objects have no sizes.
     pub byte_miss_ratio: f64,
+    /// The same for `byte_miss_ratio`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub byte_miss_ratio_ci95: Option<f64>,
     /// Mean latency with the given times for a hit and a miss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_latency_us: Option<f64>,
@@ -93,24 +100,20 @@ pub fn simulate(
     latency: Option<Latency>,
     progress: &AtomicU64,
 ) -> Outcome {
-    let capacity = ((run.size as f64 * stream.rate).round() as u64).max(1);
     let begun = Instant::now();
-    let counts = if run.admit.is_empty() {
-        floe_policy::with(&run.policy, Simulation { stream, capacity, progress })
-    } else {
-        let admission = admission::Admissions::new(&run.admit);
-        let name = admission.to_string();
-        let simulation = admitted::Simulation { stream, capacity, admission, latency, progress };
-        Counts { admission: Some(name), ..floe_policy::with(&run.policy, simulation).into() }
-    };
+    let counts = count(stream, run, run.size as f64 * stream.rate, latency, progress);
     let seconds = begun.elapsed().as_secs_f64();
-    let requests = stream.keys.len() as u64;
-    let misses = requests - counts.hits;
-    // A sample has more or fewer requests than its share; they count as hits that are there or not (SHARDS-adj).
-    let expected = stream.requests as f64 * stream.rate;
-    let miss_ratio = (misses as f64 / expected).min(1.0);
-    let bytes_ratio =
-        if counts.bytes == 0 { miss_ratio } else { counts.missed_bytes as f64 / counts.bytes as f64 };
+    let simulated = stream.keys.len() as u64;
+    let (misses, bytes) = if stream.rate < 1.0 {
+        counts.estimated(stream, run, latency)
+    } else {
+        let exact = |missed: Missed| Estimate { ratio: missed.missed / missed.asked, bound: 0.0 };
+        (exact(counts.requests(stream)), stream.sizes.as_ref().map(|_| exact(counts.bytes())))
+    };
+    let is_sample = |bound: f64| (stream.rate < 1.0).then_some(bound);
+    let missed = (misses.ratio * stream.requests as f64).round() as u64;
+    let of_all = |counted: u64| (counted as f64 / stream.rate).round() as u64;
+    let bytes = bytes.unwrap_or(misses);
     Outcome {
         trace: trace.to_owned(),
         policy: match &counts.admission {
@@ -118,19 +121,40 @@ pub fn simulate(
             None => run.policy.to_string(),
         },
         size: run.size,
-        requests,
-        hits: counts.hits,
-        misses,
+        requests: stream.requests,
+        sampled_requests: (stream.rate < 1.0).then_some(simulated),
+        hits: stream.requests - missed,
+        misses: missed,
         inserted: counts.admission.as_ref().map(|_| counts.inserted),
-        prefetches: counts.prefetches,
-        miss_ratio,
-        miss_ratio_error: counts.error,
-        byte_miss_ratio: bytes_ratio,
-        mean_latency_us: latency.map(|Latency { hit_us, miss_us }| hit_us + miss_ratio * (miss_us - hit_us)),
+        prefetches: of_all(counts.prefetches),
+        miss_ratio: misses.ratio,
+        miss_ratio_ci95: is_sample(misses.bound),
+        byte_miss_ratio: bytes.ratio,
+        byte_miss_ratio_ci95: is_sample(bytes.bound),
+        mean_latency_us: latency
+            .map(|Latency { hit_us, miss_us }| hit_us + misses.ratio * (miss_us - hit_us)),
         seconds,
-        requests_per_second: requests as f64 / seconds,
+        requests_per_second: simulated as f64 / seconds,
         policy_bytes_per_object: counts.policy_bytes as f64 / counts.most_objects.max(1) as f64,
     }
+}
+
+/// Runs a cache that holds so much over a stream as it is.
+fn count(
+    stream: &Stream,
+    run: &Run,
+    capacity: f64,
+    latency: Option<Latency>,
+    progress: &AtomicU64,
+) -> Counts {
+    let capacity = (capacity.round() as u64).max(1);
+    if run.admit.is_empty() {
+        return floe_policy::with(&run.policy, Simulation { stream, capacity, progress });
+    }
+    let admission = admission::Admissions::new(&run.admit);
+    let name = admission.to_string();
+    let simulation = admitted::Simulation { stream, capacity, admission, latency, progress };
+    Counts { admission: Some(name), ..floe_policy::with(&run.policy, simulation).into() }
 }
 
 #[derive(Debug, Default)]
@@ -139,12 +163,52 @@ struct Counts {
     prefetches: u64,
     bytes: u64,
     missed_bytes: u64,
-    error: Option<f64>,
+    /// By how much misses rise with requests from key to key, in a sample.
+    slope: f64,
     policy_bytes: usize,
     most_objects: usize,
     /// The admission that was asked, and what it let in.
     admission: Option<String>,
     inserted: u64,
+}
+
+impl Counts {
+    fn requests(&self, stream: &Stream) -> Missed {
+        let asked = stream.keys.len() as f64;
+        Missed { asked, missed: asked - self.hits as f64 }
+    }
+
+    fn bytes(&self) -> Missed {
+        Missed { asked: self.bytes as f64, missed: self.missed_bytes as f64 }
+    }
+
+    /// What a sample says of the requests and, where there are sizes, of the bytes of the whole trace.
+    fn estimated(
+        &self,
+        stream: &Stream,
+        run: &Run,
+        latency: Option<Latency>,
+    ) -> (Estimate, Option<Estimate>) {
+        let share = stream.rate;
+        let objects = stream.objects_in((run.size as f64 * share) as u64) as u64;
+        let groups = (objects / sample::OBJECTS).clamp(sample::LEAST_GROUPS, sample::MOST_GROUPS);
+        let capacity = run.size as f64 * share / groups as f64;
+        let unseen = AtomicU64::new(0);
+        let of_groups: Vec<(Missed, Missed)> = (stream.parted(groups).iter())
+            .map(|group| {
+                let counts = count(group, run, capacity, latency, &unseen);
+                (counts.requests(group), counts.bytes())
+            })
+            .collect();
+        let (requests, bytes): (Vec<_>, Vec<_>) = of_groups.into_iter().unzip();
+        let asked = stream.requests as f64 * share;
+        let of_bytes =
+            || sample::estimate(self.bytes(), &bytes, self.slope, stream.asked_bytes as f64 * share, share);
+        (
+            sample::estimate(self.requests(stream), &requests, self.slope, asked, share),
+            stream.sizes.as_ref().map(|_| of_bytes()),
+        )
+    }
 }
 
 impl From<admitted::Counts> for Counts {
@@ -236,13 +300,8 @@ impl Simulation<'_> {
                 self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
             }
         }
-        Counts {
-            hits,
-            prefetches,
-            error: misses_of.error(self.stream),
-            most_objects: slots,
-            ..Counts::default()
-        }
+        let slope = misses_of.slope(self.stream);
+        Counts { hits, prefetches, slope, most_objects: slots, ..Counts::default() }
     }
 
     /// Objects take their size; one larger than the cache is not cached.
@@ -285,7 +344,7 @@ impl Simulation<'_> {
                 self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
             }
         }
-        Counts { error: misses_of.error(self.stream), most_objects: cache.held.len(), ..counts }
+        Counts { slope: misses_of.slope(self.stream), most_objects: cache.held.len(), ..counts }
     }
 }
 
@@ -405,7 +464,7 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Misses of each sampled key, from which the error of the estimate follows; nothing when there is no sample.
+/// Misses of each key, where the stream is a sample.
 struct PerKey(Option<Vec<u32>>);
 
 impl PerKey {
@@ -420,13 +479,11 @@ impl PerKey {
         }
     }
 
-    /// Standard error of a total estimated from keys drawn with equal chance, as a ratio of all requests. Keys not drawn
-    /// vary as those drawn do.
-    fn error(&self, stream: &Stream) -> Option<f64> {
-        let misses = self.0.as_ref()?;
-        let variance: f64 = misses.iter().map(|&misses| f64::from(misses) * f64::from(misses)).sum();
-        let expected = stream.requests as f64 * stream.rate;
-        Some((variance * (1.0 - stream.rate)).sqrt() / expected)
+    fn slope(self, stream: &Stream) -> f64 {
+        let Some(misses) = self.0 else { return 0.0 };
+        let mut requests = vec![0; stream.distinct];
+        stream.keys.iter().for_each(|&key| requests[key as usize] += 1);
+        sample::slope(misses.into_iter().zip(requests))
     }
 }
 

@@ -14,6 +14,9 @@ const HASH_RANGE: f64 = 18_446_744_073_709_551_616.0; // 2^64
 /// A change of the hash, so that which keys are sampled does not depend on what policies hash.
 const SAMPLE_SALT: u64 = 0x5eed_5a3b_1e00_0001;
 
+/// Another, so that which part a key falls into does not depend on either.
+const PART_SALT: u64 = 0x5eed_5a3b_1e00_0002;
+
 /// What of a trace to keep.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
@@ -42,6 +45,8 @@ pub struct Stream {
     writes: Vec<u64>,
     /// Requests of the whole trace, sampled or not.
     pub requests: u64,
+    /// Bytes that they ask for, where sizes are kept.
+    pub asked_bytes: u64,
     /// Share of keys kept.
     pub rate: f64,
     /// Bytes in the distinct objects at the size each was first seen with, or the number of keys without sizes.
@@ -105,6 +110,8 @@ impl Builder {
     #[inline]
     fn add_key(&mut self, volume: u32, number: u64, bytes: u64, writes: bool) -> Result<(), StreamError> {
         self.stream.requests += 1;
+        let size = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
+        self.stream.asked_bytes += if self.keep.sizes { u64::from(size) } else { 0 };
         let salted = || number ^ u64::from(volume).rotate_right(16) ^ SAMPLE_SALT;
         if self.threshold != u64::MAX && mix(salted()) > self.threshold {
             return Ok(());
@@ -113,29 +120,20 @@ impl Builder {
             .ok()
             .filter(|at| *at != NEVER)
             .ok_or(StreamError::TooLong)?;
-        let size = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
         let fresh = self.stream.numbers.len() as u32;
         let key = self.numbering.number(volume, number).ok_or(StreamError::TooLong)?;
         if key == fresh {
             self.stream.numbers.push(number);
             self.stream.footprint += if self.keep.sizes { u64::from(size) } else { 1 };
         }
-        self.stream.keys.push(key);
-        if let Some(sizes) = &mut self.stream.sizes {
-            sizes.push(size);
-        }
+        self.stream.push(key, Some(size), Some(NEVER), writes);
         if let Some(next_use) = &mut self.stream.next_use {
             if key == fresh {
                 self.last_use.push(at);
             } else {
                 next_use[std::mem::replace(&mut self.last_use[key as usize], at) as usize] = at;
             }
-            next_use.push(NEVER);
         }
-        if at.is_multiple_of(64) {
-            self.stream.writes.push(0);
-        }
-        self.stream.writes[at as usize / 64] |= u64::from(writes) << (at % 64);
         Ok(())
     }
 
@@ -160,6 +158,52 @@ impl Stream {
     pub fn objects_in(&self, capacity: u64) -> usize {
         let objects = u128::from(capacity) * self.distinct as u128 / u128::from(self.footprint.max(1));
         objects.clamp(1, self.distinct.max(1) as u128) as usize
+    }
+
+    /// The stream in so many parts, each with all requests of the keys that a hash gives it. Times of next use stay as they are.
+    pub(super) fn parted(&self, parts: u64) -> Vec<Self> {
+        let part_of = |key: u32| (mix(u64::from(key) ^ PART_SALT) % parts) as usize;
+        let empty = Self {
+            keys: Vec::new(),
+            distinct: 0,
+            numbers: Vec::new(),
+            sizes: self.sizes.as_ref().map(|_| Vec::new()),
+            next_use: self.next_use.as_ref().map(|_| Vec::new()),
+            writes: Vec::new(),
+            footprint: 0,
+            ..*self
+        };
+        let mut streams = vec![empty; parts as usize];
+        let mut dense = vec![u32::MAX; self.distinct];
+        for (at, &key) in self.keys.iter().enumerate() {
+            let stream = &mut streams[part_of(key)];
+            let size = self.sizes.as_ref().map(|sizes| sizes[at]);
+            let new = &mut dense[key as usize];
+            if *new == u32::MAX {
+                *new = stream.distinct as u32;
+                stream.distinct += 1;
+                stream.numbers.push(self.numbers[key as usize]);
+                stream.footprint += size.map_or(1, u64::from);
+            }
+            stream.push(*new, size, self.next_use.as_ref().map(|next| next[at]), self.writes(at));
+        }
+        streams
+    }
+
+    /// Adds a request for a key that has its number.
+    fn push(&mut self, key: u32, size: Option<u32>, next_use: Option<u32>, writes: bool) {
+        let at = self.keys.len();
+        self.keys.push(key);
+        if let (Some(sizes), Some(size)) = (&mut self.sizes, size) {
+            sizes.push(size);
+        }
+        if let (Some(uses), Some(next)) = (&mut self.next_use, next_use) {
+            uses.push(next);
+        }
+        if at.is_multiple_of(64) {
+            self.writes.push(0);
+        }
+        self.writes[at / 64] |= u64::from(writes) << (at % 64);
     }
 
     /// The requests at these places, in this order. Next uses are left out: they would be others.

@@ -3,6 +3,8 @@
 //! When all are full, pairs become one and there is room for as many again. So their number stays within bounds, and their length
 //! grows with the run.
 
+use crate::t_975;
+
 /// Stretches of a run.
 pub(super) const BATCHES: usize = 64;
 
@@ -79,24 +81,9 @@ impl Batches {
     }
 }
 
-/// Student's t for 95 % intervals, from that of the normal distribution (Fisher's expansion; to 0.001 from 10 degrees of freedom on).
-fn t_975(freedom: f64) -> f64 {
-    let z: f64 = 1.959_964;
-    let first = (z.powi(3) + z) / 4.0;
-    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
-    z + first / freedom + second / (freedom * freedom)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn students_t_is_as_in_the_tables() {
-        for (freedom, t) in [(15.0, 2.131), (35.0, 2.030), (47.0, 2.012), (100.0, 1.984)] {
-            assert!((t_975(freedom) - t).abs() < 0.001, "{freedom}: {}", t_975(freedom));
-        }
-    }
 
     #[test]
     fn growing_keeps_every_request_at_its_time() {
