@@ -45,7 +45,7 @@ impl<A: Admittance> Template for A {
     }
 
     fn is_refused(&self) -> Option<&'static str> {
-        let Needs { streams, fetches } = self.needs();
+        let Needs { streams, fetches, .. } = self.needs();
         match (streams, fetches) {
             (true, _) => Some("goes by the position of blocks, and keys have none"),
             (_, true) => {

@@ -73,6 +73,7 @@ mod bag;
 mod count;
 #[cfg(feature = "count-operations")]
 pub mod count;
+mod due;
 mod frequency;
 mod ghost;
 mod ghost_queues;
@@ -119,6 +120,7 @@ mod w_tinylfu;
 
 pub use about::{About, Parameter, Parameters, Policy, Replacement};
 pub use any::{AnyMarks, AnyPolicy};
+pub use due::Due;
 pub use list::List;
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};

@@ -436,9 +436,10 @@ fn the_owner_tells_how_much_memory_is_above() {
 #[test]
 fn what_an_admission_cannot_do_without_shows_in_a_composition() {
     let needs = |text: &str| chosen(text, 10).needs();
-    assert_eq!(needs("second-access + obp + duel + small-bypass"), Needs::default());
-    assert_eq!(needs("always + fussy"), Needs { fetches: true, streams: false });
-    assert_eq!(needs("sequential + always"), Needs { fetches: false, streams: true });
+    assert_eq!(needs("second-access + obp + small-bypass"), Needs::default());
+    assert_eq!(needs("obp + duel"), Needs { victims: true, ..Needs::default() });
+    assert_eq!(needs("always + fussy"), Needs { fetches: true, ..Needs::default() });
+    assert_eq!(needs("sequential + always"), Needs { streams: true, ..Needs::default() });
 }
 
 #[test]

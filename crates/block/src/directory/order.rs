@@ -1,14 +1,10 @@
 //! The order in which a shard's blocks leave: that of any policy, chosen at run time.
 //!
 //! LRU, the default, is walked from its cold end, so that a block in use is passed over and keeps its place, and a hit costs a
-//! comparison more than if there were nothing else. A policy that is no list cannot be walked, and what it evicts it may have drawn
-//! or sent to its ghosts; but a block that is to leave may have to be cleaned first, and may be used again before that is
-//! done. So whom such a policy evicts is *due*: out of its order and still cached, until somebody takes its place, and found in use
-//! it keeps its turn while another is asked for. If it is used meanwhile, it is inserted again, as one that has come back.
-//!
-//! Invariant: a block that is due is not in the policy's order; every other is.
+//! comparison more than if there were nothing else. A policy that is no list cannot be walked: whom it evicts is [due](floe_policy::Due), and cached
+//! until somebody takes its place, since a block that is to leave may have to be cleaned first, and may be used again before that is done.
 
-use floe_policy::{Access, AnyPolicy, Eviction, Lru, Ranked};
+use floe_policy::{Access, AnyPolicy, Due, Eviction, Lru, Ranked};
 
 use super::Block;
 use crate::evict::Evict;
@@ -20,15 +16,7 @@ pub(super) const VICTIMS_TRIED: usize = 64;
 #[derive(Debug)]
 pub(super) enum Order {
     Lru(Lru),
-    Chosen(Box<Chosen>),
-}
-
-/// An order by a policy.
-#[derive(Debug)]
-pub(super) struct Chosen {
-    policy: AnyPolicy,
-    /// Those that are to leave, in their turn; [`VICTIMS_TRIED`] at most.
-    due: Vec<Block>,
+    Chosen(Box<Due<AnyPolicy>>),
 }
 
 impl Order {
@@ -39,21 +27,21 @@ impl Order {
         }
         let mut policy = AnyPolicy::new(evict.choice());
         policy.set_capacity(weight);
-        Self::Chosen(Box::new(Chosen { policy, due: Vec::new() }))
+        Self::Chosen(Box::new(Due::new(policy)))
     }
 
     /// Makes room for slots `0..slots`.
     pub(super) fn reserve(&mut self, slots: usize) {
         match self {
             Self::Lru(lru) => lru.reserve(slots),
-            Self::Chosen(chosen) => chosen.policy.reserve(slots),
+            Self::Chosen(chosen) => chosen.policy_mut().reserve(slots),
         }
     }
 
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Lru(lru) => lru.len(),
-            Self::Chosen(chosen) => chosen.policy.len() + chosen.due.len(),
+            Self::Chosen(chosen) => chosen.len(),
         }
     }
 
@@ -61,7 +49,7 @@ impl Order {
     pub(super) fn insert(&mut self, block: Block, access: &Access) {
         match self {
             Self::Lru(lru) => lru.insert(block, access),
-            Self::Chosen(chosen) => chosen.policy.insert(block, access),
+            Self::Chosen(chosen) => chosen.policy_mut().insert(block, access),
         }
     }
 
@@ -69,11 +57,7 @@ impl Order {
     pub(super) fn remove(&mut self, block: Block) {
         match self {
             Self::Lru(lru) => lru.remove(block),
-            Self::Chosen(chosen) => {
-                if !chosen.forgo(block) {
-                    chosen.policy.remove(block);
-                }
-            }
+            Self::Chosen(chosen) => chosen.remove(block),
         }
     }
 
@@ -82,7 +66,13 @@ impl Order {
     pub(super) fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
         match self {
             Self::Lru(lru) => lru.access(block),
-            Self::Chosen(chosen) => chosen.touch(block, access),
+            Self::Chosen(chosen) => {
+                if chosen.forgo(block) {
+                    chosen.policy_mut().insert(block, &access(block));
+                } else {
+                    chosen.policy_mut().access(block);
+                }
+            }
         }
     }
 
@@ -100,7 +90,7 @@ impl Order {
     ) -> Option<Block> {
         match self {
             Self::Lru(lru) => lru.coldest_first().take(VICTIMS_TRIED).find(|&block| !in_use(block)),
-            Self::Chosen(chosen) => chosen.coldest(incoming, in_use),
+            Self::Chosen(chosen) => chosen.next(incoming, VICTIMS_TRIED, in_use),
         }
     }
 
@@ -108,59 +98,15 @@ impl Order {
     pub(super) fn by_heat(&self) -> Vec<Block> {
         match self {
             Self::Lru(lru) => lru.coldest_first().collect(),
-            Self::Chosen(chosen) => {
-                let (mut blocks, mut at) = (Vec::with_capacity(self.len()), floe_policy::Cursor::START);
-                while at != floe_policy::Cursor::END {
-                    at = chosen.policy.rank(at, &mut blocks);
-                }
-                blocks.extend(chosen.due.iter().rev());
-                blocks.reverse();
-                blocks
-            }
+            Self::Chosen(chosen) => chosen.coldest_first(),
         }
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Lru(lru) => lru.memory_bytes(),
-            Self::Chosen(chosen) => {
-                size_of::<Chosen>()
-                    + chosen.due.capacity() * size_of::<Block>()
-                    + chosen.policy.memory_bytes()
-            }
+            Self::Chosen(chosen) => size_of_val(&**chosen) + chosen.memory_bytes(),
         }
-    }
-}
-
-impl Chosen {
-    #[inline]
-    fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
-        if self.forgo(block) {
-            self.policy.insert(block, &access(block));
-        } else {
-            self.policy.access(block);
-        }
-    }
-
-    /// Makes a block that is due so no longer; false where it is not.
-    #[inline]
-    fn forgo(&mut self, block: Block) -> bool {
-        let at = self.due.iter().position(|&due| due == block);
-        at.map(|at| self.due.remove(at)).is_some()
-    }
-
-    fn coldest(&mut self, incoming: Option<&Access>, in_use: impl Fn(Block) -> bool) -> Option<Block> {
-        if let Some(&free) = self.due.iter().find(|&&due| !in_use(due)) {
-            return Some(free);
-        }
-        while self.due.len() < VICTIMS_TRIED {
-            let due = self.policy.evict(incoming)?;
-            self.due.push(due);
-            if !in_use(due) {
-                return Some(due);
-            }
-        }
-        None
     }
 }
 

@@ -115,7 +115,11 @@ impl Admission for Admissions {
     fn needs(&self) -> Needs {
         self.parts.iter().fold(Needs::default(), |so_far, part| {
             let needs = with_admissions!(each part, |part| part.needs());
-            Needs { streams: so_far.streams || needs.streams, fetches: so_far.fetches || needs.fetches }
+            Needs {
+                streams: so_far.streams || needs.streams,
+                fetches: so_far.fetches || needs.fetches,
+                victims: so_far.victims || needs.victims,
+            }
         })
     }
 

@@ -3,10 +3,10 @@
 //! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger, Friedman, Manes,
 //! "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
 //!
-//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used never. Nor over policies that do not say who
-//! [would leave](crate::Eviction::victim): everything comes in then.
+//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used never. Nor where nobody says who would leave
+//! ([`Eviction::victim`](crate::Eviction::victim), or [`Due`](crate::Due) over policies that do not): everything comes in then.
 
-use super::{Admission, Choosable, Room, Verdict, Victim};
+use super::{Admission, Choosable, Needs, Room, Verdict, Victim};
 use crate::index::Tag;
 use crate::sketch::Sketch;
 use crate::{About, Access, Parameters};
@@ -30,6 +30,10 @@ impl Choosable for Duel {
 }
 
 impl Admission for Duel {
+    fn needs(&self) -> Needs {
+        Needs { victims: true, ..Needs::default() }
+    }
+
     fn reserve(&mut self, room: &Room) {
         self.uses.reserve(room.entries);
     }

@@ -128,6 +128,8 @@ pub struct Needs {
     pub streams: bool,
     /// That what it [orders](Orders::fetch) to be fetched is: it lets nothing in otherwise.
     pub fetches: bool,
+    /// The [`Victim`], whenever somebody would have to leave: where nobody is named, it admits as if there were room.
+    pub victims: bool,
 }
 
 /// Who comes in. One owner at a time.
