@@ -233,6 +233,76 @@ fn after_a_drain_and_a_good_end_nobody_is_missed() {
     stack.refused(&[&lower], &[], &["upper.img"]);
 }
 
+/// A tier above another answers first and writes last: in another order old data would be read, and written over the new.
+#[test]
+fn tiers_are_given_in_the_order_in_which_they_were_served() {
+    for (modes, killed) in [("back", "back"), ("back", "through"), ("through", "back")]
+        .into_iter()
+        .flat_map(|modes| [(modes, false), (modes, true)])
+    {
+        let mut stack = Stack::new(modes.0, modes.1);
+        let [upper, lower] = stack.tiers.clone();
+        let server = stack.both();
+        stack.check(&server);
+        stack.write(&server, 5);
+        if killed {
+            drop(server)
+        } else {
+            server.end()
+        }
+        let said =
+            ["tier file:", "lower.img,size=16MiB: it was served below file:", "upper.img,size=16MiB, file:"];
+        stack.refused(&[&lower, &upper], &[], &said);
+        stack.refused(&[&lower, &upper], &["--accept-backing", "--discard-dirty"], &said);
+        let server = stack.both();
+        stack.check(&server);
+        // With nothing dirty in any, what they have is the same.
+        server.drain_and_end();
+        let server = stack.serve(&[&lower, &upper], &["--flush-interval", "1h"]);
+        stack.check(&server);
+        stack.write(&server, 6);
+        drop(server);
+        stack.refused(&[&upper, &lower], &[], &["upper.img,size=16MiB: it was served below file:"]);
+        let server = stack.serve(&[&lower, &upper], &[]);
+        stack.check(&server);
+        server.end();
+    }
+}
+
+/// Also when the order is a running server's own.
+#[test]
+fn a_tier_that_was_put_between_others_is_given_between_them() {
+    let mut stack = Stack::new("back", "back");
+    let [upper, lower] = stack.tiers.clone();
+    let middle = lower.replace("lower.img", "middle.img");
+    let server = stack.both();
+    floe_ok(&["tier", "add", &middle, "--at", "1", "--admin", &server.admin]);
+    stack.write(&server, 8);
+    drop(server);
+    for wrong in [[&upper, &lower, &middle], [&middle, &upper, &lower], [&lower, &middle, &upper]] {
+        stack.refused(
+            &wrong.map(String::as_str),
+            &[],
+            &["in the order file:", "upper.img,size=16MiB, file:", "middle.img,size=16MiB, file:"],
+        );
+    }
+    let server = stack.serve(&[&upper, &middle, &lower], &["--flush-interval", "1h"]);
+    stack.check(&server);
+    // It may come again elsewhere: by then it is another.
+    floe_ok(&["tier", "remove", "1", "--admin", &server.admin]);
+    floe_ok(&["tier", "add", &middle, "--at", "2", "--admin", &server.admin]);
+    stack.write(&server, 9);
+    drop(server);
+    stack.refused(
+        &[&upper, &middle, &lower],
+        &[],
+        &["in the order file:", "upper.img,size=16MiB, file:", "lower.img,size=16MiB, file:"],
+    );
+    let server = stack.serve(&[&upper, &lower, &middle], &[]);
+    stack.check(&server);
+    server.end();
+}
+
 /// What is added to a running server is missed at its next start, and what was removed is not.
 #[test]
 fn tiers_of_a_running_server_are_missed_until_they_are_removed() {

@@ -10,7 +10,7 @@ use super::sum::checksum;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId};
 
 /// The version of the format.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Size of a copy.
 pub(super) const SUPERBLOCK_BYTES: usize = 32 << 10;
@@ -39,6 +39,7 @@ const CLEAN: u32 = 1;
 const VOID: u32 = 2;
 const CALIBRATED: u32 = 4;
 const IN_USE: u16 = 1;
+const ABOVE: u16 = 2;
 
 /// What a cache is.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +75,8 @@ pub struct Companion {
     pub id: [u8; 16],
     /// What people call it.
     pub name: String,
+    /// It is above this one, rather than below.
+    pub above: bool,
 }
 
 /// A volume that the cache may hold data of.
@@ -288,7 +291,7 @@ impl Companion {
         let name = &self.name[..self.name.floor_char_boundary(MOST_COMPANION_BYTES)];
         let mut entry = CompanionEntry {
             id: self.id,
-            flags: IN_USE.into(),
+            flags: (IN_USE + u16::from(self.above) * ABOVE).into(),
             name_bytes: (name.len() as u16).into(),
             unused: U32::ZERO,
             name: [0; MOST_COMPANION_BYTES],
@@ -303,7 +306,7 @@ impl CompanionEntry {
         let name = self.name.get(..self.name_bytes.get().into());
         let name = name.and_then(|name| std::str::from_utf8(name).ok());
         let name = name.ok_or("a name for a tier that is no text")?.to_owned();
-        Ok(Companion { id: self.id, name })
+        Ok(Companion { id: self.id, name, above: self.flags.get() & ABOVE != 0 })
     }
 }
 
@@ -369,7 +372,7 @@ mod tests {
         assert!(matches!(Superblock::decode(&bytes), Copy::Good(found) if found == superblock));
         assert_eq!(superblock.offset(), 0);
         // As docs/format.md draws it.
-        assert_eq!(bytes[8..32], *b"FloeBlk\n\x01\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0");
+        assert_eq!(bytes[8..32], *b"FloeBlk\n\x02\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0");
         assert_eq!(bytes[40..64], *b"0123456789abcdef\x04\0\0\0\x78\0\0\0");
         assert_eq!(bytes[96..4096], [0; 4000]);
         assert_eq!(bytes[4096..4104], *b"\x01\0\x04\0\0\0\0\0");
@@ -392,7 +395,8 @@ mod tests {
 
     #[test]
     fn companions_are_read_as_they_were_written_and_long_names_are_cut() {
-        let companion = |id: u8, name: &str| Companion { id: [id; 16], name: name.to_owned() };
+        let companion =
+            |id: u8, name: &str| Companion { id: [id; 16], name: name.to_owned(), above: id == 9 };
         let named = companion(7, "file:/dev/sdc,write=back");
         let superblock =
             Superblock { companions: vec![named.clone(), companion(9, &"é".repeat(200))], ..superblock() };
@@ -409,6 +413,7 @@ mod tests {
             *b"\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x07\x01\0\x18\0\0\0\0\0"
         );
         assert_eq!(bytes[152..157], *b"file:");
+        assert_eq!(bytes[128 + 256 + 16], 3, "one that is above");
         let crowd = Superblock { companions: vec![companion(1, "x"); 16], ..superblock };
         assert!(crowd.encode().unwrap_err().to_string().contains("15"));
     }
@@ -435,7 +440,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_though_its_checksum_is_right() {
-        assert!(matches!(changed(16, 2), Copy::Newer(2)));
+        assert!(matches!(changed(16, 3), Copy::Newer(3)));
         for (at, to, part) in [
             (60, 0, "no block size given"),
             (62, 1, "is not a power of two"),

@@ -92,8 +92,8 @@ impl Prepared {
         };
         let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, CliError>>()?;
         let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
-        let sources: Vec<_> = kept.iter().map(|(.., source)| Arc::clone(source)).collect();
-        let apart = company(&sources, consent)
+        let sources = kept.iter().map(|(plan, _, source)| (plan.cache.to_string(), Arc::clone(source)));
+        let apart = company(&sources.collect::<Vec<_>>(), consent)
             .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
         for ((_, how, _), apart) in kept.iter_mut().zip(apart) {
             if let How::Kept(wishes) = how {

@@ -3,6 +3,9 @@
 //! While a server runs, the superblock of each kept tier names the others that are kept and may hold what was written to the volumes and nothing else
 //! has: from before they get any of it until a clean end finds them without. So whoever is served again without one of them knows.
 //!
+//! It also says which of them are above it: what is nearer to clients answers first and is written last, so in another order old data would be
+//! read, and written over the new. Where no tier has anything of its own they hold the same, and any order will do.
+//!
 //! Every kept tier also has the number of the stack in which it was served last, a new one each time. Tiers with different numbers were
 //! apart: what is clean in any of them may be old. The number is announced in all of them before any takes it, so that a crash in between is
 //! not taken for that.
@@ -16,15 +19,16 @@ use super::refusal::{Difference, Refusal, StartError};
 use super::start::Consent;
 use crate::server::DeviceSource;
 
-/// Looks at the devices of all tiers that are kept: by tier, how what it has of the volumes may differ from what others have.
+/// Looks at the devices of all tiers that are kept, given from the top with their names: by tier, how what it has of the volumes may differ from
+/// what others have.
 ///
 /// # Errors
-/// By the tier that misses another one, or fails. Nothing has been changed.
+/// By the tier that misses another one, is above one that it was below, or fails. Nothing has been changed.
 pub fn company(
-    tiers: &[Arc<dyn DeviceSource>],
+    tiers: &[(String, Arc<dyn DeviceSource>)],
     consent: Consent,
 ) -> Result<Vec<Option<Difference>>, (usize, StartError)> {
-    let known = tiers.iter().map(identify).enumerate();
+    let known = tiers.iter().map(|(_, source)| identify(source)).enumerate();
     let known = known.map(|(at, found)| found.map_err(|error| (at, error)));
     let known: Vec<Option<Superblock>> = known.collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
@@ -40,6 +44,11 @@ pub fn company(
         for companion in &missing {
             tracing::warn!(missing = %companion.name, "goes on without a tier that may hold what nothing else has");
         }
+        if let Some(upper) = (at + 1..known.len()).find(|&lower| was_above(&known, lower, at)) {
+            let name = |at: usize| tiers[at].0.clone();
+            let order = order(&known).into_iter().map(name).collect();
+            return Err((at, Refusal::Order { upper: name(upper), order }.into()));
+        }
         differences.push(match missing.is_empty() {
             false => Some(Difference::Alone),
             true => apart.then_some(Difference::Apart),
@@ -52,6 +61,30 @@ pub fn company(
 fn were_together(one: &Superblock, other: &Superblock) -> bool {
     // The announced number of one that has not taken it yet: nothing has been served under that.
     one.stack == other.stack || one.stack == other.next_stack || one.next_stack == other.stack
+}
+
+/// Whether one tier was above another when either may have got what the other has not.
+fn was_above(known: &[Option<Superblock>], one: usize, other: usize) -> bool {
+    let (Some(one), Some(other)) = (&known[one], &known[other]) else { return false };
+    // What a tier says of one that was in another stack since is nothing to go by.
+    let says = |tier: &Superblock, of: &Superblock, above: bool| {
+        tier.stack != 0
+            && (tier.stack == of.stack || tier.stack == of.next_stack)
+            && tier.companions.iter().any(|companion| companion.id == of.id && companion.above == above)
+    };
+    says(one, other, false) || says(other, one, true)
+}
+
+/// The tiers in the order in which they were served, as far as they say.
+fn order(known: &[Option<Superblock>]) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..known.len()).collect();
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        let is_next = |&at: &usize| !left.iter().any(|&other| was_above(known, other, at));
+        let next = left.iter().position(is_next).unwrap_or(0);
+        order.push(left.remove(next));
+    }
+    order
 }
 
 /// The superblock on a device; what keeps it from being read is told when the tier is opened.

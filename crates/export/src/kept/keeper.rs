@@ -29,9 +29,9 @@ impl Keeper {
         self.superblock.session
     }
 
-    /// What another tier is to know of this one, if it is called so.
+    /// What a tier below it is to know of this one, if it is called so.
     pub(crate) fn as_companion(&self, name: &str) -> Companion {
-        Companion { id: self.superblock.id, name: name.to_owned() }
+        Companion { id: self.superblock.id, name: name.to_owned(), above: true }
     }
 
     /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows which tiers would have been.

@@ -123,6 +123,18 @@ pub enum Refusal {
         /// Its device and settings.
         tier: String,
     },
+    /// Tiers in another order than before, of which one may hold what the others do not.
+    #[error(
+        "it was served below {upper}, and one of them may hold newer data than the other: give the tiers in the order {}; after floe \
+         flush and an end in good order another one will do",
+        order.join(", ")
+    )]
+    Order {
+        /// Which tier was above it.
+        upper: String,
+        /// All those that are kept, from the top.
+        order: Vec<String>,
+    },
     /// The backing device is not as the cache left it.
     #[error(
         "volume {volume:?} is not as the cache knows it: {difference}; if this is the right device, give --accept-backing: what the \

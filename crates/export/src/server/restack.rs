@@ -166,9 +166,11 @@ impl Front {
             (Step::Opened, None) => self.shut(Step::ShutToCome),
             (Step::ShutToCome, _) => {
                 // Before the newcomer has anything that nothing else has, the others know of it.
+                let at = self.place();
                 let newcomer =
                     self.restacking.as_mut().and_then(|it| it.coming.as_mut()).map(|(tier, _)| tier);
-                if let Err(error) = link(self.stack, self.tiers.iter_mut().chain(newcomer)) {
+                let (before, after) = self.tiers.split_at_mut(at);
+                if let Err(error) = link(self.stack, before.iter_mut().chain(newcomer).chain(after)) {
                     return self
                         .dismiss_tier(format!("the superblock of a cache could not be written: {error}"));
                 }

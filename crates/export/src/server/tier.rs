@@ -88,7 +88,7 @@ pub(super) fn in_threads(
 }
 
 impl KnownTier {
-    /// What other tiers are to know of it, if it outlives the program and `may` hold what they lack.
+    /// What tiers below are to know of it, if it outlives the program and `may` hold what they lack.
     fn companion(&self, may: bool) -> Option<Companion> {
         self.keeper.as_ref().filter(|_| may).map(|keeper| keeper.as_companion(&self.name))
     }
@@ -107,7 +107,8 @@ impl KnownTier {
 }
 
 /// Has each tier that outlives the program know which others do and may hold what nothing else has, before they get any of that or after they
-/// have got rid of it; and that they are served together. One whose device is given up cannot be told.
+/// have got rid of it, and whether they are above or below it; and that they are served together. The tiers are given from the top. One whose
+/// device is given up cannot be told.
 ///
 /// # Errors
 /// The first failure of a device.
@@ -123,10 +124,13 @@ pub(super) fn link<'a>(stack: u32, tiers: impl Iterator<Item = &'a mut KnownTier
     keepers(&mut tiers, &|at, keeper| keeper.link(stack, others(&all, at)))
 }
 
-/// All but the one at this place.
+/// All but the one at this place, as it is to know them.
 fn others(companions: &[Option<Companion>], at: usize) -> Vec<Companion> {
     let others = companions.iter().enumerate().filter(|(other, _)| *other != at);
-    others.filter_map(|(_, companion)| companion.clone()).collect()
+    let seen = |(other, companion): (usize, &Option<Companion>)| {
+        companion.clone().map(|companion| Companion { above: other < at, ..companion })
+    };
+    others.filter_map(seen).collect()
 }
 
 impl Front {
