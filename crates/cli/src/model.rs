@@ -120,6 +120,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if !(0.0..=0.5).contains(&precision) {
         return Err(CliError::usage(format!("--precision {precision} is not a share from 0 to 0.5")));
     }
+    if arguments.distribution == Distribution::Measured && arguments.service.is_none() {
+        return Err(CliError::usage("--distribution measured is of a --service file with histograms"));
+    }
     // All that can be refused is refused before anything is printed.
     let mut solved = Vec::new();
     for curve in curves(arguments)? {
@@ -206,9 +209,13 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         Some(Numbers(rates)) => rates.iter().map(|&mrps| Demand::Open(mrps)).collect(),
         None => arguments.mpl.0.iter().map(|&mpl| Demand::Closed(mpl as u32)).collect(),
     };
+    let policies: Vec<_> =
+        arguments.policy.iter().map(|name| Policy::named(name).or_usage()).collect::<Result<_, _>>()?;
+    if arguments.q.is_some() && !policies.iter().any(|policy| policy.takes_q()) {
+        return Err(CliError::usage("--q is for prob-lru and relaxed-lru, and neither is asked for"));
+    }
     let mut curves = Vec::new();
-    for name in &arguments.policy {
-        let policy = Policy::named(name).or_usage()?;
+    for policy in policies {
         let qs = if policy.takes_q() { options(&arguments.q) } else { vec![None] };
         for q in qs {
             for frozen in options(&arguments.frozen) {

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use floe_block::{BlockSizes, WriteMode};
 use floe_lab::report::{Report, html, png};
+use floe_policy::admission::registry::{Choice, choices};
+use floe_policy::admission::{Admission, Admissions};
 
 use crate::OrFail;
 use crate::error::CliError;
@@ -24,7 +26,7 @@ Examples:
   floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size 5%
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
-  floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1073741824+obp --size 5%,10% --report disk.html
+  floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp --size 5%,10% --report disk.html
   floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
@@ -74,7 +76,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "blocks")]
     shards: u64,
     /// How long written data stays in the cache only, in the trace's time, with --blocks
-    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks")]
+    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks", value_parser = interval)]
     flush_interval: humantime::Duration,
     #[command(flatten)]
     open: TraceArguments,
@@ -83,8 +85,31 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+fn interval(text: &str) -> Result<humantime::Duration, String> {
+    match text.parse::<humantime::Duration>() {
+        Ok(interval) if !interval.is_zero() => Ok(interval),
+        Ok(_) => Err("0s is too short; with --write through nothing is kept in the cache only".into()),
+        Err(_) => Err(format!("`{text}` is not a duration; write 500ms, 5s or 1min")),
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.blocks.is_empty() { objects::run(arguments) } else { blocks::run(arguments) }
+}
+
+/// Who decides what comes in, in each run; `unit` is what a weight counts.
+fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, CliError> {
+    let chosen = |text: &String| {
+        let choices = choices(text).or_usage()?;
+        if Admissions::new(&choices).needs().above {
+            let problem = format!(
+                "--admit {text}: nothing is above a simulated cache; say small-bypass:memory=N ({unit})"
+            );
+            return Err(CliError::usage(problem));
+        }
+        Ok(choices)
+    };
+    arguments.admit.iter().map(chosen).collect()
 }
 
 /// Writes what was asked for of a report, which is made from the command line if need be.

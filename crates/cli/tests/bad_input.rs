@@ -355,9 +355,9 @@ fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
     all_refused(
         &["replay", "good.csv", "--backing", "memory:4MiB", "--cache", "memory:1MiB"],
         "
-        --memory 2MiB        → memory is for floe serve
+        --memory 2MiB        → --memory | cannot be used
         --admit sideways     → admit | sideways | obp
-        --admit small-bypass → admit | small-bypass:memory=BYTES
+        --admit small-bypass → admit | small-bypass:memory=BYTES | tier above
         ",
     );
 }
@@ -385,6 +385,8 @@ fn impossible_models_are_refused() {
         --cores 0                                    → --cores | 0
         --arrival-rate 0                             → arrival rate of 0
         --arrival-rate 1 --mpl 5                     → --arrival-rate | --mpl
+        --distribution measured                      → --distribution measured | --service
+        --q 0.5                                      → --q | prob-lru
         --distribution pareto                        → --distribution | pareto | hyperexponential:CV2
         --distribution hyperexponential:0.5          → --distribution | 0.5 | at least 1
         --precision 2                                → --precision 2 | 0 to 0.5

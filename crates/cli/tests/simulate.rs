@@ -149,7 +149,7 @@ fn the_compact_form_gives_the_same_answers() {
 
 #[test]
 fn what_cannot_be_simulated_is_refused_in_a_line() {
-    let keys = "loop:keys=10,requests=20";
+    let (keys, blocks) = ("loop:keys=10,requests=20", "loop:keys=10,requests=20,block=4KiB");
     let cases: &[(&[&str], &str)] = &[
         (&[keys, "--policy", "lrru", "--size", "5"], "lrru"),
         (&[keys, "--policy", "slru:segments=x", "--size", "5"], "segments"),
@@ -160,6 +160,12 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
         (&[keys, "--policy", "lru", "--size", "5", "--medium", "tape"], "tape"),
         (&[keys, "--blocks", "4KiB", "--size", "1MiB"], "block=4KiB"),
         (&[keys, "--size", "5"], "--policy"),
+        (&[keys, "--policy", "lru", "--admit", "small-bypass", "--size", "5"], "memory=N (objects)"),
+        (&[blocks, "--blocks", "4KiB", "--admit", "obp+small-bypass", "--size", "1MiB"], "memory=N (bytes)"),
+        (&[blocks, "--blocks", "4KiB", "--admit", "obp+obp", "--size", "1MiB"], "given twice"),
+        (&[blocks, "--blocks", "4KiB", "--size", "1MiB", "--flush-interval", "0s"], "0s is too short"),
+        (&[keys, "--policy", "slru:segments=2:segments=4", "--size", "5"], "given twice"),
+        (&[keys, "--policy", "lru", "--admit", "second-access:ghosts=0", "--size", "5"], "ghosts"),
     ];
     for (arguments, word) in cases {
         let output = floe(&[&["simulate"], *arguments].concat());

@@ -105,6 +105,17 @@ impl Parameter {
         Self { name, default: default as f64, min, max, whole: true, about }
     }
 
+    /// The number that a text says: for what is counted also with a unit of bytes, such as `1GiB`.
+    pub(crate) fn number(&self, text: &str) -> Option<f64> {
+        const UNITS: [(&str, u64); 4] =
+            [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
+        let unit = UNITS.into_iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+        match unit.filter(|_| self.whole) {
+            Some((number, bytes)) => number.parse::<f64>().ok().map(|number| number * bytes as f64),
+            None => text.parse().ok(),
+        }
+    }
+
     /// Whether a value is one of its.
     pub fn allows(&self, value: f64) -> bool {
         (self.min..=self.max).contains(&value) && (!self.whole || value.fract() == 0.0)

@@ -102,6 +102,24 @@ pub enum ChoiceError {
         /// What there is.
         known: Vec<String>,
     },
+    /// It is told the same parameter twice.
+    #[error("{kind} {chosen}: parameter {name} is given twice")]
+    GivenTwice {
+        /// What was to be chosen.
+        kind: &'static str,
+        /// What was chosen.
+        chosen: &'static str,
+        /// The parameter.
+        name: &'static str,
+    },
+    /// It is to be asked twice.
+    #[error("{kind} {chosen} is given twice; one of them is enough")]
+    ChosenTwice {
+        /// What was to be chosen.
+        kind: &'static str,
+        /// What was chosen.
+        chosen: &'static str,
+    },
     /// The parameter does not take the value.
     #[error("{kind} {chosen}: parameter {name} is {expected}, not `{value}`")]
     BadValue {
@@ -145,6 +163,7 @@ impl Choice {
             return Err(ChoiceError::UnknownName { kind, name: name.to_owned(), known });
         };
         let mut choice = Self { text: text.to_owned(), ..Self::of(about) };
+        let mut given = Vec::new();
         for part in parts {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let Some(parameter) = about.parameters.iter().find(|parameter| parameter.name == name) else {
@@ -155,8 +174,12 @@ impl Choice {
                     known: about.parameters.iter().map(ToString::to_string).collect(),
                 });
             };
-            match value.parse() {
-                Ok(number) if parameter.allows(number) => choice.parameters.set(name, number),
+            if given.contains(&parameter.name) {
+                return Err(ChoiceError::GivenTwice { kind, chosen: about.name, name: parameter.name });
+            }
+            given.push(parameter.name);
+            match parameter.number(value) {
+                Some(number) if parameter.allows(number) => choice.parameters.set(name, number),
                 _ => {
                     let number = if parameter.whole { "a whole number" } else { "a number" };
                     return Err(ChoiceError::BadValue {

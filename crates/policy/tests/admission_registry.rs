@@ -41,6 +41,25 @@ fn what_is_wrong_is_said() {
         error("always + obp:target=2"),
         "admission obp: parameter target is a number from 0 to 1, not `2`"
     );
+    assert_eq!(error("obp:target=0.1:target=0.5"), "admission obp: parameter target is given twice");
+    assert_eq!(error("obp + duel + obp:target=0.5"), "admission obp is given twice; one of them is enough");
+    assert!(
+        error("second-access:ghosts=0").contains("from 0.001 to 16"),
+        "{}",
+        error("second-access:ghosts=0")
+    );
+    assert!(error("obp:target=1KiB").contains("is a number from 0 to 1, not `1KiB`"));
+    assert!(error("small-bypass:memory=2PiB").contains("a whole number"));
+}
+
+#[test]
+fn what_counts_bytes_takes_units() {
+    for text in ["small-bypass:memory=1GiB", "small-bypass:memory=1073741824", "small-bypass:memory=0.5GiB"] {
+        let choice: Choice = text.parse().expect("a size");
+        let bytes = if text.contains("0.5") { 1 << 29 } else { 1 << 30 };
+        assert_eq!(choice.parameters().count("memory"), bytes, "{text}");
+        assert_eq!(choice.to_string(), text);
+    }
 }
 
 #[test]

@@ -5,21 +5,21 @@ use floe_lab::report::blocks;
 use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
 use floe_trace::Request;
 
-use super::{Arguments, on_all_cores, write_report};
+use super::{Arguments, admissions, on_all_cores, write_report};
 use crate::error::CliError;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
 use crate::{OrFail, output};
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let (requests, footprint_bytes) = load(arguments)?;
     let policies: Vec<Evict> = match &arguments.policy[..] {
         [] => vec![Evict::default()],
         policies => policies.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?,
     };
     let admissions: Vec<Admissions> = match &arguments.admit[..] {
         [] => vec![Admissions::default()],
-        admit => admit.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?,
+        _ => admissions(arguments, "bytes")?.iter().map(|choices| Admissions::new(choices)).collect(),
     };
+    let (requests, footprint_bytes) = load(arguments)?;
     let deciders: Vec<_> = policies
         .iter()
         .flat_map(|evict| admissions.iter().map(move |admission| (evict, admission)))

@@ -7,11 +7,10 @@ use floe_device::medium::{Medium, Model};
 use floe_lab::report::outcomes::{Sizes, report};
 use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
-use floe_policy::admission::registry::choices;
 use floe_policy::registry::Choice;
 use floe_trace::{Kind, Trace};
 
-use super::{Arguments, on_all_cores, write_report};
+use super::{Arguments, admissions, on_all_cores, write_report};
 use crate::error::CliError;
 use crate::size::CacheSize;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
@@ -26,16 +25,16 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let policies: Vec<Choice> =
         arguments.policy.iter().map(|policy| policy.parse().or_usage()).collect::<Result<_, _>>()?;
-    let admissions: Vec<_> = match &arguments.admit[..] {
-        [] => vec![Vec::new()],
-        admit => admit.iter().map(|text| choices(text).or_usage()).collect::<Result<_, _>>()?,
-    };
     let rate = arguments.sample.unwrap_or(1.0);
     if !(rate > 0.0 && rate <= 1.0) {
         return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));
     }
     let latency = latency(arguments)?;
     let in_bytes = arguments.bytes || arguments.size.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
+    let admissions = match &arguments.admit[..] {
+        [] => vec![Vec::new()],
+        _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
+    };
     let next_use = policies.iter().any(|policy| policy.name() == "belady");
     let (stream, unit) = load(arguments, Keep { rate, sizes: in_bytes, next_use }, in_bytes)?;
     let footprint = (stream.footprint as f64 / stream.rate) as u64;
@@ -100,7 +99,8 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no sizes.
+/// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no sizes, but where an admission may have been told
+/// bytes.
 fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u64), CliError> {
     let trace = arguments.open.open(&arguments.trace, false)?;
     let blocks = trace.kind() == Kind::Block;
@@ -110,8 +110,9 @@ fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u6
             arguments.trace
         )));
     }
-    let stream = read_stream(&arguments.trace, trace, Keep { sizes: keep.sizes && !blocks, ..keep })?;
-    Ok((stream, if blocks && in_bytes { BLOCK_BYTES } else { 1 }))
+    let sizes = keep.sizes && !(blocks && arguments.admit.is_empty());
+    let stream = read_stream(&arguments.trace, trace, Keep { sizes, ..keep })?;
+    Ok((stream, if in_bytes && !sizes { BLOCK_BYTES } else { 1 }))
 }
 
 /// Reads a trace, disk I/O as its blocks.

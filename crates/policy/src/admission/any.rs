@@ -119,6 +119,7 @@ impl Admission for Admissions {
                 streams: so_far.streams || needs.streams,
                 fetches: so_far.fetches || needs.fetches,
                 victims: so_far.victims || needs.victims,
+                above: so_far.above || needs.above,
             }
         })
     }

@@ -130,6 +130,8 @@ pub struct Needs {
     pub fetches: bool,
     /// The [`Victim`], whenever somebody would have to leave: where nobody is named, it admits as if there were room.
     pub victims: bool,
+    /// [`Room::above`]: what memory above holds.
+    pub above: bool,
 }
 
 /// Who comes in. One owner at a time.

@@ -57,9 +57,15 @@ impl FromStr for Choice {
 /// Reads choices with `+` between them, such as `small-bypass + obp:target=0.2`.
 ///
 /// # Errors
-/// When one of them is none.
+/// When one of them is none, or one is there twice: it would be told twice of what it decides once.
 pub fn choices(text: &str) -> Result<Vec<Choice>, ChoiceError> {
-    text.split('+').map(|part| part.trim().parse()).collect()
+    let choices = text.split('+').map(|part| part.trim().parse()).collect::<Result<Vec<Choice>, _>>()?;
+    for (at, choice) in choices.iter().enumerate() {
+        if choices[..at].iter().any(|before| before.name() == choice.name()) {
+            return Err(ChoiceError::ChosenTwice { kind: "admission", chosen: choice.name() });
+        }
+    }
+    Ok(choices)
 }
 
 /// The names of all admissions.

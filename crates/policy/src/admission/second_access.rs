@@ -20,7 +20,7 @@ impl Choosable for SecondAccess {
         .with(&[Parameter {
             name: "ghosts",
             default: 1.0,
-            min: 0.0,
+            min: 0.001,
             max: 16.0,
             whole: false,
             about: "remembered per entry of the cache",

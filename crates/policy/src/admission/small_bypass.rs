@@ -8,7 +8,7 @@
 //! the memory above does not cache what is asked of this cache.
 
 use super::footprint::Footprint;
-use super::{Admission, Choosable, Orders, Room, Verdict, Victim};
+use super::{Admission, Choosable, Needs, Orders, Room, Verdict, Victim};
 use crate::{About, Access, Parameter, Parameters, Tick};
 
 /// The length of a window, in the memory above.
@@ -43,7 +43,7 @@ impl Choosable for SmallBypass {
         "nothing comes in while what is in use fits into the memory above",
         "NVCache, \"Writes Hurt\"",
     )
-    .with(&[Parameter::count("memory", 0, 0..=1 << 50, "the memory above; 0 for what the owner tells")]);
+    .with(&[Parameter::count("memory", 0, 0..=1 << 50, "the memory above: bytes, such as 1GiB, or objects where these are counted; 0 for what is known to be above")]);
 
     fn with(parameters: &Parameters) -> Self {
         let given = parameters.count("memory");
@@ -52,6 +52,10 @@ impl Choosable for SmallBypass {
 }
 
 impl Admission for SmallBypass {
+    fn needs(&self) -> Needs {
+        Needs { above: self.given == 0, ..Needs::default() }
+    }
+
     fn split(&mut self, _: usize, parts: usize) {
         self.given = self.given.div_ceil(parts as u64);
     }

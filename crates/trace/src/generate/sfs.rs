@@ -19,6 +19,9 @@ use super::zipf::{Ranks, Scatter};
 use super::{Access, Entry, Generate, Made};
 use crate::request::Op;
 
+/// What a key is.
+pub(super) const BLOCK_BYTES: u64 = 4096;
+
 /// Exponents of the popularity of places.
 const DBTABLE_THETA: f64 = 0.6;
 const SWBUILD_THETA: f64 = 0.99;
@@ -28,7 +31,7 @@ const HOT_PLACES: u64 = 100;
 
 pub(super) static SFS: Entry = Entry {
     name: "sfs",
-    about: "a file server as under SPEC SFS 2014, in blocks of 4 KiB",
+    about: "a file server as under SPEC SFS 2014, in blocks of 4 KiB (its sizes show with block=4KiB)",
     parameters: &[
         Parameter {
             name: "workload",

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::parameter::{BLOCK, Parameter, READ, REQUESTS, SEED, Value};
-use super::{ENTRIES, Entry, Made, Plan, mix};
+use super::{ENTRIES, Entry, Made, Plan, mix, sfs};
 
 /// A generated trace in words. Parses from `zipf:keys=1000,theta=0.9` and prints as what was given.
 ///
@@ -230,7 +230,19 @@ impl FromStr for GeneratorSpec {
             }
             spec.parts.push(part);
         }
-        if is_mix && spec.parts.is_empty() { Err(SpecError::NoParts) } else { Ok(spec) }
+        if is_mix && spec.parts.is_empty() {
+            return Err(SpecError::NoParts);
+        }
+        // What a file server asks for has the sizes of a paper, in blocks of these.
+        let has_sizes = std::iter::once(&spec).chain(&spec.parts).any(|spec| spec.name() == sfs::SFS.name);
+        match spec.block_bytes() {
+            Some(bytes) if has_sizes && bytes != sfs::BLOCK_BYTES => Err(SpecError::Value {
+                parameter: "block",
+                expected: "4KiB, since sfs has sizes of its own",
+                found: bytes.to_string(),
+            }),
+            _ => Ok(spec),
+        }
     }
 }
 

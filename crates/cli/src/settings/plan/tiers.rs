@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use floe_block::{Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
 use floe_device::{Spec, SpecError};
-use floe_policy::admission::registry::{Choice, choices};
-use floe_policy::admission::{Choosable, SmallBypass};
+use floe_policy::admission::Admission;
+use floe_policy::admission::registry::choices;
 
 use super::super::place::{Place, Table};
 use super::super::tier::{OF_A_TIER, TierTable};
@@ -236,14 +236,11 @@ impl Where {
     fn admit(self, table: &TierTable, mode: WriteMode, has_memory: bool) -> Result<Admissions, Wrong> {
         let choices = choices(table.admit.as_deref().unwrap_or("always"));
         let choices = choices.map_err(|error| self.wrong("admit", format!("admit: {error}")))?;
-        let sees_none = |choice: &Choice| {
-            choice.name() == SmallBypass::ABOUT.name && choice.parameters().count("memory") == 0
-        };
-        if !has_memory && choices.iter().any(sees_none) {
-            let problem = "admit: small-bypass is for a cache below memory; say small-bypass:memory=BYTES or give memory, too";
+        let mut admit = Admissions::new(&choices);
+        if !has_memory && admit.needs().above {
+            let problem = "admit: small-bypass is for a cache below others; say small-bypass:memory=BYTES, or have a tier above (in floe serve also memory)";
             return Err(self.wrong("admit", problem));
         }
-        let mut admit = Admissions::new(&choices);
         if mode == WriteMode::Pass && !admit.is_always() {
             let problem = "admit is for a cache that something comes into; here write is pass";
             return Err(self.wrong("admit", problem));
