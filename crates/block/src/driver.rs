@@ -64,6 +64,8 @@ pub struct Driver {
     /// The buffers of other parts' requests, by part and number.
     guests: Vec<Vec<Option<Guest>>>,
     cache_device: Watched,
+    /// Where the data begins on the cache device, in bytes.
+    data_start: u64,
     /// What it has of the tier in memory, if there is one.
     pages: Option<Pages>,
     /// Where the cache outlives the program.
@@ -106,6 +108,7 @@ impl Driver {
             exchange,
             guests: Vec::new(),
             cache_device: Watched::new("cache device".into(), cache_device),
+            data_start: 0,
             pages: None,
             journal: None,
             timing: None,
@@ -121,6 +124,12 @@ impl Driver {
             answers: Vec::new(),
             done: Vec::new(),
         }
+    }
+
+    /// Leaves so many bytes at the beginning of the cache device alone. With a journal, that says where the data begins.
+    #[must_use]
+    pub fn with_data_at(self, bytes: u64) -> Self {
+        Self { data_start: bytes, ..self }
     }
 
     /// Gives the cache device up; see [`BlockCache::degrade`]. As [`Driver::restore`] and [`Driver::shed`], it is for this tier alone.
@@ -443,8 +452,7 @@ impl Driver {
         }
         match id {
             DeviceId::Cache => {
-                let start = self.journal.as_ref().map_or(0, Journal::data_start);
-                let operation = Operation { token: op.0, offset: start + offset, action };
+                let operation = Operation { token: op.0, offset: self.data_start + offset, action };
                 self.cache_device.device.submit(operation);
             }
             DeviceId::Backing(volume) => self.begin_below(volume, op, offset, action),

@@ -261,6 +261,43 @@ fn a_kept_cache_is_not_overwritten_by_a_volatile_one() {
     assert!(said.contains("kept cache with 65536 bytes (64KiB)"), "{said}");
 }
 
+/// What a volatile cache leaves is no one's, whatever it looks like; what came on its device after it is somebody's.
+#[test]
+fn a_volatile_cache_spares_what_is_not_floes() {
+    let content = noise(20, 4 * MIB);
+    let volume = Volume::new(&content, "back").with(&["--volatile"]);
+    let attempt = |more: &[&str]| {
+        let mut line = volume.command_line();
+        line.extend(more.iter().map(|&word| word.to_owned()));
+        Server::attempt(&line.iter().map(String::as_str).collect::<Vec<_>>(), volume.path("floe.log"))
+    };
+    std::fs::write(volume.path("cache.img"), noise(21, 4 * MIB)).expect("somebody's data");
+    let said = attempt(&[]).err().expect("it is refused");
+    assert!(said.contains("data that is not a cache of floe's") && said.contains("--initialise"), "{said}");
+    assert!(
+        std::fs::read(volume.path("cache.img")).expect("the file") == noise(21, 4 * MIB),
+        "it is as it was"
+    );
+    attempt(&["--initialise"]).expect("it may be overwritten").end();
+    for _ in 0..2 {
+        let server = attempt(&[]).expect("its own leavings are in nobody's way");
+        for _ in 0..2 {
+            assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+        }
+        write(&server, MIB, &content[MIB..2 * MIB], true);
+        server.kill(&volume);
+    }
+    // Somebody makes a file system there.
+    let mut bytes = std::fs::read(volume.path("cache.img")).expect("the file");
+    bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
+    std::fs::write(volume.path("cache.img"), &bytes).expect("a file system");
+    let said = attempt(&[]).err().expect("it is refused");
+    assert!(said.contains("--initialise"), "{said}");
+    bytes[1080..1082].copy_from_slice(&[0, 0]);
+    std::fs::write(volume.path("cache.img"), &bytes).expect("no file system");
+    attempt(&[]).expect("it is as before").end();
+}
+
 #[test]
 fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
     let volume = Volume::new(&noise(8, 4 * MIB), "back").with(&NEVER);

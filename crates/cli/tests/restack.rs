@@ -104,6 +104,7 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
     refused(&server, &["remove", "1"], &["no tier 1"]);
     std::fs::write(volume.path("other.img"), noise(2, 8 * MIB)).expect("a file");
     refused(&server, &["add", &path("other.img")], &["--initialise"]);
+    refused(&server, &["add", &(path("other.img") + ",volatile")], &["--initialise"]);
     tier_ok(&server, &["add", &path("other.img"), "--initialise"]);
     assert!(!volume.path("new.img").exists(), "what is refused leaves no file");
     assert_eq!(server.status().tiers.len(), 2);

@@ -45,8 +45,7 @@ enum Own {
 pub(super) struct Journal {
     /// By the part's own shards, in order.
     logs: Vec<ShardJournal>,
-    /// Where the shards' data begins on the cache device, in bytes, and how long each is, in sectors.
-    data_start: u64,
+    /// How long each shard's data is, in sectors.
     shard_sectors: u64,
     parts: usize,
     part: usize,
@@ -116,11 +115,10 @@ enum Stage {
 
 impl Journal {
     fn new(journal: PartJournal) -> Self {
-        let PartJournal { part, parts, data_start, shard_sectors, shards } = journal;
+        let PartJournal { part, parts, shard_sectors, shards, .. } = journal;
         let (logs, sums) = shards.into_iter().map(|shard| (shard.journal, shard.sums)).unzip();
         Self {
             logs,
-            data_start,
             shard_sectors,
             parts,
             part,
@@ -137,11 +135,6 @@ impl Journal {
             next_token: 0,
             corrupt_sectors: 0,
         }
-    }
-
-    /// Where the data begins on the cache device.
-    pub(super) fn data_start(&self) -> u64 {
-        self.data_start
     }
 
     /// Bytes of memory held for checksums.
@@ -404,7 +397,10 @@ impl Driver {
     /// With the journal that came with a [part](crate::KeptCache::begin) of a cache, before there are volumes.
     #[must_use]
     pub fn with_journal(mut self, journal: Option<PartJournal>) -> Self {
-        self.journal = journal.map(Journal::new);
+        if let Some(journal) = journal {
+            self.data_start = journal.data_start;
+            self.journal = Some(Journal::new(journal));
+        }
         self
     }
 

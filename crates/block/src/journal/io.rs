@@ -63,6 +63,14 @@ impl Io<'_> {
         })
     }
 
+    /// Writes bytes, a multiple of a sector, so that they survive a power cut.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn write_durably(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        self.write(offset, bytes, true)
+    }
+
     /// Makes everything written so far survive a power cut.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
         let bytes = self.device.size_bytes();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
 use floe_device::Role;
-use floe_export::kept::{Consent, Parts, StartError, Wishes, company, refuse_kept, start};
+use floe_export::kept::{Consent, Parts, StartError, Wishes, claim, company, start, volatile_data_start};
 use floe_export::server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
 
 use crate::error::CliError;
@@ -55,12 +55,19 @@ pub(super) struct Prepared {
 
 enum How {
     Kept(Box<Wishes>),
-    Volatile(Vec<BlockCache>),
+    Volatile {
+        caches: Vec<BlockCache>,
+        /// On a file or disk: where the data begins, in bytes.
+        data_start: u64,
+        consent: Consent,
+    },
 }
 
 impl Prepared {
     pub(super) fn new(plan: &Plan, consent: Consent) -> Result<Self, CliError> {
-        if consent != Consent::default() && !plan.tiers.iter().any(TierPlan::is_kept) {
+        let needed = Consent { initialise: false, ..consent } != Consent::default();
+        let is_for = |tier: &TierPlan| tier.is_kept() || !needed && !tier.cache.paths().is_empty();
+        if consent != Consent::default() && !plan.tiers.iter().any(is_for) {
             let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a cache that is kept";
             return Err(CliError::usage(problem));
         }
@@ -118,7 +125,11 @@ impl How {
     ) -> Result<Self, CliError> {
         let (gate, evict, memory) = (config.gate.clone(), config.evict.clone(), config.memory);
         if !tier.is_kept() {
-            return BlockCache::parts(config, threads).map(Self::Volatile).or_usage();
+            let on_disk = !tier.cache.paths().is_empty();
+            let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
+            let config = Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
+            let caches = BlockCache::parts(config, threads).or_usage()?;
+            return Ok(Self::Volatile { caches, data_start, consent });
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache.paths().iter().any(|path| !path.exists()) {
@@ -148,9 +159,11 @@ impl How {
     ) -> Result<Tier, CliError> {
         let mut cache = match self {
             Self::Kept(wishes) => start(&source, volumes, &wishes, progress).map_err(refused)?,
-            Self::Volatile(caches) => {
-                refuse_kept(&source).map_err(refused)?;
-                Parts::volatile(caches)
+            Self::Volatile { caches, data_start, consent } => {
+                if data_start > 0 {
+                    claim(&source, consent).map_err(refused)?;
+                }
+                Parts::volatile(caches).with_data_at(data_start)
             }
         };
         if let Some(most) = plan.most_dirty_bytes() {

@@ -11,6 +11,7 @@ use floe_block::{
 
 use super::disk::Disk;
 use super::keeper::Keeper;
+use super::passing::is_marked;
 use super::refusal::{Bytes, Difference, Refusal, StartError};
 use super::suit::{Candidate, known, suit};
 use crate::server::{DeviceSource, Volume};
@@ -66,6 +67,8 @@ pub struct Parts {
     /// By volume, in their order: its number in the cache.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) keeper: Option<Keeper>,
+    /// Where the data of one without a journal begins on its device, in bytes.
+    pub(crate) data_start: u64,
     /// Where that is bounded.
     pub(crate) most_dirty_bytes: Option<u64>,
 }
@@ -74,7 +77,12 @@ impl Parts {
     /// Of a cache that ends with the program.
     pub fn volatile(caches: Vec<BlockCache>) -> Self {
         let parts = caches.into_iter().map(|cache| (cache, None)).collect();
-        Self { parts, ids: Vec::new(), keeper: None, most_dirty_bytes: None }
+        Self { parts, ids: Vec::new(), keeper: None, data_start: 0, most_dirty_bytes: None }
+    }
+
+    /// The same, with its data from so many bytes on: see [`claim()`](super::claim()).
+    pub fn with_data_at(self, bytes: u64) -> Self {
+        Self { data_start: bytes, ..self }
     }
 
     /// Sets how many bytes of the cache may be newer than the backing devices: see [`BlockCache::limit_dirty`].
@@ -178,6 +186,9 @@ pub(super) fn look(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Resul
     }
     let bytes = io.device.size_bytes();
     let first = io.read(0..FIRST_BYTES.min(bytes))?;
+    if is_marked(&first) {
+        return Ok(Found::Nothing);
+    }
     let is_ours = MAGIC_AT.iter().any(|&at| first.get(at..at + MAGIC.len()) == Some(MAGIC));
     let last = bytes.saturating_sub(LAST_BYTES) / SECTOR_BYTES * SECTOR_BYTES..bytes;
     let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
@@ -282,6 +293,7 @@ fn begin(
         parts,
         ids,
         keeper: Some(Keeper::new(Arc::clone(source), superblock)),
+        data_start: 0,
         most_dirty_bytes: None,
     })
 }

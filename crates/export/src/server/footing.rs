@@ -20,6 +20,8 @@ pub(super) struct BeginningTier {
     pub(super) cache: BlockCache,
     /// Where the tier outlives the program.
     pub(super) journal: Option<PartJournal>,
+    /// Where the data begins on the device otherwise, in bytes.
+    pub(super) data_start: u64,
     pub(super) exchange: Exchange,
     pub(super) source: Arc<dyn DeviceSource>,
 }
@@ -27,10 +29,10 @@ pub(super) struct BeginningTier {
 impl BeginningTier {
     /// Opens its device for a thread.
     pub(super) fn open(self, ring: &Ring, pool: &Pool) -> Result<Driver, OpenError> {
-        let Self { cache, journal, exchange, source, .. } = self;
+        let Self { cache, journal, data_start, exchange, source, .. } = self;
         let device = source.open(ring, pool)?;
         let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange));
-        Ok(tier.with_clock(Instant::now).with_journal(journal))
+        Ok(tier.with_clock(Instant::now).with_data_at(data_start).with_journal(journal))
     }
 }
 

@@ -79,10 +79,11 @@ pub(super) fn in_threads(
         degraded: false,
         journal_lost: false,
     };
+    let data_start = cache.data_start;
     let parts = cache.parts.into_iter().zip(exchanges);
     let begin = |((cache, journal), exchange)| {
         let source = Arc::clone(&source);
-        BeginningTier { key, cache, journal, exchange, source }
+        BeginningTier { key, cache, journal, data_start, exchange, source }
     };
     (known, parts.map(begin).collect())
 }
