@@ -156,3 +156,45 @@ impl<T, E: std::fmt::Display> OrFail<T> for Result<T, E> {
         self.map_err(|error| CliError::failure(error.to_string()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use floe_trace::{GeneratorSpec, Kind, Trace};
+
+    use super::*;
+
+    /// The lines of help that are commands, with `'` around words that have blanks.
+    fn examples(command: &clap::Command, found: &mut Vec<Vec<String>>) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines().filter_map(|line| line.strip_prefix("  floe ")) {
+            let line = line.split(['|', '>', '#', '&']).next().unwrap_or(line);
+            let in_quotes = line.split('\'').enumerate();
+            let words = in_quotes.flat_map(|(at, part)| match at % 2 {
+                0 => part.split_whitespace().map(str::to_owned).collect(),
+                _ => vec![part.to_owned()],
+            });
+            found.push(std::iter::once("floe".to_owned()).chain(words).collect());
+        }
+        command.get_subcommands().for_each(|command| examples(command, found));
+    }
+
+    #[test]
+    fn every_example_of_every_help_can_be_typed() {
+        let mut found = Vec::new();
+        examples(&command(), &mut found);
+        assert!(found.len() > 50, "{} examples", found.len());
+        for words in found {
+            let parsed = command().try_get_matches_from(&words);
+            let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+            // Some arguments are looked up, and the files of examples are not here.
+            let refused = parsed.err().map(|refusal| refusal.to_string());
+            let refused = refused.filter(|line| !line.contains("does not exist"));
+            assert_eq!(refused, None, "{words:?}");
+            let of_disk = words[1] == "replay" || words.iter().any(|word| word == "--blocks");
+            for spec in words.iter().filter_map(|word| word.parse::<GeneratorSpec>().ok()) {
+                let trace = Trace::generate(&spec).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+                assert!(!of_disk || trace.kind() == Kind::Block, "{words:?}: add block=4KiB");
+            }
+        }
+    }
+}

@@ -36,11 +36,13 @@ Examples:
   floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem --admit obp --time virtual
   floe replay disk.vscsi --backing memory:64GiB,medium=hdd --cache memory:1GiB,medium=nvme --evict sarc --time virtual
   floe replay disk.vscsi --backing memory:64GiB,medium=hdd --tier memory:1GiB,medium=optane --tier memory:8GiB,medium=nvme --time virtual
-  floe replay ycsb:workload=C --backing memory:4GiB,medium=nvme --tier memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price tier0=1,tier1=0.38 --time virtual
+  floe replay ycsb:workload=C,block=4KiB --backing memory:4GiB,medium=nvme --tier memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price tier0=1,tier1=0.38 --time virtual
 
 One request at a time is what a program does that waits for its disk, and fio's default. In virtual time devices take
 as long as their medium= says, without one no time, and no file is touched; the same replay gives the same figures
-again. Written bytes are made from address and version, and what is read is checked against them: with real devices
+again. The media `dram` and `pmem` are bandwidth that all operations share, without a latency of their own: until it is used up they
+take no time, and medians of 0.0 µs are right. With several tiers, what JSON says of the cache beside its `tiers` is of the
+first; `metadata_bytes` is of all. Written bytes are made from address and version, and what is read is checked against them: with real devices
 unless --no-verify, in virtual time with --verify. A replay runs on one thread, whatever `threads` says.";
 
 #[derive(Debug, Args)]
@@ -81,7 +83,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N|SHARE", default_value = "0")]
     warmup: Warmup,
     /// Replay only so many requests
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<u64>,
     #[command(flatten)]
     open: TraceArguments,
@@ -128,6 +130,12 @@ impl FromStr for Speed {
             _ => Err(format!("`{text}` is not a speed; write 1, 0.5 or 100")),
         }
     }
+}
+
+/// A number of requests, of which there is one at least.
+fn count(text: &str) -> Result<u64, String> {
+    let count = text.parse().ok().filter(|&count: &u64| count > 0);
+    count.ok_or_else(|| format!("`{text}` is not a number of requests; write 1 or more"))
 }
 
 /// How much of a trace does not count.

@@ -182,8 +182,16 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         columns.extend(REUSE_COLUMNS);
     }
     let mut table = output::table(&columns, 2);
+    // Those that are no traces do not keep from what the others hold.
+    let mut refused = Vec::new();
     for file in &arguments.files {
-        let line = info(file, arguments)?;
+        let line = match info(file, arguments) {
+            Ok(line) => line,
+            Err(error) => {
+                refused.push(error);
+                continue;
+            }
+        };
         if arguments.json {
             output::json_line(&line).or_failure()?;
             continue;
@@ -203,10 +211,14 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         row.extend(reuse.iter().flat_map(reuse_cells));
         table.add_row(row);
     }
-    if !arguments.json {
+    if !arguments.json && refused.len() < arguments.files.len() {
         output::print_table(&table);
     }
-    Ok(())
+    let last = refused.pop();
+    refused.iter().for_each(|error| {
+        error.report();
+    });
+    last.map_or(Ok(()), Err)
 }
 
 fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {

@@ -221,3 +221,18 @@ fn columns_that_cannot_be_are_answered_with_those_that_can() {
     let said = complaint(&["trace", "info", "--format", "msr", "--columns", "key=what", text(&path)]);
     assert!(said.contains("format msr has no columns to name; csv has"), "{said}");
 }
+
+#[test]
+fn a_file_that_is_no_trace_does_not_hide_what_the_others_hold() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (good, bad) =
+        (write(folder.path(), "good.lis", pages), write(folder.path(), "bad.txt", |_| "\u{1}?\n".into()));
+    for options in [&[][..], &["--json"]] {
+        let output = floe(&[&["trace", "info", &bad, &good, &bad], options].concat());
+        let (out, said) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));
+        let (out, said) = (out.expect("UTF-8"), said.expect("UTF-8"));
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(out.contains("good.lis"), "{out}");
+        assert_eq!(said.lines().filter(|line| line.contains("bad.txt")).count(), 2, "{said}");
+    }
+}

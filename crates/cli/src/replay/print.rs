@@ -26,7 +26,9 @@ pub(super) fn print(outcome: &Outcome) {
 }
 
 fn requests(outcome: &Outcome) {
-    let columns = ["", "requests", "bytes", "hits", "mean", "median", "p99", "p99.9", "longest"];
+    // Of what the first tier misses, each other has its own hits.
+    let hits = if outcome.tiers.is_empty() { "hits" } else { "hits in tier 0" };
+    let columns = ["", "requests", "bytes", hits, "mean", "median", "p99", "p99.9", "longest"];
     let mut table = output::table(&columns, 1);
     let us = |us: Option<f64>| us.map_or("–".into(), output::microseconds);
     let o = outcome;
@@ -53,26 +55,42 @@ fn requests(outcome: &Outcome) {
 
 fn devices(outcome: &Outcome) {
     let mut table = output::table(&["", "read", "written"], 1);
-    for (device, read, written) in [
-        ("cache device", outcome.cache_read_bytes, outcome.cache_write_bytes),
-        ("backing devices", outcome.backing_read_bytes, outcome.backing_write_bytes),
-    ] {
+    let cache = ("cache device", outcome.cache_read_bytes, outcome.cache_write_bytes);
+    let backing = ("backing devices", outcome.backing_read_bytes, outcome.backing_write_bytes);
+    let cache = outcome.tiers.is_empty().then_some(cache);
+    for (device, read, written) in cache.into_iter().chain([backing]) {
         table.add_row(vec![device.to_owned(), output::bytes(read), output::bytes(written)]);
     }
     output::print_table(&table);
 }
 
 fn tiers(tiers: &[TierOutcome]) {
-    let columns =
-        ["tier", "size", "write", "reads", "hits", "writes", "read", "written", "from below", "to below"];
+    let columns = [
+        "tier",
+        "size",
+        "write",
+        "evict",
+        "admission",
+        "reads",
+        "hits",
+        "writes",
+        "read",
+        "written",
+        "from below",
+        "to below",
+        "metadata",
+    ];
     let mut table = output::table(&columns, 1);
     for (number, tier) in tiers.iter().enumerate() {
         let mut row = vec![number.to_string(), output::bytes(tier.cache_bytes), tier.write.clone()];
+        row.push(tier.evict.clone());
+        row.push(tier.admission.as_ref().map_or("always", |asked| &asked.admission).to_owned());
         row.extend([tier.reads.to_string(), output::percent(tier.read_hit_ratio), tier.writes.to_string()]);
         row.extend(
             [tier.cache_read_bytes, tier.cache_write_bytes, tier.below_read_bytes, tier.below_write_bytes]
                 .map(output::bytes),
         );
+        row.push(output::bytes(tier.metadata_bytes));
         table.add_row(row);
     }
     output::print_table(&table);
@@ -84,31 +102,50 @@ fn rest(outcome: &Outcome) {
         table.add_row(vec![name.to_owned(), value]);
     };
     let time = format!("{:.3} s of {} time", outcome.seconds, outcome.time);
-    add("throughput", format!("{:.0} requests/s in {time}", outcome.requests_per_second));
-    add("", format!("{}/s", output::bytes(outcome.bytes_per_second as u64)));
+    let per_second = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));
+    add("throughput", format!("{} requests/s in {time}", per_second(outcome.requests_per_second)));
+    if let Some(rate) = outcome.bytes_per_second {
+        add("", format!("{}/s", output::bytes(rate as u64)));
+    }
     if let Some(cost) = &outcome.cost {
-        let each = format!("{:.0} requests/s for each", cost.requests_per_second_per_gib);
+        let each = format!("{} requests/s for each", per_second(cost.requests_per_second_per_gib));
         add("cost", format!("as {:.3} GiB of DRAM; {each}", cost.gib));
     }
     if outcome.late_us_max > 0.0 {
         add("latest beginning", output::microseconds(outcome.late_us_max));
     }
     add("processing of a request", output::microseconds(outcome.processing_us));
-    add("metadata", output::bytes(outcome.metadata_bytes));
-    add("mean block", output::bytes(outcome.mean_block_bytes as u64));
-    add("mean missed request", output::bytes(outcome.mean_missed_bytes as u64));
+    let several = !outcome.tiers.is_empty();
+    add(if several { "metadata of all tiers" } else { "metadata" }, output::bytes(outcome.metadata_bytes));
+    if !several {
+        add("mean block", output::bytes(outcome.mean_block_bytes as u64));
+        add("mean missed request", output::bytes(outcome.mean_missed_bytes as u64));
+    }
     if outcome.warmup_requests > 0 {
         add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));
     }
-    add("evict", outcome.evict.clone());
-    if outcome.prefetched_blocks > 0 {
-        let (bytes, used) = (output::bytes(outcome.prefetched_bytes), outcome.prefetched_used_blocks);
-        let share = used as f64 / outcome.prefetched_blocks as f64;
-        add("", format!("{bytes} fetched ahead, {} of it read then", output::percent(share)));
+    let fetched = |bytes: u64, blocks: u64, used: u64| {
+        let share = output::percent(used as f64 / blocks as f64);
+        format!("{} fetched ahead, {share} of it read then", output::bytes(bytes))
+    };
+    if !several {
+        add("evict", outcome.evict.clone());
     }
-    if let Some(admission) = &outcome.admission {
+    if outcome.prefetched_blocks > 0 && !several {
+        let (bytes, blocks) = (outcome.prefetched_bytes, outcome.prefetched_blocks);
+        add("", fetched(bytes, blocks, outcome.prefetched_used_blocks));
+    }
+    for (number, tier) in outcome.tiers.iter().enumerate().filter(|(_, tier)| tier.prefetched_blocks > 0) {
+        let (bytes, blocks) = (tier.prefetched_bytes, tier.prefetched_blocks);
+        add(&format!("tier {number}"), fetched(bytes, blocks, tier.prefetched_used_blocks));
+    }
+    let alone = outcome.admission.as_ref().filter(|_| !several).map(|asked| ("admission".to_owned(), asked));
+    let each = outcome.tiers.iter().enumerate();
+    let each = each
+        .filter_map(|(number, tier)| Some((format!("admission of tier {number}"), tier.admission.as_ref()?)));
+    for (name, admission) in alone.into_iter().chain(each) {
         let share = admission.admitted_blocks as f64 / admission.offered_blocks.max(1) as f64;
-        add("admission", admission.admission.clone());
+        add(&name, admission.admission.clone());
         add(
             "",
             format!("{} of {} smallest blocks offered", output::percent(share), admission.offered_blocks),

@@ -14,8 +14,8 @@ pub struct CostOutcome {
     pub prices: Vec<f64>,
     /// What all tiers cost together: as much as so many GiB of DRAM.
     pub gib: f64,
-    /// Requests a second for each of these.
-    pub requests_per_second_per_gib: f64,
+    /// Requests a second for each of these; none where no time passed.
+    pub requests_per_second_per_gib: Option<f64>,
 }
 
 impl CostOutcome {
@@ -31,6 +31,6 @@ impl CostOutcome {
         assert_eq!(sizes.len(), prices.len(), "each tier has a price");
         let bytes: f64 = sizes.iter().zip(&prices).map(|(bytes, price)| *bytes as f64 * price).sum();
         let gib = bytes / (1u64 << 30) as f64;
-        Self { prices, gib, requests_per_second_per_gib: outcome.requests_per_second / gib }
+        Self { prices, gib, requests_per_second_per_gib: outcome.requests_per_second.map(|rate| rate / gib) }
     }
 }

@@ -77,8 +77,8 @@ pub struct Step {
     pub count: u64,
 }
 
-/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the end. Where a cache has several tiers, what is said of
-/// the cache is of the first one, and backing devices are those that the last one stands on; `tiers` has each.
+/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the end and of all tiers. Where a cache has several tiers, what
+/// else is said of the cache is of the first one, and backing devices are those that the last one stands on; `tiers` has each.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The trace.
@@ -129,10 +129,10 @@ pub struct Outcome {
     pub write_us_max: Option<f64>,
     /// Time from the first request to the last answer, by the replay's clock.
     pub seconds: f64,
-    /// Requests a second.
-    pub requests_per_second: f64,
-    /// Bytes read and written a second.
-    pub bytes_per_second: f64,
+    /// Requests a second; none where no time passed, as in virtual time on devices without a medium.
+    pub requests_per_second: Option<f64>,
+    /// Bytes read and written a second, likewise.
+    pub bytes_per_second: Option<f64>,
     /// How late a request began at most, at recorded times.
     pub late_us_max: f64,
     /// Reads that found all they wanted cached.
@@ -151,7 +151,7 @@ pub struct Outcome {
     pub cache_read_bytes: u64,
     /// Bytes written to the cache device.
     pub cache_write_bytes: u64,
-    /// Memory held for blocks, groups, and valid and dirty bits.
+    /// Memory held for blocks, groups, and valid and dirty bits, of all tiers.
     pub metadata_bytes: u64,
     /// Blocks made.
     pub blocks_allocated: u64,
@@ -230,7 +230,7 @@ impl Outcome {
         let counted = &gained.requests;
         let requests = counted.reads + counted.writes + measured.trims;
         let seconds = measured.elapsed.as_secs_f64();
-        let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
+        let per_second = |count: u64| (seconds > 0.0).then(|| count as f64 / seconds);
         let ratio = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
         let (reads, writes) = (&measured.reads, &measured.writes);
         Self {
@@ -269,7 +269,10 @@ impl Outcome {
             backing_write_bytes: lowest.counters.backing_write_bytes,
             cache_read_bytes: gained.counters.cache_read_bytes,
             cache_write_bytes: gained.counters.cache_write_bytes,
-            metadata_bytes: gained.block_metadata_bytes + gained.sector_metadata_bytes,
+            metadata_bytes: all
+                .iter()
+                .map(|tier| tier.block_metadata_bytes + tier.sector_metadata_bytes)
+                .sum(),
             blocks_allocated: gained.blocks_allocated(),
             mean_block_bytes: gained.mean_block_bytes(),
             mean_missed_bytes: gained.mean_missed_bytes(),

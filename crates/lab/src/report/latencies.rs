@@ -3,7 +3,7 @@
 use super::table::{Group, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit, admissions};
 use crate::admission::AdmissionOutcome;
-use crate::replay::{Latencies, Outcome};
+use crate::replay::{Latencies, Outcome, TierOutcome};
 
 /// The shares at which the lines have points: close where they bend.
 const SHARES: [f64; 20] = [
@@ -13,14 +13,18 @@ const SHARES: [f64; 20] = [
 
 /// A report with one section.
 pub fn report(command: &str, outcome: &Outcome) -> Report {
+    let cache = match outcome.tiers.len() {
+        0 => {
+            let size = Unit::Bytes.value(outcome.cache_bytes as f64);
+            format!("blocks of {} · {size} of cache · write {}", outcome.blocks, outcome.write)
+        }
+        tiers => format!("{tiers} tiers of cache"),
+    };
     let lead = format!(
-        "{} requests in {:.3} s of {} time · blocks of {} · {} of cache · write {}",
+        "{} requests in {:.3} s of {} time · {cache}",
         Unit::Count.value(outcome.requests as f64),
         outcome.seconds,
         outcome.time,
-        outcome.blocks,
-        Unit::Bytes.value(outcome.cache_bytes as f64),
-        outcome.write,
     );
     Report {
         title: format!("{} replayed", outcome.trace),
@@ -66,7 +70,9 @@ fn chart(outcome: &Outcome) -> Chart {
 }
 
 fn latencies(outcome: &Outcome) -> Table {
-    let columns = ["", "requests", "hits", "median", "p99", "p99.9", "longest"];
+    // Of what the first tier misses, each other has its own hits.
+    let hits = if outcome.tiers.is_empty() { "hits" } else { "hits in tier 0" };
+    let columns = ["", "requests", hits, "median", "p99", "p99.9", "longest"];
     let row = |(name, latencies, requests, hits): (&str, &Latencies, u64, f64)| {
         let mut cells = vec![name.to_owned(), Unit::Count.value(requests as f64), Unit::Ratio.value(hits)];
         let at = |share| latencies.quantile_us(share).map_or("–".into(), |us| Unit::Microseconds.value(us));
@@ -80,32 +86,57 @@ fn latencies(outcome: &Outcome) -> Table {
 fn figures(outcome: &Outcome) -> Table {
     let bytes = |bytes: f64| Unit::Bytes.value(bytes);
     let us = |us: Option<f64>| us.map_or("–".into(), |us| Unit::Microseconds.value(us));
+    let per_second = |rate: Option<f64>| rate.map_or("–".into(), |rate| Unit::PerSecond.value(rate));
     let mut rows = vec![
         ("mean read", us(outcome.read_us_mean)),
         ("mean write", us(outcome.write_us_mean)),
-        ("throughput", Unit::PerSecond.value(outcome.requests_per_second)),
+        ("throughput", per_second(outcome.requests_per_second)),
         ("read from backing devices", bytes(outcome.backing_read_bytes as f64)),
         ("written to backing devices", bytes(outcome.backing_write_bytes as f64)),
-        ("read from the cache device", bytes(outcome.cache_read_bytes as f64)),
-        ("written to the cache device", bytes(outcome.cache_write_bytes as f64)),
         ("metadata", bytes(outcome.metadata_bytes as f64)),
-        ("mean block", bytes(outcome.mean_block_bytes)),
-        ("mean missed request", bytes(outcome.mean_missed_bytes)),
         ("processing of a request", us(Some(outcome.processing_us))),
     ];
+    let several = !outcome.tiers.is_empty();
+    if !several {
+        rows.extend([
+            ("read from the cache device", bytes(outcome.cache_read_bytes as f64)),
+            ("written to the cache device", bytes(outcome.cache_write_bytes as f64)),
+            ("mean block", bytes(outcome.mean_block_bytes)),
+            ("mean missed request", bytes(outcome.mean_missed_bytes)),
+        ]);
+    }
     if let Some(cost) = &outcome.cost {
         rows.push(("cost, in DRAM", format!("{:.3} GiB", cost.gib)));
-        let each = Unit::PerSecond.value(cost.requests_per_second_per_gib);
+        let each = per_second(cost.requests_per_second_per_gib);
         rows.push(("throughput for the cost of a GiB of DRAM", each));
     }
     let row = |(name, value): (&str, String)| Row { cells: vec![name.to_owned(), value], ..Row::default() };
     let mut figures = table("Figures", &["", "value"], rows.into_iter().map(row).collect());
-    let several = outcome.tiers.len() > 1;
+    figures.groups.extend(outcome.tiers.iter().enumerate().map(|(number, of)| tier(number, of)));
     figures.groups.extend(asked(outcome).map(|(tier, admission)| {
         let about = if several { format!("Admission of tier {tier}") } else { "Admission".to_owned() };
         admissions::group(&about, admission)
     }));
     figures
+}
+
+/// What a tier is, and what it had to do.
+fn tier(number: usize, tier: &TierOutcome) -> Group {
+    let bytes = |bytes: u64| Unit::Bytes.value(bytes as f64);
+    let rows = [
+        ("reads", Unit::Count.value(tier.reads as f64)),
+        ("hits", Unit::Ratio.value(tier.read_hit_ratio)),
+        ("writes", Unit::Count.value(tier.writes as f64)),
+        ("read from its device", bytes(tier.cache_read_bytes)),
+        ("written to its device", bytes(tier.cache_write_bytes)),
+        ("read from below", bytes(tier.below_read_bytes)),
+        ("written below", bytes(tier.below_write_bytes)),
+        ("metadata", bytes(tier.metadata_bytes)),
+    ];
+    let row = |(name, value): (&str, String)| Row { cells: vec![name.to_owned(), value], ..Row::default() };
+    let (size, write, evict) = (bytes(tier.cache_bytes), &tier.write, &tier.evict);
+    let heading = format!("Tier {number}: {size} in blocks of {}, write {write}, evict {evict}", tier.blocks);
+    Group { heading, rows: rows.map(row).into() }
 }
 
 /// The tiers where somebody was asked, by their numbers from the top.
