@@ -180,7 +180,10 @@ fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
         ];
         cells.extend(outcome.mean_latency_us.map(output::microseconds));
         cells.extend(outcome.inserted.map(|count| count.to_string()));
-        cells.push(format!("{:.1} M", outcome.requests_per_second / 1e6));
+        cells.push(match outcome.requests_per_second {
+            rate if rate >= 1e6 => format!("{:.1} M", rate / 1e6),
+            rate => format!("{:.1} k", rate / 1e3),
+        });
         cells.push(format!("{:.1}", outcome.policy_bytes_per_object));
         table.add_row(cells);
     }
