@@ -18,7 +18,7 @@ use floe_policy::admission::Times;
 
 use crate::evict::Evict;
 use crate::gate::Gate;
-use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId, format_size};
+use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId, format_size};
 use crate::join::{Join, Settled};
 use crate::journal::{Change, RestoredBlock};
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
@@ -28,7 +28,7 @@ use crate::part::{ForeignPiece, Message, PartId};
 use crate::piece::Piece;
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::shard::{Event, Shard, ShardConfig};
-use crate::stats::{Requests, Stats};
+use crate::stats::{MOST_LOST_RUNS, Requests, Stats};
 use crate::volumes::Volumes;
 use commits::{Commits, RouterOp};
 use drains::Drain;
@@ -147,6 +147,8 @@ pub struct BlockCache {
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
     degraded: bool,
+    /// Some shard may have found something lost of which nobody has been told.
+    has_newly_lost: bool,
 }
 
 impl BlockCache {
@@ -216,6 +218,7 @@ impl BlockCache {
             events: Vec::new(),
             stirred: 0,
             degraded: false,
+            has_newly_lost: false,
             sizes: config.sizes.clone(),
         };
         Ok((0..parts).map(part).collect())
@@ -321,6 +324,44 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
+    /// Where on the cache device an operation was to store something, and how many sectors; `None` if it was not.
+    pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
+        match Shard::of_op(op) {
+            ROUTER => None,
+            shard => self.shards[shard as usize / self.parts].stored_at(op),
+        }
+    }
+
+    /// An operation has read `bad` sectors, counted from its first, that are not what was stored. Answers how many nobody knew of.
+    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[u64], orders: &mut Vec<Order>) -> u64 {
+        let here = Shard::of_op(op) as usize / self.parts;
+        let found = self.shards[here].read_corrupt(op, bad, orders);
+        self.has_newly_lost = true;
+        self.stirred |= 1 << here;
+        if self.shards[here].is_degraded() {
+            self.degrade();
+        }
+        self.handle_events(orders);
+        found
+    }
+
+    /// Moves the runs whose only copy this part has found to be gone since this was last asked into `out`.
+    pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
+        if !std::mem::take(&mut self.has_newly_lost) {
+            return;
+        }
+        self.shards.iter_mut().for_each(|shard| shard.take_newly_lost(out));
+    }
+
+    /// Notes the checksums of what is dirty: when nothing is under way and nothing but the end is to come.
+    pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
+        self.shards.iter_mut().for_each(|shard| shard.note_rest(orders));
+        if self.has_unlogged() {
+            self.commits.want();
+            self.handle_events(orders);
+        }
+    }
+
     /// Another part says something.
     pub fn received(&mut self, message: Message, orders: &mut Vec<Order>) {
         self.heard(message, orders);
@@ -417,6 +458,8 @@ impl BlockCache {
             stats.valid_bytes += directory.valid_sectors() * SECTOR_BYTES;
             stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
             stats.held_bytes += shard.held.len() * SECTOR_BYTES;
+            stats.lost_bytes += shard.lost_bytes();
+            shard.lost_runs(MOST_LOST_RUNS, &mut stats.lost_runs);
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes += directory.sector_metadata_bytes();
             stats.admission_bytes += shard.admission_bytes();
@@ -439,6 +482,10 @@ impl BlockCache {
     /// Fills one of this part's shards with what it had when the cache was last used.
     pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
         self.shards[shard].directory.restore(blocks);
+        for block in blocks {
+            self.has_newly_lost |= !block.lost.is_empty();
+            block.lost.iter().for_each(|run| self.shards[shard].restore_lost(block.at.volume, run));
+        }
     }
 
     /// The blocks of this part's shard of a number, the coldest first.

@@ -31,8 +31,8 @@ use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
 use below::{Below, Relay};
-use journal::Journal;
 pub use journal::PartJournal;
+use journal::{Journal, Verified};
 use seam::Seam;
 use timing::Timing;
 use watched::Watched;
@@ -388,7 +388,24 @@ impl Driver {
                 _ => Fault::Io,
             });
             if let (DeviceId::Cache, Some(journal)) = (id, &mut self.journal) {
-                told = told.and(journal.verify(token, &result));
+                if result.is_err()
+                    && let Some((offset, sectors)) = self.cache.stored_at(OpId(token))
+                {
+                    journal.forget(offset, sectors); // there may be the old, the new, or a mixture of both
+                }
+                match journal.verify(token, &result) {
+                    Verified::Good => {}
+                    Verified::Again(offset, to) => {
+                        self.start(id, OpId(token), offset, Action::Read(to));
+                        continue;
+                    }
+                    Verified::Unsteady => told = Err(Fault::Io),
+                    Verified::Corrupt(bad) => {
+                        let found = self.cache.read_corrupt(OpId(token), &bad, &mut self.orders);
+                        journal.corrupt_sectors += found;
+                        continue;
+                    }
+                }
             }
             self.cache.completed(OpId(token), told, &mut self.orders);
         }

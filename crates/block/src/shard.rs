@@ -20,6 +20,7 @@ mod fetch;
 mod health;
 mod held;
 mod log;
+mod lost;
 mod map;
 mod operations;
 mod read;
@@ -110,6 +111,8 @@ pub(crate) struct Shard {
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
     /// device, until they are written anew.
     lost: BTreeSet<Place>,
+    /// Those that nobody has been told of, in the order in which they were found.
+    newly_lost: Vec<Place>,
     log: Log,
     dirt: Dirt,
     pub(crate) events: Vec<Event>,
@@ -143,6 +146,7 @@ impl Shard {
             spare_survey: Survey::default(),
             spare_waiting: Vec::new(),
             lost: BTreeSet::new(),
+            newly_lost: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),
         }
@@ -262,7 +266,8 @@ impl Shard {
         }
         match (part, result) {
             (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {
-                if self.directory.is_all_dirty(block, &run) {
+                let volume = self.directory.volume(block);
+                if self.directory.is_all_dirty(block, &run) && !self.is_lost_in(volume, &run) {
                     self.note_rewritten();
                 } else {
                     self.directory.set_dirty(block, &run);

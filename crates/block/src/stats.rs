@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::geometry::MOST_CLASSES;
+use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
 
 /// What shards count: bytes ordered from each device, and what became of blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -152,9 +152,16 @@ pub struct Stats {
     pub declined_blocks: Vec<u64>,
     /// Shards that have given the cache device up.
     pub degraded_shards: u64,
-    /// Sectors read from the cache device whose content was not what had been stored.
+    /// Sectors of the cache device whose content was not what had been stored, each counted once.
     pub corrupt_sectors: u64,
+    /// Bytes of data whose only copy is gone: it reads as errors until it is written anew.
+    pub lost_bytes: u64,
+    /// Where in the volumes, the first runs of each part.
+    pub lost_runs: Vec<(VolumeId, Sectors)>,
 }
+
+/// Runs whose only copy is gone that each part tells of.
+pub(crate) const MOST_LOST_RUNS: usize = 8;
 
 /// Parts of one cache have the same block sizes.
 impl AddAssign<&Stats> for Stats {
@@ -180,6 +187,8 @@ impl AddAssign<&Stats> for Stats {
         self.decline(&other.declined_blocks);
         self.degraded_shards += other.degraded_shards;
         self.corrupt_sectors += other.corrupt_sectors;
+        self.lost_bytes += other.lost_bytes;
+        self.lost_runs.extend_from_slice(&other.lost_runs);
     }
 }
 

@@ -221,6 +221,9 @@ fn print(status: &Status) {
             status.corrupt_sectors
         );
     }
+    if status.lost.bytes > 0 {
+        output::say!(" DATA LOST: {}", status.lost);
+    }
     if status.prefetched_blocks > 0 {
         let used = status.prefetched_used_blocks as f64 / status.prefetched_blocks as f64;
         output::say!(

@@ -541,3 +541,57 @@ fn a_new_volume_gets_nothing_of_one_that_is_gone() {
     assert_same("the next one", &read(&server, "next"), &noise(3, MIB));
     server.end();
 }
+
+#[test]
+fn dirty_data_that_rotted_is_an_error_before_and_after_a_restart() {
+    let (volume, content) = used(true);
+    let mut server = volume.serve();
+    rot(&volume, &content[MIB + 4096..][..4096]);
+    let admin = server.admin.clone();
+    let failed = |output: std::process::Output| {
+        let line = String::from_utf8(output.stderr).expect("text");
+        assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{line}");
+        line
+    };
+    let is_lost = |server: &Server| {
+        let mut sector = vec![0; 4096];
+        let result = connect(server).read((MIB + 4096) as u64, &mut sector);
+        assert!(result.is_err(), "what is there is not what was written");
+        assert_same("before it", &read(server, MIB, 4096), &content[MIB..][..4096]);
+    };
+    is_lost(&server);
+    is_lost(&server);
+    let status = server.status();
+    assert_eq!((status.corrupt_sectors, status.lost.bytes, status.lost.places.len()), (1, 4096, 1));
+    let place = &status.lost.places[0];
+    assert_eq!((place.volume.as_str(), place.offset, place.bytes), ("floe", (MIB + 4096) as u64, 4096));
+    failed(floe(&["flush", "--admin", &admin]));
+    let lines = server.log().lines().filter(|line| line.contains("dirty data is lost")).count();
+    assert_eq!(lines, 1, "{}", server.log());
+    assert!(server.log().contains("ERROR") && server.log().contains("offset=1052672"), "{}", server.log());
+    let line = failed(floe(&["stop", "--admin", &admin]));
+    assert!(line.contains("the server has ended, but 4KiB of dirty data are lost"), "{line}");
+    assert!(line.contains("4KiB at 1052672 of floe;"), "{line}");
+    server.has_ended_well();
+
+    let server = volume.serve();
+    is_lost(&server);
+    assert_eq!(server.status().lost.bytes, 4096);
+    server.kill(&volume);
+    let server = volume.serve();
+    is_lost(&server);
+    write(&server, MIB + 4096, &content[MIB + 4096..][..4096], true);
+    assert_eq!(server.status().lost.bytes, 0);
+    server.drain_and_end();
+    assert_same("the volume", &volume.backing(), &content);
+}
+
+#[test]
+fn dirty_data_that_rots_while_nobody_serves_is_an_error() {
+    let (volume, content) = used(true);
+    rot(&volume, &content[MIB + 8192..][..4096]);
+    let server = volume.serve();
+    let mut sector = vec![0; 4096];
+    assert!(connect(&server).read((MIB + 8192) as u64, &mut sector).is_err());
+    assert_same("what is beside it", &read(&server, MIB, 8192), &content[MIB..][..8192]);
+}

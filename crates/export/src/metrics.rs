@@ -269,8 +269,13 @@ fn cache(page: &mut Page, report: &Report) {
     );
     page.counter(
         "floe_cache_corrupt_sectors_total",
-        "Sectors of the cache device whose content was not what had been stored.",
-        stats.corrupt_sectors,
+        "Sectors of the cache devices whose content was not what had been stored, each counted once.",
+        report.sum.tiers().map(|(stats, _)| stats.corrupt_sectors).sum::<u64>(),
+    );
+    page.gauge(
+        "floe_cache_lost_bytes",
+        "Bytes of dirty data of which the only copy is gone: they read as errors until they are written anew.",
+        report.sum.tiers().map(|(stats, _)| stats.lost_bytes).sum::<u64>(),
     );
     page.gauge(
         "floe_cache_metadata_bytes",

@@ -2,6 +2,7 @@
 
 mod admission;
 mod advice;
+mod lost;
 mod shedding;
 mod tally;
 mod tiers;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 pub use admission::{AdmissionStatus, MemoryAdmissionStatus};
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
+pub use lost::{LostPlace, LostStatus};
 pub(crate) use shedding::SheddingFacts;
 pub use shedding::{SheddingDecisionStatus, SheddingStatus};
 pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
@@ -201,6 +203,8 @@ pub struct Status {
     pub seconds_to_clean: Option<f64>,
     /// Sectors of the cache device whose content was not what had been stored there.
     pub corrupt_sectors: u64,
+    /// Dirty data of which the only copy is gone.
+    pub lost: LostStatus,
     /// Memory for blocks, groups and bits.
     pub metadata_bytes: u64,
     /// Blocks by size, smallest first.
@@ -231,6 +235,8 @@ pub struct Status {
 #[derive(Debug, Clone)]
 pub(crate) struct VolumeFacts {
     pub(crate) id: VolumeId,
+    /// By tier, from the top.
+    pub(crate) ids: Vec<VolumeId>,
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
@@ -403,7 +409,8 @@ impl Report {
             dirty_bytes: stats.dirty_bytes,
             cleaned_bytes: counters.cleaned_bytes,
             seconds_to_clean: self.seconds_to_clean,
-            corrupt_sectors: stats.corrupt_sectors,
+            corrupt_sectors: self.sum.tiers().map(|(stats, _)| stats.corrupt_sectors).sum(),
+            lost: LostStatus::of(std::slice::from_ref(&self.sum), &self.facts.volumes),
             metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
             blocks: stats
                 .blocks

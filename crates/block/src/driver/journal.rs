@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 
 use super::Driver;
 use crate::cache::BlockCache;
-use crate::geometry::SECTOR_BYTES;
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
 use crate::order::{OpId, Order};
 use crate::request::Fault;
@@ -61,13 +61,33 @@ pub(super) struct Journal {
     /// The last one failed, and nothing has been committed since.
     no_checkpoint: bool,
     /// Reads of the cache device that are to be verified.
-    reading: HashMap<u64, (u64, Slice), foldhash::fast::FixedState>,
+    reading: HashMap<u64, Reading, foldhash::fast::FixedState>,
     /// Ended operations of the cache that no device has carried out.
     ended: Vec<(OpId, Result<(), Fault>)>,
     own: HashMap<u64, Own, foldhash::fast::FixedState>,
     next_token: u64,
     /// Sectors whose content was not what had been stored.
     pub(super) corrupt_sectors: u64,
+}
+
+/// A read of the cache device, and where it goes.
+struct Reading {
+    offset: u64,
+    to: Slice,
+    /// The sectors that were not what had been stored when this was read before, and their checksums.
+    before: Option<Vec<(u64, u64)>>,
+}
+
+/// What became of a read.
+pub(super) enum Verified {
+    /// It is what was stored, or has failed by itself.
+    Good,
+    /// It is to be read again, from where and to where.
+    Again(u64, Slice),
+    /// It was twice something else, and not twice the same.
+    Unsteady,
+    /// These sectors, counted from the first, are not what was stored.
+    Corrupt(Vec<u64>),
 }
 
 /// The journal of a part's shards, on its way to the part's thread.
@@ -161,30 +181,48 @@ impl Journal {
         self.sector = bytes;
     }
 
+    /// It is not known what a run of the cache device holds.
+    pub(super) fn forget(&mut self, offset: u64, sectors: usize) {
+        self.sums_at(offset, sectors).fill(NO_SUM);
+    }
+
     /// Notes what is about to be read.
     pub(super) fn reading(&mut self, op: OpId, offset: u64, to: &Slice) {
-        self.reading.insert(op.0, (offset, to.clone()));
+        self.reading.insert(op.0, Reading { offset, to: to.clone(), before: None });
     }
 
     /// Whether what an operation has read is what was stored. What has no checksum yet gets one.
-    pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Result<(), Fault> {
-        let Some((offset, slice)) = self.reading.remove(&token) else { return Ok(()) };
+    ///
+    /// What is not is read a second time: a device, or the way to it, may err for once, and what is lost is so for good.
+    pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Verified {
+        let Some(Reading { offset, to, before }) = self.reading.remove(&token) else { return Verified::Good };
         if result.is_err() {
-            return Ok(());
+            return Verified::Good;
         }
         let mut bytes = std::mem::take(&mut self.sector);
-        let (size, mut corrupt) = (bytes.len(), 0);
-        for (number, sum) in self.sums_at(offset, slice.len() / size).iter_mut().enumerate() {
-            slice.slice(number * size..(number + 1) * size).copy_to(&mut bytes);
+        let (size, mut bad) = (bytes.len(), Vec::new());
+        for (number, sum) in self.sums_at(offset, to.len() / size).iter_mut().enumerate() {
+            to.slice(number * size..(number + 1) * size).copy_to(&mut bytes);
             let found = sum_of(&bytes);
             if *sum == NO_SUM {
                 *sum = found;
             }
-            corrupt += u64::from(*sum != found && !planted!(ChecksumIgnored));
+            if *sum != found && !planted!(ChecksumIgnored) {
+                bad.push((number as u64, found));
+            }
         }
         self.sector = bytes;
-        self.corrupt_sectors += corrupt;
-        if corrupt > 0 { Err(Fault::Io) } else { Ok(()) }
+        match before {
+            _ if bad.is_empty() => Verified::Good,
+            None => {
+                self.reading.insert(token, Reading { offset, to: to.clone(), before: Some(bad) });
+                Verified::Again(offset, to)
+            }
+            Some(before) if before == bad => {
+                Verified::Corrupt(bad.into_iter().map(|(number, _)| number).collect())
+            }
+            Some(_) => Verified::Unsteady,
+        }
     }
 
     /// Takes a change into the log of a shard.
@@ -414,6 +452,20 @@ impl Driver {
         if let Some(journal) = &mut self.journal {
             journal.reading(op, offset, to);
         }
+    }
+
+    /// Notes the checksums of what is dirty, in all tiers, so that the next session can tell whether it is still there: when nothing is
+    /// under way anywhere, and nothing but the end is to come.
+    pub fn note_rest(&mut self) {
+        self.cache.note_rest(&mut self.orders);
+        if let Some(below) = self.below_mut() {
+            below.note_rest();
+        }
+    }
+
+    /// Moves the runs whose only copy this tier has found to be gone since this was last asked into `out`.
+    pub fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
+        self.cache.take_newly_lost(out);
     }
 
     /// Carries out an order about the logs.

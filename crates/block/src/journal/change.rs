@@ -25,8 +25,24 @@ pub(crate) enum Standing {
     Clean,
     /// Only the cache holds it.
     Dirty,
+    /// The same, with the checksums of a session that ends: what changes a sector later in that session says so.
+    Resting,
+    /// Only the cache held it, and what is in its place is not what was stored.
+    Lost,
     /// The cache holds nothing of it.
     Invalid,
+}
+
+impl Standing {
+    /// Whether checksums are stated with it.
+    pub(crate) fn has_sums(self) -> bool {
+        matches!(self, Self::Clean | Self::Resting)
+    }
+
+    /// Whether the backing device has something older.
+    pub(crate) fn is_dirty(self) -> bool {
+        matches!(self, Self::Dirty | Self::Resting | Self::Lost)
+    }
 }
 
 /// Something that is so from now on.

@@ -8,6 +8,7 @@
 
 use std::ops::Range;
 
+use super::change::{BlockAt, Standing};
 use super::error::LayoutError;
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES};
 use super::record::{BLOCK_BYTES, RUN_BYTES, SUM_BYTES};
@@ -34,6 +35,17 @@ pub struct Layout {
     pub(super) ring_pages: u64,
     /// In bytes.
     pub(super) data_start: u64,
+}
+
+/// Whether runs of one block take no more room in a dump than there is for each block.
+pub(crate) fn fits_dump<'a>(runs: impl Iterator<Item = (&'a BlockAt, Sectors, Standing)>) -> bool {
+    let (mut taken, mut room) = (BLOCK_BYTES, 0);
+    for (block, run, standing) in runs {
+        let sums = if standing.has_sums() { run.end - run.start } else { 0 };
+        taken += RUN_BYTES + sums as usize * SUM_BYTES;
+        room = BLOCK_BYTES + RUN_BYTES + (block.sectors.end - block.sectors.start) as usize * SUM_BYTES;
+    }
+    taken <= room + room / DUMP_SLACK_SHARE as usize
 }
 
 impl Layout {

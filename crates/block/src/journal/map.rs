@@ -1,7 +1,7 @@
 //! What statements amount to: the map from blocks to places, as recovery builds it up.
 //!
 //! Flat arrays over the shard's space: by smallest block, which block begins there and when something was last stated
-//! about it; by sector, a valid and a dirty bit and a checksum. A statement says that its block stands at its place, so
+//! about it; by sector, a valid, a dirty and a lost bit and a checksum. A statement says that its block stands at its place, so
 //! whatever contradicts that is gone: another block in that place, blocks of another size in its group, and blocks
 //! elsewhere that hold some of the same sectors of the volume.
 
@@ -24,6 +24,8 @@ pub(crate) struct RestoredBlock {
     pub(crate) valid: Vec<Sectors>,
     /// Those of them that the backing device does not hold.
     pub(crate) dirty: Vec<Sectors>,
+    /// Those of the dirty ones whose data is not there any more.
+    pub(crate) lost: Vec<Sectors>,
 }
 
 /// The map of one shard.
@@ -44,6 +46,7 @@ pub(super) struct Map {
     live: Vec<u64>,
     valid: Bits,
     dirty: Bits,
+    lost: Bits,
     sums: Vec<u64>,
 }
 
@@ -62,15 +65,21 @@ impl Map {
             live: vec![0; sizes.count()],
             valid: Bits::new(sectors),
             dirty: Bits::new(sectors),
+            lost: Bits::new(sectors),
             sums: vec![NO_SUM; sectors as usize],
         }
     }
 
-    /// Takes a statement in.
+    /// Takes a statement in. What was dirty and `at_rest` has not been overwritten since: its checksums hold.
     ///
     /// # Errors
     /// When the block cannot be where it says. Nothing has changed then.
-    pub(super) fn state(&mut self, block: &BlockAt, statement: &Statement<'_>) -> Result<(), &'static str> {
+    pub(super) fn state(
+        &mut self,
+        block: &BlockAt,
+        statement: &Statement<'_>,
+        at_rest: bool,
+    ) -> Result<(), &'static str> {
         let size = block.sectors.end - block.sectors.start;
         let class = self.sizes.classes().find(|class| self.sizes.sectors(*class) == size);
         let class = class.ok_or("names a block of a size that the cache does not have")?;
@@ -91,7 +100,11 @@ impl Map {
                 self.statements += 1;
                 self.stated[unit] = self.statements;
                 let at = block.place + (run.start - block.sectors.start);
-                self.set(at..at + (run.end - run.start), *standing, sums);
+                let standing = match standing {
+                    Standing::Resting if !at_rest => Standing::Dirty,
+                    standing => *standing,
+                };
+                self.set(at..at + (run.end - run.start), standing, sums);
             }
         }
         Ok(())
@@ -99,24 +112,20 @@ impl Map {
 
     fn set(&mut self, kept: Sectors, standing: Standing, sums: &[U64]) {
         let range = kept.start as usize..kept.end as usize;
-        match standing {
-            Standing::Clean => {
-                for (to, from) in self.sums[range].iter_mut().zip(sums) {
-                    *to = from.get();
-                }
-                self.valid.set(kept.clone());
-                self.dirty.clear(kept);
+        if standing.has_sums() {
+            for (to, from) in self.sums[range].iter_mut().zip(sums) {
+                *to = from.get();
             }
-            Standing::Dirty => {
-                self.sums[range].fill(NO_SUM);
-                self.valid.set(kept.clone());
-                self.dirty.set(kept);
-            }
-            Standing::Invalid => {
-                self.sums[range].fill(NO_SUM);
-                self.valid.clear(kept.clone());
-                self.dirty.clear(kept);
-            }
+        } else {
+            self.sums[range].fill(NO_SUM);
+        }
+        let bits = [
+            (&mut self.valid, standing != Standing::Invalid),
+            (&mut self.dirty, standing.is_dirty()),
+            (&mut self.lost, standing == Standing::Lost),
+        ];
+        for (bits, is_so) in bits {
+            if is_so { bits.set(kept.clone()) } else { bits.clear(kept.clone()) }
         }
     }
 
@@ -200,7 +209,7 @@ impl Map {
     }
 
     /// The blocks that hold anything, those first about which nothing was stated for longest, and the checksums of all
-    /// sectors of the shard's space, [`NO_SUM`] where nothing clean is.
+    /// sectors of the shard's space, [`NO_SUM`] where none is known.
     pub(super) fn finish(self) -> (Vec<RestoredBlock>, Vec<u64>) {
         let mut units: Vec<usize> = (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();
         units.sort_unstable_by_key(|unit| self.stated[*unit]);
@@ -212,8 +221,8 @@ impl Map {
                 let within = |sector: u64| sector - at.place + at.sectors.start;
                 set.map(|run| within(run.start)..within(run.end)).collect()
             };
-            let (valid, dirty) = (runs(&self.valid), runs(&self.dirty));
-            (!valid.is_empty()).then(|| RestoredBlock { at: at.clone(), valid, dirty })
+            let (valid, dirty, lost) = (runs(&self.valid), runs(&self.dirty), runs(&self.lost));
+            (!valid.is_empty()).then(|| RestoredBlock { at: at.clone(), valid, dirty, lost })
         };
         (units.into_iter().filter_map(restored).collect(), self.sums)
     }

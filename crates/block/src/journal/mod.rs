@@ -29,6 +29,7 @@ pub(crate) use change::{BlockAt, Change, NO_SUM, Standing};
 pub use error::{LayoutError, StoreError};
 pub use io::Io;
 pub use layout::Layout;
+pub(crate) use layout::fits_dump;
 pub(crate) use map::RestoredBlock;
 pub(crate) use page::PageWrite;
 pub use scan::{Report, ShardReport, scan};

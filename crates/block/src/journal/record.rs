@@ -1,8 +1,8 @@
 //! Records: changes as bytes in the payload of a page.
 //!
 //! A block is named once, and what follows is about it, up to the next name or the end of the page: `BLOCK` (16 bytes)
-//! names it, `CLEAN`, `DIRTY`, `INVALID` and `DROPPED` (4 bytes) state something, and checksums of 8 bytes follow a
-//! `CLEAN`, one for each of its sectors. A run that has no room in a page is cut in two. Nothing reaches over a page's end.
+//! names it, the others (4 bytes) state something, and checksums of 8 bytes follow a `CLEAN` and a `RESTING`, one for each
+//! of its sectors. A run that has no room in a page is cut in two. Nothing reaches over a page's end.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,6 +20,8 @@ const CLEAN: u8 = 2;
 const DIRTY: u8 = 3;
 const INVALID: u8 = 4;
 const DROPPED: u8 = 5;
+const LOST: u8 = 6;
+const RESTING: u8 = 7;
 
 /// The logarithm of the sectors of the largest block.
 const MOST_ORDER: u8 = (LARGEST_BLOCK_BYTES / SECTOR_BYTES).ilog2() as u8;
@@ -86,7 +88,7 @@ impl Draft {
                 debug_assert!(block.sectors.start <= run.start && run.end <= block.sectors.end);
                 let mut rest = run.clone();
                 while rest.start < rest.end {
-                    let each = if *standing == Standing::Clean { SUM_BYTES } else { 0 };
+                    let each = if standing.has_sums() { SUM_BYTES } else { 0 };
                     let room = self.make_room(block, each, &mut full);
                     let sectors = (room.checked_div(each)).map_or(u64::MAX, |sectors| sectors as u64);
                     let end = rest.end.min(rest.start.saturating_add(sectors));
@@ -128,12 +130,14 @@ impl Draft {
         let kind = match standing {
             Standing::Clean => CLEAN,
             Standing::Dirty => DIRTY,
+            Standing::Resting => RESTING,
+            Standing::Lost => LOST,
             Standing::Invalid => INVALID,
         };
         let within = |sector: u64| (sector - block.sectors.start) as u8;
         let record = RunRecord { kind, first: within(run.start), last: within(run.end - 1), unused: 0 };
         self.put(record.as_bytes());
-        if standing == Standing::Clean {
+        if standing.has_sums() {
             for sector in run.clone() {
                 self.put(&sum(block.place + (sector - block.sectors.start)).to_le_bytes());
             }
@@ -150,7 +154,7 @@ impl Draft {
 /// What a record states about a block.
 #[derive(Debug)]
 pub(super) enum Statement<'a> {
-    /// A run of its sectors is such; of clean ones, with their checksums.
+    /// A run of its sectors is such; of clean and resting ones, with their checksums.
     Run { run: Sectors, standing: Standing, sums: &'a [U64] },
     /// It is gone.
     Dropped,
@@ -184,13 +188,15 @@ pub(super) fn decode<'a>(
         let block = block.as_ref().ok_or_else(|| refuse("states something about no block"))?;
         let (run, count) = (record.sectors(block), usize::from(record.last.saturating_sub(record.first)) + 1);
         let (sums, after) = match record.kind {
-            CLEAN => <[U64]>::ref_from_prefix_with_elems(after, count).map_err(|_| cut())?,
+            CLEAN | RESTING => <[U64]>::ref_from_prefix_with_elems(after, count).map_err(|_| cut())?,
             _ => (&[][..], after),
         };
         let standing = match record.kind {
             CLEAN => Some(Standing::Clean),
             DIRTY => Some(Standing::Dirty),
             INVALID => Some(Standing::Invalid),
+            LOST => Some(Standing::Lost),
+            RESTING => Some(Standing::Resting),
             DROPPED => None,
             _ => return Err(refuse("has a record of an unknown kind")),
         };
@@ -241,7 +247,8 @@ mod tests {
             let sectors = start * size..(start + 1) * size;
             BlockAt { volume: VolumeId(volume), sectors, place: place * size }
         });
-        let standings = proptest::sample::select(vec![Standing::Clean, Standing::Dirty, Standing::Invalid]);
+        use Standing::{Clean, Dirty, Invalid, Lost, Resting};
+        let standings = proptest::sample::select(vec![Clean, Dirty, Resting, Lost, Invalid]);
         let change = (block, any::<(u8, u8)>(), standings, any::<u8>(), 1usize..3).prop_map(
             |(block, (one, other), standing, dropped, again)| {
                 let size = block.sectors.end - block.sectors.start;
@@ -289,7 +296,7 @@ mod tests {
                         Statement::Run { run, standing, sums } => {
                             let places = run.clone().map(|sector| block.place + sector - block.sectors.start);
                             let expected = places.map(|place| U64::new(sum(place))).collect::<Vec<_>>();
-                            assert_eq!(sums, if standing == Standing::Clean { &expected[..] } else { &[] });
+                            assert_eq!(sums, if standing.has_sums() { &expected[..] } else { &[] });
                             sectors(&Change::Run { block: block.clone(), run, standing })
                         }
                     });

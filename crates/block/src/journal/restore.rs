@@ -50,6 +50,8 @@ pub(super) struct Found {
 pub(super) struct Reader<'a> {
     pub(super) layout: &'a Layout,
     pub(super) owner: Owner,
+    /// The session that ended in good order, if the last one did: the checksums it noted of what is dirty still hold.
+    pub(super) ended: Option<u64>,
 }
 
 impl Reader<'_> {
@@ -137,7 +139,8 @@ impl Reader<'_> {
                 let page = read(bytes, self.owner)
                     .filter(|page| is_it(page.stamp.kind, page.stamp.seq, page.stamp.mark))
                     .ok_or_else(|| damaged(number, "is not the page that was written there".to_owned()))?;
-                decode(page.payload, |block, statement| map.state(block, &statement))
+                let at_rest = self.ended == Some(page.stamp.session);
+                decode(page.payload, |block, statement| map.state(block, &statement, at_rest))
                     .map_err(|found| damaged(number, format!("at byte {}, {}", found.at, found.what)))?;
                 found_chain = chain(found_chain, page.checksum);
                 number += 1;
@@ -176,8 +179,8 @@ impl Reader<'_> {
         let damaged = |offset, what| StoreError::Log { shard: self.shard(), page: log.next, offset, what };
         match page {
             Some(page) if !log.ends && page.stamp.seq == log.next => {
-                let map = &mut log.map;
-                decode(page.payload, |block, statement| map.state(block, &statement))
+                let (map, at_rest) = (&mut log.map, self.ended == Some(page.stamp.session));
+                decode(page.payload, |block, statement| map.state(block, &statement, at_rest))
                     .map_err(|found| damaged(offset, format!("at byte {}, {}", found.at, found.what)))?;
                 log.session = page.stamp.session;
                 log.next += 1;

@@ -187,7 +187,8 @@ pub(super) fn read_shard(
         read = each.min(read + bytes);
         progress(shard * each + read, layout.shards() * each);
     };
-    let found = Reader { layout, owner: owner(superblock, shard) }.read(io, &mut advance)?;
+    let ended = superblock.clean.then_some(superblock.session);
+    let found = Reader { layout, owner: owner(superblock, shard), ended }.read(io, &mut advance)?;
     advance(each);
     Ok(found)
 }

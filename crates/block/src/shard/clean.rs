@@ -102,7 +102,9 @@ impl Shard {
     ///
     /// Without `to_backing` only what is held in memory has to go, and no further than the cache device.
     pub(crate) fn drain(&mut self, number: u32, volume: VolumeId, to_backing: bool, orders: &mut Vec<Order>) {
-        let lost = self.lost.range(Place::all_of(volume)).next().is_some();
+        // What a kept cache lost had been flushed: a flush of what came since need not fail for it.
+        let has_to_go = to_backing || !self.is_kept();
+        let lost = has_to_go && self.lost.range(Place::all_of(volume)).next().is_some();
         let drain = Drain { number, lost, to_backing };
         if !to_backing && self.held.count(volume) == 0 {
             let result = if lost { Err(Fault::Io) } else { Ok(()) };
@@ -257,9 +259,12 @@ impl Shard {
     /// The log has no clean copy of what is going to change on the backing device.
     pub(super) fn clean_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
-        let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
+        let runs = self.dirty_there(block, &self.directory.sectors(block));
         let ends = runs.first().zip(runs.last()).map(|(first, last)| first.start..last.end);
-        let hull = ends.expect("the block is dirty");
+        let Some(hull) = ends else {
+            self.tasks[id as usize].fault = Some(Fault::Io); // all that is dirty is lost
+            return self.finish(id, orders);
+        };
         let scratch = self.new_scratch(id, hull.end - hull.start, orders);
         let data = Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 };
         self.tasks[id as usize].data = data;
@@ -276,8 +281,12 @@ impl Shard {
         }
         // Another task may have cleaned it meanwhile: to make room, while this one does for a round.
         let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
+        let runs = self.dirty_there(block, &self.directory.sectors(block));
+        if runs.is_empty() {
+            self.tasks[id as usize].fault = Some(Fault::Io);
+            return self.finish(id, orders);
+        }
         self.tasks[id as usize].step = Step::CleanWrite;
-        let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
         for run in runs {
             let from = self.tasks[id as usize].data.span(&run);
             self.counters.cleaned_bytes += from.len;
@@ -305,8 +314,11 @@ impl Shard {
     /// The log calls it clean.
     pub(super) fn clean_noted(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if let Some((block, _)) = self.block_to_clean(id) {
-            let runs: Vec<Sectors> = self.directory.dirty_runs(block).collect();
+            let runs = self.dirty_there(block, &self.directory.sectors(block));
             runs.iter().for_each(|run| self.directory.set_clean(block, run));
+            if self.directory.is_dirty(block) {
+                self.tasks[id as usize].fault = Some(Fault::Io); // the rest is lost, and in the way
+            }
         }
         self.finish(id, orders);
     }

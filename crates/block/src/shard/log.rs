@@ -28,7 +28,7 @@ use super::operations::part_of;
 use super::task::{Event, Part, Step, Work, common};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
-use crate::journal::{BlockAt, Change, Standing};
+use crate::journal::{self, BlockAt, Change, Standing};
 use crate::locks::TaskId;
 use crate::order::{Noted, OpId, Order};
 use crate::request::Fault;
@@ -48,6 +48,8 @@ pub(super) struct Log {
     /// Changes have been noted since the last commit began; some of them say that data is dirty.
     noted: bool,
     noted_dirty: bool,
+    /// What is dirty stays as it is until the program ends, and checkpoints have its checksums.
+    at_rest: bool,
     waiting: Vec<(u64, OpId)>,
     /// Changes that were noted where no order could be given.
     late: Vec<Order>,
@@ -127,7 +129,7 @@ impl Shard {
             return;
         }
         let at = self.block_at(block);
-        self.log.noted_dirty |= standing == Standing::Dirty;
+        self.log.noted_dirty |= standing.is_dirty();
         if standing == Standing::Invalid {
             self.note_gone(at.volume, run);
         }
@@ -389,7 +391,10 @@ impl Shard {
     fn note_displaced(&mut self, id: TaskId, standing: Standing, orders: &mut Vec<Order>) {
         let survey = self.survey(id);
         for (block, run) in &survey.blocks {
-            let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
+            let dirty = match standing {
+                Standing::Clean => self.dirty_there(*block, run),
+                _ => self.directory.dirty_runs_in(*block, run).collect(),
+            };
             dirty.iter().for_each(|run| self.note(*block, run, standing, orders));
         }
         self.spare_survey = survey;
@@ -422,20 +427,64 @@ impl Shard {
                 continue;
             }
             for (run, dirty) in self.directory.dirtiness(block, &run) {
-                let standing = if dirty { Standing::Dirty } else { Standing::Clean };
+                if dirty {
+                    let each = self.by_loss(block, &run).into_iter();
+                    out.extend(each.map(|(run, lost)| {
+                        let standing = if lost { Standing::Lost } else { Standing::Dirty };
+                        Change::Run { block: at.clone(), run, standing }
+                    }));
+                    continue;
+                }
                 let mut start = run.start;
                 while start < run.end {
-                    let deferred = |sector: &u64| {
-                        !dirty && self.log.deferred.contains_key(&Place::new(at.volume, *sector))
-                    };
+                    let deferred =
+                        |sector: &u64| self.log.deferred.contains_key(&Place::new(at.volume, *sector));
                     let is_deferred = deferred(&start);
                     let alike = (start..run.end).take_while(|sector| deferred(sector) == is_deferred);
                     let part = common(&run, &(start..start + alike.count() as u64));
                     start = part.end;
                     if !is_deferred {
-                        out.push(Change::Run { block: at.clone(), run: part, standing });
+                        out.push(Change::Run { block: at.clone(), run: part, standing: Standing::Clean });
                     }
                 }
+            }
+        }
+        if self.log.at_rest {
+            rest(out);
+        }
+    }
+
+    /// Nothing changes from now on: notes the checksums of what is dirty, so that the next session can tell whether it is still there.
+    pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
+        if !self.is_logging() {
+            return;
+        }
+        self.log.at_rest = true;
+        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
+            let blocks: Vec<Block> = self.directory.dirty_blocks(volume).collect();
+            for block in blocks {
+                for run in self.dirty_there(block, &self.directory.sectors(block)) {
+                    self.note(block, &run, Standing::Resting, orders);
+                }
+            }
+        }
+    }
+}
+
+/// Has what a checkpoint says of one block's dirty sectors go with their checksums, if that takes no more room than a block has there.
+fn rest(changes: &mut [Change]) {
+    let with_sums = |standing: Standing| match standing {
+        Standing::Dirty => Standing::Resting,
+        other => other,
+    };
+    let runs = changes.iter().filter_map(|change| match change {
+        Change::Run { block, run, standing } => Some((block, run.clone(), with_sums(*standing))),
+        Change::Dropped { .. } => None,
+    });
+    if journal::fits_dump(runs) {
+        for change in changes {
+            if let Change::Run { standing, .. } = change {
+                *standing = with_sums(*standing);
             }
         }
     }

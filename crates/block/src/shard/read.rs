@@ -327,7 +327,9 @@ impl Shard {
             return;
         }
         for (run, dirty) in alike {
-            if dirty {
+            if dirty && self.is_lost_in(self.directory.volume(block), &run) {
+                self.tasks[id as usize].fault = Some(fault);
+            } else if dirty {
                 self.order_cache_read(id, Part::Cached(block), block, &run, to.span(&run), orders);
             } else {
                 self.drop_clean(block, &run, Removal::Invalid, orders);

@@ -7,12 +7,13 @@
 
 use super::Shard;
 use super::admission::Removal;
+use super::operations::part_of;
 use super::task::{Because, Part, Step, Work, common};
 use crate::allocate::largest_fitting;
 use crate::directory::{Block, Origin, Room};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
-use crate::order::Order;
+use crate::order::{OpId, Order};
 use crate::request::Fault;
 
 /// What became of the search for a block.
@@ -248,12 +249,15 @@ impl Shard {
         self.directory.set_invalid(block, &run);
     }
 
-    /// Whether some sector of a task's range had data that no device has any more.
-    pub(super) fn is_lost(&self, id: TaskId) -> bool {
-        let Sectors { start, end } = self.tasks[id as usize].range;
-        let volume = self.tasks[id as usize].volume;
-        !self.lost.is_empty()
-            && self.lost.range(Place::new(volume, start)..Place::new(volume, end)).next().is_some()
+    /// Where on the cache device an operation was to store something, and how many sectors.
+    pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
+        let (id, part) = part_of(op);
+        match &self.tasks[id as usize].parts[part] {
+            (Part::Store(block), run) => {
+                Some((self.cache_offset(*block, run), (run.end - run.start) as usize))
+            }
+            _ => None,
+        }
     }
 
     /// A run has new content: nothing of it is lost any more, or held in memory.

@@ -396,11 +396,13 @@ impl State {
         if units.start < self.flips_from || !self.chance(self.flipping) {
             return;
         }
-        let unit = self.machine.draw(|rng| rng.random_range(units.clone()));
+        let (unit, byte, bit) = self.machine.draw(|rng| {
+            (rng.random_range(units.clone()), rng.random_range(0..UNIT), 1 << rng.random_range(0..8))
+        });
         if self.written.get(unit as usize) == Some(&true) {
             self.flipped += 1;
-            let (byte, at) = (unit as usize * UNIT, (unit - units.start) as usize * UNIT);
-            into.slice(at..at + 1).copy_from(&[self.bytes[byte] ^ 1]);
+            let at = (unit - units.start) as usize * UNIT + byte;
+            into.slice(at..at + 1).copy_from(&[self.bytes[unit as usize * UNIT + byte] ^ bit]);
         }
     }
 

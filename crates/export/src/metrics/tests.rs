@@ -78,6 +78,7 @@ fn check_labels(mut rest: &str) {
 fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     let volume = |(number, name): (usize, &&str)| VolumeFacts {
         id: VolumeId(number as u16),
+        ids: vec![VolumeId(number as u16)],
         name: (*name).to_owned(),
         bytes: 1 << 20,
         read_only: number == 1,

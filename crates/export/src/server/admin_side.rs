@@ -193,6 +193,10 @@ impl Front {
     /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for nothing yet.
     pub(super) fn tell_stopped(&mut self) {
         let reply = match &self.last_flush {
+            Ok(()) if self.left_lost.bytes > 0 => {
+                let problem = format!("the server has ended, but {}", self.left_lost);
+                Reply::trouble(Trouble::Failed, problem)
+            }
             Ok(()) => Reply::Done("stopped"),
             Err(problem) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {problem}")),
         };

@@ -23,7 +23,7 @@ use super::volume::Volume;
 use super::worker::{Beginning, RING_ENTRIES};
 use crate::kept::random_stack;
 use crate::listener::{Listener, patiently};
-use crate::status::{Lately, ServiceTimes, Tally};
+use crate::status::{Lately, LostStatus, ServiceTimes, Tally};
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each at least. More is taken
 /// as needed.
@@ -143,6 +143,7 @@ impl Bound {
             started: SystemTime::now(),
             last_flush: Ok(()),
             left_dirty: Dirty::default(),
+            left_lost: LostStatus::default(),
             died: None,
             config,
         };

@@ -55,6 +55,8 @@ pub(super) enum Then {
     LastFlush,
     /// Nothing is under way any more.
     Resting,
+    /// What is dirty can be told from something else at the next start.
+    Noted,
     /// What was left dirty is known: the end.
     LastLook,
 }

@@ -32,7 +32,7 @@ use super::token::FrontToken;
 use super::valve::Valve;
 use crate::listener::Listener;
 use crate::notify;
-use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
+use crate::status::{Facts, Lately, LostStatus, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
 use crate::uri::Uri;
 
 /// How long to wait before accepting again after the system refused (out of descriptors, say).
@@ -100,6 +100,8 @@ pub(super) struct Front {
     pub(super) last_flush: Result<(), Problem>,
     /// What the last flush left in the cache, and in memory only.
     pub(super) left_dirty: Dirty,
+    /// What is dirty and cannot be brought down, since its only copy is gone.
+    pub(super) left_lost: LostStatus,
     pub(super) died: Option<ServeError>,
 }
 
@@ -190,6 +192,7 @@ impl Front {
                 }
                 News::Degraded { tier } => self.degrade(tier),
                 News::JournalLost { tier } => self.lose_journal(tier),
+                News::DataLost { tier, volume, run } => self.lose_data(tier, volume, &run),
                 News::TierMade(made) => self.tier_made(made),
                 News::Died(error) => self.died = Some(error),
             }
@@ -349,10 +352,13 @@ impl Front {
                 self.last_flush = problem.map_or(Ok(()), Err);
                 self.ask_all(Deed::Rest, Then::Resting);
             }
-            Then::Resting => self.ask_all(Deed::Snapshot, Then::LastLook),
+            Then::Resting => self.ask_all(Deed::NoteRest, Then::Noted),
+            Then::Noted => self.ask_all(Deed::Snapshot, Then::LastLook),
             Then::LastLook => {
-                self.left_dirty = Dirty::of(&errand.into_snapshots());
+                let snapshots = errand.into_snapshots();
+                self.left_dirty = Dirty::of(&snapshots);
                 let Dirty { held_bytes, .. } = self.left_dirty;
+                self.left_lost = LostStatus::of(&snapshots, &self.offer.facts());
                 tracing::info!(dirty_bytes = self.left_dirty.bytes(), held_bytes, "ended");
                 self.phase = Phase::Telling;
                 self.tell_stopped();

@@ -1,5 +1,6 @@
 //! What the front desk and the workers write to each other.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -55,6 +56,8 @@ pub(super) enum Deed {
     Tier(TierDeed),
     /// Begin nothing that nobody asks for any more, and wait until nothing is under way.
     Rest,
+    /// Note the checksums of what is dirty, and wait until that is done: nothing is under way anywhere.
+    NoteRest,
     /// Take no more requests, and wait until those under way are answered.
     End,
 }
@@ -89,6 +92,8 @@ pub(super) enum News {
     Degraded { tier: TierKey },
     /// The journal of a tier cannot be written.
     JournalLost { tier: TierKey },
+    /// The only copy of a run of a volume, by the tier's id of it, is gone.
+    DataLost { tier: TierKey, volume: VolumeId, run: Range<u64> },
     /// A tier to come has been made, or cannot be.
     TierMade(Result<Box<Tier>, TierRefused>),
     /// A worker cannot go on.

@@ -64,6 +64,7 @@ impl Offer {
     pub(super) fn facts(&self) -> Vec<VolumeFacts> {
         let facts = |offered: &Offered| VolumeFacts {
             id: offered.id,
+            ids: offered.ids.clone(),
             name: offered.volume.name.clone(),
             bytes: offered.bytes,
             read_only: offered.volume.read_only,

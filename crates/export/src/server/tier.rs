@@ -3,9 +3,10 @@
 //! Tiers are counted from the top. What happens to one, a failing device, a lost journal, is nothing to the others: each goes on as far
 //! as it can, and the one above it sees its answers.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use floe_block::{Companion, Exchange, VolumeId, WriteMode};
+use floe_block::{Companion, Exchange, SECTOR_BYTES, VolumeId, WriteMode};
 
 use super::footing::BeginningTier;
 use super::front::Front;
@@ -13,6 +14,9 @@ use super::letter::Instruction;
 use super::volume::DeviceSource;
 use crate::kept::{Keeper, Parts, StartError};
 use crate::status::TierFacts;
+
+/// Places with lost data that the log names, of each tier.
+const MOST_LOST_LINES: u32 = 32;
 
 /// A tier of a server's cache, ready to serve.
 #[derive(Debug)]
@@ -52,6 +56,8 @@ pub(super) struct KnownTier {
     pub(super) degraded: bool,
     /// The journal cannot be written.
     pub(super) journal_lost: bool,
+    /// Places of which it was said that the only copy of data is gone.
+    pub(super) lost_places: u32,
 }
 
 /// A tier as the front desk knows it, and what each thread has of it, for their ends of its queues.
@@ -78,6 +84,7 @@ pub(super) fn in_threads(
         keeper: cache.keeper,
         degraded: false,
         journal_lost: false,
+        lost_places: 0,
     };
     let data_start = cache.data_start;
     let parts = cache.parts.into_iter().zip(exchanges);
@@ -187,6 +194,31 @@ impl Front {
                 tier,
                 "the journal of the cache cannot be written: writes to what is dirty in the cache are refused, and other requests \
                  go past it; mend or replace the cache device, then start floe again"
+            );
+        }
+    }
+
+    /// A tier has found that the only copy of a run of a volume is gone.
+    pub(super) fn lose_data(&mut self, key: TierKey, volume: VolumeId, run: &Range<u64>) {
+        let Some(tier) = self.at(key) else { return };
+        let known = &mut self.tiers[tier];
+        known.lost_places += 1;
+        if known.lost_places > MOST_LOST_LINES {
+            return;
+        }
+        let offered = self.offer.all().iter().find(|offered| offered.ids.get(tier) == Some(&volume));
+        let name = offered.map_or("one that is gone", |offered| offered.volume.name.as_str());
+        tracing::error!(
+            tier,
+            volume = name,
+            offset = run.start * SECTOR_BYTES,
+            bytes = (run.end - run.start) * SECTOR_BYTES,
+            "dirty data is lost, for the cache device has something else in its place: it reads as an error until it is written anew"
+        );
+        if self.tiers[tier].lost_places == MOST_LOST_LINES {
+            tracing::error!(
+                tier,
+                "of further places with lost data nothing is said here; `floe status` counts them"
             );
         }
     }

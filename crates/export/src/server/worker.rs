@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use floe_block::{Driver, Request, VolumeError, VolumeId};
+use floe_block::{Driver, Request, Sectors, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 
 use super::clients::{LookedFor, Origin};
@@ -61,6 +61,8 @@ enum Awaited {
     Grown { volume: VolumeId, bytes: u64 },
     /// Nothing is under way at all.
     Rest,
+    /// The same; and the checksums of what is dirty are noted once they have been `begun` to be.
+    Noted { begun: bool },
     /// A tier on its way in or out has come so far.
     Tier(StandStill),
 }
@@ -109,6 +111,8 @@ pub(super) struct Worker {
     pub(super) restacking: Restacking,
     /// By tier, from the top: whether it is known that its cache device is given up, and that its journal is lost.
     pub(super) told: Vec<Told>,
+    /// Empty but for its memory.
+    newly_lost: Vec<(VolumeId, Sectors)>,
     valve: Option<Arc<Valve>>,
     /// What is being shed.
     shed: f64,
@@ -172,6 +176,7 @@ impl Worker {
             restacking: Restacking::default(),
             awaited: Vec::new(),
             told,
+            newly_lost: Vec::new(),
             valve,
             shed: 0.0,
             resting: false,
@@ -301,6 +306,9 @@ impl Worker {
                 self.resting = true;
                 return self.awaited.push((errand, Awaited::Rest));
             }
+            Deed::NoteRest => {
+                return self.awaited.push((errand, Awaited::Noted { begun: false }));
+            }
             Deed::End => {
                 self.ending = true;
                 for index in self.sessions.indices() {
@@ -343,6 +351,13 @@ impl Worker {
             }
             if driver.cache().has_lost_journal() && !std::mem::replace(&mut told.journal_lost, true) {
                 self.news.post(News::JournalLost { tier: told.key });
+            }
+        }
+        for (tier, told) in self.told.iter().enumerate() {
+            let driver = self.driver.tier_mut(tier).expect("workers have all tiers");
+            driver.take_newly_lost(&mut self.newly_lost);
+            for (volume, run) in self.newly_lost.drain(..) {
+                self.news.post(News::DataLost { tier: told.key, volume, run });
             }
         }
         if !self.awaited.is_empty() {
@@ -390,7 +405,18 @@ impl Worker {
                     Err(error) if is_busy(&error) => None,
                     Err(error) => Some(Err(Problem::Other(error.to_string()))),
                 },
-                Awaited::Rest => self.driver.is_idle().then_some(Ok(Outcome::Nothing)),
+                Awaited::Rest | Awaited::Noted { begun: true } => {
+                    self.driver.is_idle().then_some(Ok(Outcome::Nothing))
+                }
+                Awaited::Noted { begun: false } if self.driver.is_idle() => {
+                    self.driver.note_rest();
+                    if !self.driver.is_idle() {
+                        self.awaited.push((errand, Awaited::Noted { begun: true }));
+                        continue;
+                    }
+                    Some(Ok(Outcome::Nothing)) // there was nothing to note
+                }
+                Awaited::Noted { begun: false } => None,
                 Awaited::Tier(awaited) => self.has_stood_still(errand, awaited),
             };
             match result {

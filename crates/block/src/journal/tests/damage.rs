@@ -27,7 +27,7 @@ impl Used {
         disk.io(|io| begin_session(io, &mut opened.superblock)).unwrap();
         let journal = opened.shards.pop().unwrap().journal;
         let (model, before) = (Model::default(), Model::default());
-        Used { disk, journal, random: random(3), model, before }
+        Used { disk, journal, random: random(4), model, before }
     }
 
     /// Writes so many pages of the log, durably, one after the other.
@@ -152,7 +152,7 @@ fn damaged_superblocks_are_named_and_one_of_two_is_enough() {
     let shard = &good.shards[0];
     let sectors: Vec<_> = model.sectors().into_iter().flatten().collect();
     assert_eq!(shard.valid_bytes, sectors.len() as u64 * 4096);
-    assert_eq!(shard.dirty_bytes, sectors.iter().filter(|sector| sector.1).count() as u64 * 4096);
+    assert_eq!(shard.dirty_bytes, sectors.iter().filter(|sector| sector.1.is_dirty()).count() as u64 * 4096);
     assert_eq!((shard.checkpoint_generation, shard.log_pages), (3, 200 - 161));
 
     disk.memory.write_at(50, &[0xee]);

@@ -7,8 +7,8 @@ use super::SIZES;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::journal::{BlockAt, Change, NO_SUM, RestoredBlock, Standing};
 
-/// What a sector of a volume is: where it stands, whether it is dirty, and its checksum.
-pub(super) type Sector = (u64, bool, u64);
+/// What a sector of a volume is: its place, how it stands, and its checksum.
+pub(super) type Sector = (u64, Standing, u64);
 
 /// What each sector of the volumes is, if it is valid.
 pub(super) type Sectors = Vec<Option<Sector>>;
@@ -62,6 +62,7 @@ impl Model {
             let standing = |sector: u64| {
                 let within = |runs: &[std::ops::Range<u64>]| runs.iter().any(|run| run.contains(&sector));
                 match (within(&found.valid), within(&found.dirty)) {
+                    (true, true) if within(&found.lost) => Standing::Lost,
                     (true, true) => Standing::Dirty,
                     (true, false) => Standing::Clean,
                     (false, false) => Standing::Invalid,
@@ -112,7 +113,7 @@ impl Model {
                 if *standing != Standing::Invalid {
                     let sector = (block.at.sectors.start + number) as usize;
                     let at = usize::from(block.at.volume.0) * VOLUME_SECTORS + sector;
-                    let found = (block.at.place + number, *standing == Standing::Dirty, *sum);
+                    let found = (block.at.place + number, *standing, *sum);
                     assert_eq!(all[at].replace(found), None, "two blocks hold sector {sector}");
                 }
             }
@@ -145,8 +146,8 @@ pub(super) fn random_change(random: &mut SmallRng, model: &Model, groups: u64) -
     let size = block.sectors.end - block.sectors.start;
     let (one, other) = (random.random_range(0..size), random.random_range(0..size));
     let run = block.sectors.start + one.min(other)..block.sectors.start + one.max(other) + 1;
-    let standings = [Standing::Clean, Standing::Dirty, Standing::Invalid];
-    Change::Run { block, run, standing: standings[random.random_range(0..3)] }
+    let standings = [Standing::Clean, Standing::Dirty, Standing::Lost, Standing::Invalid];
+    Change::Run { block, run, standing: standings[random.random_range(0..4)] }
 }
 
 pub(super) fn random(seed: u64) -> SmallRng {

@@ -1,0 +1,145 @@
+//! Sectors whose only copy is gone: a failed write went over it, or the cache device holds something else than was stored.
+//!
+//! They read as errors, not as the older data of the backing device, until they are written anew, and are not cleaned. In a cache that
+//! outlives the program they keep their place and are dirty, and the log says that they are lost.
+
+use super::Shard;
+use super::operations::part_of;
+use super::task::{Part, Step};
+use crate::directory::Block;
+use crate::geometry::{Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::journal::Standing;
+use crate::locks::TaskId;
+use crate::order::{OpId, Order};
+use crate::request::Fault;
+
+impl Shard {
+    /// An operation has read something else than was stored: `bad` are such sectors, counted from its first. Those that are dirty are
+    /// lost from now on. Answers how many nobody knew of.
+    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[u64], orders: &mut Vec<Order>) -> u64 {
+        let (id, part) = part_of(op);
+        let (part, run) = self.tasks[id as usize].parts[part].clone();
+        let (Part::Cached(block) | Part::Dirty(block)) = part else {
+            unreachable!("nothing else reads the cache device");
+        };
+        let (mut are_all_lost, mut found) = (true, 0);
+        for sector in bad.iter().map(|number| run.start + number) {
+            let place = Place::new(self.tasks[id as usize].volume, sector);
+            // Of what is held there is something newer, which comes to be dirty in its stead.
+            let is_dirty = self.directory.is_all_dirty(block, &(sector..sector + 1));
+            let is_lost = is_dirty && !self.held.contains(place);
+            found += u64::from(match is_dirty {
+                _ if is_lost => self.lose(block, place, orders),
+                true => true,
+                false => self.directory.is_valid(block, &(sector..sector + 1)), // or another read has found it before
+            });
+            are_all_lost &= is_lost;
+        }
+        // What else is dirty in the block can be brought down.
+        let goes_on = are_all_lost && self.tasks[id as usize].step == Step::CleanRead;
+        self.completed(op, if goes_on { Ok(()) } else { Err(Fault::Io) }, orders);
+        found
+    }
+
+    /// Answers whether it was not lost before.
+    fn lose(&mut self, block: Block, place: Place, orders: &mut Vec<Order>) -> bool {
+        let is_new = self.lost.insert(place);
+        if is_new {
+            let run = place.sector()..place.sector() + 1;
+            self.rounds.note_loss(place.volume());
+            self.note(block, &run, Standing::Lost, orders);
+            self.newly_lost.push(place);
+        }
+        is_new
+    }
+
+    /// What has been found to be lost since this was last asked.
+    pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
+        let places = std::mem::take(&mut self.newly_lost);
+        extend_runs(out, places.into_iter(), usize::MAX);
+    }
+
+    /// The first runs that are lost, no more than `out` has room for up to `most`.
+    pub(crate) fn lost_runs(&self, most: usize, out: &mut Vec<(VolumeId, Sectors)>) {
+        extend_runs(out, self.lost.iter().copied(), most);
+    }
+
+    /// Bytes whose only copy is gone.
+    pub(crate) fn lost_bytes(&self) -> u64 {
+        self.lost.len() as u64 * SECTOR_BYTES
+    }
+
+    /// Some of a run of a volume was found to be lost as the cache was opened.
+    pub(crate) fn restore_lost(&mut self, volume: VolumeId, run: &Sectors) {
+        let places = run.clone().map(|sector| Place::new(volume, sector));
+        self.newly_lost.extend(places.clone());
+        self.lost.extend(places);
+    }
+
+    /// Whether some sector of a task's range had data that no device has any more.
+    pub(super) fn is_lost(&self, id: TaskId) -> bool {
+        self.is_lost_in(self.tasks[id as usize].volume, &self.tasks[id as usize].range)
+    }
+
+    /// The same of a run of a volume.
+    pub(super) fn is_lost_in(&self, volume: VolumeId, run: &Sectors) -> bool {
+        !self.lost.is_empty() && self.lost_in(volume, run).next().is_some()
+    }
+
+    fn lost_in(&self, volume: VolumeId, run: &Sectors) -> impl Iterator<Item = u64> {
+        self.lost
+            .range(Place::new(volume, run.start)..Place::new(volume, run.end))
+            .map(|place| place.sector())
+    }
+
+    /// The dirty runs of a block within a range, without what is lost.
+    pub(super) fn dirty_there(&self, block: Block, range: &Sectors) -> Vec<Sectors> {
+        let dirty = self.directory.dirty_runs_in(block, range);
+        if self.lost.is_empty() {
+            return dirty.collect();
+        }
+        let (volume, mut there) = (self.directory.volume(block), Vec::new());
+        for run in dirty {
+            let mut start = run.start;
+            for lost in self.lost_in(volume, &run) {
+                if start < lost {
+                    there.push(start..lost);
+                }
+                start = lost + 1;
+            }
+            if start < run.end {
+                there.push(start..run.end);
+            }
+        }
+        there
+    }
+
+    /// A run of a dirty block in parts that are lost and parts that are not.
+    pub(super) fn by_loss(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
+        let there = self.dirty_there(block, run);
+        let (mut parts, mut start) = (Vec::new(), run.start);
+        for part in there {
+            if start < part.start {
+                parts.push((start..part.start, true));
+            }
+            start = part.end;
+            parts.push((part, false));
+        }
+        if start < run.end {
+            parts.push((start..run.end, true));
+        }
+        parts
+    }
+}
+
+/// Adds places to runs, of which there are to be no more than `most`.
+fn extend_runs(out: &mut Vec<(VolumeId, Sectors)>, places: impl Iterator<Item = Place>, most: usize) {
+    for place in places {
+        let count = out.len();
+        match out.last_mut() {
+            Some((volume, run)) if *volume == place.volume() && run.end == place.sector() => run.end += 1,
+            _ if count >= most => return,
+            _ => out.push((place.volume(), place.sector()..place.sector() + 1)),
+        }
+    }
+}
