@@ -74,6 +74,9 @@ pub(crate) struct Remove {
     number: usize,
     #[command(flatten)]
     server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
 }
 
 pub(crate) fn run(command: &Command) -> Result<(), CliError> {
@@ -100,7 +103,14 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             output::say!("added tier {number}: {} of {}", added.name, output::bytes(added.size_bytes));
             Ok(())
         }
-        Command::Remove(Remove { number, server }) => Ok(client::remove_tier(&server.admin, *number)?),
+        Command::Remove(Remove { number, server, json }) => {
+            client::remove_tier(&server.admin, *number)?;
+            if *json {
+                return output::json_line(&serde_json::json!({ "removed": number })).or_failure();
+            }
+            output::say!("removed tier {number}");
+            Ok(())
+        }
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum Command {
     List(List),
     /// Serve one more volume
     Add(Add),
-    /// Take a volume away, once what was written to it is on its backing device
+    /// Take a volume away that no client uses, once what was written to it is on its backing device
     Remove(Remove),
     /// Give a volume another size
     Resize(ResizeArguments),
@@ -66,7 +66,8 @@ pub(crate) struct Add {
 
 const REMOVE_EXAMPLES: &str = "\
 Examples:
-  floe volume remove pictures";
+  floe volume remove pictures
+  floe volume remove pictures --force     # also if clients use it: they are hung up on";
 
 #[derive(Debug, Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
@@ -74,8 +75,14 @@ pub(crate) struct Remove {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: String,
+    /// Hang up on clients that use it
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
 }
 
 const RESIZE_EXAMPLES: &str = "\
@@ -118,7 +125,14 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             };
             tell("added", "of", &client::add_volume(&add.server.admin, &volume)?, add.json)
         }
-        Command::Remove(Remove { name, server }) => Ok(client::remove_volume(&server.admin, name)?),
+        Command::Remove(Remove { name, force, server, json }) => {
+            client::remove_volume(&server.admin, name, *force)?;
+            if *json {
+                return output::json_line(&serde_json::json!({ "removed": name })).or_failure();
+            }
+            output::say!("removed {name}");
+            Ok(())
+        }
         Command::Resize(ResizeArguments { name, size, server, json }) => {
             let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
             tell("resized", "to", &client::resize_volume(&server.admin, name, &resize)?, *json)

@@ -10,7 +10,8 @@
 //! | `POST /cache/restore` | after a cache device that was given up is used again |
 //! | `GET /volumes` | a list of [`VolumeStatus`](crate::status::VolumeStatus) as JSON |
 //! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes |
-//! | `DELETE /volumes/NAME` | takes a volume away, once what was written to it is on its backing device |
+//! | `DELETE /volumes/NAME` | takes a volume away that no client uses, once what was written to it is on its backing device |
+//! | `DELETE /volumes/NAME?force` | the same, and hangs up on clients that use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | adds the tier that a [`NewTier`] as JSON describes |

@@ -110,12 +110,13 @@ pub fn add_volume(address: &str, volume: &NewVolume) -> Result<VolumeStatus, Adm
     served(address, &volume.name)
 }
 
-/// Takes a volume away; what was written to it is on its backing device then.
+/// Takes a volume away; what was written to it is on its backing device then. With `force` clients that use it are hung up on.
 ///
 /// # Errors
-/// When no server answers, or the volume cannot be removed.
-pub fn remove_volume(address: &str, name: &str) -> Result<(), AdminError> {
-    ask(address, "DELETE", &path_of(name), "").map(drop)
+/// When no server answers, or the volume cannot be removed: without `force` also when a client uses it.
+pub fn remove_volume(address: &str, name: &str, force: bool) -> Result<(), AdminError> {
+    let query = if force { "?force" } else { "" };
+    ask(address, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
 }
 
 /// Gives a volume another size, or with an empty [`Resize`] the one its backing device has by now; tells the volume as it

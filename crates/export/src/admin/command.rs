@@ -20,6 +20,8 @@ pub(crate) enum Command {
     AddVolume(Box<Addition>),
     RemoveVolume {
         name: String,
+        /// Whoever uses it is hung up on.
+        force: bool,
     },
     ResizeVolume {
         name: String,
@@ -92,7 +94,7 @@ impl Command {
     /// # Errors
     /// The answer that refuses it.
     pub(super) fn understand(method: &str, target: &str, body: &[u8]) -> Result<Self, Reply> {
-        let path = target.split('?').next().unwrap_or_default();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let names: Vec<&str> = path.split('/').skip(1).collect();
         let (wanted, command) = match names.as_slice() {
             ["status"] => ("GET", Ok(Self::Status)),
@@ -103,7 +105,10 @@ impl Command {
             ["cache", "restore"] => ("POST", Ok(Self::RestoreCache)),
             ["volumes"] if method == "POST" => ("POST", Self::add(body)),
             ["volumes"] => ("GET", Ok(Self::ListVolumes)),
-            ["volumes", name] => ("DELETE", named(name).map(|name| Self::RemoveVolume { name })),
+            ["volumes", name] => ("DELETE", {
+                let force = query.split('&').any(|word| word == "force");
+                named(name).map(|name| Self::RemoveVolume { name, force })
+            }),
             ["volumes", name, "resize"] => ("POST", named(name).and_then(|name| Self::resize(name, body))),
             ["tiers"] if method == "POST" => ("POST", json(body).map(Self::AddTier)),
             ["tiers"] => ("GET", Ok(Self::ListTiers)),

@@ -128,7 +128,12 @@ mod tests {
         assert_eq!(plain("POST /cache/restore"), Command::RestoreCache);
         assert_eq!(plain("GET /volumes"), Command::ListVolumes);
         let name = "a/b c".to_owned();
-        assert_eq!(plain("DELETE /volumes/a%2Fb%20c"), Command::RemoveVolume { name: name.clone() });
+        assert_eq!(
+            plain("DELETE /volumes/a%2Fb%20c"),
+            Command::RemoveVolume { name: name.clone(), force: false }
+        );
+        let force = Command::RemoveVolume { name: name.clone(), force: true };
+        assert_eq!(plain("DELETE /volumes/a%2Fb%20c?force"), force);
         assert_eq!(plain("POST /volumes/a%2fb%20c/resize"), Command::ResizeVolume { name, size_bytes: None });
         let add = command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
         let addition = Addition {

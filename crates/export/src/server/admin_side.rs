@@ -138,7 +138,7 @@ impl Front {
                 Ok(())
             }
             Command::AddVolume(addition) => self.add_volume(index, *addition),
-            Command::RemoveVolume { name } => self.remove_volume(index, &name),
+            Command::RemoveVolume { name, force } => self.remove_volume(index, &name, force),
             Command::ResizeVolume { name, size_bytes } => self.resize_volume(index, &name, size_bytes),
             Command::AddTier(wanted) => self.add_tier(index, wanted),
             Command::RemoveTier { number } => self.remove_tier(index, number),

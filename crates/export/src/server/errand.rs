@@ -31,6 +31,8 @@ pub(super) enum Then {
     Added { admin: Admin, volume: Volume },
     /// Write it down, and offer it.
     Cleared { admin: Admin, ids: Vec<VolumeId>, volume: Volume },
+    /// How many clients use a volume that is to go is known.
+    Counted { admin: Admin, id: VolumeId, force: bool },
     /// No client uses the volume any more: flush it.
     Retired { admin: Admin, id: VolumeId },
     /// It is flushed: forget it. Or it could not be: offer it again.

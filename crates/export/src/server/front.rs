@@ -323,7 +323,14 @@ impl Front {
             Then::SayDirty => {
                 let dirty = Dirty::of(&errand.into_snapshots());
                 let (dirty_bytes, held_bytes) = (dirty.bytes(), dirty.held_bytes);
-                tracing::warn!(dirty_bytes, held_bytes, "still flushing; kill -9 would lose what is dirty");
+                match dirty_bytes + held_bytes {
+                    0 => tracing::warn!("still ending, with nothing that kill -9 would lose"),
+                    _ => tracing::warn!(
+                        dirty_bytes,
+                        held_bytes,
+                        "still flushing; kill -9 would lose what is dirty"
+                    ),
+                }
             }
             Then::Flushed { admin } => self.tell_flushed(admin, problem),
             Then::Opened { admin, volume } => self.volume_opened(admin, volume, problem),
@@ -333,6 +340,9 @@ impl Front {
                 self.volume_added(admin, ids, volume);
             }
             Then::Cleared { admin, ids, volume } => self.volume_cleared(admin, ids, volume, problem),
+            Then::Counted { admin, id, force } => {
+                self.volume_counted(admin, id, force, &errand.into_snapshots());
+            }
             Then::Retired { admin, id } => self.flush(vec![id], Kind::Drain, Then::Drained { admin, id }),
             Then::Drained { admin, id } => self.volume_drained(admin, id, problem),
             Then::Removed { removal, tier } => self.volume_removed_from(removal, tier, problem),

@@ -15,6 +15,7 @@ use super::offer::Offered;
 use super::volume::Volume;
 use crate::admin::{Addition, Reply, Trouble};
 use crate::kept::Keeper;
+use crate::status::Snapshot;
 
 impl Front {
     /// The first step of a volume's coming: its device is made ready and opened by all.
@@ -43,6 +44,7 @@ impl Front {
                     | Then::Closed { .. }
                     | Then::Added { .. }
                     | Then::Cleared { .. }
+                    | Then::Counted { .. }
                     | Then::Retired { .. }
                     | Then::Drained { .. }
                     | Then::Removed { .. }
@@ -133,13 +135,29 @@ impl Front {
         self.tell_admin(admin, &reply);
     }
 
-    /// The first step of a volume's going: it is not offered any more, and its clients are sent away.
-    pub(super) fn remove_volume(&mut self, admin: Admin, name: &str) -> Result<(), Reply> {
+    /// The first step of a volume's going: whether anybody uses it.
+    pub(super) fn remove_volume(&mut self, admin: Admin, name: &str, force: bool) -> Result<(), Reply> {
         let id = self.present(name)?.id;
         self.one_at_a_time()?;
+        self.ask_all(Deed::Snapshot, Then::Counted { admin, id, force });
+        Ok(())
+    }
+
+    /// The second one: it is not offered any more, and its clients, of which there are none unless by `force`, are sent away.
+    pub(super) fn volume_counted(&mut self, admin: Admin, id: VolumeId, force: bool, threads: &[Snapshot]) {
+        let of = |thread: &Snapshot| thread.connections.get(usize::from(id.0)).copied().unwrap_or(0);
+        let clients: u64 = threads.iter().map(of).sum();
+        let name = self.offer.get(id).map_or("", |offered| offered.volume.name.as_str());
+        if clients > 0 && !force {
+            let uses = if clients == 1 { "client uses" } else { "clients use" };
+            let problem = format!("{clients} {uses} volume {name:?}; --force (?force) hangs up on them");
+            return self.tell_admin(admin, &Reply::trouble(Trouble::Conflict, problem));
+        }
+        if clients > 0 {
+            tracing::warn!(volume = %name, clients, "hanging up on clients, for the volume is removed by force");
+        }
         self.set_leaving(id, true);
         self.ask_all(Deed::Retire(id), Then::Retired { admin, id });
-        Ok(())
     }
 
     /// The volume of this name, if it is there and stays.

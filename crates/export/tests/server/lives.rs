@@ -125,7 +125,7 @@ fn live(rig: &Rig, name: &str, path: &Path, random: &mut Random) {
                 let (bytes, unsure, mut random) = (&mut bytes, &mut unsure, Random(random.next()));
                 scope.spawn(move || while work(&mut client, bytes, &mut random, unsure) {})
             });
-            let removed = in_turn(|| admin::remove_volume(&rig.admin, name));
+            let removed = in_turn(|| admin::remove_volume(&rig.admin, name, true));
             if let Some(at_work) = at_work {
                 at_work.join().unwrap();
             }

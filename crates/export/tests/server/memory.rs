@@ -149,7 +149,7 @@ fn a_volume_that_comes_in_the_place_of_another_has_none_of_its_pages() {
                 assert!(read(client, 0, WRITTEN) == vec![round; WRITTEN], "{write}, round {round}");
             }
             clients[0].write(0, &[100 + round; PAGE], false).unwrap();
-            admin::remove_volume(&rig.admin, "disk").unwrap();
+            admin::remove_volume(&rig.admin, "disk", true).unwrap();
             assert!(std::fs::read(&path).unwrap()[..PAGE] == [100 + round; PAGE], "{write}: it was flushed");
         }
         rig.end();

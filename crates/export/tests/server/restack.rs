@@ -153,13 +153,13 @@ fn volumes_come_and_go_above_tiers_that_do_so() {
         admin::add_volume(&rig.admin, &in_file("one", &paths[0], Some(MIB))).unwrap();
         fill("one", 1);
         admin::add_tier(&rig.admin, &tier("back 8", None)).unwrap();
-        admin::remove_volume(&rig.admin, "floe").unwrap();
+        admin::remove_volume(&rig.admin, "floe", true).unwrap();
         admin::add_volume(&rig.admin, &in_file("two", &paths[1], Some(MIB))).unwrap();
         fill("two", 2);
         check("one", 1);
         admin::add_tier(&rig.admin, &tier("back 8", Some(1))).unwrap();
         fill("one", 3);
-        admin::remove_volume(&rig.admin, "two").unwrap();
+        admin::remove_volume(&rig.admin, "two", true).unwrap();
         assert!(std::fs::read(&paths[1]).unwrap() == pattern(2, MIB));
         admin::remove_tier(&rig.admin, 2).unwrap();
         check("one", 3);

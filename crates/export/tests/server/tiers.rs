@@ -132,7 +132,7 @@ fn volumes_come_go_and_grow_in_all_tiers() {
             let at = bytes.len() - 100_001;
             bytes[at..].copy_from_slice(&pattern(50 + round, 100_001));
             client.write(at as u64, &bytes[at..], false).unwrap();
-            admin::remove_volume(&rig.admin, &volume.name).unwrap();
+            admin::remove_volume(&rig.admin, &volume.name, true).unwrap();
             assert!(std::fs::read(&path).unwrap() == bytes, "{threads} threads, round {round}");
         }
         assert!(rig.end()[..500_000] == pattern(9, 500_000));

@@ -72,7 +72,7 @@ fn what_cannot_be_added_changes_nothing() {
         admin::add_volume(&rig.admin, &in_file("new", &path, Some(SIZE))).unwrap();
         refused(add(&in_file("other", &path, None)), "disk"); // one file, one volume
         assert_eq!(names(&rig), ["floe", "new"]);
-        refused(admin::remove_volume(&rig.admin, "nothing"), "no volume");
+        refused(admin::remove_volume(&rig.admin, "nothing", true), "no volume");
         refused(admin::resize_volume(&rig.admin, "nothing", &resize_to(SIZE)), "no volume");
         assert!(rig.client_of("other").is_err());
         rig.end();
@@ -101,7 +101,7 @@ fn a_volume_goes_with_all_its_bytes_and_comes_back_while_others_are_used() {
                     bytes[at..at + 600_000].copy_from_slice(&pattern((round * 4 + number) as u64, 600_000));
                     client.write(at as u64, &bytes[at..at + 600_000], false).unwrap();
                 }
-                admin::remove_volume(&rig.admin, &volume.name).unwrap();
+                admin::remove_volume(&rig.admin, &volume.name, true).unwrap();
                 assert!(std::fs::read(&path).unwrap() == bytes, "{mode}, {threads} threads, round {round}");
                 for client in &mut clients {
                     client.read(0, &mut [0; 10]).unwrap_err();
@@ -132,7 +132,7 @@ fn a_volume_that_cannot_be_flushed_stays_and_serves() {
         for only_flushes in [false, true] {
             mood.fail(!only_flushes);
             mood.fail_flushes(only_flushes);
-            let error = admin::remove_volume(&rig.admin, "ill").unwrap_err().to_string();
+            let error = admin::remove_volume(&rig.admin, "ill", true).unwrap_err().to_string();
             assert!(error.contains("the volume stays"), "{error}");
             assert_eq!(names(&rig), ["floe", "ill"]);
             client.read(4096, &mut [0; 10]).unwrap_err(); // has been sent away
@@ -142,7 +142,7 @@ fn a_volume_that_cannot_be_flushed_stays_and_serves() {
             assert!(found == data);
         }
         mood.fail_flushes(false);
-        admin::remove_volume(&rig.admin, "ill").unwrap();
+        admin::remove_volume(&rig.admin, "ill", true).unwrap();
         assert!(content(&memory)[4096..][..data.len()] == data);
         assert_eq!(names(&rig), ["floe"]);
         rig.end();
@@ -162,7 +162,7 @@ fn a_client_that_reads_no_replies_keeps_no_volume() {
             }
         }
         rig.wait_for(|status| status.read_requests >= 3);
-        admin::remove_volume(&rig.admin, "floe").unwrap();
+        admin::remove_volume(&rig.admin, "floe", true).unwrap();
         deaf.iter_mut().for_each(|deaf| drop(drained(deaf)));
         rig.wait_for(|status| status.connections == 0 && status.volumes.is_empty());
         rig.end();
@@ -228,7 +228,7 @@ fn one_volume_changes_at_a_time() {
         rig.client_of("slow").unwrap().write(0, &pattern(2, 200_000), false).unwrap();
         gate.shut();
         std::thread::scope(|scope| {
-            let removing = scope.spawn(|| admin::remove_volume(&rig.admin, "slow"));
+            let removing = scope.spawn(|| admin::remove_volume(&rig.admin, "slow", true));
             gate.wait_for(1);
             let memory = |name: &str| NewVolume {
                 backing: "memory:1MiB".into(),
@@ -237,8 +237,8 @@ fn one_volume_changes_at_a_time() {
             let busy = "another volume is being";
             refused(admin::add_volume(&rig.admin, &memory("new")), busy);
             refused(admin::add_volume(&rig.admin, &memory("slow")), "already");
-            refused(admin::remove_volume(&rig.admin, "floe"), busy);
-            refused(admin::remove_volume(&rig.admin, "slow"), "is being removed");
+            refused(admin::remove_volume(&rig.admin, "floe", true), busy);
+            refused(admin::remove_volume(&rig.admin, "slow", true), "is being removed");
             refused(admin::resize_volume(&rig.admin, "floe", &resize_to(SIZE)), busy);
             assert_eq!(names(&rig), ["floe"]);
             gate.open();
@@ -299,7 +299,7 @@ fn the_end_may_come_while_a_volume_goes() {
         client.submit_read(1 << 20, 1000).unwrap();
         gate.wait_for(1);
         let address = rig.admin.clone();
-        let removing = std::thread::spawn(move || admin::remove_volume(&address, "slow"));
+        let removing = std::thread::spawn(move || admin::remove_volume(&address, "slow", true));
         patiently(|| (names(&rig) == ["floe"]).then_some(()));
         rig.tell_to_end();
         gate.open();
@@ -349,5 +349,26 @@ fn the_end_may_come_while_a_volume_comes_or_grows() {
             Err(AdminError::Unreachable { .. }) => {}
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+#[test]
+fn a_volume_that_clients_use_goes_only_by_force() {
+    for threads in 1..=2 {
+        let (rig, gate, _) = gated(WriteMode::Back, threads);
+        gate.open();
+        let mut clients = [rig.client_of("slow").unwrap(), rig.client_of("slow").unwrap()];
+        let other = rig.client_of("floe").unwrap();
+        refused(admin::remove_volume(&rig.admin, "slow", false), "2 clients use volume \"slow\"; --force");
+        for client in &mut clients {
+            client.write(0, &[threads as u8; 4096], false).unwrap();
+        }
+        let [one, _] = clients;
+        drop(one);
+        admin::remove_volume(&rig.admin, "slow", true).unwrap();
+        assert_eq!(names(&rig), ["floe"]);
+        refused(admin::remove_volume(&rig.admin, "floe", false), "1 client uses");
+        drop(other);
+        rig.end();
     }
 }
