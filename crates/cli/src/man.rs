@@ -23,7 +23,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Folder for the pages; it is there already
+    /// Folder for the pages, made if it is not there
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -39,7 +39,8 @@ pub(crate) struct CompletionsArguments {
 pub(crate) fn run(arguments: &Arguments, mut program: clap::Command) -> Result<(), CliError> {
     program = program.disable_help_subcommand(true);
     program.build(); // gives each command the name of those above it
-    write_pages(&program, &arguments.folder)
+    std::fs::create_dir_all(&arguments.folder)
+        .and_then(|()| write_pages(&program, &arguments.folder))
         .map_err(|error| CliError::failure(format!("{}: {error}", arguments.folder.display())))
 }
 

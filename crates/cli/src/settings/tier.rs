@@ -33,7 +33,14 @@ impl TierTable {
         let mut table = Self::default();
         let mut parts = text.split(',');
         let mut device = parts.next().unwrap_or_default().to_owned();
+        let mut before = "";
         for part in parts {
+            let sizes = std::mem::replace(&mut before, part).strip_prefix("block-sizes=");
+            if let Some(sizes) = sizes.filter(|_| part.starts_with(|first: char| first.is_ascii_digit())) {
+                return Err(format!(
+                    "block-sizes: a tier's are joined by +, such as block-sizes={sizes}+{part}"
+                ));
+            }
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let again = match name {
                 "write" => table.write.replace(value.to_owned()).is_some(),
@@ -92,6 +99,7 @@ mod tests {
             ("memory:1MiB,volatile,volatile", "\"volatile\" is given twice"),
             ("memory:1MiB,volatile=yes", "volatile has no value"),
             ("memory:1MiB,shards=few", "`few` is no number of shards"),
+            ("memory:1MiB,block-sizes=4KiB,64KiB", "joined by +, such as block-sizes=4KiB+64KiB"),
         ] {
             assert!(TierTable::parse(text).unwrap_err().contains(said), "{text}");
         }

@@ -82,9 +82,12 @@ impl Front {
         }
         if at > self.tiers.len() {
             let last = self.tiers.len();
-            return conflict(format!(
-                "a tier cannot be number {at}: with {last} tiers, one more is number 1 to {last}"
-            ));
+            return conflict(match last {
+                1 => format!("a tier cannot be number {at}: below the only one it is number 1"),
+                _ => {
+                    format!("a tier cannot be number {at}: with {last} tiers, one more is number 1 to {last}")
+                }
+            });
         }
         let Some(maker) = self.config.tiers.clone() else {
             return conflict("this server was begun without anybody to make tiers");

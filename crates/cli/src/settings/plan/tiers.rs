@@ -195,7 +195,8 @@ impl Where {
 
     fn plan(self, table: &TierTable, has_memory: bool) -> Result<TierPlan, Wrong> {
         let Some(cache) = &table.cache else {
-            return Err(self.wrong("cache", "cache is missing: say which device"));
+            let how = if matches!(self, Self::Settings) { ", with --cache SPEC or --tier SPEC" } else { "" };
+            return Err(self.wrong("cache", format!("cache is missing: say which device{how}")));
         };
         let cache: Spec = cache.parse().map_err(|error: SpecError| match (self, &error) {
             (Self::Settings, _) => self.wrong("cache", format!("cache: {error}")),
