@@ -16,19 +16,21 @@ const EXAMPLES: &str = "\
 Examples:
   floe export-dirty /var/cache/floe.img --backing file:/dev/vdb
   floe export-dirty /dev/nvme0n1 --backing pictures=file:/dev/vdb --backing archive=file:/srv/archive.img
+  floe export-dirty /dev/nvme0n1 /dev/sdc --backing file:/dev/vdb     # two tiers, the lower one's data first
 
 What the cache has of other volumes stays as it is. Nothing is written when a device is not its volume's.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The cache device, as for floe serve, or just its path; no server may be using it
-    #[arg(value_name = "CACHE", value_parser = cache)]
-    cache: Spec,
+    /// The cache device, as for floe serve, or just its path; of tiers that were served together all that write back, in any order. No server may
+    /// be using them
+    #[arg(value_name = "CACHE", value_parser = cache, required = true)]
+    caches: Vec<Spec>,
     /// A backing device, and of which volume it is where the cache has several; may be repeated
     #[arg(long, value_name = "[NAME=]SPEC", required = true)]
     backing: Vec<String>,
-    /// Write also to devices that are not as the cache knows them
+    /// Write also to devices that are not as the cache knows them, and without a lower tier that may hold older data
     #[arg(long)]
     accept_backing: bool,
     /// One JSON object a volume
@@ -44,9 +46,9 @@ struct Row<'a> {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let targets = arguments.backing.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
-    let source = open(&arguments.cache, false)?;
+    let sources = arguments.caches.iter().map(|cache| open(cache, false)).collect::<Result<Vec<_>, _>>()?;
     let mut bar = None;
-    let written = write_back(&source, &targets, arguments.accept_backing, &mut |written, all| {
+    let written = write_back(&sources, &targets, arguments.accept_backing, &mut |written, all| {
         bar.get_or_insert_with(|| output::progress(all, "writing back")).set_position(written);
     });
     bar.into_iter().for_each(|bar| bar.finish_and_clear());

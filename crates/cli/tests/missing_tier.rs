@@ -82,8 +82,18 @@ impl Stack {
     }
 
     fn export(&self, name: &str) {
-        let backing = format!("file:{}", text(&self.volume.path("backing.img")));
-        floe_ok(&["export-dirty", text(&self.volume.path(name)), "--backing", &backing]);
+        floe_ok(&self.export_line(&[name]).iter().map(String::as_str).collect::<Vec<_>>());
+    }
+
+    fn export_line(&self, names: &[&str]) -> Vec<String> {
+        let path = |name: &str| text(&self.volume.path(name)).to_owned();
+        let tiers = names.iter().map(|name| path(name));
+        let backing = format!("file:{}", path("backing.img"));
+        ["export-dirty".to_owned()]
+            .into_iter()
+            .chain(tiers)
+            .chain(["--backing".to_owned(), backing])
+            .collect()
     }
 }
 
@@ -190,8 +200,9 @@ fn tiers_that_were_apart_bring_nothing_old_together() {
         stack.write(&server, seed + 1);
         assert!(server.status().tiers[0].dirty_bytes > 0);
         server.end();
-        stack.export("lower.img");
-        stack.export("upper.img");
+        floe_ok(
+            &stack.export_line(&["lower.img", "upper.img"]).iter().map(String::as_str).collect::<Vec<_>>(),
+        );
         let server = stack.both();
         (0..2).for_each(|_| stack.check(&server));
         server.drain_and_end();
@@ -301,6 +312,41 @@ fn a_tier_that_was_put_between_others_is_given_between_them() {
     let server = stack.serve(&[&upper, &lower, &middle], &[]);
     stack.check(&server);
     server.end();
+}
+
+/// The lower one's data is older: it is written first, whatever they are called, also at the ends of the volume by which changes are noticed.
+#[test]
+fn tiers_are_written_back_without_a_server_from_the_lowest_up() {
+    for names in [["upper.img", "lower.img"], ["lower.img", "upper.img"]] {
+        let mut stack = Stack::new("back", "back");
+        let server = stack.serve(&[&stack.tiers[0], &stack.tiers[1]], &["--flush-interval", "1s"]);
+        let mut client = connect(&server);
+        let mut both = |seed: u64| {
+            stack.content[..MIB].copy_from_slice(&noise(seed, MIB));
+            for (at, piece) in (0..).step_by(64 << 10).zip(stack.content[..MIB].chunks(64 << 10)) {
+                client.write(at, piece, false).expect("a write");
+            }
+            client.flush().expect("a flush");
+        };
+        both(31);
+        common::wait_until("the lower tier's turn", || {
+            let tiers = server.status().tiers;
+            tiers[0].dirty_bytes == 0 && tiers[1].dirty_bytes > 0
+        });
+        both(32);
+        drop(server);
+        let run =
+            |names: &[&str]| floe(&stack.export_line(names).iter().map(String::as_str).collect::<Vec<_>>());
+        let refused = run(&["upper.img"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            refused.status.code() == Some(2) && said.contains("lower.img") && said.contains("give both"),
+            "{said}"
+        );
+        let done = run(&names);
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        assert_same("the volume", &stack.volume.backing(), &stack.content);
+    }
 }
 
 /// What is added to a running server is missed at its next start, and what was removed is not.

@@ -123,6 +123,18 @@ pub enum Refusal {
         /// Its device and settings.
         tier: String,
     },
+    /// A tier would be emptied before one that was below it, which would then be written over it.
+    #[error(
+        "the cache was served above the tier {tier}, which may hold older data that would be written over its own later: give both, in any order, \
+         or --accept-backing if that one has nothing any more"
+    )]
+    LowerTier {
+        /// Its device and settings.
+        tier: String,
+    },
+    /// The last volume was removed.
+    #[error("the cache has no volumes any more, and so nothing to write back")]
+    NoVolumes,
     /// Tiers in another order than before, of which one may hold what the others do not.
     #[error(
         "it was served below {upper}, and one of them may hold newer data than the other: give the tiers in the order {}; after floe \

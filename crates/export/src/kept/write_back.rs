@@ -11,9 +11,10 @@ use floe_block::{
     WriteMode,
 };
 
+use super::company::from_the_lowest;
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::refusal::{Refusal, StartError};
+use super::refusal::{Difference, Refusal, StartError};
 use super::start::{Found, candidates, look, random_stack};
 use super::suit::{difference, known};
 use crate::server::{DeviceSource, Volume};
@@ -39,23 +40,67 @@ pub struct WrittenBack {
     pub bytes: u64,
 }
 
-/// Writes dirty data back to these devices. With `accept`, also to one that is not as the cache knows it. `progress` is told
-/// the bytes written so far, and of how many.
+/// What may be different about a device that data is written back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Accept {
+    Nothing,
+    /// Its content: a lower tier has just been written back to it.
+    Content,
+    All,
+}
+
+impl Accept {
+    fn covers(self, difference: Difference) -> bool {
+        self == Self::All || self == Self::Content && difference == Difference::Content
+    }
+}
+
+/// Writes dirty data of these tiers, which were served together, back to these devices: that of the lowest first. With `accept`, also to a device that is
+/// not as a cache knows it, and without a tier below that may hold older data. `progress` is told the bytes of a tier written so far, and of how many.
 ///
 /// # Errors
-/// When the cache cannot be used or a device is not its volume's, in which case nothing has changed, or a device fails.
+/// When a cache cannot be used, one is missing, or a device is not its volume's, in which cases nothing has changed, or a device fails.
 pub fn write_back(
-    source: &Arc<dyn DeviceSource>,
+    tiers: &[Arc<dyn DeviceSource>],
     targets: &[Target],
     accept: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<WrittenBack>, StartError> {
+    let order = from_the_lowest(tiers, accept)?;
+    let given = if accept { Accept::All } else { Accept::Nothing };
+    for tier in tiers {
+        matched(&mut opened(tier)?.1, targets, given)?;
+    }
+    let mut written: Vec<WrittenBack> = Vec::new();
+    for (done, at) in order.into_iter().enumerate() {
+        let accept = if done > 0 && !accept { Accept::Content } else { given };
+        for WrittenBack { volume, bytes } in write_back_one(&tiers[at], targets, accept, progress)? {
+            match written.iter_mut().find(|other| other.volume == volume) {
+                Some(before) => before.bytes += bytes,
+                None => written.push(WrittenBack { volume, bytes }),
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// Opens a cache that is there.
+fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartError> {
     let mut cache = Disk::open(source)?;
-    let mut kept = match cache.with_io(|io| look(io, &mut |_, _| {}))? {
-        Found::Cache(kept) => kept,
-        Found::Unreadable(error) => return Err(Refusal::Unreadable(error).into()),
-        Found::Nothing | Found::Foreign => return Err(Refusal::NoCache.into()),
-    };
+    match cache.with_io(|io| look(io, &mut |_, _| {}))? {
+        Found::Cache(kept) => Ok((cache, kept)),
+        Found::Unreadable(error) => Err(Refusal::Unreadable(error).into()),
+        Found::Nothing | Found::Foreign => Err(Refusal::NoCache.into()),
+    }
+}
+
+fn write_back_one(
+    source: &Arc<dyn DeviceSource>,
+    targets: &[Target],
+    accept: Accept,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<WrittenBack>, StartError> {
+    let (mut cache, mut kept) = opened(source)?;
     let (volumes, ids) = matched(&mut kept, targets, accept)?;
     let dirty: Vec<u64> = ids.iter().map(|id| kept.dirty_bytes(*id)).collect();
     let after = after(&kept, &volumes, &ids);
@@ -107,7 +152,7 @@ pub fn write_back(
 fn matched(
     kept: &mut KeptCache,
     targets: &[Target],
-    accept: bool,
+    accept: Accept,
 ) -> Result<(Vec<Volume>, Vec<VolumeId>), StartError> {
     let before = kept.superblock().volumes.clone();
     let names = || before.iter().map(|known| known.name.clone()).collect();
@@ -116,6 +161,7 @@ fn matched(
         let name = match (volume, before.as_slice()) {
             (Some(name), _) => name.clone(),
             (None, [only]) => only.name.clone(),
+            (None, []) => return Err(Refusal::NoVolumes.into()),
             (None, _) => return Err(Refusal::WhichVolume { of: names() }.into()),
         };
         let backing = Arc::clone(backing);
@@ -132,7 +178,7 @@ fn matched(
             Some(difference) if volume.backing.size_bytes() < old.bytes => {
                 return Err(Refusal::Shrunk { volume: volume.name.clone(), difference, dirty_bytes }.into());
             }
-            Some(_) if accept => kept.forget_clean(old.id),
+            Some(difference) if accept.covers(difference) => kept.forget_clean(old.id),
             Some(difference) => {
                 return Err(Refusal::OtherTarget { volume: volume.name.clone(), difference }.into());
             }
