@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use floe_block::Calibrated;
 use floe_device::{Role, Spec};
-use floe_export::kept::{Checked, StartError, check, repair};
+use floe_export::kept::{Checked, Holds, StartError, check, holds, repair};
 use floe_export::server::DeviceSource;
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ Examples:
   floe check stripe:/dev/nvme0n1+/dev/nvme1n1 --json | jq .problems
   floe check /dev/nvme0n1 --repair
 
-It ends with 0 when all is well or has been mended, and with 1 when not. What is dirty is never touched.";
+It ends with 0 when all is well or has been mended, and with 1 when not, or when there is no cache. What is dirty is never touched.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -53,6 +53,8 @@ struct Outcome {
     valid_bytes: u64,
     dirty_bytes: u64,
     log_pages: u64,
+    /// Clean copies that a crash found half overwritten: they are not used.
+    half_overwritten: usize,
     problems: Vec<String>,
     repaired: bool,
 }
@@ -106,10 +108,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let repaired =
         arguments.repair && checked.has_problems() && repair(&source, &checked).map_err(refused)?;
     let outcome = Outcome::of(&checked, repaired);
+    let is_missing = !outcome.cache && outcome.problems.is_empty();
     if arguments.json {
         output::json_line(&outcome).or_failure()?
-    } else {
+    } else if !is_missing {
         outcome.print()
+    }
+    if is_missing {
+        let instead = match holds(&source).map_err(refused)? {
+            Holds::Data => "data that is not a cache of floe's",
+            Holds::Nothing | Holds::Cache => "nothing",
+        };
+        return Err(CliError::failure(format!("{}: there is no cache, it holds {instead}", arguments.cache)));
     }
     match outcome.problems.len() {
         problems if problems > 0 && !repaired => {
@@ -133,7 +143,7 @@ impl Outcome {
             let volume = superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
             volume.map_or("?", |volume| &volume.name)
         };
-        problems.extend(checked.rotten.iter().map(|rotten| {
+        problems.extend(checked.rotted().iter().map(|rotten| {
             let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
             format!(
                 "{bytes} bytes at offset {} of the cache device are not what was stored: volume {:?} from {} on, which its backing device has too",
@@ -171,15 +181,13 @@ impl Outcome {
             valid_bytes: sum(|shard| shard.valid_bytes),
             dirty_bytes: sum(|shard| shard.dirty_bytes),
             log_pages: sum(|shard| shard.log_pages),
+            half_overwritten: checked.half_overwritten(),
             problems,
             repaired,
         }
     }
 
     fn print(&self) {
-        if !self.cache && self.problems.is_empty() {
-            return output::say!("there is no cache");
-        }
         if self.cache {
             output::say!(
                 "session {}, {}; {} shard(s), blocks of {}",
@@ -203,6 +211,12 @@ impl Outcome {
                 output::bytes(self.valid_bytes),
                 output::bytes(self.dirty_bytes),
                 self.log_pages
+            );
+        }
+        if self.half_overwritten > 0 {
+            output::say!(
+                "clean copies that were half overwritten when it ended, and are not used: {}",
+                self.half_overwritten
             );
         }
         self.problems.iter().for_each(|problem| output::say!("problem: {problem}"));

@@ -410,7 +410,24 @@ fn a_cache_that_is_well_is_found_so() {
         (&2.into(), &false.into(), &65536.into())
     );
     std::fs::write(volume.path("cache.img"), vec![0; MIB]).expect("zeros");
-    assert_eq!(offline(&volume, &["check"]), (Some(0), "there is no cache\n".into(), String::new()));
+    let (code, printed, said) = offline(&volume, &["check"]);
+    assert!((code, &*printed) == (Some(1), "") && said.contains("no cache, it holds nothing"), "{said}");
+    std::fs::write(volume.path("cache.img"), vec![7; MIB]).expect("a file");
+    let (code, printed, said) = offline(&volume, &["check"]);
+    assert!((code, &*printed) == (Some(1), "") && said.contains("no cache, it holds data"), "{said}");
+}
+
+#[test]
+fn clean_copies_that_a_crash_found_half_overwritten_are_no_problem() {
+    let (volume, content) = used(false);
+    volume.serve().kill(&volume);
+    rot(&volume, &content[MIB + 4096..][..4096]);
+    let (code, said, _) = offline(&volume, &["check"]);
+    assert!(
+        code == Some(0) && said.contains("half overwritten when it ended, and are not used: 1"),
+        "{said}"
+    );
+    assert!(said.contains("all is well"), "{said}");
 }
 
 #[test]

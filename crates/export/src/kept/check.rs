@@ -14,14 +14,25 @@ use crate::server::DeviceSource;
 pub struct Checked {
     /// What superblocks and journals say.
     pub report: Report,
-    /// Clean data that is not what was stored; looked for only where the journals are intact.
+    /// Clean data that is not what was stored, for whatever reason; looked for only where the journals are intact.
     pub rotten: Vec<Rotten>,
 }
 
 impl Checked {
     /// Whether anything is wrong. A device without a cache is not.
     pub fn has_problems(&self) -> bool {
-        self.report.has_problems() || !self.rotten.is_empty()
+        self.report.has_problems() || !self.rotted().is_empty()
+    }
+
+    /// What has gone bad. After a crash that is nothing: clean copies are overwritten in place, and those that it found under way are not used.
+    pub fn rotted(&self) -> &[Rotten] {
+        let ended_well = self.report.superblock.as_ref().is_some_and(|superblock| superblock.clean);
+        if ended_well { &self.rotten } else { &[] }
+    }
+
+    /// How many clean copies a crash found half overwritten.
+    pub fn half_overwritten(&self) -> usize {
+        self.rotten.len() - self.rotted().len()
     }
 }
 
