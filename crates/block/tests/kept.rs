@@ -39,8 +39,12 @@ impl Machine {
     }
 
     fn create(&self, shards: u64) {
+        self.create_of(CACHE, shards);
+    }
+
+    fn create_of(&self, bytes: u64, shards: u64) {
         let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
-        let layout = Layout::new(&sizes, CACHE, shards).unwrap();
+        let layout = Layout::new(&sizes, bytes, shards).unwrap();
         self.with_io(|io| KeptCache::create(io, NewCache { id: [1; 16], layout, volumes: vec![volume()] }))
             .unwrap();
     }
@@ -303,4 +307,31 @@ fn what_was_dirty_at_a_clean_end_is_known_by_its_checksum() {
     assert_eq!(try_read(&mut driver, 4), Ok(54));
     assert_eq!(try_read(&mut driver, 3), Err(Fault::Io));
     assert_eq!(driver.stats().lost_bytes, SECTOR);
+}
+
+#[test]
+fn a_cache_full_of_what_is_lost_is_gone_past() {
+    let machine = Machine::new();
+    machine.create_of(512 << 10, 1);
+    let mut driver = machine.start(WriteMode::Back);
+    let mut kept = 0;
+    while driver.stats().dirty_bytes == kept * SECTOR && kept < 48 {
+        write(&mut driver, kept, 1);
+        kept += 1;
+    }
+    assert!((8..48).contains(&kept), "{kept} sectors are in the cache, and it is full");
+    run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
+    let full = driver.stats().valid_bytes / SECTOR;
+    (0..full).for_each(|sector| write(&mut driver, sector, 150 + 2 * sector as u8));
+    assert_eq!(driver.stats().dirty_bytes, full * SECTOR, "all that is in the cache is dirty");
+    (0..full).for_each(|sector| rot(&machine, 150 + 2 * sector as u8));
+    (0..full).for_each(|sector| assert_eq!(try_read(&mut driver, sector), Err(Fault::Io)));
+    assert_eq!(driver.stats().lost_bytes, full * SECTOR);
+    driver.restore(); // it was given up for what it has lost
+    for sector in 50..64 {
+        write(&mut driver, sector, sector as u8);
+        assert_eq!(try_read(&mut driver, sector), Ok(sector as u8));
+    }
+    run(&mut driver, Kind::Drain, 0, &mut []).unwrap_err();
+    assert_eq!(driver.stats().dirty_bytes, full * SECTOR);
 }

@@ -165,6 +165,12 @@ impl Shard {
             if dirty.is_empty() {
                 break room;
             }
+            let stays = |block: &Block| self.dirty_there(*block, &self.directory.sectors(*block)).is_empty();
+            if let Some(block) = dirty.iter().copied().find(stays) {
+                self.directory.spare(block); // all that is dirty in it is lost, and nothing brings that down
+                self.counters.stores_without_room += 1;
+                return Placed::Nowhere;
+            }
             let ahead = self.clean_ahead(dirty.len());
             if !ahead {
                 self.tasks[id as usize].step = Step::Room;
