@@ -181,10 +181,14 @@ impl<P: Policy> Cache<'_, P> {
         }
     }
 
-    /// Asks about an offer, and names who would leave for it, if anybody has to and that is asked for.
+    /// Asks about an offer, and names who would leave for it, if anybody has to and either the policy says who or the admission has to know.
     fn admits(&mut self, offer: &Access) -> bool {
         let is_full = self.weight + u64::from(offer.weight) > self.capacity;
-        let leaves = if is_full && self.names_victims { self.order.victim(Some(offer)) } else { None };
+        let leaves = match is_full {
+            false => None,
+            true if self.names_victims => self.order.victim(Some(offer)),
+            true => self.order.policy_mut().victim(Some(offer)), // as the cache in memory asks: some policies look on meanwhile
+        };
         let victim = leaves.map(|slot| Victim { slot, hash: mix(u64::from(self.held[slot.index()].0)) });
         // Whom it would have leave is whom the order evicts.
         let verdict = self.admission.judge(offer, victim.as_ref());
