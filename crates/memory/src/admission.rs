@@ -21,6 +21,7 @@ use floe_policy::{Access, Slot, Tick};
 use crate::budget::Amount;
 use crate::frozen::timing;
 use crate::local::Threads;
+use crate::records::Counted;
 use crate::stats::ShardCounts;
 use crate::sync::Arc;
 
@@ -64,7 +65,7 @@ impl<A: Admittance> Template for A {
 
 /// What had been counted when a window began.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counted {
+struct Begun {
     offered: u64,
     lookups: u64,
     hits: u64,
@@ -82,7 +83,7 @@ pub(crate) struct Gate {
     shards: u64,
     offered: u64,
     bypassed: u64,
-    window: Counted,
+    window: Begun,
     /// What came in during the window, and what of it took the place of another value.
     inserted_weight: u64,
     replaced: Traffic,
@@ -99,7 +100,7 @@ impl Gate {
             shards: shards as u64,
             offered: 0,
             bypassed: 0,
-            window: Counted::default(),
+            window: Begun::default(),
             inserted_weight: 0,
             replaced: Traffic::default(),
         }
@@ -175,11 +176,8 @@ impl Gate {
         if self.offered - self.window.offered < WINDOW_OFFERS {
             return;
         }
-        let sum = self.threads.records.try_fold((0, 0), |(lookups, hits), record| {
-            (lookups + record.lookups.get(), hits + record.hits())
-        });
-        let Some((lookups, hits)) = sum else { return };
-        let now = Counted {
+        let Some(Counted { lookups, hits, .. }) = self.threads.records.try_counted() else { return };
+        let now = Begun {
             offered: self.offered,
             lookups: lookups / self.shards,
             hits: hits / self.shards,

@@ -220,10 +220,9 @@ where
         let inner = &*self.inner;
         let found = inner.look_up(inner.record(), inner.hash(key), key)?;
         let keep = Inner::<K, V, P, S>::keep(&found);
-        let cell = inner.threads.records.pooled(&raw const *found.entry as usize);
+        let hold = inner.threads.records.hold(&raw const *found.entry as usize);
         drop(keep);
-        let cell = NonNull::new(cell.cast_mut()).expect("a reference is not null");
-        Some(Held::new(NonNull::from(&found.entry.value), cell, Arc::clone(&self.inner) as _))
+        Some(Held::new(NonNull::from(&found.entry.value), hold))
     }
 
     /// Inserts a value, in the place of the one that is there under the key, if any. What has to leave for it is up to

@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use hashbrown::HashTable;
 
 use crate::entry::Entry;
-use crate::hazard::Cell;
-use crate::sync::{Arc, Condvar, Mutex, Ordering, ThreadId, lock};
+use crate::holds::Hold;
+use crate::sync::{Arc, Condvar, Mutex, ThreadId, lock};
 
 /// Loads under way in a shard, by hash and key.
 #[derive(Debug)]
@@ -65,11 +65,11 @@ impl<K, V> Flights<K, V> {
     }
 }
 
-/// What a flight brought: an entry, and the cell of the pool that keeps it until the flight is forgotten.
+/// What a flight brought: an entry, and the hold that keeps it until the flight is forgotten.
 #[derive(Debug)]
 struct Brought<K, V> {
     entry: NonNull<Entry<K, V>>,
-    cell: NonNull<Cell>,
+    _hold: Hold,
 }
 
 #[derive(Debug)]
@@ -88,8 +88,8 @@ pub(crate) struct Flight<K, V> {
     loader: Option<ThreadId>,
 }
 
-// SAFETY: what is brought is shared by reference, as from any other guard; the pointers stay valid while the cell is
-// filled and the cache is borrowed, which whoever has a flight does.
+// SAFETY: what is brought is shared by reference, as from any other guard; the pointer stays valid while the hold is
+// there and the cache is borrowed, which whoever has a flight does.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
@@ -108,9 +108,9 @@ impl<K, V> Flight<K, V> {
         self.loader
     }
 
-    /// Ends it well. `cell`, of the pool, names the entry.
-    pub(crate) fn land(&self, entry: &Entry<K, V>, cell: NonNull<Cell>) {
-        self.end(State::Landed(Brought { entry: NonNull::from(entry), cell }));
+    /// Ends it well. `hold` keeps the entry.
+    pub(crate) fn land(&self, entry: &Entry<K, V>, hold: Hold) {
+        self.end(State::Landed(Brought { entry: NonNull::from(entry), _hold: hold }));
     }
 
     /// Ends it with nothing, unless it has ended.
@@ -148,16 +148,6 @@ impl<K, V> Flight<K, V> {
         V: Send + Sync,
     {
         Landing(self)
-    }
-}
-
-impl<K, V> Drop for Flight<K, V> {
-    fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner);
-        if let State::Landed(brought) = state {
-            // SAFETY: cells of the pool live as long as the cache. Release: see `guard::Keep`.
-            unsafe { brought.cell.as_ref() }.store(0, Ordering::Release);
-        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 
 use crate::entry::Entry;
 use crate::hazard::Cell;
-use crate::sync::{Arc, Ordering};
+use crate::holds::Hold;
+use crate::sync::Ordering;
 
 /// A cell that keeps an entry as long as this is there.
 #[derive(Debug)]
@@ -18,6 +19,11 @@ impl<'a> Keep<'a> {
     #[inline(always)]
     pub(crate) fn new(cell: &'a Cell) -> Self {
         Self(cell)
+    }
+
+    /// Has the cell name an entry, which is kept from then on if nobody can have taken it out before.
+    pub(crate) fn name(&self, entry: usize) {
+        self.0.store(entry, Ordering::Release); // as `Record::probe`
     }
 
     /// Hands the cell on, filled.
@@ -128,7 +134,10 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
     }
 }
 
-/// A value of a cache that may travel between threads and outlive the cache: derefs to it. Making one takes a lock.
+/// A value of a cache that may travel between threads and outlive the cache: derefs to it. Making and dropping one takes a lock.
+///
+/// It keeps its entry, not the cache: when that is dropped, so is everything else that was in it, and the memory of entries goes back
+/// to the system but for the pages of those that are held. The last of those who hold an entry drops it then.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -140,27 +149,18 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
 /// ```
 pub struct Held<V> {
     value: NonNull<V>,
-    cell: NonNull<Cell>,
-    /// Whose memory value and cell are in.
-    _cache: Arc<dyn Send + Sync>,
+    _hold: Hold,
 }
 
-// SAFETY: gives out `&V` only, and keeps alive what may hold any number of `V`.
+// SAFETY: gives out `&V` only, and drops the entry where it is the last to have it, key and value being `Send`.
 unsafe impl<V: Send + Sync> Send for Held<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync> Sync for Held<V> {}
 
 impl<V> Held<V> {
-    /// Takes over a cell of the pool of `cache` that names the value's entry.
-    pub(crate) fn new(value: NonNull<V>, cell: NonNull<Cell>, cache: Arc<dyn Send + Sync>) -> Self {
-        Self { value, cell, _cache: cache }
-    }
-}
-
-impl<V> Drop for Held<V> {
-    fn drop(&mut self) {
-        // SAFETY: cells of the pool live as long as the cache. Release: see `Keep`.
-        unsafe { self.cell.as_ref() }.store(0, Ordering::Release);
+    /// Of a value whose entry is held.
+    pub(crate) fn new(value: NonNull<V>, hold: Hold) -> Self {
+        Self { value, _hold: hold }
     }
 }
 
@@ -168,7 +168,7 @@ impl<V> Deref for Held<V> {
     type Target = V;
 
     fn deref(&self) -> &V {
-        // SAFETY: the cell keeps the entry, and the cache its memory.
+        // SAFETY: the hold keeps the entry.
         unsafe { self.value.as_ref() }
     }
 }

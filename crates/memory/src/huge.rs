@@ -1,6 +1,8 @@
 //! Large pages for large memory: a lookup in a large cache is three or four addresses all over it, and with pages of
 //! 4 KiB each of them costs a walk through the page tables on top.
 
+use std::ops::Range;
+
 /// Bytes from which on it is worth asking.
 const WORTHWHILE_BYTES: usize = 2 << 20;
 
@@ -11,17 +13,49 @@ pub(crate) fn prefer<T>(memory: *mut T, bytes: usize) {
     }
 }
 
+/// Gives the pages of some memory back to the system, but for those of what is `kept`, in order.
+///
+/// # Safety
+/// The memory is the caller's, and its contents are of no use to anybody but for what is kept.
+pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) {
+    let first = kept.partition_point(|kept| kept.end <= memory.start);
+    let mut begin = memory.start;
+    let within = kept[first..].iter().take_while(|kept| kept.start < memory.end);
+    for (kept_begin, kept_end) in within.map(|kept| (kept.start, kept.end)).chain([(memory.end, memory.end)])
+    {
+        if let Some(bytes) = kept_begin.checked_sub(begin).filter(|bytes| *bytes > 0) {
+            // SAFETY: the caller says so.
+            unsafe { system::give_back(std::ptr::with_exposed_provenance_mut(begin), bytes) };
+        }
+        begin = kept_end;
+    }
+}
+
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
     use rustix::mm::{Advice, madvise};
 
+    /// # Safety
+    /// The contents of the memory are of no use to anybody.
+    pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) {
+        // SAFETY: the caller says so.
+        unsafe { advise(memory, bytes, Advice::LinuxDontNeed) };
+    }
+
     pub(super) fn prefer(memory: *mut u8, bytes: usize) {
+        // SAFETY: this advice leaves contents as they are.
+        unsafe { advise(memory, bytes, Advice::LinuxHugepage) };
+    }
+
+    /// # Safety
+    /// The memory is the caller's, and may be treated as the advice says.
+    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) {
         let page = rustix::param::page_size();
         let begin = memory.addr().next_multiple_of(page);
         let end = (memory.addr() + bytes) / page * page;
         if let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) {
-            // SAFETY: whole pages within memory of the caller's, whose contents this advice leaves as they are.
-            let _ = unsafe { madvise(memory.with_addr(begin).cast(), length, Advice::LinuxHugepage) }; // may be refused
+            // SAFETY: whole pages within memory of the caller's.
+            let _ = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) }; // may be refused
         }
     }
 }
@@ -29,4 +63,6 @@ mod system {
 #[cfg(any(not(target_os = "linux"), miri))]
 mod system {
     pub(super) fn prefer(_: *mut u8, _: usize) {}
+
+    pub(super) unsafe fn give_back(_: *mut u8, _: usize) {}
 }

@@ -199,6 +199,7 @@ impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
         if self.is_kept.load(Ordering::Relaxed) {
             crate::keeper::one_less();
         }
+        self.leave_held();
     }
 }
 

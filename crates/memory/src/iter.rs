@@ -3,8 +3,7 @@
 use floe_policy::Replacement;
 
 use crate::guard::{Item, Keep};
-use crate::inner::Inner;
-use crate::sync::Ordering;
+use crate::inner::{Inner, SLOTS_PER_LOCK};
 
 /// The entries of a cache: see [`Cache::iter`](crate::Cache::iter).
 pub struct Iter<'a, K, V, P: Replacement, S> {
@@ -31,9 +30,11 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
     fn next(&mut self) -> Option<Item<'a, K, V>> {
         let inner = self.inner;
         let now = inner.clock.now();
+        let keep = Keep::new(inner.record().cell()); // before the lock: there may be none yet
         while let Some(shard) = inner.shards.get(self.shard) {
             let owner = shard.owner();
-            while self.slot < owner.slots() {
+            let end = owner.slots().min(self.slot.saturating_add(SLOTS_PER_LOCK));
+            while self.slot < end {
                 let slot = self.slot;
                 self.slot += 1;
                 let Some(entry) = owner.tenant(slot) else { continue };
@@ -41,12 +42,13 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                 if unsafe { &*entry }.expiry.has_expired(now) {
                     continue;
                 }
-                let cell = inner.record().cell();
-                cell.store(entry as usize, Ordering::Release); // before it can be taken out: see `hazard`
+                keep.name(entry as usize); // before it can be taken out: see `hazard`
                 // SAFETY: kept by the cell from now on, until the guard that takes the cell over is dropped.
-                return Some(Item::new(unsafe { &*entry }, Keep::new(cell)));
+                return Some(Item::new(unsafe { &*entry }, keep));
             }
-            (self.shard, self.slot) = (self.shard + 1, 0);
+            if self.slot >= owner.slots() {
+                (self.shard, self.slot) = (self.shard + 1, 0);
+            }
         }
         None
     }

@@ -14,6 +14,7 @@ mod clock;
 mod entry;
 mod flight;
 mod frozen;
+mod further;
 mod grace;
 mod guard;
 mod hash;
@@ -21,6 +22,7 @@ mod hazard;
 #[cfg(test)]
 #[path = "frozen/histories.rs"]
 mod histories; // not in `frozen`: models of threads take that into crates of their own
+mod holds;
 mod huge;
 mod index;
 #[cfg(test)]
@@ -38,6 +40,7 @@ mod options;
 mod owner;
 mod prefetch;
 mod reclaim;
+mod records;
 mod room;
 mod shard;
 mod shedding;
@@ -52,6 +55,7 @@ mod stats;
 mod sync;
 mod table;
 mod tally;
+mod teardown;
 #[cfg(test)]
 mod tests;
 
@@ -75,6 +79,12 @@ pub use stats::{AdmissionStats, Stats};
 pub fn own_record<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> std::ops::Range<usize> {
     let record = std::ptr::from_ref(cache.inner.record()) as usize;
     record..record + size_of::<hazard::Record>()
+}
+
+/// For tests of what freeing and guards cost: records of threads, cells and holds that were looked at since the cache was made.
+#[doc(hidden)]
+pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
+    cache.inner.threads.records.visited()
 }
 
 /// For tests: hides what is frozen from readers, who then find it like everything else, or shows it again, as the

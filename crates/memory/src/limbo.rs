@@ -5,7 +5,7 @@
 //! [answered](crate::grace) for the older one, or some other shard has passed the barrier.
 
 use crate::grace::Round;
-use crate::hazard::Records;
+use crate::records::Records;
 
 /// An entry that was taken out.
 #[derive(Debug)]

@@ -4,7 +4,6 @@ use std::borrow::Borrow;
 use std::future::Future;
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 
 use floe_policy::Replacement;
 
@@ -91,8 +90,7 @@ where
         let entry = unsafe { &*entry };
         if Arc::strong_count(&self.flight) > 1 {
             // Whoever waits still has its flight; nobody can join any more.
-            let pooled = inner.threads.records.pooled(&raw const *entry as usize);
-            self.flight.land(entry, NonNull::new(pooled.cast_mut()).expect("a reference is not null"));
+            self.flight.land(entry, inner.threads.records.hold(&raw const *entry as usize));
         }
         self.finished = true;
         shard.ends_loading();
@@ -273,9 +271,9 @@ where
     /// What a flight has brought, when it is over.
     fn landed(&self, flight: &Flight<K, V>) -> Option<Ref<'_, V>> {
         let entry = flight.wait()?;
-        // The flight's own cell, filled as long as the flight is there, keeps the entry while this one is filled.
-        let cell = self.inner.threads.records.pooled(entry.as_ptr() as usize);
-        // SAFETY: kept by the cell; cells and entries of a cache live as long as it does.
-        unsafe { Some(Ref::new(entry.as_ref(), Keep::new(&*cell))) }
+        // The flight's hold keeps the entry while the cell is filled.
+        let cell = self.inner.threads.records.adopt(self.inner.record(), entry.as_ptr() as usize);
+        // SAFETY: kept by the cell; entries of a cache live as long as it does.
+        Some(Ref::new(unsafe { entry.as_ref() }, Keep::new(cell)))
     }
 }

@@ -2,15 +2,22 @@
 //!
 //! A thread remembers its records by the number of the cache, which is never given twice: the one used last, a small
 //! table of those used lately, and a map of all. When it ends, or has nothing to do for a while ([`rest`]), it releases them.
+//!
+//! A thread that ends drops its thread-locals, and those of the user's may use a cache after this module's has gone. What they
+//! take is released at the very end (`system`), where the system has a way to be told of it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::HashMap;
 
-use crate::hazard::{Record, Records};
+use crate::hazard::Record;
+use crate::records::Records;
 use crate::sync::{Arc, AtomicU64, Ordering, Weak};
 
 /// Caches that one thread can use in turn without a search. A power of two.
 const RECENT: usize = 64;
+/// Records of caches that are no more are forgotten when there are so many of all, and then when they are twice as many as were
+/// left: so the first use of a cache costs the same however many there are.
+const FORGET_FROM: usize = 64;
 
 /// The records of one cache, and its number.
 #[derive(Debug)]
@@ -29,24 +36,52 @@ impl Threads {
 
 /// The records of a thread, which it releases when it ends.
 #[derive(Default)]
-struct Mine(HashMap<u64, (Weak<Threads>, *const Record)>);
+struct Mine {
+    records: HashMap<u64, (Weak<Threads>, *const Record), foldhash::fast::RandomState>,
+    /// When to forget those of caches that are no more.
+    forget_at: usize,
+    /// How many were looked at for that.
+    #[cfg(test)]
+    visited: usize,
+}
 
 impl Mine {
-    fn release(&mut self) {
-        LAST_RECORD.set((0, std::ptr::null()));
-        RECENT_RECORDS.with(|recent| recent.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
-        for (_, (threads, record)) in self.0.drain() {
-            if let Some(_threads) = threads.upgrade() {
-                // SAFETY: records live as long as their `Threads`, which is held here.
-                unsafe { &*record }.release();
-            }
+    /// The thread's record in a cache.
+    fn record(&mut self, threads: &Arc<Threads>) -> *const Record {
+        if let Some((_, record)) = self.records.get(&threads.serial) {
+            return *record;
         }
+        if self.records.len() >= self.forget_at.max(FORGET_FROM) {
+            #[cfg(test)]
+            {
+                self.visited += self.records.len();
+            }
+            self.records.retain(|_, (threads, _)| threads.strong_count() > 0);
+            self.forget_at = 2 * self.records.len();
+        }
+        let record = threads.records.acquire();
+        self.records.insert(threads.serial, (Arc::downgrade(threads), record));
+        record
     }
 }
 
 impl Drop for Mine {
     fn drop(&mut self) {
-        self.release();
+        for (_, (threads, record)) in self.records.drain() {
+            if let Some(threads) = threads.upgrade() {
+                // SAFETY: records live as long as their `Threads`, which is held here.
+                threads.records.release(unsafe { &*record });
+            }
+        }
+    }
+}
+
+/// Has a thread release its records when its thread-locals go.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        rest();
     }
 }
 
@@ -54,7 +89,9 @@ thread_local! {
     static LAST_RECORD: Cell<(u64, *const Record)> = const { Cell::new((0, std::ptr::null())) };
     static RECENT_RECORDS: [Cell<(u64, *const Record)>; RECENT] =
         const { [const { Cell::new((0, std::ptr::null())) }; RECENT] };
-    static MINE: RefCell<Mine> = RefCell::default();
+    /// From a box, or null. Without a destructor, so that it is there to the end.
+    static MINE: Cell<*mut Mine> = const { Cell::new(std::ptr::null_mut()) };
+    static END: End = const { End };
 }
 
 /// The calling thread's record in a cache.
@@ -70,7 +107,13 @@ pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
 /// Gives all records of the calling thread back, which has nothing to do with any cache for a while. A thread that keeps a record
 /// and does nothing answers nobody: whoever frees anything needs the heavy [barrier](crate::barrier) for it, batch by batch.
 pub(crate) fn rest() {
-    MINE.with_borrow_mut(Mine::release);
+    let mine = MINE.replace(std::ptr::null_mut());
+    if !mine.is_null() {
+        LAST_RECORD.set((0, std::ptr::null()));
+        RECENT_RECORDS.with(|recent| recent.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
+        // SAFETY: from `Box::into_raw`, and nobody knows it any more.
+        drop(unsafe { Box::from_raw(mine) });
+    }
 }
 
 /// The calling thread's record in a cache other than the one it used last.
@@ -86,18 +129,71 @@ fn other_record(threads: &Arc<Threads>) -> *const Record {
 
 #[cold]
 fn search(threads: &Arc<Threads>) -> *const Record {
-    let record = MINE.try_with(|mine| {
-        let mut mine = mine.borrow_mut();
-        if let Some((_, record)) = mine.0.get(&threads.serial) {
-            return *record;
+    if MINE.get().is_null() {
+        MINE.set(Box::into_raw(Box::default()));
+        // Too late for a thread-local: another one that is dropped uses the cache. Where the system knows of no later end, the
+        // records stay taken.
+        if END.try_with(|_| ()).is_err() {
+            system::at_the_very_end();
         }
-        mine.0.retain(|_, (threads, _)| threads.strong_count() > 0);
-        let record = threads.records.acquire();
-        mine.0.insert(threads.serial, (Arc::downgrade(threads), record));
-        record
-    });
-    // A thread that is about to end and has released its records takes another and cannot release that: it stays taken.
-    let record = record.unwrap_or_else(|_| threads.records.acquire());
+    }
+    // SAFETY: from `Box::into_raw`, freed by this thread only, and not meanwhile: nothing in here is the user's code.
+    let record = unsafe { &mut *MINE.get() }.record(threads);
     RECENT_RECORDS.with(|recent| recent[threads.serial as usize % RECENT].set((threads.serial, record)));
     record
+}
+
+#[cfg(all(unix, not(miri)))]
+mod system {
+    use std::ffi::c_void;
+    use std::sync::OnceLock;
+
+    /// Called by the system when a thread's thread-locals are gone, and again if it was asked for meanwhile.
+    extern "C" fn end(_: *mut c_void) {
+        super::rest();
+    }
+
+    fn make_key() -> Option<libc::pthread_key_t> {
+        let mut key = 0;
+        // SAFETY: the key is written to before it is used; the function neither unwinds nor touches what was set.
+        let made = unsafe { libc::pthread_key_create(&raw mut key, Some(end)) } == 0;
+        made.then_some(key)
+    }
+
+    /// Has the calling thread [rest](super::rest) once more when all else of it has gone.
+    pub(super) fn at_the_very_end() {
+        static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+        if let Some(key) = KEY.get_or_init(make_key) {
+            // SAFETY: the key was made. What is set is not null, so that the system calls the function, and never used.
+            unsafe { libc::pthread_setspecific(*key, std::ptr::dangling()) };
+        }
+    }
+}
+
+#[cfg(any(not(unix), miri))]
+mod system {
+    pub(super) fn at_the_very_end() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_use_of_a_cache_costs_the_same_however_many_a_thread_has_used() {
+        let made: Vec<_> = (0..2000).map(|_| Threads::new(Records::default())).collect();
+        let mut mine = Mine::default();
+        made.iter().for_each(|threads| _ = mine.record(threads));
+        assert!(mine.visited <= 2 * made.len(), "{} looked at for {} caches", mine.visited, made.len());
+        drop(made);
+        for _ in 0..20_000 {
+            mine.record(&Threads::new(Records::default()));
+        }
+        assert!(mine.visited <= 3 * 22_000, "{} looked at for 22,000 caches", mine.visited);
+        assert!(
+            mine.records.len() <= FORGET_FROM,
+            "{} remembered of caches that are no more",
+            mine.records.len()
+        );
+    }
 }

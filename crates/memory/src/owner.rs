@@ -244,6 +244,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.tenants.iter().filter(|tenant| tenant.is_some()).map(|tenant| tenant.entry)
     }
 
+    /// The entries of all slots and those that wait, for the end.
+    pub(crate) fn take_entries(&mut self) -> Vec<*mut Entry<K, V>> {
+        let (waiting, tables) = self.limbo.take_all();
+        tables.into_iter().for_each(|table| self.limbo.push_table(table));
+        let mut entries: Vec<_> = waiting.into_iter().map(|retired| retired.entry).collect();
+        entries.extend(self.tenants());
+        self.tenants.clear();
+        entries
+    }
+
     /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
     pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
         let Some(tenant) = self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))

@@ -72,6 +72,11 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         lock(&self.owner.0.owner)
     }
 
+    /// The owner, for whoever has the shard alone.
+    pub(crate) fn owner_mut(&mut self) -> &mut Owner<K, V, P> {
+        self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner) // see `sync::lock`
+    }
+
     /// Takes the lock if nobody has it.
     pub(crate) fn try_owner(&self) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
         match self.owner.0.owner.try_lock() {
@@ -294,7 +299,7 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
         // cache or keep it alive.
         unsafe {
             drop(Box::from_raw(self.table.0.load(Ordering::Relaxed))); // nobody else is left
-            let owner = self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner);
+            let owner = self.owner_mut();
             let (entries, tables) = owner.limbo.take_all();
             tables.into_iter().for_each(|table| drop(Box::from_raw(table)));
             drop_all(entries.into_iter().map(|retired| retired.entry).chain(owner.tenants()));
@@ -306,7 +311,7 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
 ///
 /// # Safety
 /// They are valid, come once each, and nobody uses them afterwards.
-unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
+pub(crate) unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
     struct Rest<T, I: Iterator<Item = *mut T>>(I);
     impl<T, I: Iterator<Item = *mut T>> Drop for Rest<T, I> {
         fn drop(&mut self) {

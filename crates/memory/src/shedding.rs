@@ -22,7 +22,6 @@ use floe_policy::shedding::{Decision, SheddingOptions};
 use crate::cache::Cache;
 use crate::frozen::timing;
 use crate::guard::Ref;
-use crate::hazard::Record;
 use crate::inner::Inner;
 use crate::sync::{AtomicU32, Mutex, Ordering, lock};
 
@@ -108,9 +107,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let mut shedder = lock(&driven.shedder);
         let now = timing::now().saturating_sub(driven.began);
         if now >= shedder.due() {
-            let count = |record: &Record| record.lookups.get() + record.shed.get();
-            let requests = self.threads.records.fold(0, |sum, record| sum + count(record));
-            self.valve.set(shedder.step(now, requests, now));
+            let counted = self.threads.records.counted();
+            self.valve.set(shedder.step(now, counted.lookups + counted.shed, now));
         }
     }
 }

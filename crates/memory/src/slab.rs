@@ -121,6 +121,35 @@ impl<E> Slab<E> {
         self.free.extend(entries);
     }
 
+    /// Two slabs: one of the chunks in which there are some addresses, given in order, and one of the others.
+    pub(crate) fn split(mut self, addresses: &[usize]) -> (Self, Self) {
+        let mut with = Self::new(None);
+        let has_any = |chunk: &*mut [MaybeUninit<E>]| {
+            let begin = chunk.cast::<E>().expose_provenance();
+            let end = begin + chunk.len() * size_of::<E>();
+            addresses.partition_point(|&address| address < begin)
+                < addresses.partition_point(|&address| address < end)
+        };
+        // The first chunk of a slab with an arena is a part of that.
+        if self.arena.is_some() && has_any(&self.chunks[0]) {
+            with.arena = self.arena.take();
+            with.chunks.push(self.chunks.remove(0));
+        }
+        let own = usize::from(self.arena.is_some());
+        with.chunks.extend(self.chunks.extract_if(own.., |chunk| has_any(chunk)));
+        (with, self)
+    }
+
+    /// Whether it has a part of an arena.
+    pub(crate) fn is_in_arena(&self) -> bool {
+        self.arena.is_some()
+    }
+
+    /// Its part of an arena, if it has one.
+    pub(crate) fn part_of_arena(&self) -> Option<Range<usize>> {
+        self.arena.as_ref().and_then(|_| self.memory().next())
+    }
+
     /// Where entries lie, or will.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.chunks.iter().map(|chunk| {

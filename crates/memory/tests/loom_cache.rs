@@ -27,6 +27,8 @@ mod entry;
 mod flight;
 #[path = "../src/frozen/mod.rs"]
 mod frozen;
+#[path = "../src/further.rs"]
+mod further;
 #[path = "../src/grace.rs"]
 mod grace;
 #[path = "../src/guard.rs"]
@@ -35,6 +37,8 @@ mod guard;
 mod hash;
 #[path = "../src/hazard.rs"]
 mod hazard;
+#[path = "../src/holds.rs"]
+mod holds;
 #[path = "../src/huge.rs"]
 mod huge;
 #[path = "../src/index.rs"]
@@ -61,6 +65,8 @@ mod owner;
 mod prefetch;
 #[path = "../src/reclaim.rs"]
 mod reclaim;
+#[path = "../src/records.rs"]
+mod records;
 #[path = "../src/room.rs"]
 mod room;
 #[path = "../src/shard.rs"]
@@ -77,6 +83,8 @@ mod sync;
 mod table;
 #[path = "../src/tally.rs"]
 mod tally;
+#[path = "../src/teardown.rs"]
+mod teardown;
 
 /// Nothing expires here.
 mod keeper {
@@ -381,7 +389,7 @@ fn who_has_answered_looks_at_nothing_that_was_taken_out_before_even_without_a_ba
     const ADDRESS: usize = 2;
     sync::with_own_fences(false);
     model(5, || {
-        let records = Arc::new(hazard::Records::default());
+        let records = Arc::new(records::Records::default());
         let (place, entry) = (Arc::new(AtomicUsize::new(ADDRESS)), Arc::new(Tracked::new(10)));
         // SAFETY: records live as long as `records`, in both threads.
         let own = unsafe { &*records.acquire() };
@@ -427,7 +435,7 @@ fn a_barrier_of_another_thread_counts_for_what_was_taken_out_before_it_only() {
     const ADDRESS: usize = 2;
     sync::with_own_fences(false);
     model(4, || {
-        let records = Arc::new(hazard::Records::default());
+        let records = Arc::new(records::Records::default());
         let (place, entry) = (Arc::new(AtomicUsize::new(ADDRESS)), Arc::new(Tracked::new(10)));
         // SAFETY: records live as long as `records`, in all three threads.
         let [own, others, readers] = [(); 3].map(|()| unsafe { &*records.acquire() });
@@ -604,4 +612,98 @@ fn a_future_that_waits_for_a_load_is_woken_when_it_ends() {
             assert!(result.is_err() || loads.count() == 1);
         });
     }
+}
+
+#[test]
+fn a_guard_that_outlives_its_thread_s_record_keeps_its_entry_under_the_next_owner() {
+    use sync::{AtomicUsize, Ordering};
+
+    const ADDRESS: usize = 2;
+    const OTHER: usize = 4;
+    model(4, || {
+        let records = Arc::new(records::Records::default());
+        let (place, entry) = (Arc::new(AtomicUsize::new(ADDRESS)), Arc::new(Tracked::new(10)));
+        // SAFETY: records live as long as `records`, in all threads.
+        let [own, first] = [(); 2].map(|()| unsafe { &*records.acquire() });
+        let cell = first.cell();
+        cell.store(ADDRESS, Ordering::Release);
+        records.release(first); // as a thread does that ends and drops the guard last of all
+        let next = {
+            let records = Arc::clone(&records);
+            thread::spawn(move || {
+                // SAFETY: as above.
+                let record = unsafe { &*records.acquire() };
+                record.cell().store(OTHER, Ordering::Release);
+            })
+        };
+        let reclaimer = {
+            let (records, place, entry) = (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
+            thread::spawn(move || {
+                place.store(0, Ordering::Release);
+                if !records.protected(own, records.ask()).contains(&ADDRESS) {
+                    entry.free();
+                }
+            })
+        };
+        assert_eq!(entry.get(), 10);
+        cell.store(0, Ordering::Release);
+        next.join().unwrap();
+        reclaimer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_guard_beyond_the_first_few_is_seen_while_cells_come_and_go() {
+    use sync::{AtomicUsize, Ordering};
+
+    const ADDRESS: usize = 2;
+    const OTHER: usize = 4;
+    sync::with_own_fences(false);
+    model(3, || {
+        let records = Arc::new(records::Records::default());
+        let (place, entry) = (Arc::new(AtomicUsize::new(ADDRESS)), Arc::new(Tracked::new(10)));
+        // SAFETY: records live as long as `records`, in all threads.
+        let [own, readers] = [(); 2].map(|()| unsafe { &*records.acquire() });
+        for _ in 0..5 {
+            readers.cell().store(OTHER, Ordering::Release);
+        }
+        let reader = {
+            let (_records, place, entry) = (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
+            thread::spawn(move || {
+                readers.cell().store(0, Ordering::Release); // the chunk is empty and may go
+                let cell = readers.cell();
+                cell.store(ADDRESS, Ordering::Release);
+                barrier::light();
+                if place.load(Ordering::Acquire) == ADDRESS {
+                    assert_eq!(entry.get(), 10);
+                }
+                cell.store(0, Ordering::Release);
+            })
+        };
+        drop(records.protected(own, records.ask()));
+        place.store(0, Ordering::Release);
+        if !records.protected(own, records.ask()).contains(&ADDRESS) {
+            entry.free();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_held_when_the_cache_ends_is_dropped_once_by_whoever_holds_it_last() {
+    model(4, || {
+        let cache = Cache::small(2);
+        cache.put(1, 10);
+        cache.put(2, 20);
+        let held = [1, 1, 2].map(|key| cache.hold(&Tracked::new(key)).unwrap());
+        let [first, second, third] = held;
+        let holder = thread::spawn(move || {
+            assert_eq!((first.get(), third.get()), (10, 20));
+            drop(first);
+        });
+        drop(cache);
+        assert_eq!(second.get(), 10);
+        drop(second);
+        holder.join().unwrap();
+    });
 }

@@ -33,7 +33,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// One step, if it is time; says whether the next one is due.
     fn step(&self, driver: &mut Driver, freezer: &mut Freezer<K, V>) -> bool {
         let now = timing::now() - driver.began;
-        let lookups = self.threads.records.fold(0, |sum, record| sum + record.lookups.get());
+        let lookups = self.threads.records.counted().lookups;
         let is_time = now >= driver.wake.at || lookups - driver.seen.lookups >= driver.wake.lookups;
         if !is_time && driver.done.is_none() {
             return false;
@@ -84,14 +84,16 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// What has happened since the step before.
     fn observe(&self, driver: &mut Driver, now: Duration) -> Observations {
         let mut totals = Totals::default();
-        let mut lookups = Vec::with_capacity(driver.lookups.len());
+        let mut threads = 0;
         self.threads.records.fold((), |(), record| {
+            let lookups = record.lookups.get();
+            threads += u32::from(lookups > record.lookups_seen.get());
+            record.lookups_seen.set(lookups);
+            totals.lookups += lookups;
             totals.misses += record.misses.get();
             totals.dynamic_hits += record.dynamic_hits.get();
             totals.latencies.add(&record.timings.latencies());
-            lookups.push(record.lookups.get());
         });
-        totals.lookups = lookups.iter().sum();
         let (mut entries, mut weight, mut frozen) = (0, 0, 0);
         for shard in &self.shards {
             let owner = shard.owner();
@@ -108,10 +110,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 (u128::from(limit) * u128::from(entries) / u128::from(weight)) as u64
             }
         });
-        let before = |at: usize| driver.lookups.get(at).copied().unwrap_or(0);
-        let threads = lookups.iter().enumerate().filter(|(at, lookups)| **lookups > before(*at)).count();
         let seen = std::mem::replace(&mut driver.seen, totals);
-        driver.lookups = lookups;
         let misses = totals.misses - seen.misses;
         let dynamic_hits = totals.dynamic_hits - seen.dynamic_hits;
         Observations {
@@ -125,7 +124,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             entries,
             frozen,
             capacity: self.budget.entries_limit().into_iter().chain(by_weight).min().unwrap_or(u64::MAX),
-            threads: threads as u32,
+            threads,
             done: driver.done.take(),
         }
     }

@@ -27,8 +27,6 @@ pub(crate) struct Driver {
     pub(crate) began: Duration,
     pub(crate) wake: Wake,
     pub(crate) seen: Totals,
-    /// Lookups of each thread that the step before has seen.
-    pub(crate) lookups: Vec<u64>,
     pub(crate) done: Option<Done>,
     /// Whether entries may be frozen of which the controller knows nothing.
     pub(crate) by_hand: bool,
@@ -42,7 +40,6 @@ impl Driver {
             began: timing::now(),
             wake: Wake { at: Duration::ZERO, lookups: u64::MAX },
             seen: Totals::default(),
-            lookups: Vec::new(),
             done: None,
             by_hand: false,
         }
@@ -50,7 +47,6 @@ impl Driver {
 
     /// Begins anew, after somebody else has frozen or thawed.
     pub(crate) fn restart(&mut self) {
-        let (seen, lookups) = (self.seen, std::mem::take(&mut self.lookups));
-        *self = Self { seen, lookups, by_hand: true, ..Self::new(self.options) };
+        *self = Self { seen: self.seen, by_hand: true, ..Self::new(self.options) };
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::hazard::{Record, Records};
+use crate::hazard::Record;
+use crate::records::Records;
 use crate::sync::{Arc, ThreadId};
 
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl Threads {
         let taken = self.taken.lock().unwrap().remove(&loom::thread::current().id());
         if let Some(record) = taken {
             // SAFETY: records live as long as `self`.
-            unsafe { &*record }.release();
+            self.records.release(unsafe { &*record });
         }
     }
 }

@@ -1,0 +1,236 @@
+//! The records of a cache's threads: given out, taken back, and gone through by whoever wants to free something.
+//!
+//! What that costs is bounded by the threads there are, not by those there were: records stand in the order *owned* by threads,
+//! *left* with a guard still alive, and *free*. The first two are gone through. Free ones keep what they have counted, the sum of
+//! which is kept as well, and go to the next threads; so there are as many as there were threads at once.
+//!
+//! Guards that may travel between threads stand in a [table](crate::holds) under a lock, read last: a guard of a thread can
+//! become one of those. The other way round, it does so under the lock of the records.
+
+use crate::grace::{Grace, Round};
+use crate::hazard::{Cell, Record};
+use crate::holds::{Hold, Holds};
+use crate::sync::{Arc, Mutex, Ordering, lock};
+
+/// Something whose address stays the same while the list it is in grows.
+type Fixed<T> = Box<T>;
+
+/// What threads have counted, as far as anybody asks often.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) lookups: u64,
+    pub(crate) hits: u64,
+    pub(crate) shed: u64,
+}
+
+impl Counted {
+    fn of(record: &Record) -> Self {
+        Self { lookups: record.lookups.get(), hits: record.hits(), shed: record.shed.get() }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            lookups: self.lookups.wrapping_add(other.lookups),
+            hits: self.hits.wrapping_add(other.hits),
+            shed: self.shed.wrapping_add(other.shed),
+        }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self {
+            lookups: self.lookups.wrapping_sub(other.lookups),
+            hits: self.hits.wrapping_sub(other.hits),
+            shed: self.shed.wrapping_sub(other.shed),
+        }
+    }
+}
+
+/// The records, in three parts.
+#[derive(Debug, Default)]
+struct List {
+    /// Boxed, because threads keep their address. Never fewer; as many as there were threads at once.
+    records: Vec<Fixed<Record>>,
+    /// The first so many are owned by threads.
+    owned: usize,
+    /// The first so many are owned or still have a guard.
+    live: usize,
+    /// What was counted in the others.
+    free: Counted,
+    /// Records, cells and holds that were looked at by whoever freed something, since the cache was made.
+    visited: u64,
+}
+
+impl List {
+    /// Exchanges two records' places.
+    fn swap(&mut self, a: usize, b: usize) {
+        self.records.swap(a, b);
+        self.records[a].place.store(a, Ordering::Relaxed); // under the lock
+        self.records[b].place.store(b, Ordering::Relaxed); // as above
+    }
+
+    /// Frees a record that is live, not owned, and has no guard any more.
+    fn free(&mut self, at: usize) {
+        debug_assert!((self.owned..self.live).contains(&at));
+        self.free = self.free.and(Counted::of(&self.records[at]));
+        self.live -= 1;
+        self.swap(at, self.live);
+    }
+
+    fn counted(&self) -> Counted {
+        self.records[..self.live].iter().fold(self.free, |sum, record| sum.and(Counted::of(record)))
+    }
+}
+
+/// The records of a cache, and what is held of it.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    list: Mutex<List>,
+    holds: Arc<Holds>,
+    grace: Grace,
+    /// Whether some lookups are timed.
+    times_lookups: bool,
+}
+
+impl Records {
+    /// Without any.
+    pub(crate) fn new(times_lookups: bool) -> Self {
+        Self { times_lookups, ..Self::default() }
+    }
+
+    /// A record for the calling thread, which keeps it until it [releases](Self::release) it.
+    pub(crate) fn acquire(&self) -> *const Record {
+        let mut list = lock(&self.list);
+        let at = list.owned;
+        if at == list.records.len() {
+            let record = Box::<Record>::default();
+            record.timed_next.set(if self.times_lookups { 1 } else { u64::MAX });
+            record.place.store(at, Ordering::Relaxed); // under the lock
+            list.records.push(record);
+            list.live += 1;
+        } else if at == list.live {
+            list.free = list.free.without(Counted::of(&list.records[at])); // it goes on with them
+            list.live += 1;
+        }
+        list.owned += 1;
+        &raw const *list.records[at]
+    }
+
+    /// Takes the calling thread's record back; another thread may have it. Cells of guards that are still alive stay filled.
+    pub(crate) fn release(&self, record: &Record) {
+        record.probed_out(); // the thread is between two lookups
+        let mut list = lock(&self.list);
+        let place = record.place.load(Ordering::Relaxed); // under the lock
+        list.owned -= 1;
+        let at = list.owned;
+        list.swap(place, at);
+        if record.is_idle() {
+            list.free(at);
+        }
+    }
+
+    /// What all threads have counted.
+    pub(crate) fn counted(&self) -> Counted {
+        lock(&self.list).counted()
+    }
+
+    /// [`counted`](Self::counted) where that takes no waiting.
+    pub(crate) fn try_counted(&self) -> Option<Counted> {
+        self.list.try_lock().ok().map(|list| list.counted())
+    }
+
+    /// Folds what all threads have counted that ever were: one record for each that there was at once.
+    pub(crate) fn fold<T>(&self, start: T, mut add: impl FnMut(T, &Record) -> T) -> T {
+        lock(&self.list).records.iter().fold(start, |sum, record| add(sum, record))
+    }
+
+    /// Asks all threads to [answer](Self::answer), after something was taken out that is to be freed.
+    pub(crate) fn ask(&self) -> Round {
+        self.grace.ask()
+    }
+
+    /// Answers those who have asked. `own` is the caller's record, and the caller is not about to look at anything that it
+    /// has found but not yet published in a cell.
+    #[inline(always)]
+    pub(crate) fn answer(&self, own: &Record) {
+        self.grace.answer(&own.answer);
+    }
+
+    /// The addresses that must not be freed, in order, of all that was taken out before a round was asked. `own` is the
+    /// caller's record.
+    pub(crate) fn protected(&self, own: &Record, round: Round) -> Vec<usize> {
+        // Where readers fence, this is the other side's; so it must not be left out with the barrier.
+        crate::sync::fence(Ordering::SeqCst);
+        let mut list = lock(&self.list);
+        if !self.has_passed(&mut list, own, round) {
+            let passed = self.grace.last(); // whoever asked so far need not wait any longer
+            crate::barrier::heavy();
+            self.grace.pass(passed); // under the lock
+        }
+        self.looked_at(&mut list)
+    }
+
+    /// [`protected`](Self::protected) if it can be told without a barrier and without waiting.
+    pub(crate) fn protected_at_once(&self, own: &Record, round: Round) -> Option<Vec<usize>> {
+        let mut list = self.list.try_lock().ok()?;
+        self.has_passed(&mut list, own, round).then(|| self.looked_at(&mut list))
+    }
+
+    /// Whether all threads have answered a round, or passed the barrier since.
+    fn has_passed(&self, list: &mut List, own: &Record, round: Round) -> bool {
+        if self.grace.has_passed(round) {
+            return true;
+        }
+        // Whoever comes new takes the lock after this, and sees what was taken out.
+        let is_silent =
+            |record: &Fixed<Record>| !std::ptr::eq(&**record, own) && !record.answer.is_past(round);
+        list.visited += list.owned as u64;
+        if list.records[..list.owned].iter().any(is_silent) {
+            return false;
+        }
+        self.grace.pass(round); // under the lock
+        true
+    }
+
+    /// The addresses that are looked at, in order.
+    fn looked_at(&self, list: &mut List) -> Vec<usize> {
+        let mut addresses = Vec::new();
+        for at in (0..list.live).rev() {
+            let record = &list.records[at];
+            let before = addresses.len();
+            list.visited += record.looked_at(&mut addresses) as u64;
+            if at >= list.owned && addresses.len() == before && record.is_idle() {
+                list.free(at);
+            }
+        }
+        // Last: a guard that came to be held meanwhile was seen above or is seen here.
+        list.visited += self.holds.held(&mut addresses) as u64;
+        addresses.sort_unstable();
+        addresses
+    }
+
+    /// Records, cells and holds that were looked at since the cache was made, by whoever freed something or needed a cell.
+    pub(crate) fn visited(&self) -> u64 {
+        let list = lock(&self.list);
+        list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
+    }
+
+    /// Holds the entry at an address that a guard of the caller's keeps meanwhile.
+    pub(crate) fn hold(&self, address: usize) -> Hold {
+        self.holds.hold(address)
+    }
+
+    /// What is held.
+    pub(crate) fn holds(&self) -> &Arc<Holds> {
+        &self.holds
+    }
+
+    /// A cell of the caller's own record that names an entry which a hold keeps meanwhile.
+    pub(crate) fn adopt<'a>(&self, own: &'a Record, address: usize) -> &'a Cell {
+        // Who goes through cells and holds has this lock meanwhile: it sees the hold, or comes later and sees the cell.
+        let list = lock(&self.list);
+        let cell = own.cell();
+        cell.store(address, Ordering::Release); // as `Record::probe`
+        drop(list);
+        cell
+    }
+}

@@ -1,0 +1,179 @@
+//! What operations cost does not grow with what there once was: counted in records, cells and holds that are looked at.
+
+mod common;
+
+use std::cell::RefCell;
+use std::sync::{Arc, Barrier};
+
+use common::Tally;
+use floe_memory::{Cache, visited};
+
+const MANY: usize = if cfg!(miri) { 20 } else { 300 };
+
+/// What is looked at for a thousand insertions that evict, each into a place of its own.
+fn looked_at(cache: &Cache<u64, u64>) -> u64 {
+    let before = visited(cache);
+    for key in 0..1000 {
+        cache.insert(u64::MAX - key, key);
+    }
+    visited(cache) - before
+}
+
+fn small() -> Cache<u64, u64> {
+    let cache = Cache::builder().capacity(100).shards(1).build();
+    (0..100).for_each(|key| cache.insert(key, key));
+    looked_at(&cache);
+    cache
+}
+
+/// Something a thread drops when it ends, after the records that it has used otherwise.
+struct Late(RefCell<Option<Cache<u64, u64>>>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let cache = self.0.get_mut().take().expect("given to each");
+        assert!(cache.get(&u64::MAX).is_none());
+        cache.insert(1, 1);
+    }
+}
+
+thread_local! {
+    static LATE: Late = const { Late(RefCell::new(None)) };
+    static LATER: Late = const { Late(RefCell::new(None)) };
+}
+
+#[test]
+fn threads_that_have_ended_cost_nothing() {
+    for late in [false, true] {
+        let cache = small();
+        let alone = looked_at(&cache);
+        let all_there = Arc::new(Barrier::new(MANY));
+        let threads = (0..MANY).map(|_| {
+            let (cache, all_there) = (cache.clone(), Arc::clone(&all_there));
+            std::thread::spawn(move || {
+                if late {
+                    // Before the cache is used: so dropped after the thread's records are released.
+                    LATE.with(|late| late.0.replace(Some(cache.clone())));
+                    LATER.with(|late| late.0.replace(Some(cache.clone())));
+                }
+                cache.get(&1);
+                all_there.wait();
+            })
+        });
+        let threads: Vec<_> = threads.collect();
+        threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
+        let after = looked_at(&cache);
+        if cfg!(miri) && late {
+            continue; // no system to be told by
+        }
+        assert!(after <= 2 * alone, "{after} looked at after {MANY} threads, {alone} before; late: {late}");
+    }
+}
+
+#[test]
+fn guards_cost_the_same_however_many_a_thread_holds_and_nothing_once_dropped() {
+    let guards = 100 * MANY as u64;
+    let cache = Cache::builder().capacity(guards as usize).shards(1).build();
+    (0..guards).for_each(|key| cache.insert(key, key));
+    let begun = visited(&cache);
+    let held: Vec<_> = (0..guards).map(|key| cache.get(&key).expect("it is in")).collect();
+    let looked_at = visited(&cache) - begun;
+    assert!(looked_at <= 4 * guards, "{looked_at} looked at for {guards} guards");
+    let more = cache.iter().collect::<Vec<_>>();
+    assert_eq!(more.len() as u64, guards);
+    let looked_at = visited(&cache) - begun;
+    assert!(looked_at <= 8 * guards, "{looked_at} looked at for twice {guards} guards");
+    cache.clear();
+    assert!(held.iter().zip(0..).all(|(value, key)| **value == key), "guards keep their values");
+    assert!(more.iter().all(|item| item.key() == item.value()), "guards keep their values");
+    drop((held, more));
+    cache.reclaim(); // looks at all of them once more
+    let begun = visited(&cache);
+    cache.reclaim();
+    let looked_at = visited(&cache) - begun;
+    assert!(looked_at < 200, "{looked_at} looked at though nothing is guarded");
+}
+
+#[test]
+fn one_guard_that_stays_does_not_keep_the_cells_of_others() {
+    let guards = 100 * MANY as u64;
+    let cache = Cache::builder().capacity(guards as usize).shards(1).build();
+    (0..guards).for_each(|key| cache.insert(key, key));
+    let mut held: Vec<_> = (0..guards).map(|key| cache.get(&key).expect("it is in")).collect();
+    for stays in [MANY, 50 * MANY] {
+        let guard = held.swap_remove(stays);
+        held.truncate(60 * MANY);
+        cache.reclaim();
+        cache.reclaim();
+        assert_eq!(*guard, stays as u64);
+        let begun = visited(&cache);
+        cache.reclaim();
+        let looked_at = visited(&cache) - begun;
+        let left = held.len() as u64 + 1;
+        assert!(looked_at <= 4 * left + 200, "{looked_at} looked at for {left} guards");
+        held.truncate(100.min(held.len()).max(if stays == MANY { 60 * MANY } else { 0 }));
+    }
+}
+
+#[test]
+fn what_was_held_costs_nothing_once_let_go() {
+    let cache = small();
+    let (alone, key) = (looked_at(&cache), u64::MAX - 999);
+    let held: Vec<_> = (0..100 * MANY).map(|_| cache.hold(&key).expect("it is in")).collect();
+    assert!(looked_at(&cache) <= 2 * alone + 1000, "one entry is one entry, however often it is held");
+    drop(held);
+    let other = Cache::builder().capacity(100 * MANY).shards(1).build();
+    (0..100 * MANY as u64).for_each(|key| other.insert(key, key));
+    let held: Vec<_> = (0..100 * MANY as u64).map(|key| other.hold(&key).expect("it is in")).collect();
+    drop(held);
+    let begun = visited(&other);
+    other.reclaim();
+    assert!(visited(&other) - begun < 200);
+    assert!(looked_at(&cache) <= 2 * alone);
+}
+
+#[test]
+fn what_is_held_keeps_its_own_value_and_nothing_else_of_the_cache() {
+    for shards in [1, 4] {
+        let tally = Tally::new();
+        let cache = Cache::builder().capacity(4000).shards(shards).build();
+        (0..4000).for_each(|key| cache.insert(key, tally.value(key)));
+        let keys = || (0..4000).filter(|key| cache.contains_key(key)).step_by(100);
+        let removed = cache.hold(&keys().next().expect("some are in")).expect("it is in");
+        let mut held: Vec<_> = keys().flat_map(|key| [key, key].map(|key| (key, cache.hold(&key)))).collect();
+        let different = held.len() as u64 / 2;
+        cache.remove(&held[0].0);
+        drop(cache);
+        assert_eq!(tally.alive(), different, "of each that is held its value");
+        held.iter()
+            .for_each(|(key, value)| assert_eq!(value.as_ref().map(|value| value.of(*key)), Some(*key)));
+        let mut ended = held.split_off(held.len() / 2);
+        let thread = std::thread::spawn(move || ended.drain(..).for_each(drop));
+        held.drain(..).for_each(drop);
+        thread.join().expect("it ends well");
+        assert_eq!(tally.alive(), 1);
+        removed.of(removed.number());
+        drop(removed);
+        assert_eq!(tally.alive(), 0);
+    }
+}
+
+#[test]
+fn holders_that_let_go_while_the_cache_ends_drop_each_value_once() {
+    for _ in 0..MANY {
+        let tally = Tally::new();
+        let cache = Cache::builder().capacity(100).shards(2).build();
+        (0..100).for_each(|key| cache.insert(key, tally.value(key)));
+        let held: Vec<_> = (0..100).filter_map(|key| cache.hold(&key)).collect();
+        let start = Arc::new(Barrier::new(2));
+        let starts = Arc::clone(&start);
+        let thread = std::thread::spawn(move || {
+            starts.wait();
+            drop(held);
+        });
+        start.wait();
+        drop(cache);
+        thread.join().expect("it ends well");
+        assert_eq!(tally.alive(), 0);
+    }
+}

@@ -1,0 +1,29 @@
+//! The memory of a cache that is no more, of which a value is still held: alone in its process, as it looks at all of that's.
+
+#![cfg(all(target_os = "linux", not(miri)))]
+
+use floe_memory::Cache;
+
+const PAGE: usize = 4096;
+type Page = [u8; PAGE];
+
+/// Bytes of the process that are in memory.
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("procfs is there");
+    let pages: usize = pages.split(' ').nth(1).expect("the second field").parse().expect("a number");
+    pages * PAGE
+}
+
+#[test]
+fn a_held_value_does_not_keep_the_memory_of_its_cache() {
+    let entries = 16 << 10;
+    let cache: Cache<usize, Page> = Cache::builder().capacity(entries).shards(4).build();
+    (0..entries).for_each(|key| cache.insert(key, [key as u8; PAGE]));
+    let key = (0..entries).find(|key| cache.contains_key(key)).expect("most are in");
+    let (held, full) = (cache.hold(&key).expect("it is in"), resident());
+    assert!(full > entries * PAGE / 2, "the test is not about {full} bytes");
+    drop(cache);
+    let left = resident();
+    assert!(left < full / 4, "{left} of {full} bytes are left for one value");
+    assert_eq!(*held, [key as u8; PAGE]);
+}
