@@ -14,7 +14,7 @@ const ID: VolumeId = VolumeId(0);
 const TIMES: usize = 7;
 
 fn volume() -> Volume {
-    Volume { id: ID, name: "volume".into(), bytes: GIB, identity: 0, marker: 0 }
+    Volume::new(ID, "volume", GIB)
 }
 
 /// Opens the cache on a device, and says how long that took.

@@ -124,8 +124,7 @@ fn volatile_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
 fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let mut device = MemoryDevice::new(2 * CACHE_BYTES);
     let layout = Layout::new(&BlockSizes::default(), 2 * CACHE_BYTES, 1).expect("there is room");
-    let volume =
-        Volume { id: VolumeId(0), name: "volume".into(), bytes: VOLUME_BYTES, identity: 0, marker: 0 };
+    let volume = Volume::new(VolumeId(0), "volume", VOLUME_BYTES);
     let begun: Begun = {
         let mut io = Io { device: &mut device, pool: &pool, wait: &mut || Ok(()) };
         let new = NewCache { id: [1; 16], layout, volumes: vec![volume.clone()] };

@@ -25,7 +25,7 @@ fn bytes_of(device: &MemoryDevice) -> Vec<u8> {
 }
 
 fn volume() -> Volume {
-    Volume { id: ID, name: "v".into(), bytes: VOLUME, identity: 7, marker: 0 }
+    Volume::new(ID, "v", VOLUME)
 }
 
 impl Machine {

@@ -15,6 +15,7 @@
 mod buffer;
 pub mod fault;
 mod file;
+mod identity;
 mod mapping;
 pub mod medium;
 mod memory;
@@ -33,6 +34,7 @@ use std::time::{Duration, Instant};
 pub use buffer::{Buffer, Lent, Pool, PoolStats, Seed, Slice};
 pub use fault::{FaultDevice, FaultPlan, Faults};
 pub use file::{FileDevice, FileOptions, FileSource, OpenError};
+pub use identity::{Fact, FactKind, Identity, Likeness};
 pub use io_uring;
 pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;

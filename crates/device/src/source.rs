@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::buffer::Pool;
 use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
+use crate::identity::Identity;
 use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
 use crate::ring::Ring;
@@ -113,21 +114,13 @@ impl Source {
         }
     }
 
-    /// What tells it from other devices, the same at every start of the program: made from the numbers of its files' inodes. 0 where
-    /// nothing is known, as for block devices and memory.
-    pub fn identity(&self) -> u64 {
+    /// What tells it from other devices, the same at every start of the program. Nothing is known of memory.
+    pub fn identity(&self) -> Identity {
         match &self.kind {
             Kind::File(file) => file.identity(),
-            Kind::Memory(_) => 0,
+            Kind::Memory(_) => Identity::default(),
             Kind::Stripe { members, .. } => {
-                let identities: Vec<u64> = members.iter().map(Source::identity).collect();
-                if identities.contains(&0) {
-                    return 0;
-                }
-                // The order of the members counts, too.
-                let mix =
-                    |all: u64, one: &u64| (all.rotate_left(17) ^ one).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-                identities.iter().fold(1, mix).max(1)
+                Identity::of_stripe(&members.iter().map(Source::identity).collect::<Vec<_>>())
             }
         }
     }

@@ -65,6 +65,7 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
         session: 0,
         clean: true,
         void: false,
+        retired: None,
         layout,
         calibrated: None,
         stack: 0,

@@ -119,12 +119,8 @@ impl Boot<'_> {
     }
 
     fn volumes(&self) -> Vec<Volume> {
-        let volume = |(id, disk): (usize, &Disk)| Volume {
-            id: VolumeId(id as u16),
-            name: format!("volume {id}"),
-            bytes: disk.size_bytes(),
-            identity: id as u64 + 1,
-            marker: 0,
+        let volume = |(id, disk): (usize, &Disk)| {
+            Volume::new(VolumeId(id as u16), format!("volume {id}"), disk.size_bytes())
         };
         self.backings.iter().enumerate().map(volume).collect()
     }

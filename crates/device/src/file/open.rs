@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +18,7 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
 use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
+use crate::identity::{Identity, identify};
 
 /// How long a file in use is waited for. The kernel lets go of a killed process's files only when it has wound up its
 /// io_uring, which comes after its end: who starts it again at once must not be refused for that.
@@ -177,10 +178,9 @@ impl FileSource {
         Ok(size)
     }
 
-    /// What tells a file from others of its file system: its inode's number, which a copy does not share. 0 where nothing is known,
-    /// as for block devices, whose numbers another boot may give to others.
-    pub fn identity(&self) -> u64 {
-        if self.0.block_device { 0 } else { self.0.file.metadata().map_or(0, |data| data.ino()) }
+    /// What tells it from other files and block devices.
+    pub fn identity(&self) -> Identity {
+        identify(&self.0.file, self.0.block_device)
     }
 
     pub(super) fn is_block_device(&self) -> bool {

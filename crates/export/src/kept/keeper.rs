@@ -31,7 +31,8 @@ impl Keeper {
 
     /// What a tier below it is to know of this one, if it is called so.
     pub(crate) fn as_companion(&self, name: &str) -> Companion {
-        Companion { id: self.superblock.id, name: name.to_owned(), above: true }
+        let session = self.superblock.session as u32;
+        Companion { id: self.superblock.id, name: name.to_owned(), above: true, session }
     }
 
     /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows which tiers would have been.

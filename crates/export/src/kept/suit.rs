@@ -1,6 +1,7 @@
 //! Whether a cache suits the volumes that are to be served, and what is to become of what it has of others.
 
 use floe_block::{KeptCache, MOST_VOLUMES, StoreError, Volume as Known, VolumeId};
+use floe_device::Likeness;
 
 use super::disk::Disk;
 use super::marker;
@@ -16,13 +17,8 @@ pub(super) struct Candidate<'a> {
 
 /// What the cache is to know of a volume while it is used.
 pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
-    Known {
-        id,
-        name: volume.name.clone(),
-        bytes: volume.backing.size_bytes(),
-        identity: volume.backing.identity(),
-        marker: 0,
-    }
+    let identity = volume.backing.identity();
+    Known { identity, ..Known::new(id, volume.name.clone(), volume.backing.size_bytes()) }
 }
 
 /// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any more, as is all of it when other
@@ -92,11 +88,11 @@ pub(super) fn difference(
     volume: &Volume,
     disk: &mut Disk,
 ) -> Result<Option<Difference>, StartError> {
-    let (bytes, identity) = (volume.backing.size_bytes(), volume.backing.identity());
+    let bytes = volume.backing.size_bytes();
     if bytes != old.bytes {
         return Ok(Some(Difference::Size { was: old.bytes, is: bytes }));
     }
-    if identity != 0 && old.identity != 0 && identity != old.identity {
+    if matches!(old.identity.compare(&volume.backing.identity()), Likeness::Other(_) | Likeness::OtherClass) {
         return Ok(Some(Difference::Identity));
     }
     if kept.superblock().clean && old.marker != 0 {

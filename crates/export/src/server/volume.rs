@@ -3,16 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use floe_device::{Device, OpenError, Pool, Ring, Source};
+use floe_device::{Device, Identity, OpenError, Pool, Ring, Source};
 
 /// A device that every thread of a server opens for itself; all handles are the same device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// Its size in bytes when it was last looked at.
     fn size_bytes(&self) -> u64;
 
-    /// What tells it from other devices, the same at every start of the program; 0 where nothing is known.
-    fn identity(&self) -> u64 {
-        0
+    /// What tells it from other devices, the same at every start of the program.
+    fn identity(&self) -> Identity {
+        Identity::default()
     }
 
     /// Looks at its size again, and tells it.
@@ -33,7 +33,7 @@ impl DeviceSource for Source {
         Source::size_bytes(self)
     }
 
-    fn identity(&self) -> u64 {
+    fn identity(&self) -> Identity {
         Source::identity(self)
     }
 

@@ -99,13 +99,7 @@ impl Disk {
 }
 
 fn volumes(cache: u8) -> Vec<Volume> {
-    let volume = |id| Volume {
-        id: VolumeId(id),
-        name: format!("volume {id} of cache {cache}"),
-        bytes: 1 << 30,
-        identity: 1,
-        marker: 0,
-    };
+    let volume = |id| Volume::new(VolumeId(id), format!("volume {id} of cache {cache}"), 1 << 30);
     (0..2).map(volume).collect()
 }
 
