@@ -14,8 +14,10 @@ pub mod nbd;
 pub mod notify;
 pub mod server;
 mod session;
+mod socket_file;
 pub mod status;
 pub mod tls;
 pub mod uri;
 
 pub use listener::ListenError;
+pub use socket_file::SocketError;

@@ -3,11 +3,10 @@
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 use crate::uri::{Address, Uri};
 
@@ -29,13 +28,13 @@ pub enum ListenError {
         /// What the system said.
         source: io::Error,
     },
-    /// Another program answers on the socket.
-    #[error("cannot listen on {uri}: another program serves {}", path.display())]
-    Taken {
+    /// The Unix socket cannot be bound.
+    #[error("cannot listen on {uri}: {source}")]
+    Socket {
         /// The address.
         uri: String,
-        /// The socket.
-        path: PathBuf,
+        /// Why not.
+        source: SocketError,
     },
     /// Reachable from other machines, and nothing protects the data.
     #[error(
@@ -66,8 +65,10 @@ impl ListenError {
     fn is_in_use(&self) -> bool {
         match self {
             Self::Bind { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
-            Self::Taken { .. } => true,
-            Self::Exposed { .. } | Self::NoTls { .. } | Self::NamesExport { .. } => false,
+            // A Unix socket has been waited for.
+            Self::Socket { .. } | Self::Exposed { .. } | Self::NoTls { .. } | Self::NamesExport { .. } => {
+                false
+            }
         }
     }
 }
@@ -78,7 +79,7 @@ pub(crate) struct Listener {
     pub(crate) socket: Rc<OwnedFd>,
     /// What clients connect to, with the port that was bound.
     pub(crate) uri: Uri,
-    file: Option<PathBuf>,
+    _file: Option<SocketFile>,
 }
 
 impl Listener {
@@ -106,13 +107,13 @@ impl Listener {
                 let port = listener.local_addr().map_err(failed)?.port();
                 let address = Address::Tcp { host: host.clone(), port };
                 let uri = Uri { address, tls: encrypted, ..uri.clone() };
-                Ok(Self { socket: Rc::new(listener.into()), uri, file: None })
+                Ok(Self { socket: Rc::new(listener.into()), uri, _file: None })
             }
             Address::Unix(path) => {
-                remove_stale(uri, path)?;
-                let listener = UnixListener::bind(path).map_err(failed)?;
+                let failed = |source| ListenError::Socket { uri: uri.to_string(), source };
+                let (socket, file) = listen_on(path, Permitted::ByUmask).map_err(failed)?;
                 let uri = Uri { tls: encrypted, ..uri.clone() };
-                Ok(Self { socket: Rc::new(listener.into()), uri, file: Some(path.clone()) })
+                Ok(Self { socket: Rc::new(socket), uri, _file: Some(file) })
             }
         }
     }
@@ -128,29 +129,6 @@ pub(crate) fn patiently<T, E>(
         match attempt() {
             Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => std::thread::sleep(AGAIN),
             result => return result,
-        }
-    }
-}
-
-/// Removes a socket file that a program left behind when it was killed; one that is served stays.
-fn remove_stale(uri: &Uri, path: &Path) -> Result<(), ListenError> {
-    use std::os::unix::fs::FileTypeExt;
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
-    if !is_socket {
-        return Ok(());
-    }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|source| ListenError::Bind { uri: uri.to_string(), source })
-        }
-        _ => Err(ListenError::Taken { uri: uri.to_string(), path: path.to_owned() }),
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            let _ = std::fs::remove_file(file); // someone may have removed it already
         }
     }
 }
@@ -210,11 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_served_one_is_not() {
+    fn a_socket_that_is_served_stays() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("floe.sock");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists());
         let uri = format!("nbd+unix:///?socket={}", path.display());
         let listener = bind(&uri).unwrap();
         assert!(bind(&uri).unwrap_err().to_string().contains("another program serves"));

@@ -1,0 +1,257 @@
+//! Unix sockets in the file system: made with their permissions, and taken over only from a server of the same user that is gone.
+//!
+//! A socket's file never has more permissions than it is to have: those of the socket are set before it is bound, which Linux then gives
+//! the file, and a group gets its own before anybody can connect. Two servers that begin at once take turns, by a lock on the
+//! folder, so that neither takes the other's fresh socket for a stale one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
+
+use crate::listener::patiently;
+
+/// Connections that wait to be accepted; the system may allow fewer.
+pub(crate) const BACKLOG: i32 = 1024;
+
+/// Users that may connect, beside the server's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permitted {
+    /// All that the umask does not keep out.
+    ByUmask,
+    /// Nobody.
+    Nobody,
+    /// This group.
+    Group(u32),
+}
+
+/// Why a socket cannot be listened on.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// A program answers on it.
+    #[error("another program serves {}", .0.display())]
+    Taken(PathBuf),
+    /// Another user's, and nobody answers.
+    #[error(
+        "{} is a stale socket of another user (uid {owner}), which is left alone; remove it or choose another path",
+        path.display()
+    )]
+    Stale {
+        /// The socket.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Another user's, which may not even be tried.
+    #[error("{} is a socket of another user (uid {owner}); choose another path", path.display())]
+    Foreign {
+        /// The socket.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Something else has the name.
+    #[error("{} is there already and is no socket; choose another path", .0.display())]
+    NoSocket(PathBuf),
+    /// The group may not be given the socket.
+    #[error(
+        "{} cannot be given to group {group}: {source}; the server's user must belong to it",
+        path.display()
+    )]
+    Group {
+        /// The socket.
+        path: PathBuf,
+        /// The group's number.
+        group: u32,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system refuses.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl SocketError {
+    /// True if it may be free in a moment, when the program that has it is being killed.
+    pub(crate) fn is_in_use(&self) -> bool {
+        match self {
+            Self::Taken(_) => true,
+            Self::System(error) => error.kind() == io::ErrorKind::AddrInUse,
+            _ => false,
+        }
+    }
+}
+
+impl From<Errno> for SocketError {
+    fn from(error: Errno) -> Self {
+        Self::System(error.into())
+    }
+}
+
+/// The file of a listening socket, removed when this is dropped unless another has come into its place.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+            let _ = std::fs::remove_file(&self.path); // someone may have removed it just now
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+/// Listens on a Unix socket. One in use is waited for a little: its program may just have been killed.
+pub(crate) fn listen_on(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), SocketError> {
+    let _turn = turn(path);
+    patiently(|| attempt(path, permitted), SocketError::is_in_use)
+}
+
+/// Keeps other servers from beginning in this folder. Without it, if somebody holds on to it, all but two that begin at once is well.
+fn turn(path: &Path) -> Option<File> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = File::open(folder).ok()?;
+    let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
+    patiently(lock, |error| *error == Errno::WOULDBLOCK).ok()?;
+    Some(folder)
+}
+
+fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), SocketError> {
+    remove_stale(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if permitted != Permitted::ByUmask {
+        fchmod(&socket, Mode::RUSR | Mode::WUSR)?; // the file's, less the umask
+    }
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let file = SocketFile::of(path)?;
+    let mode = |mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
+    match permitted {
+        Permitted::ByUmask => {}
+        Permitted::Nobody => mode(0o600)?,
+        Permitted::Group(group) => {
+            let given = lchown(path, None, Some(group));
+            given.map_err(|source| SocketError::Group { path: path.to_owned(), group, source })?;
+            mode(0o660)?;
+        }
+    }
+    listen(&socket, BACKLOG)?; // before that nobody can connect
+    Ok((socket, file))
+}
+
+/// Removes a socket that a server of this user left behind when it was killed.
+fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    let Ok(file) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !file.file_type().is_socket() {
+        return Err(SocketError::NoSocket(path.to_owned()));
+    }
+    let (path, owner) = (path.to_owned(), file.uid());
+    let is_ours = owner == rustix::process::geteuid().as_raw();
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK; // a crowd may wait to be accepted
+    let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&probe, &SocketAddrUnix::new(&path)?) {
+        Ok(()) | Err(Errno::AGAIN) => Err(SocketError::Taken(path)),
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::CONNREFUSED) if is_ours => Ok(std::fs::remove_file(path)?),
+        Err(Errno::CONNREFUSED) => Err(SocketError::Stale { path, owner }),
+        Err(Errno::ACCESS) if !is_ours => Err(SocketError::Foreign { path, owner }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    fn modes(path: &Path) -> (u32, u32) {
+        let file = std::fs::symlink_metadata(path).unwrap();
+        (file.mode() & 0o777, file.gid())
+    }
+
+    #[test]
+    fn a_socket_has_the_permissions_asked_for_and_goes_with_its_listener() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (socket, file) = listen_on(&path, Permitted::Nobody).unwrap();
+        assert_eq!(modes(&path).0, 0o600);
+        UnixStream::connect(&path).unwrap();
+        drop((socket, file));
+        assert!(!path.exists());
+        let group = rustix::process::getegid().as_raw();
+        let (_socket, _file) = listen_on(&path, Permitted::Group(group)).unwrap();
+        assert_eq!(modes(&path), (0o660, group));
+    }
+
+    #[test]
+    fn a_socket_is_never_open_to_more_than_it_will_be() {
+        // Bound as in `attempt`, and looked at before anything else is done to it.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        fchmod(&socket, Mode::RUSR | Mode::WUSR).unwrap();
+        bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        assert_eq!(modes(&path).0 & 0o177, 0);
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn a_stale_socket_is_replaced_and_what_is_not_ours_to_take_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let refusal = || listen_on(&path, Permitted::Nobody).unwrap_err().to_string();
+        drop(UnixListener::bind(&path).unwrap());
+        let (socket, file) = listen_on(&path, Permitted::Nobody).unwrap();
+        assert!(refusal().contains("another program serves"), "{}", refusal());
+        drop((socket, file));
+        std::fs::write(&path, "text").unwrap();
+        assert!(refusal().contains("is no socket"), "{}", refusal());
+        assert_eq!(std::fs::read(&path).unwrap(), b"text");
+    }
+
+    #[test]
+    fn a_stale_socket_of_another_user_is_named_and_left_alone() {
+        if !rustix::process::geteuid().is_root() {
+            return; // nobody else can give a file away
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        lchown(&path, Some(65534), None).unwrap();
+        let refusal = listen_on(&path, Permitted::Nobody).unwrap_err().to_string();
+        assert!(refusal.contains("stale socket of another user (uid 65534)"), "{refusal}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_has_replaced_ours_is_not_removed_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let (socket, file) = listen_on(&path, Permitted::ByUmask).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let _other = UnixListener::bind(&path).unwrap();
+        drop((socket, file));
+        assert!(path.exists());
+    }
+}
