@@ -8,7 +8,7 @@ mod channel;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::RootCertStore;
 use rustls::crypto::ring;
@@ -43,10 +43,13 @@ impl FromStr for TlsMode {
     }
 }
 
-/// The certificates of a server, and whether its clients must use them. Clones share them.
+/// The certificates of a server, and whether its clients must use them. Clones share them, also when they are read again.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
-    server: Arc<ServerConfig>,
+    folder: PathBuf,
+    verify_peer: bool,
+    /// Connections begin with it from now on; each keeps the one it has begun with.
+    server: Arc<RwLock<Arc<ServerConfig>>>,
     required: bool,
 }
 
@@ -78,32 +81,18 @@ impl TlsConfig {
     /// # Errors
     /// When a file is missing, is not PEM, or does not fit the others.
     pub fn load(folder: &Path, verify_peer: bool, required: bool) -> Result<Self, TlsError> {
-        let provider = Arc::new(ring::default_provider());
-        let chain = certificates(&folder.join("server-cert.pem"))?;
-        let key_path = folder.join("server-key.pem");
-        let key = PrivateKeyDer::from_pem_file(&key_path)
-            .map_err(|error| unusable(&key_path, pem_problem(&error, "private key")))?;
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .expect("ring speaks TLS 1.2 and 1.3");
-        let builder = if verify_peer {
-            let path = folder.join("ca-cert.pem");
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(&path)? {
-                roots.add(certificate).map_err(|error| unusable(&path, error.to_string()))?;
-            }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .with_crls(revocations(&folder.join("ca-crl.pem"))?)
-                .build()
-                .map_err(|error| unusable(&path, error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
-        } else {
-            builder.with_no_client_auth()
-        };
-        let server = builder
-            .with_single_cert(chain, key)
-            .map_err(|source| TlsError::Pair { folder: folder.to_owned(), source })?;
-        Ok(Self { server: Arc::new(server), required })
+        let server = Arc::new(RwLock::new(read(folder, verify_peer)?));
+        Ok(Self { folder: folder.to_owned(), verify_peer, server, required })
+    }
+
+    /// Reads the folder again, for connections that begin from now on.
+    ///
+    /// # Errors
+    /// As of [`TlsConfig::load`]; all stays as it was.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let server = read(&self.folder, self.verify_peer)?;
+        *self.server.write().unwrap_or_else(PoisonError::into_inner) = server;
+        Ok(())
     }
 
     /// Whether a client must use TLS.
@@ -113,8 +102,38 @@ impl TlsConfig {
 
     /// A server's end of one connection, before its first byte.
     pub(crate) fn channel(&self) -> Channel {
-        Channel::new(Arc::clone(&self.server))
+        Channel::new(Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner)))
     }
+}
+
+/// The server's end of TLS, from the files in the folder.
+fn read(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let chain = certificates(&folder.join("server-cert.pem"))?;
+    let key_path = folder.join("server-key.pem");
+    let key = PrivateKeyDer::from_pem_file(&key_path)
+        .map_err(|error| unusable(&key_path, pem_problem(&error, "private key")))?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("ring speaks TLS 1.2 and 1.3");
+    let builder = if verify_peer {
+        let path = folder.join("ca-cert.pem");
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&path)? {
+            roots.add(certificate).map_err(|error| unusable(&path, error.to_string()))?;
+        }
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .with_crls(revocations(&folder.join("ca-crl.pem"))?)
+            .build()
+            .map_err(|error| unusable(&path, error.to_string()))?;
+        builder.with_client_cert_verifier(verifier)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let server = builder
+        .with_single_cert(chain, key)
+        .map_err(|source| TlsError::Pair { folder: folder.to_owned(), source })?;
+    Ok(Arc::new(server))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
