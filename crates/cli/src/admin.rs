@@ -1,7 +1,10 @@
 //! `floe status`, `flush`, `restore` and `stop`: asking a running server.
 
 use clap::Args;
-use floe_export::admin::{DEFAULT_ADDRESS, client};
+use std::path::PathBuf;
+
+use floe_export::admin::client::{self, Endpoint};
+use floe_export::admin::{AdminAddress, Token};
 use floe_export::status::{Latency, Status, TierStatus};
 
 use crate::error::CliError;
@@ -10,12 +13,12 @@ use crate::{OrFail, output, volume};
 const STATUS_EXAMPLES: &str = "\
 Examples:
   floe status
-  floe status --json --admin 127.0.0.1:10811 | jq .read_hit_ratio";
+  floe status --json --admin /run/floe-2/admin.sock | jq .read_hit_ratio";
 
 const FLUSH_EXAMPLES: &str = "\
 Examples:
   floe flush
-  floe flush --admin 127.0.0.1:10811";
+  floe flush --admin storage1:10810 --admin-token-file ~/.floe-token";
 
 const RESTORE_EXAMPLES: &str = "\
 Examples:
@@ -25,14 +28,32 @@ const STOP_EXAMPLES: &str = "\
 Examples:
   floe stop
   floe flush && floe stop         # with nothing left in the cache that the volumes do not have
-  floe stop --admin 127.0.0.1:10811";
+  floe stop --admin /run/floe-2/admin.sock";
 
 /// Which server.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The server's admin address
-    #[arg(long, value_name = "HOST:PORT", default_value = DEFAULT_ADDRESS, value_parser = address)]
-    pub(crate) admin: String,
+    /// The server's admin address, unix:PATH or HOST:PORT [default: unix:/run/floe/admin.sock, or $XDG_RUNTIME_DIR/floe/admin.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    admin: Option<AdminAddress>,
+    /// The file with the server's admin token, for changes over TCP
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+}
+
+impl Server {
+    /// The server to ask.
+    ///
+    /// # Errors
+    /// When it is not said which and there is no default one, or the token cannot be read.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, CliError> {
+        let address = match &self.admin {
+            Some(address) => address.clone(),
+            None => AdminAddress::of_client().or_usage()?,
+        };
+        let token = self.admin_token_file.as_deref().map(Token::read).transpose().or_usage()?;
+        Ok(Endpoint { address, token })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -66,16 +87,8 @@ pub(crate) struct StopArguments {
     server: Server,
 }
 
-/// A host and a port as text, which is what sockets want.
-pub(crate) fn address(text: &str) -> Result<String, String> {
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(text.to_owned()),
-        _ => Err(format!("`{text}` is not an address; write HOST:PORT, such as {DEFAULT_ADDRESS}")),
-    }
-}
-
 pub(crate) fn status(arguments: &StatusArguments) -> Result<(), CliError> {
-    let status = client::status(&arguments.server.admin)?;
+    let status = client::status(&arguments.server.endpoint()?)?;
     if arguments.json {
         return output::json_line(&status).or_failure();
     }
@@ -84,15 +97,15 @@ pub(crate) fn status(arguments: &StatusArguments) -> Result<(), CliError> {
 }
 
 pub(crate) fn flush(arguments: &FlushArguments) -> Result<(), CliError> {
-    Ok(client::flush(&arguments.server.admin)?)
+    Ok(client::flush(&arguments.server.endpoint()?)?)
 }
 
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
-    Ok(client::restore(&arguments.server.admin)?)
+    Ok(client::restore(&arguments.server.endpoint()?)?)
 }
 
 pub(crate) fn stop(arguments: &StopArguments) -> Result<(), CliError> {
-    Ok(client::stop(&arguments.server.admin)?)
+    Ok(client::stop(&arguments.server.endpoint()?)?)
 }
 
 /// Each tier, from the top; the figures of the whole cache are of the first.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use floe_block::{WriteMode, format_size};
-use floe_export::admin::client;
+use floe_export::admin::client::{self, Endpoint};
 use floe_export::kept::Consent;
 use floe_export::server::ServeError;
 use floe_export::status::Status;
@@ -64,7 +64,7 @@ struct Row {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let folder = tempfile::Builder::new().prefix("floe-demo-").tempdir().or_failure()?;
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&interrupted)).or_failure()?;
     }
     let demo = Demo { time: *arguments.time, folder: folder.path(), interrupted: &interrupted };
@@ -158,7 +158,7 @@ impl Row {
 /// A server in a thread of this process.
 struct Running {
     uri: Uri,
-    admin: String,
+    admin: Endpoint,
     thread: JoinHandle<Result<(), ServeError>>,
 }
 
@@ -176,7 +176,7 @@ impl Running {
             volatile: true,
             write: Some(mode.to_string()),
             listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
-            admin: Some("127.0.0.1:0".into()),
+            admin: vec![format!("unix:{}", place("admin.sock"))],
             ..Settings::default()
         };
         let plan = settings.plan().or_usage()?;
@@ -185,9 +185,10 @@ impl Running {
             // The other end is kept open until the server has ended by itself.
             let (_keep, signals) = std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
             match prepare(plan, Consent::default(), signals.into()) {
-                Ok(server) => {
+                Ok((server, _)) => {
                     let uri = server.uris().next().expect("the server listens");
-                    let _ = tell.send(Ok((uri, server.admin_address().to_owned())));
+                    let admin = server.admin_addresses().next().expect("there is an admin interface");
+                    let _ = tell.send(Ok((uri, Endpoint::from(admin.clone()))));
                     server.run()
                 }
                 Err(error) => {

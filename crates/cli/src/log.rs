@@ -40,6 +40,8 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
         Err(error) => return Err(refuse(error.to_string())),
     };
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A closed terminal takes no more lines, and is no reason to panic.
+    let log = log.log_internal_errors(false);
     match format {
         Format::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         Format::Json => log.json().flatten_event(true).init(),

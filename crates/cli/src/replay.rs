@@ -269,6 +269,10 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
         "tls_certificates",
         "tls_verify_peer",
         "admin",
+        "admin_group",
+        "admin_token_file",
+        "admin_hosts",
+        "admin_paths",
         "insecure",
     ];
     of_server.into_iter().fold(command, |command, setting| {

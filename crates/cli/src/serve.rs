@@ -1,6 +1,7 @@
 //! `floe serve`: addresses bound, devices opened, the server run.
 
 mod cache;
+mod signals;
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::{Plan, Source, VolumePlan};
 use crate::size::Percent;
+pub(crate) use signals::Reloadable;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -77,36 +79,51 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         let asked = std::mem::replace(&mut plan.max_connections, room);
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
     }
-    let (stop, signals) = signal_pipe()?;
-    let server = prepare(plan.clone(), arguments.consent.into(), signals)?;
+    let (ended, reloading) = signals::catch()?;
+    let (server, reloadable) = prepare(plan.clone(), arguments.consent.into(), ended)?;
+    reloadable.whenever(reloading)?;
     plan.log();
+    if plan.admin.only_tells() {
+        tracing::warn!(
+            "over TCP the admin interface only tells by now: for floe flush and what else changes something, leave `admin` out or add \
+             admin = \"unix:PATH\", or give an admin-token-file"
+        );
+    }
     let mut out = std::io::stdout();
     for uri in server.uris() {
         writeln!(out, "{uri}").or_failure()?;
     }
     out.flush().or_failure()?;
-    tracing::info!(admin = %server.admin_address(), "serving");
+    let admin: Vec<_> = server.admin_addresses().map(ToString::to_string).collect();
+    tracing::info!(admin = %admin.join(","), "serving");
     notify::ready();
-    let ended = server.run().or_failure();
-    drop(stop); // the signal handlers write to it
-    ended
+    server.run().or_failure()
 }
 
-/// Binds addresses and opens devices. `signals` becomes readable when the server is to end.
+/// Binds addresses and opens devices; the server, and what of it can be read again. `signals` becomes readable when the server is to end.
 ///
 /// What can fail without a trace comes first: opening devices may create files.
-pub(crate) fn prepare(plan: Plan, consent: Consent, signals: OwnedFd) -> Result<Server, CliError> {
+pub(crate) fn prepare(
+    plan: Plan,
+    consent: Consent,
+    signals: OwnedFd,
+) -> Result<(Server, Reloadable), CliError> {
     let cache = cache::Prepared::new(&plan, consent)?;
     let (memory, service) = match plan.memory {
         Some(memory) => (Some(memory.tier), memory.service.map(|service| service.times)),
         None => (None, None),
     };
+    let devices = plan.volumes.iter().map(|volume| &volume.backing);
+    let devices = devices.chain(plan.tiers.iter().map(|tier| &tier.cache));
+    let admin = plan.admin.config(devices).or_usage()?;
     let tls = plan.tls.as_ref().map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
+    let tls = tls.transpose().or_usage()?;
+    let reloadable = Reloadable { tls: tls.clone(), token: admin.token.clone() };
     let bound = Bound::bind(ServerConfig {
         listen: plan.listen,
-        admin: plan.admin,
+        admin,
         insecure: plan.insecure,
-        tls: tls.transpose().or_usage()?,
+        tls,
         limits: Limits { connections: plan.max_connections, ..Limits::default() },
         flush_interval: plan.flush_interval,
         memory,
@@ -122,19 +139,11 @@ pub(crate) fn prepare(plan: Plan, consent: Consent, signals: OwnedFd) -> Result<
     let volumes = plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
     let tiers = cache.open(&volumes)?;
     let server = bound.serve(tiers, volumes, signals);
-    server.map_err(|error| match error {
+    let server = server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),
         _ => CliError::failure(error.to_string()), // the system is short of something
-    })
-}
-
-/// A pipe that SIGTERM and SIGINT write to: the end to keep, and the end to read.
-fn signal_pipe() -> Result<(std::os::unix::net::UnixStream, OwnedFd), CliError> {
-    let (write, read) = std::os::unix::net::UnixStream::pair().or_failure()?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        signal_hook::low_level::pipe::register(signal, write.try_clone().or_failure()?).or_failure()?;
-    }
-    Ok((write, read.into()))
+    })?;
+    Ok((server, reloadable))
 }
 
 #[cfg(test)]
@@ -155,7 +164,7 @@ mod tests {
             cache: Some(format!("file:{}", place("cache"))),
             cache_size: Some(cache_size.into()),
             listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
-            admin: Some(admin.into()),
+            admin: vec![admin.into()],
             ..Settings::default()
         }
     }

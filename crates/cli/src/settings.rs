@@ -11,7 +11,7 @@ mod tier;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::CliError;
 use place::Place;
@@ -101,9 +101,23 @@ pub(crate) struct Settings {
     /// Serve only clients that show a certificate signed by ca-cert.pem
     #[arg(long)]
     pub(crate) tls_verify_peer: bool,
-    /// Where the admin interface listens [default: 127.0.0.1:10810]
-    #[arg(long, value_name = "HOST:PORT")]
-    pub(crate) admin: Option<String>,
+    /// Where the admin interface listens: unix:PATH, or HOST:PORT, where it only tells; may be repeated [default: unix:/run/floe/admin.sock, or $XDG_RUNTIME_DIR/floe/admin.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    #[serde(deserialize_with = "one_or_more")]
+    pub(crate) admin: Vec<String>,
+    /// The group that may use the admin socket, too, by name or number [default: only the server's user]
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) admin_group: Option<String>,
+    /// A file with the token by which clients may change something over TCP as well; others must not be able to read it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_token_file: Option<PathBuf>,
+    /// A name, beside localhost, by which clients may call the admin interface over TCP; may be repeated
+    #[arg(long, value_name = "NAME")]
+    #[serde(deserialize_with = "one_or_more", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) admin_hosts: Vec<String>,
+    /// A folder in which volumes and tiers may be that are added later; may be repeated [default: anywhere for the server's user, else beside the files that are served]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) admin_paths: Option<Vec<PathBuf>>,
     /// How long written data stays in the cache only, with --write back or only, and in memory only, with --memory-write back [default: 5s]
     #[arg(long, value_name = "DURATION")]
     pub(crate) flush_interval: Option<String>,
@@ -117,6 +131,20 @@ pub(crate) struct Settings {
     /// One at least.
     #[arg(skip)]
     pub(crate) volume: Vec<VolumeTable>,
+}
+
+/// A list of texts, of which one may stand alone.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a string or a list of strings")]
+    enum OneOrMore {
+        One(String),
+        More(Vec<String>),
+    }
+    Ok(match OneOrMore::deserialize(deserializer)? {
+        OneOrMore::One(text) => vec![text],
+        OneOrMore::More(texts) => texts,
+    })
 }
 
 /// What a file has tables for, on the command line: one volume, and tiers.

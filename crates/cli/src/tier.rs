@@ -82,7 +82,7 @@ pub(crate) struct Remove {
 pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     match command {
         Command::List(List { server, json }) => {
-            let tiers = client::tiers(&server.admin)?;
+            let tiers = client::tiers(&server.endpoint()?)?;
             if *json {
                 return tiers.iter().try_for_each(output::json_line).or_failure();
             }
@@ -96,7 +96,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
                 initialise: *initialise,
                 discard_dirty: *discard_dirty,
             };
-            let (number, added) = client::add_tier(&server.admin, &new)?;
+            let (number, added) = client::add_tier(&server.endpoint()?, &new)?;
             if *json {
                 return output::json_line(&added).or_failure();
             }
@@ -104,7 +104,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             Ok(())
         }
         Command::Remove(Remove { number, server, json }) => {
-            client::remove_tier(&server.admin, *number)?;
+            client::remove_tier(&server.endpoint()?, *number)?;
             if *json {
                 return output::json_line(&serde_json::json!({ "removed": number })).or_failure();
             }

@@ -109,7 +109,7 @@ pub(crate) struct ResizeArguments {
 pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     match command {
         Command::List(List { server, json }) => {
-            let volumes = client::volumes(&server.admin)?;
+            let volumes = client::volumes(&server.endpoint()?)?;
             if *json {
                 return volumes.iter().try_for_each(output::json_line).or_failure();
             }
@@ -123,10 +123,10 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
                 read_only: add.read_only,
                 description: add.description.clone(),
             };
-            tell("added", "of", &client::add_volume(&add.server.admin, &volume)?, add.json)
+            tell("added", "of", &client::add_volume(&add.server.endpoint()?, &volume)?, add.json)
         }
         Command::Remove(Remove { name, force, server, json }) => {
-            client::remove_volume(&server.admin, name, *force)?;
+            client::remove_volume(&server.endpoint()?, name, *force)?;
             if *json {
                 return output::json_line(&serde_json::json!({ "removed": name })).or_failure();
             }
@@ -135,7 +135,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
         }
         Command::Resize(ResizeArguments { name, size, server, json }) => {
             let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
-            tell("resized", "to", &client::resize_volume(&server.admin, name, &resize)?, *json)
+            tell("resized", "to", &client::resize_volume(&server.endpoint()?, name, &resize)?, *json)
         }
     }
 }

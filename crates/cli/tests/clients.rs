@@ -513,16 +513,6 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
     assert!(common::wait_for(&mut child).success());
 }
 
-/// What the admin interface answers to a program that speaks HTTP.
-fn http(admin: &str, request: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(admin).expect("the server listens");
-    stream.write_all(request.as_bytes()).expect("it takes a request");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    (head.to_owned(), body.to_owned())
-}
-
 #[test]
 fn a_monitor_finds_health_and_metrics() {
     let volume = Volume::new(&noise(41, MIB), "back").with(&NEVER).with(&["--volume", "a b"]);

@@ -317,9 +317,10 @@ fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
 
     let config = volume.path("floe.toml");
     let one = format!(
-        "cache = \"file:{}\"\nwrite = \"back\"\nflush-interval = \"1h\"\nadmin = \"127.0.0.1:0\"\n\
+        "cache = \"file:{}\"\nwrite = \"back\"\nflush-interval = \"1h\"\nadmin = \"unix:{}\"\n\
          listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\n",
         volume.path("cache.img").display(),
+        volume.path("admin.sock").display(),
         volume.path("nbd.sock").display()
     );
     let table = |name: &str, file: &std::path::Path| {

@@ -37,7 +37,8 @@ impl Stack {
         let socket = format!("nbd+unix:///?socket={}", text(&self.volume.path("nbd.sock")));
         let mut line =
             vec!["serve", "--backing", &backing, "--listen", &socket, "--listen", "nbd://127.0.0.1:0"];
-        line.extend(["--admin", "127.0.0.1:0", "--threads", "2"]);
+        let admin = format!("unix:{}", text(&self.volume.path("admin.sock")));
+        line.extend(["--admin", &admin, "--threads", "2"]);
         tiers.iter().for_each(|tier| line.extend(["--tier", tier]));
         line.iter().chain(more).map(|&word| word.to_owned()).collect()
     }

@@ -12,6 +12,7 @@
 //! owns travel to it and back ([`floe_block::Exchange`]). Nothing on this path is locked. What concerns everybody,
 //! volumes and tiers that come and go and the end, are errands of the front desk (`errand`, `volumes`, `restack`).
 
+mod admin_listener;
 mod admin_side;
 mod bound;
 mod clients;
@@ -34,8 +35,9 @@ mod volumes;
 mod worker;
 
 use crate::uri::Uri;
+use crate::admin::AdminAddress;
 pub use bound::Bound;
-pub use config::{ServeError, ServerConfig};
+pub use config::{AdminConfig, ServeError, ServerConfig};
 use front::Front;
 pub use maker::{TierMaker, TierOrder, TierRefused};
 use team::Team;
@@ -47,7 +49,6 @@ pub struct Server {
     // Dropped in this order: whoever speaks to workers ends before them.
     front: Front,
     team: Team,
-    admin_address: String,
 }
 
 impl Server {
@@ -57,8 +58,8 @@ impl Server {
     }
 
     /// Where the admin interface listens.
-    pub fn admin_address(&self) -> &str {
-        &self.admin_address
+    pub fn admin_addresses(&self) -> impl Iterator<Item = &AdminAddress> {
+        self.front.admin_listeners.iter().map(|listener| &listener.address)
     }
 
     /// Serves until it is told to end, then flushes, and says on the cache device that all is in order.

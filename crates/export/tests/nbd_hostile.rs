@@ -178,7 +178,7 @@ fn an_abandoned_client_with_requests_in_flight_leaves_nothing_behind() {
 #[test]
 fn admin_clients_that_say_nothing_are_hung_up_on_and_others_get_through() {
     let rig = serve(Limits { admin_time: Duration::from_millis(200), ..Limits::default() });
-    let mut idle: Vec<_> = (0..100).map(|_| TcpStream::connect(&rig.admin).unwrap()).collect();
+    let mut idle: Vec<_> = (0..100).map(|_| TcpStream::connect(&rig.admin_tcp).unwrap()).collect();
     for stream in &mut idle {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut nothing = Vec::new();

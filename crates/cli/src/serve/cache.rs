@@ -179,9 +179,9 @@ pub(super) struct Newcomers;
 
 impl TierMaker for Newcomers {
     fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused> {
-        let TierOrder { spec, consent, threads, above_bytes, volumes } = order;
+        let TierOrder { spec, consent, threads, above_bytes, paths, volumes } = order;
         let make = || {
-            let plan = TierPlan::of(spec).or_usage()?;
+            let plan = TierPlan::of(spec, paths).or_usage()?;
             let config = plan.config(Memory::None, *above_bytes);
             let mut how = How::new(&plan, config, *threads, false, *consent)?;
             if let How::Kept(wishes) = &mut how {

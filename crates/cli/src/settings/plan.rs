@@ -1,5 +1,6 @@
 //! Settings understood: devices named, numbers checked against each other, defaults filled in. Nothing is opened.
 
+mod admin;
 mod tiers;
 
 use std::fmt::Display;
@@ -12,7 +13,6 @@ use floe_block::{
     Admissions, Freezing, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode, format_size,
 };
 use floe_device::Spec;
-use floe_export::admin::DEFAULT_ADDRESS;
 use floe_export::limits::MOST_CONNECTIONS;
 use floe_export::tls::TlsMode;
 use floe_export::uri::Uri;
@@ -23,8 +23,8 @@ use floe_policy::admission::{Choosable, SmallBypass};
 use super::place::{Place, Table};
 use super::tier::TierTable;
 use super::{Settings, VolumeTable, Wrong};
-use crate::admin::address;
 use crate::size::{Bytes, Percent};
+use admin::AdminPlan;
 pub(crate) use tiers::TierPlan;
 use tiers::{same_file, threads};
 
@@ -55,7 +55,7 @@ pub(crate) struct Plan {
     pub(crate) listen: Vec<Uri>,
     pub(crate) max_connections: usize,
     pub(crate) tls: Option<TlsPlan>,
-    pub(crate) admin: String,
+    pub(crate) admin: AdminPlan,
     pub(crate) flush_interval: Duration,
     pub(crate) insecure: bool,
 }
@@ -158,6 +158,7 @@ impl Settings {
             return Err(wrong(None, "cache", "backing and cache are the same file"));
         }
         let threads = threads(self.threads, &tiers)?;
+        let admin = AdminPlan::of(&self)?;
         let memory = memory(
             parsed("memory", self.memory.as_deref())?,
             parsed("memory-write", self.memory_write.as_deref())?,
@@ -182,7 +183,7 @@ impl Settings {
                 self.tls_certificates,
                 self.tls_verify_peer,
             )?,
-            admin: named("admin", address(self.admin.as_deref().unwrap_or(DEFAULT_ADDRESS)))?,
+            admin,
             insecure: self.insecure,
         })
     }
@@ -234,7 +235,7 @@ impl Plan {
             shards,
             ..
         } = self.tiers[0].table();
-        Settings {
+        let mut settings = Settings {
             cache,
             cache_size,
             volatile,
@@ -260,12 +261,14 @@ impl Plan {
             tls: self.tls.as_ref().map(|tls| if tls.required { "require" } else { "on" }.to_owned()),
             tls_certificates: self.tls.as_ref().map(|tls| tls.certificates.clone()),
             tls_verify_peer: self.tls.as_ref().is_some_and(|tls| tls.verify_peer),
-            admin: Some(self.admin.clone()),
             flush_interval: keeps_writes(&self.tiers, self.memory.as_ref()).then_some(interval),
             insecure: self.insecure,
             tier: self.tiers[1..].iter().map(TierPlan::table).collect(),
             volume: self.volumes.iter().map(volume).collect(),
-        }
+            ..Settings::default()
+        };
+        self.admin.write(&mut settings);
+        settings
     }
 
     /// Says in the log what is served.

@@ -2,7 +2,9 @@
 #![allow(dead_code)] // each test file uses some of it
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -181,7 +183,7 @@ impl Volume {
             ("--cache", format!("file:{}{}", self.path("cache.img").display(), self.devices)),
             ("--listen", format!("nbd+unix:///?socket={}", self.path("nbd.sock").display())),
             ("--listen", "nbd://127.0.0.1:0".to_owned()),
-            ("--admin", "127.0.0.1:0".to_owned()),
+            ("--admin", format!("unix:{}", self.path("admin.sock").display())),
         ] {
             line.extend([setting.to_owned(), value]);
         }
@@ -198,6 +200,28 @@ impl Volume {
     }
 }
 
+/// The first of the admin addresses in the log.
+fn first_of(addresses: &str) -> &str {
+    addresses.trim().split(',').next().expect("there is a first part")
+}
+
+/// The admin interface's answer to a program that speaks HTTP: head and body.
+pub(crate) fn http(admin: &str, request: &str) -> (String, String) {
+    let mut answer = String::new();
+    let talked = match admin.strip_prefix("unix:") {
+        Some(path) => UnixStream::connect(path).and_then(|stream| talk(stream, request, &mut answer)),
+        None => TcpStream::connect(admin).and_then(|stream| talk(stream, request, &mut answer)),
+    };
+    talked.expect("the server answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    (head.to_owned(), body.to_owned())
+}
+
+fn talk(mut stream: impl Read + Write, request: &str, answer: &mut String) -> std::io::Result<usize> {
+    stream.write_all(request.as_bytes())?;
+    stream.read_to_string(answer)
+}
+
 /// A running `floe serve`, killed when dropped.
 pub(crate) struct Server {
     child: Child,
@@ -205,7 +229,7 @@ pub(crate) struct Server {
     pub(crate) unix: String,
     /// URI of the volume on TCP.
     pub(crate) tcp: String,
-    /// Where it can be asked about itself.
+    /// Where it can be asked about itself: the first address, if there are several.
     pub(crate) admin: String,
     log: PathBuf,
 }
@@ -238,7 +262,7 @@ impl Server {
             let log = server.log();
             let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let address = whole.filter_map(|line| line.split_once("admin=")).next();
-            server.admin = address.map_or(String::new(), |(_, address)| address.trim().to_owned());
+            server.admin = address.map_or(String::new(), |(_, addresses)| first_of(addresses).to_owned());
             !server.admin.is_empty()
         });
         Ok(server)
@@ -285,7 +309,7 @@ impl Server {
             let file = File::open(volume.path(name)).expect("the file is there");
             rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
         };
-        let is_silent = || std::os::unix::net::UnixStream::connect(volume.path("nbd.sock")).is_err();
+        let is_silent = || UnixStream::connect(volume.path("nbd.sock")).is_err();
         wait_until("its end", || is_free("cache.img") && is_free("backing.img") && is_silent());
     }
 

@@ -1,13 +1,36 @@
 //! Asks a running server, blocking: what `floe status`, `floe volume` and their like do.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 
 use serde::Deserialize;
 
-use super::{NewTier, NewVolume, Resize};
+use super::{AdminAddress, NewTier, NewVolume, Resize, Token};
 use crate::status::{Status, TierStatus, VolumeStatus};
 use crate::uri;
+
+/// A server to ask.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// Where its admin interface is.
+    pub address: AdminAddress,
+    /// The secret that lets this client change something over TCP.
+    pub token: Option<Token>,
+}
+
+impl From<AdminAddress> for Endpoint {
+    fn from(address: AdminAddress) -> Self {
+        Self { address, token: None }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
 
 /// Why a server could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +40,17 @@ pub enum AdminError {
     Unreachable {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The socket is not for this user.
+    #[error(
+        "{address} is not for this user: {source}; ask as the server's user, as root or as one of its admin-group"
+    )]
+    Denied {
+        /// The address.
+        address: String,
+        /// The system's answer.
         source: io::Error,
     },
     /// The answer is not of a floe server.
@@ -48,75 +81,75 @@ pub enum AdminError {
 ///
 /// # Errors
 /// When no server answers, or not as expected.
-pub fn status(address: &str) -> Result<Status, AdminError> {
-    understood(address, &ask(address, "GET", "/status", "")?)
+pub fn status(server: &Endpoint) -> Result<Status, AdminError> {
+    understood(server, &ask(server, "GET", "/status", "")?)
 }
 
 /// The server's metrics, in Prometheus' text format.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
-pub fn metrics(address: &str) -> Result<String, AdminError> {
-    ask(address, "GET", "/metrics", "")
+pub fn metrics(server: &Endpoint) -> Result<String, AdminError> {
+    ask(server, "GET", "/metrics", "")
 }
 
 /// `ok`, or `degraded` when clients are served past a cache device that failed.
 ///
 /// # Errors
 /// When no server answers, or it is about to end.
-pub fn health(address: &str) -> Result<String, AdminError> {
-    ask(address, "GET", "/healthz", "").map(|word| word.trim().to_owned())
+pub fn health(server: &Endpoint) -> Result<String, AdminError> {
+    ask(server, "GET", "/healthz", "").map(|word| word.trim().to_owned())
 }
 
 /// Waits until everything written so far is on the backing devices.
 ///
 /// # Errors
 /// When no server answers, or it could not.
-pub fn flush(address: &str) -> Result<(), AdminError> {
-    ask(address, "POST", "/flush", "").map(drop)
+pub fn flush(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/flush", "").map(drop)
 }
 
 /// Tells the server to flush and end, and waits until it has flushed.
 ///
 /// # Errors
 /// When no server answers, or it leaves dirty data behind.
-pub fn stop(address: &str) -> Result<(), AdminError> {
-    ask(address, "POST", "/stop", "").map(drop)
+pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/stop", "").map(drop)
 }
 
 /// Tells the server to use a cache device again that it has given up.
 ///
 /// # Errors
 /// When no server answers, or the device still fails.
-pub fn restore(address: &str) -> Result<(), AdminError> {
-    ask(address, "POST", "/cache/restore", "").map(drop)
+pub fn restore(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/cache/restore", "").map(drop)
 }
 
 /// The volumes served, the default one first.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
-pub fn volumes(address: &str) -> Result<Vec<VolumeStatus>, AdminError> {
-    understood(address, &ask(address, "GET", "/volumes", "")?)
+pub fn volumes(server: &Endpoint) -> Result<Vec<VolumeStatus>, AdminError> {
+    understood(server, &ask(server, "GET", "/volumes", "")?)
 }
 
 /// Adds a volume; gives it as it is served.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot be added.
-pub fn add_volume(address: &str, volume: &NewVolume) -> Result<VolumeStatus, AdminError> {
+pub fn add_volume(server: &Endpoint, volume: &NewVolume) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(volume).expect("a volume is plain data");
-    ask(address, "POST", "/volumes", &body)?;
-    served(address, &volume.name)
+    ask(server, "POST", "/volumes", &body)?;
+    served(server, &volume.name)
 }
 
 /// Takes a volume away; what was written to it is on its backing device then. With `force` clients that use it are hung up on.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot be removed: without `force` also when a client uses it.
-pub fn remove_volume(address: &str, name: &str, force: bool) -> Result<(), AdminError> {
+pub fn remove_volume(server: &Endpoint, name: &str, force: bool) -> Result<(), AdminError> {
     let query = if force { "?force" } else { "" };
-    ask(address, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
+    ask(server, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
 }
 
 /// Gives a volume another size, or with an empty [`Resize`] the one its backing device has by now; tells the volume as it
@@ -124,32 +157,32 @@ pub fn remove_volume(address: &str, name: &str, force: bool) -> Result<(), Admin
 ///
 /// # Errors
 /// When no server answers, or the volume cannot have that size.
-pub fn resize_volume(address: &str, name: &str, resize: &Resize) -> Result<VolumeStatus, AdminError> {
+pub fn resize_volume(server: &Endpoint, name: &str, resize: &Resize) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(resize).expect("a size is plain data");
-    ask(address, "POST", &format!("{}/resize", path_of(name)), &body)?;
-    served(address, name)
+    ask(server, "POST", &format!("{}/resize", path_of(name)), &body)?;
+    served(server, name)
 }
 
 /// The tiers of the cache, from the top.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
-pub fn tiers(address: &str) -> Result<Vec<TierStatus>, AdminError> {
-    understood(address, &ask(address, "GET", "/tiers", "")?)
+pub fn tiers(server: &Endpoint) -> Result<Vec<TierStatus>, AdminError> {
+    understood(server, &ask(server, "GET", "/tiers", "")?)
 }
 
 /// Adds a tier, while clients go on; tells its number from the top, and how it is.
 ///
 /// # Errors
 /// When no server answers, or the tier cannot be added.
-pub fn add_tier(address: &str, tier: &NewTier) -> Result<(usize, TierStatus), AdminError> {
+pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus), AdminError> {
     let body = serde_json::to_string(tier).expect("a tier is plain data");
-    ask(address, "POST", "/tiers", &body)?;
-    let mut tiers = tiers(address)?;
+    ask(server, "POST", "/tiers", &body)?;
+    let mut tiers = tiers(server)?;
     let number = tier.at.unwrap_or(tiers.len().saturating_sub(1));
     match number < tiers.len() {
         true => Ok((number, tiers.swap_remove(number))),
-        false => Err(AdminError::Strange { address: address.to_owned() }),
+        false => Err(AdminError::Strange { address: server.to_string() }),
     }
 }
 
@@ -157,42 +190,61 @@ pub fn add_tier(address: &str, tier: &NewTier) -> Result<(usize, TierStatus), Ad
 ///
 /// # Errors
 /// When no server answers, or the tier cannot be taken out.
-pub fn remove_tier(address: &str, number: usize) -> Result<(), AdminError> {
-    ask(address, "DELETE", &format!("/tiers/{number}"), "").map(drop)
+pub fn remove_tier(server: &Endpoint, number: usize) -> Result<(), AdminError> {
+    ask(server, "DELETE", &format!("/tiers/{number}"), "").map(drop)
 }
 
 /// A volume as it is served.
-fn served(address: &str, name: &str) -> Result<VolumeStatus, AdminError> {
-    let volume = volumes(address)?.into_iter().find(|volume| volume.name == name);
-    volume.ok_or_else(|| AdminError::Strange { address: address.to_owned() })
+fn served(server: &Endpoint, name: &str) -> Result<VolumeStatus, AdminError> {
+    let volume = volumes(server)?.into_iter().find(|volume| volume.name == name);
+    volume.ok_or_else(|| AdminError::Strange { address: server.to_string() })
 }
 
 fn path_of(name: &str) -> String {
     format!("/volumes/{}", uri::encode(name.as_bytes()).replace('/', "%2F"))
 }
 
-fn understood<T: for<'a> Deserialize<'a>>(address: &str, body: &str) -> Result<T, AdminError> {
-    serde_json::from_str(body).map_err(|_| AdminError::Strange { address: address.to_owned() })
+fn understood<T: for<'a> Deserialize<'a>>(server: &Endpoint, body: &str) -> Result<T, AdminError> {
+    serde_json::from_str(body).map_err(|_| AdminError::Strange { address: server.to_string() })
 }
 
-fn ask(address: &str, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
-    let unreachable = |source| AdminError::Unreachable { address: address.to_owned(), source };
-    let strange = || AdminError::Strange { address: address.to_owned() };
-    let mut stream = TcpStream::connect(address).map_err(unreachable)?;
+fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
+    let unreachable = |source: io::Error| match source.kind() {
+        io::ErrorKind::PermissionDenied => AdminError::Denied { address: server.to_string(), source },
+        _ => AdminError::Unreachable { address: server.to_string(), source },
+    };
+    let strange = || AdminError::Strange { address: server.to_string() };
+    let token = server.token.as_ref();
+    let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {}\r\n", token.secret()));
+    let host = match &server.address {
+        AdminAddress::Unix(_) => "localhost",
+        AdminAddress::Tcp(address) => address,
+    };
     let length = body.len();
     let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\n\r\n{body}");
-    let mut answer = Vec::new();
-    let talked = stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_end(&mut answer));
-    talked.map_err(unreachable)?;
-    let answer = String::from_utf8(answer).map_err(|_| strange())?;
+        format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{token}Content-Length: {length}\r\n\r\n{body}");
+    let answer = match &server.address {
+        AdminAddress::Unix(path) => UnixStream::connect(path).and_then(|stream| talk(stream, &request)),
+        AdminAddress::Tcp(address) => TcpStream::connect(address).and_then(|stream| talk(stream, &request)),
+    };
+    let answer = String::from_utf8(answer.map_err(unreachable)?).map_err(|_| strange())?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;
-    let problem = || body.trim().to_owned();
-    let address = address.to_owned();
+    let (address, problem) = (server.to_string(), || body.trim().to_owned());
     match head.split(' ').nth(1).and_then(|code| code.bytes().next()) {
         Some(b'2') => Ok(body.to_owned()),
         Some(b'4') => Err(AdminError::Refused { address, problem: problem() }),
         Some(_) => Err(AdminError::Failed { address, problem: problem() }),
         None => Err(strange()),
     }
+}
+
+/// Sends a request; everything that comes back. A server that refuses may not take all of it.
+fn talk(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    let sent = stream.write_all(request.as_bytes());
+    let read = stream.read_to_end(&mut answer);
+    if answer.is_empty() {
+        sent.and(read)?;
+    }
+    Ok(answer)
 }

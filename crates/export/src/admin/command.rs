@@ -89,6 +89,11 @@ pub struct NewTier {
 }
 
 impl Command {
+    /// True of a command that changes nothing.
+    pub(super) fn only_reads(&self) -> bool {
+        matches!(self, Self::Status | Self::Metrics | Self::Health | Self::ListVolumes | Self::ListTiers)
+    }
+
     /// Understands a request whose body has arrived.
     ///
     /// # Errors

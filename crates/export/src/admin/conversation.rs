@@ -1,7 +1,10 @@
 //! The server's side of one admin connection: bytes in until they are one request, of bounded length.
 
+use std::sync::Arc;
+
 use httparse::Status as Parsed;
 
+use super::access::{Access, Trust, values};
 use super::command::Command;
 use super::reply::{Reply, Trouble};
 
@@ -29,9 +32,20 @@ pub(crate) enum Heard {
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
     received: Vec<u8>,
+    access: Arc<Access>,
 }
 
 impl Conversation {
+    /// With a client that may do so much.
+    pub(crate) fn new(access: Arc<Access>) -> Self {
+        Self { received: Vec::new(), access }
+    }
+
+    /// The client's rights.
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
+    }
+
     /// Takes in what was received.
     pub(crate) fn hear(&mut self, bytes: &[u8]) -> Heard {
         self.received.extend_from_slice(bytes);
@@ -54,21 +68,24 @@ impl Conversation {
             }
             Err(error) => return Err(Reply::trouble(Trouble::Input, format!("this is no HTTP: {error}"))),
         };
+        let trust = self.access.judge(request.headers)?;
         let body_bytes = body_bytes(request.headers)?;
         let Some(body) = self.received.get(head_bytes..head_bytes + body_bytes) else { return Ok(None) };
-        Command::understand(request.method.unwrap_or(""), request.path.unwrap_or(""), body).map(Some)
+        let (method, path) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
+        let command = Command::understand(method, path, body)?;
+        match trust {
+            Trust::Reading { token_given } if !command.only_reads() => Err(self.access.refusal(token_given)),
+            _ => Ok(Some(command)),
+        }
     }
 }
 
 /// How long the body is.
 fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
-    let all = |name: &'static str| {
-        headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
-    };
-    if all("Transfer-Encoding").next().is_some() {
+    if values(headers, "Transfer-Encoding").next().is_some() {
         return Err(Reply::trouble(Trouble::NoLength, "a body must come with its Content-Length"));
     }
-    let mut lengths = all("Content-Length");
+    let mut lengths = values(headers, "Content-Length");
     let Some(length) = lengths.next() else { return Ok(0) };
     let digits =
         std::str::from_utf8(length).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -143,6 +160,34 @@ mod tests {
             description: String::new(),
         };
         assert_eq!(add, Command::AddVolume(Box::new(addition)));
+    }
+
+    #[test]
+    fn over_tcp_without_a_token_there_is_only_reading() {
+        use crate::admin::access::NetworkRules;
+        let network = Access { network: Some(NetworkRules::default()), ..Access::default() };
+        let hear = |line: &str| {
+            let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            Conversation::new(Arc::new(network.clone())).hear(request.as_bytes())
+        };
+        for line in ["GET /status", "GET /metrics", "GET /healthz", "GET /volumes", "GET /tiers"] {
+            assert!(matches!(hear(line), Heard::Command(_)), "{line}");
+        }
+        for line in [
+            "POST /flush",
+            "POST /stop",
+            "POST /cache/restore",
+            "DELETE /volumes/a",
+            "POST /volumes/a/resize",
+            "DELETE /tiers/1",
+        ] {
+            let Heard::Refusal(reply) = hear(line) else { panic!("{line}") };
+            let answer = String::from_utf8(reply.encode()).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("admin-token-file"), "{answer}");
+        }
+        let foreign = b"GET /status HTTP/1.1\r\nHost: evil.example\r\n\r\n";
+        let heard = Conversation::new(Arc::new(network.clone())).hear(foreign);
+        assert!(matches!(heard, Heard::Refusal(Reply::Trouble(Trouble::Forbidden, _))), "{heard:?}");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) enum Reply {
 pub(crate) enum Trouble {
     /// The request makes no sense.
     Input,
+    /// The client has no right to it.
+    Forbidden,
     /// There is no such thing.
     NotFound,
     /// It does not fit what is there.
@@ -38,19 +40,22 @@ pub(crate) enum Trouble {
     Failed,
     /// The server ends.
     Ending,
+    /// Too much is asked for at once.
+    Busy,
 }
 
 impl Trouble {
     fn status(self) -> &'static str {
         match self {
             Self::Input => "400 Bad Request",
+            Self::Forbidden => "403 Forbidden",
             Self::NotFound => "404 Not Found",
             Self::Conflict => "409 Conflict",
             Self::NoLength => "411 Length Required",
             Self::TooLong => "413 Content Too Large",
             Self::HeadTooLong => "431 Request Header Fields Too Large",
             Self::Failed => "500 Internal Server Error",
-            Self::Ending => "503 Service Unavailable",
+            Self::Ending | Self::Busy => "503 Service Unavailable",
         }
     }
 }

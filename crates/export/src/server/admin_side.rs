@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use floe_block::Kind;
@@ -12,15 +13,19 @@ use super::errand::Then;
 use super::front::{Front, Phase};
 use super::letter::{Deed, Problem};
 use super::token::FrontToken;
-use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
+use crate::admin::{AllowedPaths, Command, Conversation, Heard, Reply, Trouble};
 use crate::metrics;
 use crate::status::Snapshot;
 
 /// What is received at once.
 const RECEIVE_BYTES: usize = 4096;
 
-/// More are hung up on; each has [`admin_time`](crate::limits::Limits::admin_time) and no longer.
-const MOST_ADMIN_CONNECTIONS: usize = 32;
+/// Connections over Unix sockets, and as many over TCP, so that neither keep the others out. Beyond that the oldest of which no request
+/// is carried out is hung up on; each has [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+const MOST_CONNECTIONS: usize = 32;
+
+/// Those of them whose requests wait for workers. The rest is a reserve: for questions after the health, which are answered at once.
+const MOST_WAITING: usize = 24;
 
 /// A connection of the admin interface.
 #[derive(Debug)]
@@ -34,23 +39,67 @@ pub(super) struct AdminSession {
     stopping: bool,
     /// When it must have asked, or taken its answer; `None` while the server works on that.
     until: Option<Instant>,
+    since: Instant,
+    /// It came over TCP.
+    is_remote: bool,
+    /// It was hung up on, and will soon be gone.
+    is_dropped: bool,
+}
+
+impl AdminSession {
+    /// Where devices may be that it names.
+    pub(super) fn paths(&self) -> AllowedPaths {
+        self.conversation.access().paths.clone()
+    }
 }
 
 impl Front {
-    pub(super) fn greet_admin(&mut self, socket: OwnedFd) {
-        if self.admin_sessions.len() >= MOST_ADMIN_CONNECTIONS {
-            return; // closes it; the others have little time
-        }
+    pub(super) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
+        let access = Arc::clone(&self.admin_listeners[listener as usize].access);
+        let is_remote = access.network.is_some();
+        self.make_room_for_admin(is_remote);
+        let now = Instant::now();
         let session = AdminSession {
             socket: Rc::new(socket),
             buffer: self.pool.allocate(RECEIVE_BYTES),
-            conversation: Conversation::default(),
+            conversation: Conversation::new(access),
             listening: false,
             stopping: false,
-            until: Some(Instant::now() + self.config.limits.admin_time),
+            until: Some(now + self.config.limits.admin_time),
+            since: now,
+            is_remote,
+            is_dropped: false,
         };
         let index = self.admin_sessions.insert(session);
         self.listen_to_admin(index);
+    }
+
+    /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there are as many as may be.
+    fn make_room_for_admin(&mut self, is_remote: bool) {
+        let there = |session: &AdminSession| session.is_remote == is_remote && !session.is_dropped;
+        let indices = self.admin_sessions.indices();
+        let alike: Vec<u32> =
+            indices.into_iter().filter(|&index| there(&self.admin_sessions[index])).collect();
+        if alike.len() < MOST_CONNECTIONS {
+            return;
+        }
+        let idle = alike.into_iter().filter(|&index| self.admin_sessions[index].until.is_some());
+        let oldest = idle.min_by_key(|&index| {
+            let session = &self.admin_sessions[index];
+            (!session.listening, session.since)
+        });
+        if let Some(oldest) = oldest {
+            let session = &mut self.admin_sessions[oldest];
+            session.is_dropped = true;
+            let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+        }
+    }
+
+    /// True if one more request of such clients may wait for workers.
+    fn may_wait(&self, is_remote: bool) -> bool {
+        let sessions = self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
+        let alike = sessions.filter(|session| session.is_remote == is_remote && !session.is_dropped);
+        alike.filter(|session| session.until.is_none()).count() < MOST_WAITING
     }
 
     /// When the next admin client is late.
@@ -65,6 +114,7 @@ impl Front {
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];
             if session.until.take_if(|until| *until <= now).is_some() {
+                session.is_dropped = true;
                 let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
             }
         }
@@ -92,7 +142,12 @@ impl Front {
             Heard::More => self.listen_to_admin(index),
             Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
             Heard::Command(command) => {
-                session.until = None;
+                let is_remote = session.is_remote;
+                if command != Command::Health && !self.may_wait(is_remote) {
+                    let problem = "too many requests are under way; try again when some are done";
+                    return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
+                }
+                self.admin_sessions[index].until = None;
                 self.obey(index, command);
             }
         }

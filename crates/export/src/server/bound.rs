@@ -10,6 +10,7 @@ use floe_block::{Bell, Exchange};
 use floe_device::{Pool, Ring, Sockets};
 
 use super::Server;
+use super::admin_listener::AdminListener;
 use super::config::{ServeError, ServerConfig};
 use super::footing::BeginningTier;
 use super::front::{Colleague, Dirty, Front, Phase};
@@ -22,7 +23,7 @@ use super::valve::Valve;
 use super::volume::Volume;
 use super::worker::{Beginning, RING_ENTRIES};
 use crate::kept::random_stack;
-use crate::listener::{Listener, patiently};
+use crate::listener::Listener;
 use crate::status::{Lately, LostStatus, ServiceTimes, Tally};
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each at least. More is taken
@@ -34,8 +35,7 @@ const ARENA_BYTES_LEAST: usize = 16 << 20;
 pub struct Bound {
     config: ServerConfig,
     listeners: Vec<Listener>,
-    admin_listener: Rc<OwnedFd>,
-    admin_address: String,
+    admin_listeners: Vec<AdminListener>,
 }
 
 impl Bound {
@@ -47,16 +47,11 @@ impl Bound {
         let listeners =
             config.listen.iter().map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        let refused = |source| ServeError::Admin { address: config.admin.clone(), source };
-        let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
-        let admin_listener =
-            patiently(|| std::net::TcpListener::bind(&config.admin), in_use).map_err(refused)?;
-        let admin_address = admin_listener.local_addr().map_err(refused)?;
-        if !config.insecure && !admin_address.ip().is_loopback() {
-            return Err(ServeError::AdminExposed { address: config.admin });
-        }
-        let admin_listener = Rc::new(OwnedFd::from(admin_listener));
-        Ok(Self { listeners, admin_listener, admin_address: admin_address.to_string(), config })
+        let admin = &config.admin;
+        let admin_listeners =
+            admin.listen.iter().map(|address| AdminListener::bind(address, admin, config.insecure));
+        let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self { listeners, admin_listeners, config })
     }
 
     /// A server of these volumes, the first of which is the default one, through these tiers, from the top, with a thread for each part
@@ -73,7 +68,7 @@ impl Bound {
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listener, admin_address } = self;
+        let Self { config, listeners, admin_listeners } = self;
         let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);
         let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
@@ -118,7 +113,7 @@ impl Bound {
             ring,
             pool: Pool::new(0),
             listeners,
-            admin_listener,
+            admin_listeners,
             admin_sessions: Slots::default(),
             signal: Rc::new(signal),
             bell: bell.descriptor().map_err(ServeError::Wake)?,
@@ -147,6 +142,6 @@ impl Bound {
             died: None,
             config,
         };
-        Ok(Server { front, team, admin_address })
+        Ok(Server { front, team })
     }
 }

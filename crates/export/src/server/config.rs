@@ -1,5 +1,6 @@
 //! What a server is told, and what can keep it from serving.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +9,12 @@ use floe_device::{OpenError, RingError};
 use floe_model::Service;
 
 use super::maker::TierMaker;
+use crate::admin::{AdminAddress, AllowedPaths, Token};
 use crate::kept::StartError;
 use crate::limits::Limits;
 use crate::listener::ListenError;
 use crate::nbd::export::ExportsError;
+use crate::socket_file::SocketError;
 use crate::tls::TlsConfig;
 use crate::uri::Uri;
 
@@ -20,8 +23,8 @@ use crate::uri::Uri;
 pub struct ServerConfig {
     /// Where to listen.
     pub listen: Vec<Uri>,
-    /// Where the admin interface listens, as `host:port`.
-    pub admin: String,
+    /// The admin interface.
+    pub admin: AdminConfig,
     /// Whether addresses that other machines can reach are allowed.
     pub insecure: bool,
     /// Certificates, when connections may or must be encrypted.
@@ -42,6 +45,30 @@ pub struct ServerConfig {
     pub tiers: Option<Arc<dyn TierMaker>>,
 }
 
+/// Settings of the admin interface.
+#[derive(Debug, Clone, Default)]
+pub struct AdminConfig {
+    /// Where it listens.
+    pub listen: Vec<AdminAddress>,
+    /// The group that may use its Unix sockets, beside the server's user.
+    pub group: Option<u32>,
+    /// With it a client may change something over TCP, too.
+    pub token: Option<Token>,
+    /// Names by which clients may call it over TCP, beside its own, `localhost` and addresses.
+    pub hosts: Vec<String>,
+    /// Folders in which devices may be that clients name.
+    pub paths: Option<Vec<PathBuf>>,
+    /// The same where `paths` says nothing, for clients that may be others than the server's user: over TCP, and of the group.
+    pub own_folders: Vec<PathBuf>,
+}
+
+impl AdminConfig {
+    /// The limit for clients that are not known to be the server's user.
+    pub(super) fn limited(&self) -> AllowedPaths {
+        AllowedPaths::Within(self.paths.as_ref().unwrap_or(&self.own_folders).as_slice().into())
+    }
+}
+
 /// Why a server could not begin, go on, or end well.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -49,16 +76,24 @@ pub enum ServeError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The admin address cannot be listened on.
-    #[error("cannot listen on admin address {address}: {source}; give another with --admin HOST:PORT")]
+    #[error("cannot listen on admin address {address}: {source}; give another with --admin")]
     Admin {
         /// The address.
         address: String,
         /// What the system said.
         source: std::io::Error,
     },
-    /// Other machines could stop the server.
+    /// The admin socket cannot be listened on.
+    #[error("cannot listen on admin address {address}: {source}")]
+    AdminSocket {
+        /// The address.
+        address: String,
+        /// Why not.
+        source: SocketError,
+    },
+    /// Other machines could see what the server does, and read the token on its way.
     #[error(
-        "admin address {address} can be reached from other machines without a password; give one on 127.0.0.1, or \
+        "admin address {address} can be reached from other machines without encryption; give one on 127.0.0.1, or \
          --insecure if the network is trusted"
     )]
     AdminExposed {

@@ -19,6 +19,7 @@ use floe_block::{Kind, VolumeId};
 use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::admin_listener::AdminListener;
 use super::admin_side::AdminSession;
 use super::config::{ServeError, ServerConfig};
 use super::errand::{Errand, Then};
@@ -63,7 +64,7 @@ pub(super) struct Front {
     pub(super) pool: Pool,
     pub(super) sockets: Sockets,
     pub(super) listeners: Vec<Listener>,
-    pub(super) admin_listener: Rc<OwnedFd>,
+    pub(super) admin_listeners: Vec<AdminListener>,
     pub(super) admin_sessions: Slots<AdminSession>,
     pub(super) signal: Rc<OwnedFd>,
     pub(super) bell: Rc<OwnedFd>,
@@ -122,7 +123,9 @@ impl Front {
         for index in 0..self.listeners.len() as u32 {
             self.accept(FrontToken::Accept(index));
         }
-        self.accept(FrontToken::AcceptAdmin);
+        for index in 0..self.admin_listeners.len() as u32 {
+            self.accept(FrontToken::AcceptAdmin(index));
+        }
         self.sockets.readable(FrontToken::Signal.encode(), &Rc::clone(&self.signal));
         self.sockets.readable(FrontToken::Bell.encode(), &Rc::clone(&self.bell));
         let mut arrived = Vec::new();
@@ -173,7 +176,7 @@ impl Front {
                 self.news.bell().heard();
                 self.sockets.readable(FrontToken::Bell.encode(), &Rc::clone(&self.bell));
             }
-            (FrontToken::Accept(_) | FrontToken::AcceptAdmin, result) => self.accepted(token, result),
+            (FrontToken::Accept(_) | FrontToken::AcceptAdmin(_), result) => self.accepted(token, result),
             (FrontToken::ReceiveAdmin(index), result) => self.heard_admin(index, result),
             (FrontToken::SendAdmin(index), _) => {
                 self.admin_sessions.remove(index);
@@ -202,7 +205,8 @@ impl Front {
     fn accept(&mut self, token: FrontToken) {
         let listener = match token {
             FrontToken::Accept(index) => &self.listeners[index as usize].socket,
-            _ => &self.admin_listener,
+            FrontToken::AcceptAdmin(index) => &self.admin_listeners[index as usize].socket,
+            _ => unreachable!("nothing else accepts"),
         };
         self.sockets.accept(token.encode(), &Rc::clone(listener));
     }
@@ -217,22 +221,22 @@ impl Front {
         // While the server ends it can still be asked how far it is.
         let welcome = match self.phase {
             Phase::Serving => true,
-            Phase::Ending => token == FrontToken::AcceptAdmin,
+            Phase::Ending => matches!(token, FrontToken::AcceptAdmin(_)),
             Phase::Telling => false,
         };
         if !welcome {
             return;
         }
-        match result {
-            Ok(SocketOutcome::Accepted(socket)) if token == FrontToken::AcceptAdmin => {
-                self.greet_admin(socket)
+        match (token, result) {
+            (FrontToken::AcceptAdmin(listener), Ok(SocketOutcome::Accepted(socket))) => {
+                self.greet_admin(listener, socket)
             }
-            Ok(SocketOutcome::Accepted(socket)) => {
+            (_, Ok(SocketOutcome::Accepted(socket))) => {
                 self.refusing = false;
                 self.welcome(socket);
             }
-            Ok(_) => {}
-            Err(error) => {
+            (_, Ok(_)) => {}
+            (_, Err(error)) => {
                 if !std::mem::replace(&mut self.refusing, true) {
                     tracing::warn!(%error, "cannot accept connections");
                 }

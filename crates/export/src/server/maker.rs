@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::tier::Tier;
 use super::volume::Volume;
+use crate::admin::AllowedPaths;
 use crate::kept::Consent;
 
 /// A tier that is to be made for a running server.
@@ -17,6 +18,8 @@ pub struct TierOrder {
     pub threads: usize,
     /// Bytes that what is above it holds.
     pub above_bytes: u64,
+    /// Where files and devices may be that it names.
+    pub paths: AllowedPaths,
     /// The volumes. It numbers them in this order, or says how it does.
     pub volumes: Vec<Volume>,
 }

@@ -96,7 +96,8 @@ impl Front {
         let above_bytes = self.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
         let volumes = self.offer.all().iter().map(|offered| offered.volume.clone()).collect();
         let consent = Consent { initialise, discard_dirty, ..Consent::default() };
-        let order = TierOrder { spec, consent, threads: self.workers.len(), above_bytes, volumes };
+        let paths = self.admin_sessions[admin].paths();
+        let order = TierOrder { spec, consent, threads: self.workers.len(), above_bytes, paths, volumes };
         let news = Arc::clone(&self.news);
         let make = move || {
             let panicked = |_| TierRefused { problem: "making the tier panicked".into(), is_failure: true };

@@ -32,7 +32,7 @@ impl ClientToken {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FrontToken {
     Accept(u32),
-    AcceptAdmin,
+    AcceptAdmin(u32),
     ReceiveAdmin(u32),
     SendAdmin(u32),
     Signal,
@@ -43,7 +43,7 @@ impl FrontToken {
     pub(super) fn encode(self) -> u64 {
         let (kind, index) = match self {
             Self::Accept(index) => (0u64, index),
-            Self::AcceptAdmin => (1, 0),
+            Self::AcceptAdmin(index) => (1, index),
             Self::ReceiveAdmin(index) => (2, index),
             Self::SendAdmin(index) => (3, index),
             Self::Signal => (4, 0),
@@ -56,7 +56,7 @@ impl FrontToken {
         let index = token as u32;
         match token >> 32 {
             0 => Self::Accept(index),
-            1 => Self::AcceptAdmin,
+            1 => Self::AcceptAdmin(index),
             2 => Self::ReceiveAdmin(index),
             3 => Self::SendAdmin(index),
             4 => Self::Signal,
@@ -76,7 +76,7 @@ mod tests {
         }
         let all = [
             FrontToken::Accept(3),
-            FrontToken::AcceptAdmin,
+            FrontToken::AcceptAdmin(1),
             FrontToken::ReceiveAdmin(7),
             FrontToken::SendAdmin(1),
             FrontToken::Signal,

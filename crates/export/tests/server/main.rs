@@ -1,5 +1,6 @@
 //! A real server in a thread, spoken to by good clients, bad clients and clients that vanish.
 
+mod access;
 mod degraded;
 mod ending;
 mod kinds;
@@ -310,15 +311,14 @@ fn everyone_who_asked_for_a_flush_or_the_end_is_told() {
     rig.client().write(0, &[8; 50_000], false).unwrap();
     gate.shut();
     let ask = |what: &str| {
-        let mut stream = TcpStream::connect(&rig.admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = rig.admin_stranger();
         write!(stream, "POST /{what} HTTP/1.1\r\n\r\n").unwrap();
         stream
     };
     let mut asked = vec![ask("flush"), ask("flush")];
     gate.wait_for(1);
     asked.extend([ask("stop"), ask("stop"), ask("flush"), ask("stop")]);
-    let mut idle = TcpStream::connect(&rig.admin).unwrap();
+    let mut idle = rig.admin_stranger();
     idle.write_all(b"POST /st").unwrap();
     assert!(rig.status().dirty_bytes > 0); // whoever came earlier has been heard
     gate.open();
@@ -355,15 +355,17 @@ fn garbage_on_the_admin_address_is_refused() {
         (b"\0\x01\x02\x03\r\n\r\n".as_slice(), "400"),
         (b"GET /etc/passwd HTTP/1.1\r\n\r\n", "404"),
         (b"DELETE /stop HTTP/1.1\r\n\r\n", "405"),
+        (b"POST /stop HTTP/1.1\r\n\r\n", "403"),
         (&long, "431"),
     ] {
-        let mut stream = TcpStream::connect(&rig.admin).unwrap();
+        let mut stream = TcpStream::connect(&rig.admin_tcp).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let _ = stream.write_all(garbage); // the server may hang up before it has all
         let answer = String::from_utf8(drained(&mut stream)).unwrap();
         assert!(answer.starts_with(&format!("HTTP/1.1 {code} ")), "{answer}");
     }
-    drop(TcpStream::connect(&rig.admin).unwrap());
+    drop(TcpStream::connect(&rig.admin_tcp).unwrap());
+    drop(rig.admin_stranger());
     rig.end();
 }
 

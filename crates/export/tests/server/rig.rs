@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use floe_block::{BlockCache, Config, Freezing, Memory, MemoryOptions, MemoryTier, MemoryWrite, WriteMode};
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
-use floe_export::admin::client as admin;
+use floe_export::admin::AdminAddress;
+use floe_export::admin::client::{self as admin, Endpoint};
 use floe_export::kept::Parts;
 use floe_export::nbd::client::{Client, ClientError, Options};
-use floe_export::server::{Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume};
+use floe_export::server::{AdminConfig, Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume};
 use floe_export::status::Status;
 use floe_export::uri::{Address, Uri};
 
@@ -38,7 +39,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Rig {
     /// Over a Unix socket and over TCP.
     pub(crate) uris: Vec<Uri>,
-    pub(crate) admin: String,
+    /// Its admin socket.
+    pub(crate) admin: Endpoint,
+    /// Where its admin interface is on TCP.
+    pub(crate) admin_tcp: String,
     /// Written to, it ends the server.
     pub(crate) signal: UnixStream,
     thread: JoinHandle<Result<(), ServeError>>,
@@ -77,7 +81,13 @@ impl Setup {
                 format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
                 "nbd://127.0.0.1:0".parse().unwrap(),
             ],
-            admin: "127.0.0.1:0".into(),
+            admin: AdminConfig {
+                listen: vec![
+                    AdminAddress::Unix(folder.path().join("admin")),
+                    AdminAddress::Tcp("127.0.0.1:0".into()),
+                ],
+                ..AdminConfig::default()
+            },
             insecure: false,
             tls: None,
             limits: floe_export::limits::Limits::default(),
@@ -184,11 +194,15 @@ impl Setup {
                     return Ok(());
                 }
             };
-            tell.send(Ok((server.uris().collect(), server.admin_address().to_owned()))).unwrap();
+            let admin: Vec<_> = server.admin_addresses().cloned().collect();
+            tell.send(Ok((server.uris().collect(), admin))).unwrap();
             server.run()
         });
-        let (uris, admin) = told.recv_timeout(PATIENCE).expect("it begins, or says why not")?;
-        Ok(Rig { uris, admin, signal, thread, memory, _folder: folder })
+        let (uris, mut admin): (_, Vec<AdminAddress>) =
+            told.recv_timeout(PATIENCE).expect("it begins, or says why not")?;
+        let admin_tcp = admin.pop().expect("TCP is the last").to_string();
+        let admin = admin.pop().expect("the socket is the first").into();
+        Ok(Rig { uris, admin, admin_tcp, signal, thread, memory, _folder: folder })
     }
 }
 
@@ -256,6 +270,22 @@ impl Rig {
         let mut export = [0; 10];
         stream.read_exact(&mut export).unwrap();
         stream
+    }
+
+    /// A connection to the admin socket on which nothing has been said.
+    pub(crate) fn admin_stranger(&self) -> UnixStream {
+        let AdminAddress::Unix(path) = &self.admin.address else { panic!("{:?}", self.admin) };
+        let stream = UnixStream::connect(path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// The admin interface's answer to this over TCP.
+    pub(crate) fn over_tcp(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(&self.admin_tcp).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        String::from_utf8(drained(&mut stream)).unwrap()
     }
 
     pub(crate) fn status(&self) -> Status {

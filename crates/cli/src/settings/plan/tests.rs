@@ -1,6 +1,7 @@
 //! Settings as text, and what is made of them.
 
 use floe_block::{Admissions, Evict};
+use floe_export::admin::AllowedPaths;
 
 use super::*;
 
@@ -77,6 +78,11 @@ fn a_plan_written_as_settings_is_the_same_plan() {
              listen = ['nbds://[::1]:1', 'nbd+unix:///?socket=/a%20b']\n",
             "description = 'a\\\\b'\n",
         ),
+        (
+            "admin = ['unix:/a/b', '127.0.0.1:1']\nadmin-group = '0'\nadmin-token-file = 't'\nadmin-hosts = 'x'\nadmin-paths = ['/dev']\n",
+            "",
+        ),
+        ("admin = '127.0.0.1:1'\n", ""),
         ("memory = '64MiB'\nmemory-write = 'back'\nflush-interval = '7s'\n", ""),
         ("memory = '3MiB'\nmemory-freeze = 'adaptive'\n", ""),
         ("memory = '3MiB'\nmemory-admit = 'second-access + obp:target=0.2'\n", ""),
@@ -155,6 +161,6 @@ fn a_tier_is_named_by_all_that_makes_it() {
         "memory:64MiB,medium=pmem,write=back,admit=duel + obp:target=0.3,evict=s3-fifo,block-sizes=4KiB+64KiB,dirty-max=30%,shards=2,volatile",
         "memory:64MiB,write=through",
     ] {
-        assert_eq!(TierPlan::of(text).unwrap().name(), text);
+        assert_eq!(TierPlan::of(text, &AllowedPaths::All).unwrap().name(), text);
     }
 }

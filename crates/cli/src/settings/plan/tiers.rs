@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use floe_block::{Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
 use floe_device::{Spec, SpecError};
+use floe_export::admin::AllowedPaths;
 use floe_policy::admission::Admission;
 use floe_policy::admission::registry::choices;
 
@@ -41,12 +42,17 @@ pub(crate) struct TierPlan {
 }
 
 impl TierPlan {
-    /// A tier by itself, as `--tier` takes it, with others above it.
+    /// A tier by itself, as `--tier` takes it, with others above it, for somebody who may name these paths.
     ///
     /// # Errors
-    /// What is wrong with it, in a line.
-    pub(crate) fn of(text: &str) -> Result<Self, String> {
+    /// Says in a line what is wrong with it, or not allowed. Looks at no file before all that it names are allowed.
+    pub(crate) fn of(text: &str, paths: &AllowedPaths) -> Result<Self, String> {
         let table = TierTable::parse(text)?;
+        let cache = table.cache.as_deref().and_then(|cache| cache.parse().ok());
+        let devices = cache.iter().flat_map(Spec::paths).chain(&table.calibration);
+        for path in devices {
+            paths.check(path).map_err(|refused| refused.to_string())?;
+        }
         Where::Alone.plan(&table, true).map_err(|wrong| wrong.to_string())
     }
 

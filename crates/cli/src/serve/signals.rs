@@ -1,0 +1,65 @@
+//! Signals of a server: SIGTERM and SIGINT end it in good order; SIGHUP has it read its secrets again.
+//!
+//! A server that was begun on a terminal ends in good order when that is closed, which sends SIGHUP, too.
+
+use std::io::{IsTerminal, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::thread::Builder;
+
+use floe_export::admin::Token;
+use floe_export::tls::TlsConfig;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use crate::OrFail;
+use crate::error::CliError;
+
+/// Files that SIGHUP has the server read again.
+#[derive(Debug, Clone)]
+pub(crate) struct Reloadable {
+    pub(super) tls: Option<TlsConfig>,
+    pub(super) token: Option<Token>,
+}
+
+/// Catches the signals from now on. What is given first becomes readable when the server is to end, the other when it is to reload.
+pub(super) fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
+    let (end, ended) = UnixStream::pair().or_failure()?;
+    let (reload, reloading) = UnixStream::pair().or_failure()?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, end.try_clone().or_failure()?).or_failure()?;
+    }
+    let hang_up = if std::io::stderr().is_terminal() { end } else { reload };
+    pipe::register(SIGHUP, hang_up).or_failure()?;
+    Ok((ended.into(), reloading))
+}
+
+impl Reloadable {
+    /// Reads again what can be, on a thread of its own, whenever something comes through the pipe.
+    pub(super) fn whenever(self, mut reloading: UnixStream) -> Result<(), CliError> {
+        let wait = move || {
+            let mut signals = [0; 64]; // several that came at once are one
+            while reloading.read(&mut signals).is_ok_and(|bytes| bytes > 0) {
+                self.reload();
+            }
+        };
+        Builder::new().name("floe-reload".to_owned()).spawn(wait).map(drop).or_failure()
+    }
+
+    fn reload(&self) {
+        let tls = self.tls.as_ref().map(|tls| tls.reload().map_err(|error| error.to_string()));
+        let token = self.token.as_ref().map(|token| token.reload().map_err(|error| error.to_string()));
+        if tls.is_none() && token.is_none() {
+            tracing::info!("SIGHUP: there is nothing to read again, neither certificates nor a token");
+        }
+        for (what, read) in [("TLS certificates", tls), ("admin token", token)] {
+            match read {
+                None => {}
+                Some(Ok(())) => tracing::info!("SIGHUP: {what} read again"),
+                Some(Err(error)) => {
+                    tracing::error!(%error, "SIGHUP: {what} could not be read again and stay as they were")
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The rights to administer a running server, and the signals that an operator sends it.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use common::{Server, Volume, floe, floe_ok, http, installed, noise, text, wait_for, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+const MIB: usize = 1 << 20;
+
+/// The user and the group that own nothing.
+const NOBODY: u32 = 65534;
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// Another user can be had by root only.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: only root can act as another user");
+    }
+    is_root
+}
+
+/// Runs `floe` as a user without any rights.
+fn floe_as_nobody(folder: &Path, arguments: &[&str]) -> Output {
+    // The program may be where only its owner can go.
+    let program = folder.join("floe");
+    if !program.exists() {
+        let whole = env!("CARGO_BIN_EXE_floe");
+        std::fs::hard_link(whole, &program)
+            .or_else(|_| std::fs::copy(whole, &program).map(drop))
+            .expect("a copy");
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).expect("a folder for all");
+    }
+    let mut command = Command::new(program);
+    let output = command.uid(NOBODY).gid(NOBODY).args(arguments).stdin(Stdio::null()).output();
+    output.expect("floe runs")
+}
+
+#[track_caller]
+fn refused(output: &Output, code: i32, words: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    words.iter().for_each(|word| assert!(said.contains(word), "{word:?} is not in {said}"));
+}
+
+fn token_file(volume: &Volume, secret: &str) -> String {
+    let file = volume.path("token");
+    std::fs::write(&file, secret).expect("a file");
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).expect("its mode");
+    text(&file).to_owned()
+}
+
+/// The server's address on TCP, which follows that of its socket in the log.
+fn tcp_of(server: &Server) -> String {
+    let log = server.log();
+    let (_, addresses) = log.split_once("admin=").expect("it serves");
+    let addresses = addresses.lines().next().expect("a line").trim();
+    addresses.split(',').next_back().expect("an address").to_owned()
+}
+
+#[test]
+fn another_user_cannot_open_the_admin_socket() {
+    if !is_root() {
+        return;
+    }
+    let volume = Volume::new(&noise(1, MIB), "through");
+    let server = volume.serve();
+    let folder = volume.path("nbd.sock");
+    let folder = folder.parent().expect("a folder");
+    for command in ["status", "flush", "stop"] {
+        let output = floe_as_nobody(folder, &[command, "--admin", &server.admin]);
+        refused(&output, 1, &["admin.sock", "not for this user"]);
+    }
+    floe_ok(&["flush", "--admin", &server.admin]);
+    server.end();
+}
+
+#[test]
+fn a_group_can_be_let_in_and_is_kept_to_the_folders_of_what_is_served() {
+    if !is_root() {
+        return;
+    }
+    let volume = Volume::new(&noise(2, MIB), "through").with(&["--admin-group", &NOBODY.to_string()]);
+    let server = volume.serve();
+    let socket = volume.path("admin.sock");
+    let file = std::fs::metadata(&socket).expect("the socket");
+    assert_eq!((file.mode() & 0o777, file.gid()), (0o660, NOBODY));
+    let folder = socket.parent().expect("a folder");
+    let floe =
+        |arguments: &[&str]| floe_as_nobody(folder, &[arguments, &["--admin", &server.admin]].concat());
+    assert!(floe(&["flush"]).status.success());
+    let elsewhere = tempfile::tempdir().expect("a folder");
+    let outside = elsewhere.path().join("new");
+    let spec = format!("file:{},size=1MiB", outside.display());
+    refused(&floe(&["volume", "add", "new", &spec]), 2, &["admin-paths", text(&outside)]);
+    refused(&floe(&["tier", "add", &spec]), 2, &["admin-paths", text(&outside)]);
+    let told = format!("memory:1MiB,admit=obp,calibration={}", outside.display());
+    refused(&floe(&["tier", "add", &told]), 2, &["admin-paths", text(&outside)]);
+    assert!(!outside.exists());
+    symlink(elsewhere.path(), volume.path("link")).expect("a link");
+    let spec = format!("file:{},size=1MiB", volume.path("link/new").display());
+    refused(&floe(&["volume", "add", "new", &spec]), 2, &["admin-paths", text(&outside)]);
+    refused(&floe(&["tier", "add", &spec]), 2, &["admin-paths", text(&outside)]);
+    assert!(!outside.exists());
+    let spec = format!("file:{},size=1MiB", volume.path("new").display());
+    assert!(floe(&["volume", "add", "new", &spec]).status.success());
+    server.end();
+}
+
+#[test]
+fn over_tcp_changes_need_the_token() {
+    let volume = Volume::new(&noise(3, MIB), "back");
+    let file = token_file(&volume, SECRET);
+    let volume = volume.with(&["--admin", "127.0.0.1:0", "--admin-token-file", &file]);
+    let server = volume.serve();
+    let tcp = tcp_of(&server);
+    floe_ok(&["status", "--admin", &tcp]);
+    let (head, _) = http(&tcp, "GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    refused(&floe(&["flush", "--admin", &tcp]), 2, &["--admin-token-file"]);
+    floe_ok(&["flush", "--admin", &tcp, "--admin-token-file", &file]);
+    let wrong = volume.path("wrong");
+    std::fs::write(&wrong, "not 0123456789abcdef".replace(' ', "-")).expect("a file");
+    std::fs::set_permissions(&wrong, PermissionsExt::from_mode(0o644)).expect("its mode");
+    let flush = || floe(&["flush", "--admin", &tcp, "--admin-token-file", text(&wrong)]);
+    refused(&flush(), 2, &["other users can use it"]);
+    std::fs::set_permissions(&wrong, PermissionsExt::from_mode(0o600)).expect("its mode");
+    refused(&flush(), 2, &["not the admin token"]);
+    let foreign =
+        format!("POST /stop HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {SECRET}\r\n\r\n");
+    assert!(http(&tcp, &foreign).0.starts_with("HTTP/1.1 403 "));
+    assert!(!server.log().contains("only tells"), "{}", server.log());
+    server.end();
+}
+
+#[test]
+fn an_address_on_tcp_as_in_older_settings_tells_and_the_log_says_so_once() {
+    let volume = Volume::new(&noise(4, MIB), "through");
+    let mut line = volume.command_line();
+    let at = line.iter().position(|word| word == "--admin").expect("it is given");
+    line[at + 1] = "127.0.0.1:0".into();
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let server = Server::run(&line, volume.path("floe.log"));
+    assert!(!server.admin.starts_with("unix:"), "{}", server.admin);
+    let log = server.log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert!(warnings.len() == 1 && warnings[0].contains("admin-token-file"), "{log}");
+    floe_ok(&["status", "--admin", &server.admin]);
+    refused(&floe(&["stop", "--admin", &server.admin]), 2, &["over TCP this server only tells"]);
+    server.end();
+}
+
+#[test]
+fn server_and_clients_find_the_socket_that_a_service_has() {
+    let volume = Volume::new(&noise(5, MIB), "through");
+    let mut line = volume.command_line();
+    let at = line.iter().position(|word| word == "--admin").expect("it is given");
+    line.drain(at..at + 2);
+    let run = volume.path("run");
+    let floe = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.env("RUNTIME_DIRECTORY", &run).stdin(Stdio::null());
+        command
+    };
+    let mut server =
+        floe().args(&line).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("floe runs");
+    let mut ready = BufReader::new(server.stdout.take().expect("it is piped")).lines();
+    ready.next().expect("a URI").expect("text");
+    let answered = |command: &str| floe().arg(command).output().expect("floe runs");
+    wait_until("an answer on the socket", || answered("status").status.success());
+    assert_eq!(std::fs::metadata(run.join("admin.sock")).expect("the socket").mode() & 0o777, 0o600);
+    if installed(&["curl"]) {
+        let socket = run.join("admin.sock");
+        let said =
+            common::run("curl", &["--silent", "--unix-socket", text(&socket), "http://localhost/healthz"]);
+        assert_eq!(said.trim(), "ok");
+    }
+    assert!(answered("stop").status.success());
+    assert!(wait_for(&mut server).success());
+    assert!(!run.join("admin.sock").exists());
+    refused(&answered("status"), 1, &["run/admin.sock", "is it running"]);
+}
+
+#[test]
+fn a_socket_that_is_not_ours_to_take_is_named_in_a_line() {
+    let volume = Volume::new(&noise(6, MIB), "through");
+    let server = volume.serve();
+    let other = Volume::new(&noise(6, MIB), "through");
+    let serve = |name: &str, path: &Path| {
+        let line = other.command_line().into_iter().map(|word| match word.strip_suffix(name) {
+            Some(_) if word.contains("socket=") => format!("nbd+unix:///?socket={}", path.display()),
+            Some(_) => format!("unix:{}", path.display()),
+            None => word,
+        });
+        let line: Vec<String> = line.collect();
+        floe(&line.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    for name in ["admin.sock", "nbd.sock"] {
+        let taken = volume.path(name);
+        refused(&serve(name, &taken), 2, &["another program serves", text(&taken)]);
+        let file = volume.path("backing.img");
+        refused(&serve(name, &file), 2, &["is no socket", text(&file)]);
+        if rustix::process::geteuid().is_root() {
+            let stale = other.path("stale");
+            drop(UnixListener::bind(&stale).expect("a socket"));
+            std::os::unix::fs::chown(&stale, Some(NOBODY), None).expect("it is given away");
+            refused(&serve(name, &stale), 2, &["stale socket of another user (uid 65534)", text(&stale)]);
+            std::fs::remove_file(&stale).expect("it was left alone");
+        }
+    }
+    floe_ok(&["flush", "--admin", &server.admin]);
+    server.kill(&volume);
+    let server = volume.serve(); // over the sockets that were left
+    floe_ok(&["flush", "--admin", &server.admin]);
+    server.end();
+}
+
+#[test]
+fn settings_of_the_admin_interface_that_make_no_sense_are_refused() {
+    let volume = Volume::new(&noise(7, MIB), "through");
+    let serve = |more: &[&str]| {
+        let line = volume.command_line();
+        floe(&line.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
+    };
+    refused(&serve(&["--admin", "nowhere"]), 2, &["admin", "nowhere", "unix:PATH", "HOST:PORT"]);
+    refused(&serve(&["--admin-group", "no such group"]), 2, &["admin-group", "no such group"]);
+    refused(&serve(&["--admin-token-file", "x"]), 2, &["admin-token-file is for admin = HOST:PORT"]);
+    refused(&serve(&["--admin-hosts", "x"]), 2, &["admin-hosts is for admin = HOST:PORT"]);
+    let tcp = ["--admin", "127.0.0.1:0"];
+    refused(
+        &serve(&[&tcp[..], &["--admin-token-file", "/no/file"]].concat()),
+        2,
+        &["admin-token-file", "/no/file"],
+    );
+    refused(&serve(&["--admin", "0.0.0.0:0"]), 2, &["0.0.0.0:0", "--insecure"]);
+    let deep = volume.path(&"d".repeat(120));
+    refused(&serve(&["--admin", text(&deep)]), 2, &["cannot listen on admin address", text(&deep)]);
+}
+
+/// Someone else's lease on a file: whoever opens it waits until it is given back.
+struct Lease {
+    holder: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Lease {
+    fn on(file: &Path) -> Self {
+        const HOLD: &str = "import fcntl, os, signal, sys\n\
+            signal.signal(signal.SIGIO, lambda *_: os.write(1, b'asked\\n'))\n\
+            file = os.open(sys.argv[1], os.O_RDWR)\n\
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\n\
+            os.write(1, b'held\\n')\n\
+            sys.stdin.read()\n\
+            os.close(file)\n";
+        let mut holder = Command::new("python3")
+            .args(["-c", HOLD, text(file)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 runs");
+        let said = BufReader::new(holder.stdout.take().expect("it is piped")).lines();
+        let mut lease = Self { holder, said };
+        lease.says("held");
+        lease
+    }
+
+    #[track_caller]
+    fn says(&mut self, word: &str) {
+        assert_eq!(self.said.next().expect("a line").expect("text"), word);
+    }
+
+    fn give_back(mut self) {
+        drop(self.holder.stdin.take());
+        wait_for(&mut self.holder);
+    }
+}
+
+/// The time until the kernel takes a lease away, in seconds: far longer than all that is done meanwhile.
+const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
+
+#[test]
+fn a_device_that_takes_its_time_to_open_delays_nobody() {
+    if !installed(&["python3"]) || !Path::new(LEASE_BREAK_TIME).exists() {
+        return;
+    }
+    for ends in [false, true] {
+        let volume = Volume::new(&noise(8, MIB), "back");
+        let slow = volume.path("slow.img");
+        std::fs::write(&slow, noise(9, MIB)).expect("a file");
+        let server = volume.serve();
+        let mut lease = Lease::on(&slow);
+        let add = ["volume", "add", "slow", &format!("file:{}", text(&slow)), "--admin", &server.admin];
+        let mut adding = Command::new(env!("CARGO_BIN_EXE_floe"))
+            .args(add)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("floe runs");
+        lease.says("asked"); // by the server, which waits
+        let client = || floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI"));
+        let mut client = client().expect("clients are taken on");
+        client.write(0, &noise(10, 4096), false).expect("a write");
+        client.read(0, &mut [0; 4096]).expect("a read");
+        drop(client);
+        assert_eq!(http(&server.admin, "GET /healthz HTTP/1.1\r\n\r\n").1, "ok\n");
+        assert!(http(&server.admin, "GET /metrics HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 200 "));
+        floe_ok(&["flush", "--admin", &server.admin]);
+        let other = format!("file:{}", text(&volume.path("other.img")));
+        let busy = floe(&["volume", "add", "other", &format!("{other},size=1MiB"), "--admin", &server.admin]);
+        refused(&busy, 2, &["try again when that is done"]);
+        assert!(adding.try_wait().expect("it is there").is_none(), "nobody has waited for it");
+        if ends {
+            server.end();
+            let output = adding.wait_with_output().expect("it ends");
+            refused(&output, 1, &["the server is ending"]);
+            lease.give_back();
+        } else {
+            lease.give_back();
+            assert!(wait_for(&mut adding).success());
+            assert!(floe_ok(&["volume", "list", "--admin", &server.admin]).contains("slow"));
+            server.end();
+        }
+    }
+}
+
+#[test]
+fn sighup_has_the_token_read_again_and_ends_nothing() {
+    let volume = Volume::new(&noise(11, MIB), "back");
+    let file = token_file(&volume, SECRET);
+    let volume = volume.with(&["--admin", "127.0.0.1:0", "--admin-token-file", &file]);
+    let server = volume.serve();
+    let tcp = tcp_of(&server);
+    let mut client =
+        floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI")).expect("a client");
+    client.write(0, &noise(12, 4096), false).expect("a write");
+    let flush = || floe(&["flush", "--admin", &tcp, "--admin-token-file", &file]);
+    assert!(flush().status.success());
+    token_file(&volume, "fedcba9876543210");
+    refused(&flush(), 2, &["not the admin token"]);
+    let hang_up = || {
+        let pid = Pid::from_raw(server.pid() as i32).expect("a process");
+        kill_process(pid, Signal::HUP).expect("it is there");
+    };
+    hang_up();
+    wait_until("the token to be read", || server.log().contains("admin token read again"));
+    assert!(flush().status.success());
+    token_file(&volume, "short");
+    hang_up();
+    wait_until("the complaint", || server.log().contains("admin token could not be read again"));
+    token_file(&volume, "fedcba9876543210");
+    assert!(flush().status.success(), "the old one still counts");
+    client.read(0, &mut [0; 4096]).expect("the client is served all the time");
+    drop(client);
+    server.end();
+}
+
+#[test]
+fn sighup_without_anything_to_read_ends_nothing_either() {
+    let volume = Volume::new(&noise(13, MIB), "back");
+    let server = volume.serve();
+    kill_process(Pid::from_raw(server.pid() as i32).expect("a process"), Signal::HUP).expect("it is there");
+    wait_until("a word about it", || server.log().contains("nothing to read again"));
+    floe_ok(&["flush", "--admin", &server.admin]);
+    server.end();
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_its_server_in_good_order() {
+    if !installed(&["python3"]) {
+        return;
+    }
+    // A pseudo-terminal with the server on it, whose other side is then closed.
+    const ON_A_TERMINAL: &str = "import os, pty, sys\n\
+        pid, terminal = pty.fork()\n\
+        if pid == 0: os.execv(sys.argv[1], sys.argv[1:])\n\
+        said = b''\n\
+        while b'serving' not in said: said += os.read(terminal, 4096)\n\
+        os.close(terminal)\n\
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n";
+    let volume = Volume::new(&noise(14, MIB), "back");
+    let mut child = Command::new("python3")
+        .args(["-c", ON_A_TERMINAL, env!("CARGO_BIN_EXE_floe")])
+        .args(volume.command_line())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("python3 runs");
+    assert!(wait_for(&mut child).success());
+    assert!(!volume.path("admin.sock").exists(), "it has ended in good order");
+}

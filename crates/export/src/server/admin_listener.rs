@@ -1,0 +1,78 @@
+//! The addresses on which the admin interface listens, and what clients of each may do.
+
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::config::{AdminConfig, ServeError};
+use crate::admin::{Access, AdminAddress, AllowedPaths, NetworkRules, name_in};
+use crate::listener::patiently;
+use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
+
+/// A listening socket of the admin interface.
+#[derive(Debug)]
+pub(super) struct AdminListener {
+    pub(super) socket: Rc<OwnedFd>,
+    /// With the port that was bound.
+    pub(super) address: AdminAddress,
+    pub(super) access: Arc<Access>,
+    _file: Option<SocketFile>,
+}
+
+impl AdminListener {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// When the address cannot be bound or may not be.
+    pub(super) fn bind(
+        address: &AdminAddress,
+        config: &AdminConfig,
+        insecure: bool,
+    ) -> Result<Self, ServeError> {
+        match address {
+            AdminAddress::Unix(path) => Self::on_socket(address, path, config),
+            AdminAddress::Tcp(text) => Self::on_tcp(text, config, insecure),
+        }
+    }
+
+    fn on_socket(address: &AdminAddress, path: &Path, config: &AdminConfig) -> Result<Self, ServeError> {
+        if let Some(folder) = path.parent().filter(|folder| address.is_default() && !folder.exists()) {
+            // Whoever may use the socket has to get to it, also with a strict umask; that its folder can be looked into does no harm.
+            let made = std::fs::create_dir(folder)
+                .and_then(|()| std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)));
+            made.map_err(|source| ServeError::Admin { address: address.to_string(), source })?;
+        }
+        let permitted = config.group.map_or(Permitted::Nobody, Permitted::Group);
+        let (socket, file) = listen_on(path, permitted)
+            .map_err(|source| ServeError::AdminSocket { address: address.to_string(), source })?;
+        // Without a group it is only for those who can open all that the server can.
+        let paths = match (&config.paths, config.group) {
+            (None, None) => AllowedPaths::All,
+            _ => config.limited(),
+        };
+        let access = Arc::new(Access { network: None, paths });
+        Ok(Self { socket: Rc::new(socket), address: address.clone(), access, _file: Some(file) })
+    }
+
+    fn on_tcp(text: &str, config: &AdminConfig, insecure: bool) -> Result<Self, ServeError> {
+        let refused = |source| ServeError::Admin { address: text.to_owned(), source };
+        let addresses: Vec<_> = text.to_socket_addrs().map_err(refused)?.collect();
+        if !insecure && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(ServeError::AdminExposed { address: text.to_owned() });
+        }
+        let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
+        let listener = patiently(|| TcpListener::bind(&addresses[..]), in_use).map_err(refused)?;
+        // As long a queue as of a Unix socket: a crowd must not keep out whoever comes after it.
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| refused(error.into()))?;
+        let bound = listener.local_addr().map_err(refused)?;
+        let own_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let hosts = [name_in(text).to_owned(), own_name].into_iter().chain(config.hosts.iter().cloned());
+        let network = NetworkRules { hosts: hosts.collect(), token: config.token.clone() };
+        let access = Arc::new(Access { network: Some(network), paths: config.limited() });
+        let address = AdminAddress::Tcp(bound.to_string());
+        Ok(Self { socket: Rc::new(listener.into()), address, access, _file: None })
+    }
+}
