@@ -11,7 +11,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use common::{
-    SETUPS, Server, Volume, assert_same, floe, floe_ok, installed, noise, run, text, wait_for, wait_until,
+    SETUPS, Server, Volume, assert_same, floe, floe_ok, http, installed, noise, run, text, wait_for,
+    wait_until,
 };
 use floe_export::nbd::client::Client;
 

@@ -14,6 +14,7 @@
 
 mod admin_listener;
 mod admin_side;
+mod aside;
 mod bound;
 mod clients;
 mod config;
@@ -34,8 +35,8 @@ mod volume;
 mod volumes;
 mod worker;
 
-use crate::uri::Uri;
 use crate::admin::AdminAddress;
+use crate::uri::Uri;
 pub use bound::Bound;
 pub use config::{AdminConfig, ServeError, ServerConfig};
 use front::Front;

@@ -2,6 +2,7 @@
 
 use floe_block::VolumeId;
 
+use super::aside::Aside;
 use super::letter::{Outcome, Problem};
 use super::restack::Step;
 use super::volume::Volume;
@@ -23,6 +24,8 @@ pub(super) enum Then {
     SayDirty,
     /// Tell that all is flushed.
     Flushed { admin: Admin },
+    /// A step that ran aside is done; nobody waits for it any more once the server ends.
+    Aside { admin: Option<Admin>, what: Aside },
     /// The devices of a volume to come are open: add it, or close them again.
     Opened { admin: Admin, volume: Volume },
     /// They have been closed again: tell why.
@@ -82,12 +85,13 @@ pub(super) struct Errand {
     /// By worker, where it was asked for.
     pub(super) snapshots: Vec<(usize, Snapshot)>,
     pub(super) added: Option<Vec<VolumeId>>,
+    pub(super) prepared: Option<Box<Volume>>,
     pub(super) then: Then,
 }
 
 impl Errand {
     pub(super) fn new(left: usize, then: Then) -> Self {
-        Self { left, problem: None, snapshots: Vec::new(), added: None, then }
+        Self { left, problem: None, snapshots: Vec::new(), added: None, prepared: None, then }
     }
 
     /// Takes a report in; says whether it was the last one.
@@ -102,6 +106,7 @@ impl Errand {
                 );
                 self.added = Some(ids);
             }
+            Ok(Outcome::Prepared(volume)) => self.prepared = Some(volume),
             Err(problem) => {
                 self.problem.get_or_insert(problem);
             }

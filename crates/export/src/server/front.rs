@@ -314,6 +314,7 @@ impl Front {
         }
         notify::stopping();
         self.phase = Phase::Ending;
+        self.leave_aside();
         self.ask_all(Deed::Snapshot, Then::FirstLook);
     }
 
@@ -337,6 +338,7 @@ impl Front {
                 }
             }
             Then::Flushed { admin } => self.tell_flushed(admin, problem),
+            Then::Aside { admin, what } => self.aside_done(admin, what, errand),
             Then::Opened { admin, volume } => self.volume_opened(admin, volume, problem),
             Then::Closed { admin, problem } => self.volume_refused(admin, problem),
             Then::Added { admin, volume } => {

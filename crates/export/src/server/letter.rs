@@ -10,7 +10,8 @@ use super::config::ServeError;
 use super::footing::BeginningTier;
 use super::maker::TierRefused;
 use super::tier::{Tier, TierKey};
-use super::volume::DeviceSource;
+use super::volume::{DeviceSource, Volume};
+use crate::admin::PathRefused;
 use crate::nbd::export::Exports;
 use crate::status::Snapshot;
 
@@ -107,6 +108,8 @@ pub(super) enum Outcome {
     Snapshot(Box<Snapshot>),
     /// The numbers of a volume in the tiers, from the top.
     Added(Vec<VolumeId>),
+    /// A volume whose device is open.
+    Prepared(Box<Volume>),
 }
 
 /// Why a deed could not be done.
@@ -114,6 +117,8 @@ pub(super) enum Outcome {
 pub(super) enum Problem {
     #[error("{0}")]
     Fault(#[from] Fault),
+    #[error("{0}")]
+    Path(#[from] PathRefused),
     #[error("{0}")]
     Other(String),
 }

@@ -25,9 +25,12 @@ use crate::kept::Consent;
 /// A tier that is on its way in or out.
 #[derive(Debug)]
 pub(super) struct Restacking {
-    admin: Admin,
+    /// The client that is told how it went; none once the server ends before the tier is made.
+    admin: Option<Admin>,
     /// What it is to be below, or is.
     above: TierKey,
+    /// It is still being made, on a thread of its own.
+    in_making: bool,
     /// Once it is made, the tier that comes, and its numbers of the volumes in their order.
     coming: Option<(KnownTier, Vec<VolumeId>)>,
     is_shut: bool,
@@ -109,12 +112,26 @@ impl Front {
             Reply::trouble(Trouble::Failed, format!("cannot start a thread to make the tier: {error}"))
         })?;
         let above = self.tiers[at - 1].key;
-        self.restacking = Some(Restacking { admin, above, coming: None, is_shut: false, problem: None });
+        self.restacking = Some(Restacking {
+            admin: Some(admin),
+            above,
+            in_making: true,
+            coming: None,
+            is_shut: false,
+            problem: None,
+        });
         Ok(())
+    }
+
+    /// The client that waits for a tier that is being made. It is told of the end at once, since making a tier may take its time.
+    pub(super) fn tier_maker_waits(&mut self) -> Option<Admin> {
+        let restacking = self.restacking.as_mut().filter(|it| it.in_making)?;
+        restacking.admin.take()
     }
 
     /// The tier has been made, or cannot be: workers open its device.
     pub(super) fn tier_made(&mut self, made: Result<Box<Tier>, TierRefused>) {
+        self.restack().in_making = false;
         let tier = match made {
             Ok(_) if self.phase != Phase::Serving => return self.end_restacking(ending()),
             Ok(tier) => *tier,
@@ -148,7 +165,14 @@ impl Front {
             return Err(Reply::trouble(Trouble::NotFound, problem));
         };
         let (key, above) = (tier.key, self.tiers[number - 1].key);
-        self.restacking = Some(Restacking { admin, above, coming: None, is_shut: false, problem: None });
+        self.restacking = Some(Restacking {
+            admin: Some(admin),
+            above,
+            in_making: false,
+            coming: None,
+            is_shut: false,
+            problem: None,
+        });
         self.ask_all(Deed::Tier(TierDeed::LimitDirty { tier: key, bytes: 0 }), Then::Tier(Step::Limited));
         Ok(())
     }
@@ -303,13 +327,15 @@ impl Front {
     /// Tells how it went, and lets the end begin if it has waited.
     fn end_restacking(&mut self, reply: Reply) {
         let restacking = self.restacking.take().expect("a tier is on its way");
-        self.tell_admin(restacking.admin, &reply);
+        if let Some(admin) = restacking.admin {
+            self.tell_admin(admin, &reply);
+        }
         if std::mem::take(&mut self.end_due) {
             self.begin_end();
         }
     }
 }
 
-fn ending() -> Reply {
+pub(super) fn ending() -> Reply {
     Reply::trouble(Trouble::Ending, "the server is ending")
 }

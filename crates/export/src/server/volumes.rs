@@ -1,6 +1,6 @@
 //! Volumes that come, go and grow while the server runs: step by step, each asked of all workers.
 //!
-//! A volume comes when every worker has opened its device, and is offered once all have added it. It goes when its clients
+//! A volume comes when its device has been made ready, on a thread of its own, and every worker has opened it, and is offered once all have added it. It goes when its clients
 //! have been sent away and it has been flushed; if that fails it stays. It grows in the workers first, then for clients.
 
 use std::sync::Arc;
@@ -8,9 +8,10 @@ use std::sync::Arc;
 use floe_block::{Kind, VolumeId};
 use floe_device::Role;
 
+use super::aside::Aside;
 use super::errand::{Admin, Removal, Then};
 use super::front::Front;
-use super::letter::{Deed, Problem};
+use super::letter::{Deed, Outcome, Problem};
 use super::offer::Offered;
 use super::volume::Volume;
 use crate::admin::{Addition, Reply, Trouble};
@@ -18,16 +19,27 @@ use crate::kept::Keeper;
 use crate::status::Snapshot;
 
 impl Front {
-    /// The first step of a volume's coming: its device is made ready and opened by all.
+    /// The first step of a volume's coming: its device is made ready.
     pub(super) fn add_volume(&mut self, admin: Admin, addition: Addition) -> Result<(), Reply> {
         let Addition { name, backing, read_only, description } = addition;
         if self.offer.named(&name).is_some() {
             return Err(Reply::trouble(Trouble::Conflict, format!("there is a volume {name:?} already")));
         }
         self.one_at_a_time()?;
-        let source = backing.prepare(Role::Backing { read_only });
-        let source = source.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
-        let volume = Volume { name, description, backing: Arc::new(source), read_only };
+        let paths = self.admin_sessions[admin].paths();
+        self.begin_aside(admin, Aside::OpenVolume, move || {
+            let check = || backing.paths().iter().try_for_each(|path| paths.check(path));
+            check()?;
+            let source = backing.prepare(Role::Backing { read_only });
+            let source = source.map_err(|error| Problem::Other(error.to_string()))?;
+            check()?; // a link may have been changed meanwhile
+            let volume = Volume { name, description, backing: Arc::new(source), read_only };
+            Ok(Outcome::Prepared(Box::new(volume)))
+        })
+    }
+
+    /// Its device is ready: all workers open it.
+    pub(super) fn volume_prepared(&mut self, admin: Admin, volume: Volume) -> Result<(), Reply> {
         self.offer.check(&volume).map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
         let open = Deed::Open { name: volume.name.clone(), source: Arc::clone(&volume.backing) };
         self.ask_all(open, Then::Opened { admin, volume });
@@ -40,7 +52,8 @@ impl Front {
         let changes = |then: &Then| {
             matches!(
                 then,
-                Then::Opened { .. }
+                Then::Aside { .. }
+                    | Then::Opened { .. }
                     | Then::Closed { .. }
                     | Then::Added { .. }
                     | Then::Cleared { .. }
@@ -218,9 +231,23 @@ impl Front {
     ) -> Result<(), Reply> {
         let offered = self.present(name)?;
         self.one_at_a_time()?;
-        let (id, before) = (offered.id, offered.bytes);
-        let there = offered.volume.backing.refresh();
-        let there = there.map_err(|error| Reply::trouble(Trouble::Conflict, error.to_string()))?;
+        let (id, backing) = (offered.id, Arc::clone(&offered.volume.backing));
+        self.begin_aside(admin, Aside::MeasureVolume { id, wanted }, move || match backing.refresh() {
+            Ok(_) => Ok(Outcome::Nothing),
+            Err(error) => Err(Problem::Other(error.to_string())),
+        })
+    }
+
+    /// The size of its device is known.
+    pub(super) fn volume_measured(
+        &mut self,
+        admin: Admin,
+        id: VolumeId,
+        wanted: Option<u64>,
+    ) -> Result<(), Reply> {
+        let offered = self.offer.get(id).expect("volumes stay while one is measured");
+        let (name, before) = (&offered.volume.name, offered.bytes);
+        let there = offered.volume.backing.size_bytes();
         let bytes = wanted.unwrap_or(there);
         let refuse = |problem| Err(Reply::trouble(Trouble::Conflict, problem));
         if bytes > there {
