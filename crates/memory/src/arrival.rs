@@ -17,8 +17,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// be large, only when it has its place.
     ///
     /// # Errors
-    /// What room it needs, when the shard cannot make that alone, or with `asks_others` had better not. What the shard held
-    /// under the key is gone then.
+    /// What room it lacks, when the shard cannot make that alone, or with `asks_others` need not. What the shard held under the key is
+    /// gone then.
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,
@@ -34,9 +34,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     {
         let (hash, need) = (newcomer.hash.in_shard(), Amount::of(newcomer.weight));
         let access = newcomer.hash.access(newcomer.weight);
-        match self.find(shard.table(), hash, newcomer.key()) {
-            Some(before) => {
-                let (slot, expires) = (before.slot(), before.expiry.is_set());
+        let before = self.find(shard.table(), hash, newcomer.key());
+        match before.map(|before| (before.slot(), before.expiry.is_set())) {
+            Some((slot, expires)) => {
                 let tenant = &self.tenants[slot as usize];
                 if !expires && !tenant.pinned && tenant.weight == newcomer.weight && newcomer.guard.is_none()
                 {
@@ -47,21 +47,22 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 }
             }
             None if self.gate.is_some() => self.offer(shard, budget, newcomer, asks_others, gone),
-            None if budget.take(need) => {
+            None if self.take_room(budget, need).is_some() => {
                 self.settle(shard, &access, newcomer);
                 Ok(())
             }
             None => {
-                let here = budget.could_hold(need) && !(asks_others && self.is_poor());
+                let lacking = self.spare.lacks(need);
+                let here = self.makes_room(budget, need, lacking, asks_others);
                 let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
-                    return Err(need);
+                    return Err(lacking);
                 };
                 if self.tenants[victim.index()].weight == newcomer.weight {
                     self.exchange(shard, victim, newcomer, &access, gone);
                     return Ok(());
                 }
-                let room = self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
-                self.make_room(shard, budget, room, None, newcomer, asks_others, gone)
+                self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
+                self.make_room(shard, budget, None, newcomer, asks_others, gone)
             }
         }
     }
@@ -79,25 +80,25 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount> {
         let need = Amount::of(newcomer.weight);
-        let room = if budget.take(need) { need } else { Amount::default() };
+        let taken = self.take_room(budget, need);
         if !newcomer.is_admitted && !newcomer.pinned && budget.could_hold(need) {
             let access = newcomer.hash.access(newcomer.weight);
-            let fits = !room.is_nothing();
-            // Who would leave another shard is not known before it does.
-            let leaves_elsewhere = asks_others && self.is_poor();
+            let fits = taken.is_some();
+            // The victim of another shard is not known before it leaves.
+            let leaves_elsewhere = asks_others && self.is_owed(budget, self.spare.lacks(need));
             let victim = if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
             let gate = self.gate.as_mut().expect("the caller has seen it");
             gate.look_back(&self.counts, self.held);
             newcomer.is_admitted = gate.admits(&access, fits, victim);
             if !newcomer.is_admitted {
-                budget.give(room);
+                self.release(budget, taken.unwrap_or_default());
                 if newcomer.guard.is_some() || gone.has_listener() {
                     self.pass_through(newcomer, Cause::Bypassed, gone);
                 }
                 return Ok(());
             }
         }
-        self.make_room(shard, budget, room, None, newcomer, asks_others, gone)
+        self.make_room(shard, budget, None, newcomer, asks_others, gone)
     }
 
     /// [`insert`](Self::insert) in the place of an entry with the same key, whatever that is like.
@@ -116,7 +117,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let tenant = &self.tenants[slot as usize];
         // SAFETY: it is in, and entries are taken out under this lock only.
         if unsafe { &*tenant.entry }.expiry.has_expired(clock.now()) {
-            budget.give(self.take_out(shard.table(), slot, Cause::Expired, gone));
+            let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
+            self.release(budget, room);
             if self.gate.is_some() {
                 return self.offer(shard, budget, newcomer, asks_others, gone);
             }
@@ -127,23 +129,21 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         } else if tenant.pinned && budget.is_exceeded() {
             // Beyond the limits nothing comes in; only what was pinned when they were lowered may stay.
             newcomer.is_admitted = true;
-            budget.give(self.take_out(shard.table(), slot, Cause::Replaced, gone));
+            let room = self.take_out(shard.table(), slot, Cause::Replaced, gone);
+            self.release(budget, room);
         } else {
             newcomer.is_admitted = true;
-            let room = Amount::of(tenant.weight);
-            return self.make_room(shard, budget, room, Some(slot), newcomer, asks_others, gone);
+            return self.make_room(shard, budget, Some(slot), newcomer, asks_others, gone);
         }
-        self.make_room(shard, budget, Amount::default(), None, newcomer, asks_others, gone)
+        self.make_room(shard, budget, None, newcomer, asks_others, gone)
     }
 
-    /// [`insert`](Self::insert) when `room` is at hand, the replaced entry's included; the rest is taken or made.
+    /// [`insert`](Self::insert) with what the shard has to spare, the entry to be replaced included; the rest is taken or made.
     #[inline(never)]
-    #[expect(clippy::too_many_arguments)] // what `insert` has
     fn make_room(
         &mut self,
         shard: &Shard<K, V, P>,
         budget: &Budget,
-        mut room: Amount,
         mut replaced: Option<u32>,
         newcomer: &mut Newcomer<'_, K, V>,
         asks_others: bool,
@@ -152,31 +152,40 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let need = Amount::of(newcomer.weight);
         let access = newcomer.hash.access(newcomer.weight);
         loop {
-            let lacking = room.lacks(need);
-            if lacking.is_nothing() || budget.take(lacking) {
-                room += lacking;
+            let before =
+                replaced.map_or(Amount::default(), |slot| Amount::of(self.tenants[slot as usize].weight));
+            let lacking = (self.spare + before).lacks(need);
+            if lacking.is_nothing() {
                 break;
             }
-            let here = budget.could_hold(need) && !(asks_others && self.is_poor());
+            if budget.take(lacking) {
+                self.spare += lacking;
+                break;
+            }
+            let here = self.makes_room(budget, need, lacking, asks_others);
             let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
                 if let Some(slot) = replaced {
                     self.take_out(shard.table(), slot, Cause::Replaced, gone);
                 }
-                budget.give(room);
-                return Err(need);
+                self.give_back(budget);
+                return Err(self.spare.lacks(need));
             };
             if replaced == Some(victim.0) {
                 // Its room is counted already, and its successor comes in as any other.
                 self.take_out(shard.table(), victim.0, Cause::Replaced, gone);
                 replaced = None;
             } else {
-                room += self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
+                self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
             }
         }
-        room -= need;
-        budget.give(room);
         match replaced {
-            Some(slot) => self.succeed(shard, slot, newcomer, &access, gone),
+            Some(slot) => {
+                let lighter = Amount::of(self.tenants[slot as usize].weight).weight - need.weight;
+                self.succeed(shard, slot, newcomer, &access, gone);
+                if lighter > 0 {
+                    self.release(budget, Amount { entries: 0, weight: lighter });
+                }
+            }
             None => {
                 let slot = self.settle(shard, &access, newcomer);
                 if let Some(gate) = &mut self.gate {
@@ -184,13 +193,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 }
             }
         }
+        self.give_back(budget);
         Ok(())
     }
 
-    /// Whether the shard has less than half its share, so that others should make room for what comes here.
-    fn is_poor(&self) -> bool {
-        let held = if self.weighed { self.held.weight } else { self.held.entries };
-        (held as u64) < self.share / 2
+    /// Whether the shard is to evict its own entries for what is lacking: for nothing that can never be in, and for nothing that others
+    /// owe it.
+    #[inline(always)]
+    fn makes_room(&self, budget: &Budget, need: Amount, lacking: Amount, asks_others: bool) -> bool {
+        let fits = need.weight <= self.share.weight || budget.could_hold(need);
+        fits && !(asks_others && self.is_owed(budget, lacking))
     }
 
     /// An entry takes a slot for itself, which is returned.
@@ -210,6 +222,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let mut placed = self.place(slot, newcomer);
         placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
         self.held += Amount::of(placed.weight);
+        self.spare -= Amount::of(placed.weight);
         let pinned = placed.pinned;
         self.tenants[slot as usize] = placed;
         if pinned {
@@ -279,7 +292,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let (weight, pinned) = (placed.weight, placed.pinned);
         let before = std::mem::replace(&mut self.tenants[slot as usize], placed);
         self.held -= Amount::of(before.weight);
+        self.spare += Amount::of(before.weight);
         self.held += Amount::of(weight);
+        self.spare -= Amount::of(weight);
         match (before.pinned, pinned) {
             (false, false) if melts => {
                 self.order.remove(Slot(slot));

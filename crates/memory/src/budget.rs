@@ -1,10 +1,21 @@
-//! How much a cache may hold, shared by its shards.
+//! How much a cache may hold, and how its shards share that.
 //!
-//! A shard takes from the common budget while it grows and, once that is used up, makes room for newcomers itself; so a
-//! full cache exchanges entries within a shard and touches nothing shared. Unlike fixed shares, this holds as many
-//! entries as was said, however unevenly keys fall.
+//! Every shard has the same *share* of the limits, and it has *room*: what its entries take, and what it may fill without asking.
+//! The rooms of all shards and what is left in the budget make up the limits, always.
+//!
+//! - While the budget has something left, a shard takes room from it as it grows, beyond its share as well. So a cache holds as many
+//!   entries as was said, however unevenly keys fall.
+//! - Then a shard that has its share evicts its own entries for a newcomer. It keeps what that leaves over, which is less than one entry:
+//!   the next newcomer fills it. What is removed, expires, or is replaced by something lighter goes back to the budget.
+//! - A shard whose room would stay within its share with the newcomer evicts nothing: it gets the room of a shard that has more than its
+//!   share. There is one then, because the rooms make up the limits.
+//! - An entry that is heavier than a share takes its shard's room, and the rest from all others in turns. They get it back, as they have
+//!   less than their shares from then on.
+//!
+//! So insertions never make a shard lose room that is within its share, except to an entry that is heavier than a share: shares do not
+//! drift. And a full cache whose shards have their shares touches nothing shared for an insertion.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Entries and weight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,6 +40,21 @@ impl Amount {
     #[inline(always)]
     pub(crate) fn is_nothing(self) -> bool {
         self == Self::default()
+    }
+
+    /// What both have.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self { entries: self.entries.min(other.entries), weight: self.weight.min(other.weight) }
+    }
+}
+
+impl std::ops::Add for Amount {
+    type Output = Self;
+
+    #[inline(always)]
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
     }
 }
 
@@ -93,11 +119,12 @@ impl Purse {
 pub(crate) struct Budget {
     entries: Purse,
     weight: Purse,
+    lender: AtomicUsize,
 }
 
 impl Budget {
     pub(crate) fn new(entries: Option<u64>, weight: Option<u64>) -> Self {
-        Self { entries: Purse::new(entries), weight: Purse::new(weight) }
+        Self { entries: Purse::new(entries), weight: Purse::new(weight), lender: AtomicUsize::new(0) }
     }
 
     /// Takes all of an amount, or nothing.
@@ -120,9 +147,35 @@ impl Budget {
         self.weight.give(amount.weight);
     }
 
+    /// What nobody has; less than nothing while a cache that was made smaller still shrinks.
+    #[inline(always)]
+    pub(crate) fn left(&self) -> Amount {
+        // See `Purse::take`.
+        Amount { entries: self.entries.left.load(Relaxed), weight: self.weight.left.load(Relaxed) }
+    }
+
+    /// By how much less is left than nothing.
+    pub(crate) fn excess(&self) -> Amount {
+        self.left().lacks(Amount::default())
+    }
+
     /// Whether less is left than nothing.
     pub(crate) fn is_exceeded(&self) -> bool {
-        self.entries.left.load(Relaxed) < 0 || self.weight.left.load(Relaxed) < 0 // see `Purse::take`
+        !self.excess().is_nothing()
+    }
+
+    /// The part of each of some shards.
+    pub(crate) fn share(&self, shards: u64) -> Amount {
+        let part = |purse: &Purse| (purse.limit.load(Relaxed) / shards) as i64; // see `Purse::take`
+        Amount { entries: part(&self.entries), weight: part(&self.weight) }
+    }
+
+    /// The part of an amount that has no limit.
+    pub(crate) fn unlimited(&self, amount: Amount) -> Amount {
+        Amount {
+            entries: if self.entries_limit().is_none() { amount.entries } else { 0 },
+            weight: if self.weight_limit().is_none() { amount.weight } else { 0 },
+        }
     }
 
     /// Whether something as heavy can ever be in.
@@ -130,6 +183,15 @@ impl Budget {
     pub(crate) fn could_hold(&self, amount: Amount) -> bool {
         let fits = |purse: &Purse, amount: i64| amount as u64 <= purse.limit.load(Relaxed); // see `Purse::take`
         fits(&self.entries, amount.entries) && fits(&self.weight, amount.weight)
+    }
+
+    /// The number of the shard that is asked first for room, or more than there are shards.
+    pub(crate) fn lender(&self) -> usize {
+        self.lender.load(Relaxed) // any will do
+    }
+
+    pub(crate) fn set_lender(&self, shard: usize) {
+        self.lender.store(shard, Relaxed); // as above
     }
 
     pub(crate) fn set_entries(&self, limit: u64) {

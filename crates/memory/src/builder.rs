@@ -28,9 +28,12 @@ use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 /// chooses keys does not know which collide. Against an attacker who can watch hashes or time many lookups, give SipHash.
 pub type DefaultHasher = foldhash::fast::RandomState;
 
-/// Entries, or weight, that a shard is to have at least: smaller ones decide worse who leaves. On the traces of
-/// docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
+/// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces of docs/results/policies.md 256 mean
+/// 0.03 % more misses than 1024 do, and 128 0.07 %.
 const SHARE_MIN: u64 = 256;
+/// The weight of an entry, as far as the number of shards depends on it, where no limit of entries tells: a page. A cache of heavier
+/// entries still has dozens a shard.
+const WEIGHT_ASSUMED: u64 = 4096;
 /// Shards for each core, so that threads seldom meet at one.
 const SHARDS_PER_CORE: usize = 4;
 
@@ -362,8 +365,12 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 
     /// How many parts the cache has, each with a lock and an order of its own, that hits of FIFO-like policies never
-    /// take: a power of two. By default four a core, and fewer where they would have less than 256 entries. With one,
-    /// a cache decides exactly as `floe simulate` says.
+    /// take: a power of two. By default four a core, and fewer where they would have less than 256 entries. A cache that has no
+    /// limit but one of weight is taken to hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from the truth,
+    /// give the number of shards. With one, a cache decides exactly as `floe simulate` says.
+    ///
+    /// Shards have equal shares of the limits. An entry should weigh a small part of a share: one that is heavier than all of it
+    /// takes the rest from the other shards, and leaves as soon as they need that back.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -461,8 +468,9 @@ where
         let weighed = self.weigher.is_some();
         let shards = self.shards.unwrap_or_else(|| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            let share = [budget.entries_limit(), budget.weight_limit()].into_iter().flatten().min();
-            let most = (share.unwrap_or(u64::MAX) / SHARE_MIN).max(1).ilog2();
+            let by_weight = || budget.weight_limit().map(|weight| weight / WEIGHT_ASSUMED);
+            let entries = budget.entries_limit().or_else(by_weight).unwrap_or(u64::MAX);
+            let most = (entries / SHARE_MIN).max(1).ilog2();
             (cores * SHARDS_PER_CORE).next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
         });
         let shape = shape::<K, V>(&budget, weighed, shards);
@@ -475,6 +483,7 @@ where
                 |template: &dyn Template| Box::new(Gate::new(template, number, shards, Arc::clone(&threads)));
             let gate = self.admission.as_deref().map(gate);
             let (owner, table) = Owner::new(self.policy.clone(), shape, slab, gate);
+            budget.take(shape.unlimited);
             made.push(Shard::new(owner, table));
         }
         let inner = Inner {

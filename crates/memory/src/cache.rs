@@ -312,7 +312,7 @@ where
             let expired = unsafe { &*entry }.expiry.has_expired(now);
             let cause = if expired { Cause::Expired } else { Cause::Removed };
             let room = owner.take_out(shard.table(), slot, cause, gone);
-            inner.budget.give(room);
+            owner.release(&inner.budget, room);
             (!expired).then_some(value)
         })
     }
@@ -386,7 +386,7 @@ where
         let inner = &*self.inner;
         inner.thaw(lock(&inner.freezer).by_hand()); // what is frozen cannot make room
         let shape = inner.shape();
-        inner.shards.iter().for_each(|shard| shard.owner().reshape(shape));
+        inner.shards.iter().for_each(|shard| shard.owner().reshape(&inner.budget, shape));
         inner.shrink();
         inner.reclaim();
     }

@@ -43,6 +43,7 @@ mod reclaim;
 mod records;
 mod room;
 mod shard;
+mod shares;
 mod shedding;
 #[cfg(test)]
 #[path = "shedding/tests.rs"]

@@ -5,7 +5,7 @@ use std::ops::Range;
 use floe_policy::{Cursor, Eviction, Slot};
 
 use crate::admission::Gate;
-use crate::budget::Amount;
+use crate::budget::{Amount, Budget};
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::frozen::index::FrozenIndex;
@@ -100,7 +100,10 @@ pub(crate) struct Shape {
     pub(crate) batch_weight: u64,
     /// What the policy is told that the shard holds, in weight or else in entries.
     pub(crate) capacity: u64,
-    pub(crate) weighed: bool,
+    /// Its share of the limits.
+    pub(crate) share: Amount,
+    /// What of the share has no limit: it is the shard's from the beginning.
+    pub(crate) unlimited: Amount,
 }
 
 impl Shape {
@@ -136,10 +139,13 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     /// Keys that the index has room for: it grows with what is in, as every line that it is larger is one more to miss.
     pub(crate) keys_max: usize,
     pub(crate) slab: Slab<Entry<K, V>>,
+    /// What the entries take.
     pub(crate) held: Amount,
-    /// Its share of the capacity, in weight or else in entries.
-    pub(crate) share: u64,
-    pub(crate) weighed: bool,
+    /// What the shard may fill besides: with `held`, its room. See `budget`.
+    pub(crate) spare: Amount,
+    pub(crate) share: Amount,
+    /// What the policy was told that the shard holds.
+    pub(crate) capacity: u64,
     pub(crate) pinned: usize,
     pub(crate) frozen: usize,
     /// The frozen index that has, or is to have, entries of this shard.
@@ -174,8 +180,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             keys_max,
             slab,
             held: Amount::default(),
-            share: shape.capacity,
-            weighed: shape.weighed,
+            spare: shape.unlimited,
+            share: shape.share,
+            capacity: shape.capacity,
             pinned: 0,
             frozen: 0,
             frozen_index: None,
@@ -211,10 +218,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.gate.as_ref().map_or(0, |gate| gate.memory_bytes())
     }
 
-    /// The shard's share of the capacity has changed.
-    pub(crate) fn reshape(&mut self, shape: Shape) {
+    /// The shard's share of the limits has changed. What is to spare goes back, as the limits may be lower.
+    pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
-        self.share = shape.capacity;
+        (self.share, self.capacity) = (shape.share, shape.capacity);
+        let kept = shape.unlimited.min(self.spare);
+        let mut given = self.spare;
+        given -= kept;
+        self.release(budget, given);
         if let Some(gate) = &mut self.gate {
             gate.reserve(self.reserved, shape.capacity);
         }
@@ -267,7 +278,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Takes an entry out, from the order as well, and says what it took. Its room is not yet given to anybody.
+    /// Takes an entry out, from the order as well, and says what it took. The shard has that to spare then.
     pub(crate) fn take_out(
         &mut self,
         table: &TableOf<P>,
@@ -291,9 +302,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         table.index.remove(tenant.hash, tenant.lane);
         self.vacant.push(slot);
-        self.held -= Amount::of(tenant.weight);
-        self.counts.note(cause);
         let room = Amount::of(tenant.weight);
+        self.held -= room;
+        self.spare += room;
+        self.counts.note(cause);
         self.let_go(tenant.retire(), cause, gone);
         room
     }
@@ -304,12 +316,6 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             Some(to_tell) => to_tell.push((retired, cause)),
             None => self.limbo.push(retired),
         }
-    }
-
-    /// Takes out whoever is worth least.
-    pub(crate) fn evict(&mut self, table: &TableOf<P>, gone: &mut Gone<K, V>) -> Option<Amount> {
-        let victim = self.order.evict(None)?;
-        Some(self.take_out(table, victim.0, Cause::Evicted, gone))
     }
 
     /// Keeps an entry from being evicted, or no longer; false when that is so already.
@@ -423,7 +429,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.order.reserve(slots);
         self.reserved = slots;
         if let Some(gate) = &mut self.gate {
-            gate.reserve(slots, self.share);
+            gate.reserve(slots, self.capacity);
         }
         self.regrow(shard); // the marks have moved
     }

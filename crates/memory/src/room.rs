@@ -12,6 +12,7 @@ use crate::newcomer::Newcomer;
 use crate::owner::{Gone, Owner};
 use crate::reclaim::After;
 use crate::shard::Shard;
+use crate::shares::Lent;
 use crate::sync::{Ordering, lock};
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
@@ -57,7 +58,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         result
     }
 
-    /// [`put`](Self::put) for an entry for which its shard could not make the room that is lacking.
+    /// [`put`](Self::put) for an entry for which its shard lacks room. Shards that have more than their share give that first; if the shard
+    /// cannot make room by itself either, all others do in turns.
     #[inline(never)]
     fn put_with_help<'a>(
         &'a self,
@@ -71,7 +73,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     {
         let mut asks_others = self.shards.len() > 1 && !all_frozen;
         loop {
-            let made = !all_frozen && self.make_room(shard, lacking, then);
+            let could = !all_frozen && self.budget.could_hold(Amount::of(newcomer.weight));
+            let made = could && self.borrow(shard, lacking, asks_others, then);
             if !made && !asks_others {
                 break;
             }
@@ -81,47 +84,59 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 Err(still) => lacking = still,
             }
         }
-        let pass =
-            |owner: &mut Owner<K, V, P>, gone: &mut _| owner.pass_through(newcomer, Cause::Rejected, gone);
-        let ((), after) = self.change(shard, shard.owner(), pass);
+        let ((), after) = self.change(shard, shard.owner(), |owner, gone| {
+            owner.give_back(&self.budget);
+            owner.pass_through(newcomer, Cause::Rejected, gone);
+        });
         then(after);
     }
 
-    /// Has the other shards make room; false if they cannot.
-    fn make_room<'a>(
+    /// Brings room from other shards to one that lacks it, of those with more than their share or of all; false if there is none.
+    fn borrow<'a>(
         &'a self,
-        except: &Shard<K, V, P>,
+        borrower: &'a Shard<K, V, P>,
         lacking: Amount,
+        beyond: bool,
         then: &mut impl FnMut(After<'a, K, V, P>),
     ) -> bool {
-        let mut made = Amount::default();
-        if self.budget.could_hold(lacking) {
-            for shard in self.shards.iter().filter(|shard| !std::ptr::eq(*shard, except)) {
-                while !made.lacks(lacking).is_nothing() {
-                    let (room, after) = self.evict(shard);
-                    then(after);
-                    let Some(room) = room else { break };
-                    made += room;
+        let mut lent = Lent::none(&self.budget);
+        let first = self.budget.lender();
+        let mut came = true;
+        // One entry of a shard at a time, so that all give alike what all have to give.
+        while std::mem::take(&mut came) {
+            for step in 0..self.shards.len() {
+                let number = (first + step) % self.shards.len();
+                let lender = &self.shards[number];
+                let wanted = lent.amount().lacks(lacking);
+                if std::ptr::eq(lender, borrower) || wanted.is_nothing() {
+                    continue;
+                }
+                let lend = |owner: &mut Owner<K, V, P>, gone: &mut _| {
+                    let amount = owner.lend(lender.table(), wanted, beyond, gone);
+                    lent.add(amount); // at once: the user's code, which comes next, may panic
+                    !amount.is_nothing()
+                };
+                let (lends, after) = self.change(lender, lender.owner(), lend);
+                then(after);
+                if lends {
+                    came = true;
+                    // The same again as long as it has more than its share, else each in turn.
+                    self.budget.set_lender(if beyond { number } else { number + 1 });
                 }
             }
+            came &= !lent.amount().lacks(lacking).is_nothing();
         }
-        !made.is_nothing()
+        let made = !lent.amount().is_nothing();
+        lent.arrive(&mut borrower.owner());
+        made
     }
 
-    /// Has a shard evict whoever is worth least there, and gives the room back at once: the user's code, which comes next,
-    /// may panic.
-    fn evict<'a>(&self, shard: &'a Shard<K, V, P>) -> (Option<Amount>, After<'a, K, V, P>) {
-        self.change(shard, shard.owner(), |owner, gone| {
-            owner.evict(shard.table(), gone).inspect(|&room| self.budget.give(room))
-        })
-    }
-
-    /// Evicts until the limits are kept, after they were lowered. What is pinned stays.
+    /// Evicts until the limits are kept, after they were lowered: first where there is more than a share. What is pinned stays.
     pub(crate) fn shrink(&self) {
         let mut panicked = None;
-        let mut evicted = true;
+        let (mut evicted, mut beyond) = (true, true);
         while self.budget.is_exceeded() {
-            if !evicted {
+            if !evicted && !std::mem::take(&mut beyond) {
                 let mut freezer = lock(&self.freezer);
                 if !freezer.is_frozen() {
                     break; // what is left is pinned
@@ -130,8 +145,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             }
             evicted = false;
             for shard in &self.shards {
-                let (room, after) = self.evict(shard);
-                evicted |= room.is_some();
+                let (lends, after) = self.change(shard, shard.owner(), |owner, gone| {
+                    let amount = owner.lend(shard.table(), self.budget.excess(), beyond, gone);
+                    self.budget.give(amount);
+                    !amount.is_nothing()
+                });
+                evicted |= lends;
                 // The limits are kept all the same.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.settle(after))) {
                     panicked.get_or_insert(panic);
@@ -157,7 +176,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                     // SAFETY: it is in, and is taken out under this lock only.
                     if let Some(cause) = leaves(unsafe { &*entry }) {
                         let room = owner.take_out(shard.table(), slot, cause, gone);
-                        self.budget.give(room);
+                        owner.release(&self.budget, room);
                     }
                 }
                 next = end;

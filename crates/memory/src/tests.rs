@@ -37,6 +37,74 @@ fn lookups_are_timed_in_batches_and_after_them() {
     );
 }
 
+/// What each shard has room for, in weight, and by how much that is less than its share.
+fn rooms(cache: &Cache<u32, u32>) -> Vec<(i64, i64)> {
+    let shards = cache.inner.shards.iter().map(|shard| {
+        let owner = shard.owner();
+        let room = owner.held.weight + owner.spare.weight;
+        (room, (owner.share.weight - room).max(0))
+    });
+    shards.collect()
+}
+
+#[test]
+fn rooms_make_up_the_limit_and_no_insertion_takes_from_a_share() {
+    use rand::{Rng, SeedableRng};
+
+    const LIMIT: u64 = 100_000;
+    const HEAVIEST: u32 = 3000;
+    let cache: Cache<u32, u32> =
+        Cache::builder().weight_capacity(LIMIT).weigher(|_, weight| *weight).shards(8).build();
+    let mut random = rand::rngs::SmallRng::seed_from_u64(1);
+    let lacking = |cache| rooms(cache).iter().map(|(_, lacking)| lacking).sum::<i64>();
+    let mut step = |removes: bool| {
+        let key = random.random_range(0..1000);
+        if removes && random.random_ratio(1, 10) {
+            cache.remove(&key);
+        } else {
+            let (before, is_new) = (lacking(&cache), !cache.contains_key(&key));
+            cache.insert(key, random.random_range(1..=HEAVIEST));
+            assert!(!is_new || lacking(&cache) <= before, "{before}, then {}", lacking(&cache));
+        }
+        let sum: i64 = rooms(&cache).iter().map(|(room, _)| room).sum();
+        assert_eq!(sum + cache.inner.budget.left().weight, cache.inner.budget.weight_limit().unwrap() as i64);
+    };
+    (0..5000).for_each(|_| step(true));
+    cache.resize_weight(LIMIT / 2);
+    (0..5000).for_each(|_| step(true));
+    cache.resize_weight(LIMIT);
+    (0..5000).for_each(|_| step(true));
+    (0..5000).for_each(|_| step(false));
+    for (room, lacking) in rooms(&cache) {
+        assert!(
+            lacking <= i64::from(HEAVIEST),
+            "{room} and {lacking} lacking after {}",
+            cache.stats().insertions
+        );
+    }
+}
+
+#[test]
+fn a_borrowed_part_of_other_shares_is_given_back() {
+    let cache: Cache<u32, u32> =
+        Cache::builder().weight_capacity(8000).weigher(|_, weight| *weight).shards(8).build();
+    (0..1000).for_each(|key| cache.insert(key, 10));
+    cache.insert(1000, 4000);
+    assert!(cache.contains_key(&1000), "heavier than a share, and lighter than the limit");
+    let lacking: Vec<i64> = rooms(&cache).iter().map(|(_, lacking)| *lacking).collect();
+    assert!(lacking.iter().all(|&lacking| lacking < 600), "all gave alike: {lacking:?}");
+    (0..3000).for_each(|key| cache.insert(2000 + key, 10));
+    assert!(rooms(&cache).iter().all(|&(_, lacking)| lacking <= 10), "{:?}", rooms(&cache));
+}
+
+#[test]
+fn a_small_cache_of_heavy_entries_has_few_shards() {
+    let of = |weight: u64| Cache::builder().weight_capacity(weight).weigher(|_: &u64, weight: &u32| *weight);
+    assert_eq!(of(1 << 20).build().stats().shards, 1);
+    assert!(of(4 << 20).build().stats().shards <= 4);
+    assert_eq!(of(1 << 40).build().stats().shards, Cache::<u64, u64>::new(1 << 20).stats().shards);
+}
+
 /// Whether what is taken out of a cache now may be freed without a barrier.
 fn nobody_is_silent(cache: &Cache<u64, u64>) -> bool {
     let records = &cache.inner.threads.records;

@@ -71,6 +71,8 @@ mod records;
 mod room;
 #[path = "../src/shard.rs"]
 mod shard;
+#[path = "../src/shares.rs"]
+mod shares;
 #[path = "../src/shedding.rs"]
 mod shedding;
 #[path = "../src/slab.rs"]

