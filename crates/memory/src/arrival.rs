@@ -47,15 +47,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 }
             }
             None if self.gate.is_some() => self.offer(shard, budget, newcomer, asks_others, gone),
-            None if self.take_room(budget, need).is_some() => {
+            None if self.has_room(budget, need) && self.take_room(budget, need).is_some() => {
                 self.settle(shard, &access, newcomer);
                 Ok(())
             }
             None => {
-                let lacking = self.spare.lacks(need);
-                let here = self.makes_room(budget, need, lacking, asks_others);
+                let here = self.makes_room(budget, need, need, asks_others);
                 let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
-                    return Err(lacking);
+                    return Err(self.spare.lacks(need));
                 };
                 if self.tenants[victim.index()].weight == newcomer.weight {
                     self.exchange(shard, victim, newcomer, &access, gone);
@@ -85,7 +84,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             let access = newcomer.hash.access(newcomer.weight);
             let fits = taken.is_some();
             // The victim of another shard is not known before it leaves.
-            let leaves_elsewhere = asks_others && self.is_owed(budget, self.spare.lacks(need));
+            let leaves_elsewhere = asks_others && self.is_owed(budget, need);
             let victim = if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
             let gate = self.gate.as_mut().expect("the caller has seen it");
             gate.look_back(&self.counts, self.held);
@@ -152,9 +151,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let need = Amount::of(newcomer.weight);
         let access = newcomer.hash.access(newcomer.weight);
         loop {
-            let before =
-                replaced.map_or(Amount::default(), |slot| Amount::of(self.tenants[slot as usize].weight));
-            let lacking = (self.spare + before).lacks(need);
+            let mut more = need;
+            if let Some(slot) = replaced {
+                more -= Amount::of(self.tenants[slot as usize].weight);
+            }
+            let lacking = self.spare.lacks(more);
             if lacking.is_nothing() {
                 break;
             }
@@ -162,7 +163,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 self.spare += lacking;
                 break;
             }
-            let here = self.makes_room(budget, need, lacking, asks_others);
+            let here = self.makes_room(budget, need, more, asks_others);
             let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
                 if let Some(slot) = replaced {
                     self.take_out(shard.table(), slot, Cause::Replaced, gone);
@@ -197,12 +198,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Ok(())
     }
 
-    /// Whether the shard is to evict its own entries for what is lacking: for nothing that can never be in, and for nothing that others
-    /// owe it.
+    /// Whether the shard is to evict its own entries for a need, which takes so much more than there is: not for what can never be in,
+    /// nor for what others owe it.
     #[inline(always)]
-    fn makes_room(&self, budget: &Budget, need: Amount, lacking: Amount, asks_others: bool) -> bool {
+    fn makes_room(&self, budget: &Budget, need: Amount, more: Amount, asks_others: bool) -> bool {
         let fits = need.weight <= self.share.weight || budget.could_hold(need);
-        fits && !(asks_others && self.is_owed(budget, lacking))
+        fits && !(asks_others && self.is_owed(budget, more))
     }
 
     /// An entry takes a slot for itself, which is returned.

@@ -18,12 +18,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.share.lacks(self.room())
     }
 
-    /// Whether others have what is lacking here: the budget has it, or the shard would not exceed its share with it.
+    /// Whether a need can be met without any eviction.
     #[inline(always)]
-    pub(crate) fn is_owed(&self, budget: &Budget, lacking: Amount) -> bool {
-        let (left, after) = (budget.left(), self.room() + lacking);
-        (lacking.entries <= left.entries || after.entries <= self.share.entries)
-            && (lacking.weight <= left.weight || after.weight <= self.share.weight)
+    pub(crate) fn has_room(&self, budget: &Budget, need: Amount) -> bool {
+        let left = budget.left();
+        self.spare.entries + left.entries >= need.entries && self.spare.weight + left.weight >= need.weight
+    }
+
+    /// Whether so much more is to come from elsewhere: the budget has it, or the shard would not exceed its share with it.
+    #[inline(always)]
+    pub(crate) fn is_owed(&self, budget: &Budget, more: Amount) -> bool {
+        let (left, after) = (budget.left(), self.held + more);
+        (after.entries <= self.share.entries || self.spare.entries + left.entries >= more.entries)
+            && (after.weight <= self.share.weight || self.spare.weight + left.weight >= more.weight)
     }
 
     /// Takes from the budget what is lacking for a need, if it has that.
