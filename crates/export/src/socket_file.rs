@@ -123,11 +123,15 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 
 /// Listens on a Unix socket. One in use is waited for a little: its program may just have been killed.
 pub(crate) fn listen_on(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), SocketError> {
-    let _turn = turn(path);
-    patiently(|| attempt(path, permitted), SocketError::is_in_use)
+    let attempt = || {
+        let _turn = turn(path);
+        attempt(path, permitted)
+    };
+    patiently(attempt, SocketError::is_in_use)
 }
 
-/// Keeps other servers from beginning in this folder. Without it, if somebody holds on to it, all but two that begin at once is well.
+/// Keeps other servers from looking for a stale socket in this folder, and from making their own. Without it, as when somebody holds on to
+/// it, only two servers that begin at once could meet.
 fn turn(path: &Path) -> Option<File> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = File::open(folder).ok()?;
@@ -138,11 +142,7 @@ fn turn(path: &Path) -> Option<File> {
 
 fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), SocketError> {
     remove_stale(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    if permitted != Permitted::ByUmask {
-        fchmod(&socket, Mode::RUSR | Mode::WUSR)?; // the file's, less the umask
-    }
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let socket = bound(path, permitted)?;
     let file = SocketFile::of(path)?;
     let mode = |mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode));
     match permitted {
@@ -156,6 +156,16 @@ fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), S
     }
     listen(&socket, BACKLOG)?; // before that nobody can connect
     Ok((socket, file))
+}
+
+/// A socket with its file, to which nobody can connect so far. Unless the umask decides, only its owner has any permission.
+fn bound(path: &Path, permitted: Permitted) -> Result<OwnedFd, SocketError> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if permitted != Permitted::ByUmask {
+        fchmod(&socket, Mode::RUSR | Mode::WUSR)?; // the file's, less the umask
+    }
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
 }
 
 /// Removes a socket that a server of this user left behind when it was killed.
@@ -205,13 +215,10 @@ mod tests {
 
     #[test]
     fn a_socket_is_never_open_to_more_than_it_will_be() {
-        // Bound as in `attempt`, and looked at before anything else is done to it.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        fchmod(&socket, Mode::RUSR | Mode::WUSR).unwrap();
-        bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let group = rustix::process::getegid().as_raw();
+        let _socket = bound(&path, Permitted::Group(group)).unwrap();
         assert_eq!(modes(&path).0 & 0o177, 0);
         assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
@@ -228,6 +235,24 @@ mod tests {
         std::fs::write(&path, "text").unwrap();
         assert!(refusal().contains("is no socket"), "{}", refusal());
         assert_eq!(std::fs::read(&path).unwrap(), b"text");
+    }
+
+    #[test]
+    fn of_servers_that_begin_at_once_over_a_stale_socket_one_listens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(UnixListener::bind(&path).unwrap());
+        let ready = std::sync::Barrier::new(4);
+        let listeners: Vec<_> = std::thread::scope(|scope| {
+            let begin = || {
+                ready.wait();
+                listen_on(&path, Permitted::Nobody).ok()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(begin)).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(listeners.len(), 1);
+        assert_eq!(listeners[0].1.identity, identity(&path).unwrap(), "clients find it");
     }
 
     #[test]
