@@ -14,6 +14,7 @@
 
 mod admin_listener;
 mod admin_side;
+mod admin_tls;
 mod aside;
 mod bound;
 mod clients;

@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 
 use certificates::certificates;
 use floe_block::WriteMode;
+use floe_export::admin::Token;
 use floe_export::server::ServerConfig;
 use floe_export::tls::TlsConfig;
 use floe_export::uri::{Address, Uri};
@@ -204,4 +205,73 @@ fn bad_certificates_are_said_in_one_line() {
     )
     .unwrap();
     told(&load(other.path(), true), "ca-cert.pem", "");
+}
+
+#[test]
+fn the_admin_interface_over_tcp_speaks_tls_to_those_who_begin_with_it() {
+    const SECRET: &str = "0123456789abcdef0123456789abcdef";
+    let folder = certificates();
+    let tls = TlsConfig::load(folder.path(), false, true).unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, SECRET).unwrap();
+    std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let token = Token::read(&token).unwrap();
+    let tune = |config: &mut ServerConfig| {
+        config.tls = Some(tls);
+        config.admin.token = Some(token);
+    };
+    let rig = Rig::tuned(WriteMode::Back, |memory| Box::new(memory), tune);
+    let authority = folder.path().join("ca-cert.pem").display().to_string();
+    let curl = |words: &[&str], path: &str| {
+        let url = format!("https://{}{path}", rig.admin_tcp);
+        let line = [&["--silent", "--show-error", "--cacert", &authority], words, &[&url]].concat();
+        run("curl", &line).map(|output| {
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{errors}");
+            String::from_utf8(output.stdout).unwrap()
+        })
+    };
+    let Some(health) = curl(&[], "/healthz") else { return };
+    assert_eq!(health, "ok\n");
+    for version in [["--tlsv1.2", "--tls-max", "1.2"], ["--tlsv1.3", "--tls-max", "1.3"]] {
+        assert!(curl(&version, "/metrics").unwrap().ends_with('\n'));
+    }
+    let bearer = format!("Authorization: Bearer {SECRET}");
+    assert_eq!(curl(&["--request", "POST", "--header", &bearer], "/flush").unwrap(), "flushed\n");
+    let refused = curl(&["--request", "POST"], "/flush").unwrap();
+    assert!(refused.contains("admin token"), "{refused}");
+    // A monitor on this machine may do without, and what is no TLS is hung up on.
+    assert!(rig.over_tcp("GET /healthz HTTP/1.1\r\n\r\n").ends_with("ok\n"));
+    let mut cheat = std::net::TcpStream::connect(&rig.admin_tcp).unwrap();
+    cheat.write_all(&[&[22, 3, 1, 0, 5][..], &[7; 100]].concat()).unwrap();
+    let alert = drained(&mut cheat);
+    assert!(!alert.starts_with(b"HTTP"), "{alert:?}");
+    rig.end();
+}
+
+#[test]
+fn certificates_that_are_read_again_count_for_whoever_comes_then() {
+    let (folder, others) = (certificates(), certificates());
+    let tls = TlsConfig::load(folder.path(), false, true).unwrap();
+    let reloadable = tls.clone();
+    let rig = Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.tls = Some(tls));
+    let trusts = |authority: &Path| {
+        let authority = authority.display().to_string();
+        let url = format!("https://{}/healthz", rig.admin_tcp);
+        run("curl", &["--silent", "--cacert", &authority, &url]).map(|output| output.status.success())
+    };
+    let first = folder.path().join("first-ca-cert.pem");
+    std::fs::copy(folder.path().join("ca-cert.pem"), &first).unwrap();
+    let second = others.path().join("ca-cert.pem");
+    let Some(trusted) = trusts(&first) else { return };
+    assert!(trusted && trusts(&second) == Some(false));
+    std::fs::write(folder.path().join("server-key.pem"), "no key").unwrap();
+    reloadable.reload().unwrap_err();
+    assert_eq!(trusts(&first), Some(true), "what cannot be read changes nothing");
+    for name in ["server-cert.pem", "server-key.pem"] {
+        std::fs::copy(others.path().join(name), folder.path().join(name)).unwrap();
+    }
+    reloadable.reload().unwrap();
+    assert_eq!((trusts(&first), trusts(&second)), (Some(false), Some(true)));
+    rig.end();
 }

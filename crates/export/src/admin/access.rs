@@ -28,6 +28,8 @@ pub(crate) struct NetworkRules {
     pub(crate) hosts: Vec<String>,
     /// The secret that makes a client trusted, if there is one.
     pub(crate) token: Option<Token>,
+    /// Clients have to encrypt.
+    pub(crate) encrypted_only: bool,
 }
 
 /// The trust in a client.
@@ -41,6 +43,11 @@ pub(super) enum Trust {
 }
 
 impl Access {
+    /// True if clients have to encrypt.
+    pub(crate) fn encrypted_only(&self) -> bool {
+        self.network.as_ref().is_some_and(|rules| rules.encrypted_only)
+    }
+
     /// Looks at who asks, by the head of the request.
     ///
     /// # Errors
@@ -138,7 +145,7 @@ mod tests {
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         let token = token.then(|| Token::read(file.path()).unwrap());
         let hosts = vec!["storage1".to_owned()];
-        Access { network: Some(NetworkRules { hosts, token }), ..Access::default() }
+        Access { network: Some(NetworkRules { hosts, token, encrypted_only: false }), ..Access::default() }
     }
 
     fn judge(access: &Access, headers: &[(&'static str, &str)]) -> Option<Trust> {

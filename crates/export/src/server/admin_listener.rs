@@ -11,6 +11,7 @@ use super::config::{AdminConfig, ServeError};
 use crate::admin::{Access, AdminAddress, AllowedPaths, NetworkRules, name_in};
 use crate::listener::patiently;
 use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
+use crate::tls::TlsConfig;
 
 /// A listening socket of the admin interface.
 #[derive(Debug)]
@@ -30,11 +31,12 @@ impl AdminListener {
     pub(super) fn bind(
         address: &AdminAddress,
         config: &AdminConfig,
+        tls: Option<&TlsConfig>,
         insecure: bool,
     ) -> Result<Self, ServeError> {
         match address {
             AdminAddress::Unix(path) => Self::on_socket(address, path, config),
-            AdminAddress::Tcp(text) => Self::on_tcp(text, config, insecure),
+            AdminAddress::Tcp(text) => Self::on_tcp(text, config, tls, insecure),
         }
     }
 
@@ -57,10 +59,16 @@ impl AdminListener {
         Ok(Self { socket: Rc::new(socket), address: address.clone(), access, _file: Some(file) })
     }
 
-    fn on_tcp(text: &str, config: &AdminConfig, insecure: bool) -> Result<Self, ServeError> {
+    fn on_tcp(
+        text: &str,
+        config: &AdminConfig,
+        tls: Option<&TlsConfig>,
+        insecure: bool,
+    ) -> Result<Self, ServeError> {
         let refused = |source| ServeError::Admin { address: text.to_owned(), source };
         let addresses: Vec<_> = text.to_socket_addrs().map_err(refused)?.collect();
-        if !insecure && addresses.iter().any(|address| !address.ip().is_loopback()) {
+        let encrypted_only = !insecure && addresses.iter().any(|address| !address.ip().is_loopback());
+        if encrypted_only && !tls.is_some_and(TlsConfig::required) {
             return Err(ServeError::AdminExposed { address: text.to_owned() });
         }
         let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
@@ -70,9 +78,39 @@ impl AdminListener {
         let bound = listener.local_addr().map_err(refused)?;
         let own_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let hosts = [name_in(text).to_owned(), own_name].into_iter().chain(config.hosts.iter().cloned());
-        let network = NetworkRules { hosts: hosts.collect(), token: config.token.clone() };
+        let network = NetworkRules { hosts: hosts.collect(), token: config.token.clone(), encrypted_only };
         let access = Arc::new(Access { network: Some(network), paths: config.limited() });
         let address = AdminAddress::Tcp(bound.to_string());
         Ok(Self { socket: Rc::new(listener.into()), address, access, _file: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_machines_are_kept_out_unless_they_encrypt_or_are_asked_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+        let tls = |required| TlsConfig::load(folder.path(), false, required).unwrap();
+        let bind = |tls: Option<&TlsConfig>, insecure| {
+            AdminListener::bind(
+                &AdminAddress::Tcp("0.0.0.0:0".into()),
+                &AdminConfig::default(),
+                tls,
+                insecure,
+            )
+            .map(|listener| listener.access.encrypted_only())
+            .map_err(|error| error.to_string())
+        };
+        for refused in [bind(None, false), bind(Some(&tls(false)), false)] {
+            assert!(refused.unwrap_err().contains("without encryption"));
+        }
+        assert_eq!(bind(Some(&tls(true)), false), Ok(true));
+        assert_eq!(bind(Some(&tls(true)), true), Ok(false));
+        assert_eq!(bind(None, true), Ok(false));
     }
 }

@@ -9,6 +9,7 @@ use floe_block::Kind;
 use floe_device::{Buffer, SocketOutcome};
 use rustix::net::{Shutdown, shutdown};
 
+use super::admin_tls::{Encryption, Undecipherable};
 use super::errand::Then;
 use super::front::{Front, Phase};
 use super::letter::{Deed, Problem};
@@ -32,9 +33,16 @@ const MOST_WAITING: usize = 24;
 pub(super) struct AdminSession {
     socket: Rc<OwnedFd>,
     buffer: Buffer,
+    encryption: Encryption,
     conversation: Conversation,
     /// A receive is under way; otherwise an answer is, or what is to be answered.
     listening: bool,
+    /// A send is under way.
+    sending: bool,
+    /// To be sent after that.
+    outgoing: Vec<u8>,
+    /// The answer is given, or the connection broken: nothing is listened to any more.
+    is_over: bool,
     /// To be told when the server has ended.
     stopping: bool,
     /// When it must have asked, or taken its answer; `None` while the server works on that.
@@ -56,14 +64,22 @@ impl AdminSession {
 impl Front {
     pub(super) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
         let access = Arc::clone(&self.admin_listeners[listener as usize].access);
-        let is_remote = access.network.is_some();
+        let (is_remote, required) = (access.network.is_some(), access.encrypted_only());
+        let encryption = match is_remote {
+            true => Encryption::Undecided { tls: self.config.tls.clone(), required },
+            false => Encryption::None,
+        };
         self.make_room_for_admin(is_remote);
         let now = Instant::now();
         let session = AdminSession {
             socket: Rc::new(socket),
             buffer: self.pool.allocate(RECEIVE_BYTES),
+            encryption,
             conversation: Conversation::new(access),
             listening: false,
+            sending: false,
+            outgoing: Vec::new(),
+            is_over: false,
             stopping: false,
             until: Some(now + self.config.limits.admin_time),
             since: now,
@@ -128,21 +144,34 @@ impl Front {
     }
 
     pub(super) fn heard_admin(&mut self, index: u32, result: std::io::Result<SocketOutcome>) {
-        let bytes = match result {
-            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => bytes,
-            _ => {
-                self.admin_sessions.remove(index);
-                return;
-            }
-        };
         let session = &mut self.admin_sessions[index];
         session.listening = false;
-        let heard = session.conversation.hear(&session.buffer.slice(0..bytes).to_vec());
+        let received = match result {
+            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => session.buffer.slice(0..bytes).to_vec(),
+            _ => return self.leave_admin(index),
+        };
+        let text = session.encryption.decrypt(received);
+        session.outgoing.extend(session.encryption.take());
+        let heard = match text {
+            Ok(text) => session.conversation.hear(&text),
+            Err(Undecipherable::InTheClear) => {
+                let problem =
+                    "this address can be reached from other machines and takes TLS only; ask by https";
+                Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
+            }
+            Err(Undecipherable::Broken(error)) => {
+                tracing::debug!(%error, "admin client broke TLS");
+                return self.leave_admin(index); // an alert that says why is sent
+            }
+        };
         match heard {
-            Heard::More => self.listen_to_admin(index),
+            Heard::More => {
+                self.send_to_admin(index);
+                self.listen_to_admin(index);
+            }
             Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
             Heard::Command(command) => {
-                let is_remote = session.is_remote;
+                let is_remote = self.admin_sessions[index].is_remote;
                 if command != Command::Health && !self.may_wait(is_remote) {
                     let problem = "too many requests are under way; try again when some are done";
                     return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
@@ -151,6 +180,43 @@ impl Front {
                 self.obey(index, command);
             }
         }
+    }
+
+    /// Something was sent: the rest is next, or the end of a connection that is over.
+    pub(super) fn sent_to_admin(&mut self, index: u32, result: &std::io::Result<SocketOutcome>) {
+        let session = &mut self.admin_sessions[index];
+        session.sending = false;
+        if result.is_err() {
+            session.outgoing.clear();
+            let _ = shutdown(&session.socket, Shutdown::Both); // ends a receive that is under way
+        }
+        self.send_to_admin(index);
+    }
+
+    /// Ends a connection once all is sent.
+    fn leave_admin(&mut self, index: u32) {
+        self.admin_sessions[index].is_over = true;
+        self.send_to_admin(index);
+    }
+
+    /// Sends what is to be sent, one thing after the other. With nothing left a connection that is over goes.
+    fn send_to_admin(&mut self, index: u32) {
+        let session = &mut self.admin_sessions[index];
+        if session.sending {
+            return;
+        }
+        if session.outgoing.is_empty() {
+            if session.is_over {
+                self.admin_sessions.remove(index);
+            }
+            return;
+        }
+        let bytes = std::mem::take(&mut session.outgoing);
+        let buffer = self.pool.allocate(bytes.len()).slice(0..bytes.len());
+        buffer.copy_from(&bytes);
+        session.sending = true;
+        let socket = Rc::clone(&session.socket);
+        self.sockets.send(FrontToken::SendAdmin(index).encode(), &socket, vec![buffer]);
     }
 
     fn obey(&mut self, index: u32, command: Command) {
@@ -265,13 +331,12 @@ impl Front {
         }
     }
 
+    /// Answers, which ends the connection.
     pub(super) fn tell_admin(&mut self, index: u32, reply: &Reply) {
-        let answer = reply.encode();
-        let buffer = self.pool.allocate(answer.len()).slice(0..answer.len());
-        buffer.copy_from(&answer);
         let session = &mut self.admin_sessions[index];
+        let answer = session.encryption.encrypt_last(reply.encode());
+        session.outgoing.extend(answer);
         session.until = Some(Instant::now() + self.config.limits.admin_time);
-        let socket = Rc::clone(&session.socket);
-        self.sockets.send(FrontToken::SendAdmin(index).encode(), &socket, vec![buffer]);
+        self.leave_admin(index);
     }
 }

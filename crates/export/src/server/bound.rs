@@ -48,8 +48,10 @@ impl Bound {
             config.listen.iter().map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let admin = &config.admin;
-        let admin_listeners =
-            admin.listen.iter().map(|address| AdminListener::bind(address, admin, config.insecure));
+        let admin_listeners = admin
+            .listen
+            .iter()
+            .map(|address| AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure));
         let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
         Ok(Self { listeners, admin_listeners, config })
     }

@@ -93,8 +93,8 @@ pub enum ServeError {
     },
     /// Other machines could see what the server does, and read the token on its way.
     #[error(
-        "admin address {address} can be reached from other machines without encryption; give one on 127.0.0.1, or \
-         --insecure if the network is trusted"
+        "admin address {address} can be reached from other machines without encryption; give one on 127.0.0.1, \
+         --tls require, or --insecure if the network is trusted"
     )]
     AdminExposed {
         /// The address.

@@ -178,9 +178,7 @@ impl Front {
             }
             (FrontToken::Accept(_) | FrontToken::AcceptAdmin(_), result) => self.accepted(token, result),
             (FrontToken::ReceiveAdmin(index), result) => self.heard_admin(index, result),
-            (FrontToken::SendAdmin(index), _) => {
-                self.admin_sessions.remove(index);
-            }
+            (FrontToken::SendAdmin(index), result) => self.sent_to_admin(index, &result),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Certificates for tests of TLS.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 /// A folder with the certificates of a server on localhost, and of a client, of one authority.
 pub(crate) fn certificates() -> tempfile::TempDir {
@@ -8,6 +8,8 @@ pub(crate) fn certificates() -> tempfile::TempDir {
     let keep = |name: &str, text: String| std::fs::write(folder.path().join(name), text).unwrap();
     let mut params = CertificateParams::new([]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // OpenSSL takes a certificate for its own issuer if both have one name.
+    params.distinguished_name.push(DnType::CommonName, "authority");
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     keep("ca-cert.pem", authority.pem());
     for who in ["server", "client"] {
