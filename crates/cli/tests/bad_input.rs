@@ -252,7 +252,8 @@ fn wrong_settings_are_refused() {
         ",
     );
     let long = "n".repeat(5000);
-    let line = [&serve[..], &["--listen", "nbd://127.0.0.1:0", "--volume", &long]].concat();
+    let somewhere = ["--listen", "nbd://127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let line = [&serve[..], &somewhere, &["--volume", &long]].concat();
     refused(Path::new("."), &line, &["cannot offer export", "4096"]);
 }
 
