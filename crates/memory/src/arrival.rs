@@ -115,7 +115,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     ) -> Result<(), Amount> {
         let tenant = &self.tenants[slot as usize];
         // SAFETY: it is in, and entries are taken out under this lock only.
-        if unsafe { &*tenant.entry }.expiry.has_expired(clock.now()) {
+        if unsafe { &*tenant.entry }.expiry.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
             self.release(budget, room);
             if self.gate.is_some() {

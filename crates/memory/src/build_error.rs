@@ -28,6 +28,9 @@ pub enum BuildError {
     /// Shedding cannot be done as asked.
     #[error("shedding: {0}")]
     Shedding(&'static str),
+    /// Freezing and shedding need a thread of the library's, and the system gives none; says why.
+    #[error("freezing and shedding need a thread, and none can be started: {0}")]
+    Thread(String),
     /// The policy needs to know what a cache does not.
     #[error("policy {policy} {needs}; it works in simulations only")]
     Policy {

@@ -23,6 +23,7 @@ use crate::records::Records;
 use crate::shard::Shard;
 use crate::shedding::Valve;
 use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
+use crate::upkeep::Upkeep;
 
 /// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at random, so that whoever
 /// chooses keys does not know which collide. Against an attacker who can watch hashes or time many lookups, give SipHash.
@@ -324,8 +325,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// How long after its insertion an entry expires: at that time or up to two ticks of 5 ms later. It is not
-    /// found from then on, and freed within a second or two. Times over 124 days count as 124 days.
+    /// How long after its insertion an entry expires: at that time or up to 25 ms later. It is not found from then on,
+    /// and freed within a second or two, by a thread of the library's; where the system has no thread to give, by those
+    /// who insert. Times over 124 days count as 124 days.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -507,13 +509,14 @@ where
             about,
             admission: self.admission.as_ref().map(|template| template.name()),
             expires: AtomicBool::new(false),
-            is_kept: AtomicBool::new(false),
+            upkeep: Upkeep::new(),
+            requests_seen: AtomicU64::new(0),
             loads: AtomicU64::new(0),
             failed_loads: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
         if self.freezing.is_some() || inner.valve.is_driven() {
-            inner.keep_house();
+            inner.keep_house(true).map_err(|error| BuildError::Thread(error.to_string()))?;
         }
         Ok(Cache::from_inner(inner))
     }

@@ -22,7 +22,7 @@ use crate::stats::Stats;
 use crate::sync::{Arc, lock};
 
 /// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of them its values are dropped; where
-/// entries expire or freeze, perhaps a moment later, by the library's thread.
+/// entries expire or freeze, perhaps a moment later, by a thread of the library's.
 ///
 /// `P` is the policy: who leaves when room is needed. `S` hashes keys.
 ///
@@ -274,8 +274,8 @@ where
         options: &InsertOptions,
     ) -> Newcomer<'a, K, V> {
         let mut newcomer = Newcomer::new(hash, key, value);
-        if let Some(expiry) = self.inner.expiry(options) {
-            newcomer.expiry = expiry;
+        if let Some((expiry, due)) = self.inner.expiry(options) {
+            (newcomer.expiry, newcomer.due) = (expiry, due);
         }
         newcomer.weight = self.inner.weigh(newcomer.key(), newcomer.value());
         newcomer.pinned = options.pinned;
@@ -299,7 +299,7 @@ where
         let inner = &*self.inner;
         let hash = inner.hash(key);
         let shard = inner.shard(hash);
-        let (record, now) = (inner.record(), inner.clock.now());
+        let record = inner.record();
         let owner = inner.owner_past_loads(shard, hash, key);
         inner.with_owner(shard, owner, |owner, gone| {
             let entry = owner.find(shard.table(), hash.in_shard(), key)?;
@@ -309,7 +309,7 @@ where
             // SAFETY: it is in, and from now on kept by the cell, until the guard that takes the cell over is dropped.
             let value = Ref::new(unsafe { &*entry }, crate::guard::Keep::new(cell));
             // SAFETY: as above.
-            let expired = unsafe { &*entry }.expiry.has_expired(now);
+            let expired = unsafe { &*entry }.expiry.is_over(&inner.clock);
             let cause = if expired { Cause::Expired } else { Cause::Removed };
             let room = owner.take_out(shard.table(), slot, cause, gone);
             owner.release(&inner.budget, room);
@@ -469,10 +469,9 @@ where
         let inner = &*self.inner;
         let hash = inner.hash(key);
         let shard = inner.shard(hash);
-        let now = inner.clock.now();
         let found = inner.with_owner(shard, shard.owner(), |owner, _| {
             let found = owner.find(shard.table(), hash.in_shard(), key);
-            let slot = found.filter(|entry| !entry.expiry.has_expired(now)).map(|entry| entry.slot());
+            let slot = found.filter(|entry| !entry.expiry.is_over(&inner.clock)).map(|entry| entry.slot());
             slot.map(|slot| owner.set_pinned(slot, hash, pinned)).is_some()
         });
         if !pinned && inner.budget.is_exceeded() {
@@ -548,7 +547,7 @@ where
     /// ```
     pub fn reclaim(&self) {
         if self.inner.expires.load(crate::sync::Ordering::Relaxed) {
-            crate::keeper::Sweep::sweep(&*self.inner); // set before this thread could know of an entry that expires
+            self.inner.sweep_all(); // set before this thread could know of an entry that expires
         }
         self.inner.reclaim();
     }

@@ -1,17 +1,17 @@
-//! Time as caches need it: coarse, and free to look at.
+//! Time as caches need it: coarse, and read where it is needed.
 //!
-//! A hit must not read a clock, which would cost as much as the hit. So time is a number in memory that moves every few
-//! milliseconds: [`crate::keeper`] moves it while there are caches whose entries expire. Tests and simulations move
-//! theirs by hand.
+//! Only lookups of entries that expire look at the time. On Linux they read the system's coarse clock, a few nanoseconds without a
+//! call into the kernel; insertions of such entries read the exact one, so that nothing ends early. So the time depends on no
+//! thread. Tests and simulations move theirs by hand.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::sync::Arc;
 
-/// Length of a tick: entries expire at most twice so much late.
+/// Length of a tick, in which times are stored.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
+pub(crate) const TICK_US: u64 = TICK.as_micros() as u64;
 /// Longer times count as this: numbers of ticks wrap, and half of the circle is the future.
 const FAR: u32 = u32::MAX / 2 - 1;
 
@@ -53,24 +53,25 @@ impl Ticks {
 /// assert!(!cache.contains_key("key"));
 /// ```
 #[derive(Debug, Clone)]
-pub struct Clock {
+pub struct Clock(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    System,
     /// Microseconds since the start.
-    now_us: Arc<AtomicU64>,
-    manual: bool,
+    Manual(Arc<AtomicU64>),
 }
 
 impl Clock {
-    /// The time of the system, monotonic, in steps of 5 ms.
+    /// The time of the system, monotonic: what has expired is noticed at the next step of its coarse clock, of 1 to 10 ms on Linux.
     pub fn system() -> Self {
-        static SYSTEM: OnceLock<Arc<AtomicU64>> = OnceLock::new();
-        let now_us = Arc::clone(SYSTEM.get_or_init(Arc::default));
-        Self { now_us, manual: false }
+        Self(Source::System)
     }
 
     /// A clock that stands still until it is [advanced](Self::advance): for tests and simulations. What has expired by it is
     /// not found, and leaves when its key is inserted or removed, or by [`Cache::reclaim`](crate::Cache::reclaim).
     pub fn manual() -> Self {
-        Self { now_us: Arc::default(), manual: true }
+        Self(Source::Manual(Arc::default()))
     }
 
     /// Moves a manual clock on. Caches notice in steps of 5 ms.
@@ -78,36 +79,90 @@ impl Clock {
     /// # Panics
     /// When the clock is the system's.
     pub fn advance(&self, span: Duration) {
-        assert!(self.manual, "only a manual clock can be moved");
-        self.now_us.fetch_add(span.as_micros() as u64, Ordering::Relaxed); // only a number
+        let Source::Manual(now_us) = &self.0 else { panic!("only a manual clock can be moved") };
+        now_us.fetch_add(span.as_micros() as u64, Ordering::Relaxed); // only a number
     }
 
-    /// Whether somebody has to [look](Self::look) at the system's time for it to move.
+    /// Whether the time passes only by [`advance`](Self::advance).
     pub(crate) fn is_manual(&self) -> bool {
-        self.manual
+        matches!(self.0, Source::Manual(_))
     }
 
-    /// Takes the time from the system.
-    pub(crate) fn look(&self) {
-        static START: OnceLock<Instant> = OnceLock::new();
-        if !self.manual {
-            let now_us = START.get_or_init(Instant::now).elapsed().as_micros() as u64;
-            self.now_us.fetch_max(now_us, Ordering::Relaxed); // only a number; several may look
+    /// The time of the system in microseconds, exactly.
+    pub(crate) fn system_us() -> u64 {
+        system::exact_us()
+    }
+
+    /// Microseconds, exactly.
+    pub(crate) fn micros(&self) -> u64 {
+        match &self.0 {
+            Source::System => system::exact_us(),
+            Source::Manual(now_us) => now_us.load(Ordering::Relaxed), // only a number
         }
     }
 
-    /// Microseconds since the start, as last looked at.
-    pub(crate) fn micros(&self) -> u64 {
-        self.now_us.load(Ordering::Relaxed) // only a number; late by a tick at most
-    }
-
-    /// The first tick that is not before the present time: what begins now, begins then, so that nothing ends early.
-    pub(crate) fn next(&self) -> Ticks {
-        Ticks(self.micros().div_ceil(TICK.as_micros() as u64) as u32)
-    }
-
-    /// The present tick, as last looked at.
+    /// The present tick: never a later one, and late by a step of the coarse clock at most.
+    #[inline]
     pub(crate) fn now(&self) -> Ticks {
-        Ticks((self.micros() / TICK.as_micros() as u64) as u32)
+        match &self.0 {
+            Source::System => Ticks(system::coarse_ticks()),
+            Source::Manual(now_us) => Ticks((now_us.load(Ordering::Relaxed) / TICK_US) as u32), // only a number
+        }
+    }
+
+    /// The tick of something used in a tick: one that is not before the present time, so that nothing ends early.
+    #[inline]
+    pub(crate) fn used_in(&self, now: Ticks) -> Ticks {
+        match &self.0 {
+            Source::System => Ticks(now.0.wrapping_add(1 + system::LATE_TICKS)),
+            Source::Manual(now_us) => Ticks(now_us.load(Ordering::Relaxed).div_ceil(TICK_US) as u32), // as above
+        }
+    }
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod system {
+    use super::TICK_US;
+
+    /// By how much the coarse clock can be late: a step of a kernel that interrupts a hundred times a second.
+    pub(super) const LATE_TICKS: u32 = 2;
+
+    fn read(clock: libc::clockid_t) -> libc::timespec {
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: writes to `now` only. It fails for clocks that the system does not have only, and Linux has both.
+        unsafe { libc::clock_gettime(clock, &raw mut now) };
+        now
+    }
+
+    pub(super) fn exact_us() -> u64 {
+        let now = read(libc::CLOCK_MONOTONIC);
+        now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
+    }
+
+    /// Of the same beginning as the exact time.
+    #[inline]
+    pub(super) fn coarse_ticks() -> u32 {
+        let now = read(libc::CLOCK_MONOTONIC_COARSE);
+        let ticks_per_second = (1_000_000 / TICK_US) as u32;
+        (now.tv_sec as u32)
+            .wrapping_mul(ticks_per_second)
+            .wrapping_add(now.tv_nsec as u32 / (TICK_US as u32 * 1_000))
+    }
+}
+
+#[cfg(any(not(target_os = "linux"), miri))]
+mod system {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    pub(super) const LATE_TICKS: u32 = 0;
+
+    pub(super) fn exact_us() -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_micros() as u64
+    }
+
+    pub(super) fn coarse_ticks() -> u32 {
+        (exact_us() / super::TICK_US) as u32
     }
 }

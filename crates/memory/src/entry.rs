@@ -1,6 +1,6 @@
 //! A key with its value, as it lies in memory, and when it expires.
 
-use crate::clock::Ticks;
+use crate::clock::{Clock, Ticks};
 use crate::sync::{AtomicU32, Ordering};
 
 /// When an entry expires: 16 bytes with the slot, beside the key, so that a hit that compares the key has it.
@@ -40,6 +40,7 @@ impl Expiry {
         self.idle != 0
     }
 
+    #[inline]
     pub(crate) fn has_expired(&self, now: Ticks) -> bool {
         match self.next.load(Ordering::Relaxed) {
             0 => false,
@@ -47,7 +48,19 @@ impl Expiry {
         }
     }
 
+    /// [`has_expired`](Self::has_expired) now. Looks at the time only if that matters.
+    pub(crate) fn is_over(&self, clock: &Clock) -> bool {
+        self.is_set() && self.has_expired(clock.now())
+    }
+
+    /// After how many ticks it expires, if nobody uses it.
+    pub(crate) fn left(&self, now: Ticks) -> Option<u32> {
+        let next = self.next.load(Ordering::Relaxed); // as in `is_set`
+        (next != 0).then(|| next.wrapping_sub(now.0))
+    }
+
     /// Notes a use. Writes at most once a tick.
+    #[inline]
     pub(crate) fn used(&self, now: Ticks) {
         if self.idle == 0 {
             return;

@@ -1,20 +1,23 @@
 //! What clones of a cache share, and what every operation on it is made of.
 
 use std::borrow::Borrow;
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use floe_policy::{About, Replacement};
 
 use crate::budget::Budget;
 use crate::cause::Cause;
-use crate::clock::{Clock, Ticks};
+use crate::clock::{Clock, TICK_US, Ticks};
 use crate::entry::{Entry, Expiry};
 use crate::frozen::freezer::Freezer;
 use crate::frozen::index::FrozenIndex;
 use crate::frozen::options::FreezeStats;
 use crate::hash::KeyHash;
 use crate::hazard::Record;
-use crate::keeper::Sweep;
+use crate::keeper::{self, Sweep};
 use crate::local::{self, Threads};
 use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
@@ -23,6 +26,7 @@ use crate::shedding::Valve;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Weak, lock,
 };
+use crate::upkeep::Upkeep;
 
 /// Slots looked at under one lock when something goes through all of them.
 pub(crate) const SLOTS_PER_LOCK: u32 = 256;
@@ -61,8 +65,10 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) admission: Option<String>,
     /// Whether entries can expire, so that somebody has to see to it.
     pub(crate) expires: AtomicBool,
-    /// Whether the library's thread looks after the cache.
-    pub(crate) is_kept: AtomicBool,
+    /// What the library's threads do for it.
+    pub(crate) upkeep: Upkeep,
+    /// Requests of threads that the last tick has seen.
+    pub(crate) requests_seen: AtomicU64,
     pub(crate) loads: AtomicU64,
     pub(crate) failed_loads: AtomicU64,
 }
@@ -91,38 +97,86 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
     }
 
-    /// When an entry made now with these options expires, if it does.
+    /// When an entry made now with these options expires, if it does, and when somebody has to see to that.
     #[inline(always)]
-    pub(crate) fn expiry(self: &Arc<Self>, options: &InsertOptions) -> Option<Expiry>
+    pub(crate) fn expiry(self: &Arc<Self>, options: &InsertOptions) -> Option<(Expiry, Option<NonZeroU64>)>
     where
         Self: Sweep + 'static,
     {
+        if self.upkeep.is_kept() && keeper::is_alone() {
+            self.see_to_it();
+        }
         let (live, idle) = (options.live.or(self.live), options.idle.or(self.idle));
         (live.is_some() || idle.is_some()).then(|| self.expiry_of(live, idle))
     }
 
-    /// Has the library's thread look after the cache from now on.
-    pub(crate) fn keep_house(self: &Arc<Self>)
+    /// Has the library's threads look after the cache from now on, if there are any or one can be started.
+    pub(crate) fn keep_house(self: &Arc<Self>, ticks: bool) -> std::io::Result<()>
     where
         Self: Sweep + 'static,
     {
-        if !self.is_kept.swap(true, Ordering::Relaxed) {
-            let this: Weak<Self> = Arc::downgrade(self);
-            crate::keeper::keep(this);
+        let this: Weak<Self> = Arc::downgrade(self);
+        self.upkeep.keep(this, ticks);
+        keeper::start()
+    }
+
+    /// Does what is due, where the library has no thread for that and still cannot start one.
+    #[cold]
+    fn see_to_it(self: &Arc<Self>)
+    where
+        Self: Sweep + 'static,
+    {
+        if keeper::start().is_err() && self.upkeep.is_due(Clock::system_us()) {
+            self.sweep();
         }
     }
 
-    /// When an entry expires that does. Starts the keeping of time with the first.
+    /// When an entry expires that does. Starts maintenance with the first.
     #[cold]
-    fn expiry_of(self: &Arc<Self>, live: Option<Duration>, idle: Option<Duration>) -> Expiry
+    fn expiry_of(
+        self: &Arc<Self>,
+        live: Option<Duration>,
+        idle: Option<Duration>,
+    ) -> (Expiry, Option<NonZeroU64>)
     where
         Self: Sweep + 'static,
     {
-        if !self.expires.swap(true, Ordering::Relaxed) && !self.clock.is_manual() {
-            self.keep_house();
+        let is_manual = self.clock.is_manual();
+        if !self.expires.swap(true, Ordering::Relaxed) && !is_manual && !self.upkeep.is_kept() {
+            let _ = self.keep_house(false); // else those who insert see to it
         }
-        self.clock.look(); // an insertion can afford it, and the entry lives as long as it is to
-        Expiry::new(self.clock.next(), live.map(Ticks::at_least), idle.map(Ticks::at_least))
+        let now_us = self.clock.micros();
+        let next = Ticks(now_us.div_ceil(TICK_US) as u32);
+        let (live, idle) = (live.map(Ticks::at_least), idle.map(Ticks::at_least));
+        let span = live.into_iter().chain(idle).map(|span| span.0).min().unwrap_or(0);
+        let due = NonZeroU64::new((now_us.div_ceil(TICK_US) + u64::from(span)) * TICK_US);
+        (Expiry::new(next, live, idle), due.filter(|_| !is_manual))
+    }
+
+    /// Takes out what has expired in all shards, also where the user's code panics for some. Returns in how many ticks something
+    /// will have, if it is not used, and when that was.
+    pub(crate) fn sweep_all(&self) -> (Option<u32>, u64) {
+        let now_us = self.clock.micros();
+        let (now, first, mut panicked) = (Ticks((now_us / TICK_US) as u32), Cell::new(None), None);
+        for shard in &self.shards {
+            let sweep = || {
+                self.retain(shard, |entry| {
+                    let left = entry.expiry.left(now)?;
+                    if now.is_past(now.0.wrapping_add(left)) {
+                        return Some(Cause::Expired);
+                    }
+                    first.set(first.get().into_iter().chain([left]).min());
+                    None
+                })
+            };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(sweep)) {
+                crate::thrown::keep_first(&mut panicked, panic);
+            }
+        }
+        if let Some(panic) = panicked {
+            resume_unwind(panic);
+        }
+        (first.get(), now_us)
     }
 
     /// An insertion is over, and perhaps with it a miss that is timed.
@@ -178,27 +232,24 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 }
 
 impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for Inner<K, V, P, S> {
-    fn tick(&self) {
+    fn tick(&self) -> bool {
         self.drive();
         self.step_shedding();
+        let counted = self.threads.records.counted();
+        let requests = counted.lookups.wrapping_add(counted.shed);
+        self.requests_seen.swap(requests, Ordering::Relaxed) != requests // a number that only ticks look at
     }
 
-    fn sweep(&self) {
-        if !self.expires.load(Ordering::Relaxed) {
-            return; // set before anything that expires comes in
-        }
-        let now = self.clock.now();
-        for shard in &self.shards {
-            self.retain(shard, |entry| entry.expiry.has_expired(now).then_some(Cause::Expired));
-        }
+    fn sweep(&self) -> Option<u64> {
+        self.upkeep.begin_sweep(Clock::system_us());
+        let (first, now_us) = self.sweep_all();
+        first.map(|ticks| self.upkeep.end_sweep((now_us / TICK_US + u64::from(ticks)) * TICK_US))
     }
 }
 
 impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     fn drop(&mut self) {
-        if self.is_kept.load(Ordering::Relaxed) {
-            crate::keeper::one_less();
-        }
+        self.upkeep.forget();
         self.leave_held();
     }
 }

@@ -29,7 +29,6 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
 
     fn next(&mut self) -> Option<Item<'a, K, V>> {
         let inner = self.inner;
-        let now = inner.clock.now();
         let keep = Keep::new(inner.record().cell()); // before the lock: there may be none yet
         while let Some(shard) = inner.shards.get(self.shard) {
             let owner = shard.owner();
@@ -39,7 +38,7 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                 self.slot += 1;
                 let Some(entry) = owner.tenant(slot) else { continue };
                 // SAFETY: it is in, and is taken out under the lock only.
-                if unsafe { &*entry }.expiry.has_expired(now) {
+                if unsafe { &*entry }.expiry.is_over(&inner.clock) {
                     continue;
                 }
                 keep.name(entry as usize); // before it can be taken out: see `hazard`

@@ -1,78 +1,429 @@
-//! The one thread of the library: it moves the coarse clock, takes out what has expired, freezes and thaws, and decides what is shed.
+//! Maintenance: takes out what has expired, steps freezing, and decides what is shed, on threads of the library's.
 //!
-//! It exists while there is a cache of the system's clock with entries that expire, or one that freezes or sheds; one serves them all.
+//! Nobody depends on them for the time, which whoever needs it reads from the system ([`clock`](crate::clock)): what has expired is
+//! not found, whatever these threads do. They sleep until something is due. A cache in which nothing expires, freezes or is shed
+//! is not in the list, and one in which nothing is due costs nothing.
+//!
+//! One thread *leads*: it waits for what is due. Ticks run no code of the user's, and it does them itself. A sweep does, destructors
+//! and the listener, as does letting a cache go, of which that may be the last handle. Before either, the thread wakes or starts
+//! another one that leads instead. That one takes on the next sweep only if the one before is over or takes long: so sweeps are
+//! done one by one, and a listener that never returns keeps its own thread, and nobody else.
+//!
+//! Where no thread can be started, whoever inserts does the sweeps of that cache when they are due (`Inner::see_to_it`), and tries
+//! again to start one; freezing and shedding are refused when the cache is built. A forked process has none of these threads
+//! and starts its own with the first insertion into a cache that is in the list ([`quiet`](crate::quiet)).
 
-use std::time::{Duration, Instant};
+use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use crate::clock::{Clock, TICK};
-use crate::sync::{Condvar, Mutex, PoisonError, Weak, lock};
+use crate::clock::Clock;
 
-/// Ticks between two looks through the caches: what has expired is invisible at once, and gone a second later.
-const TICKS_PER_SWEEP: u32 = 200;
+/// Between two ticks of a cache that is in use.
+const TICK_US: u64 = 5_000;
+/// Between two ticks of one that is not.
+const IDLE_TICK_US: u64 = 160_000;
+/// A sweep that takes longer than this holds up no other.
+const LONG_US: u64 = 20_000;
+/// After a sweep that ended in a panic, and between two attempts to start a thread.
+const AGAIN_US: u64 = 1_000_000;
 
-/// A cache that the library's thread looks after.
+/// A cache that needs maintenance. Times are those of the system's clock, in microseconds.
 pub(crate) trait Sweep: Send + Sync {
-    /// Is called every few milliseconds.
-    fn tick(&self);
+    /// Steps what decides. Says whether the cache was used since the last time. Runs no code of the user's.
+    fn tick(&self) -> bool;
 
-    /// Takes out what has expired.
-    fn sweep(&self);
+    /// Takes out what has expired. Says when there will be something again, as far as that is known now.
+    fn sweep(&self) -> Option<u64>;
 }
 
-/// Caches to be looked after, and whether there is a thread to do it.
+/// A cache in the list.
+struct Kept {
+    cache: Weak<dyn Sweep>,
+    ticks: bool,
+    tick_due: Option<u64>,
+    tick_us: u64,
+    sweep_due: Option<u64>,
+    /// A thread is at it. What comes to be due meanwhile waits for its end.
+    is_swept: bool,
+}
+
+/// The list, and who works on it.
+#[derive(Default)]
 struct Keeper {
-    caches: Vec<Weak<dyn Sweep>>,
-    running: bool,
+    caches: HashMap<u64, Kept, foldhash::fast::RandomState>,
+    /// When which cache is due, by its number.
+    ticks: BTreeSet<(u64, u64)>,
+    sweeps: BTreeSet<(u64, u64)>,
+    last_number: u64,
+    /// Whether a thread leads.
+    is_led: bool,
+    /// Threads that wait until they are to lead.
+    waiting: usize,
+    /// Sweeps under way, and until when the last one that was begun is not long.
+    sweeping: usize,
+    long_at: u64,
+    threads: usize,
+    retry_at: u64,
+    /// The process is a child, and has none of the threads that are counted here.
+    is_forked: bool,
 }
 
-static KEEPER: Mutex<Keeper> = Mutex::new(Keeper { caches: Vec::new(), running: false });
-/// Rung when the last cache may have gone.
-static GONE: Condvar = Condvar::new();
+static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
+/// Rung for the leader, when something is due earlier or the last cache has gone.
+static EARLIER: Condvar = Condvar::new();
+/// Rung for the threads that wait to lead.
+static LEAD: Condvar = Condvar::new();
+/// Caches are in the list and no thread is there: none could be started, or this is a forked process.
+static IS_ALONE: AtomicBool = AtomicBool::new(false);
+/// For tests: how often a thread woke up.
+static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
+/// For tests: no thread can be started.
+static NO_THREADS: AtomicBool = AtomicBool::new(false);
 
-/// Sees to it that time passes for a cache.
-pub(crate) fn keep(cache: Weak<dyn Sweep>) {
-    Clock::system().look();
-    let mut keeper = lock(&KEEPER);
-    keeper.caches.push(cache);
-    if !keeper.running {
-        let thread = std::thread::Builder::new().name("floe-keeper".to_owned());
-        thread.spawn(run).expect("a thread can be started for caches that expire, freeze or shed");
-        keeper.running = true;
+/// The list, locked. Nothing under this lock is the user's code.
+struct Locked(MutexGuard<'static, Option<Keeper>>);
+
+impl std::ops::Deref for Locked {
+    type Target = Keeper;
+
+    fn deref(&self) -> &Keeper {
+        self.0.as_ref().expect("made when it is locked")
     }
 }
 
-/// A cache that was kept is no more.
-pub(crate) fn one_less() {
-    GONE.notify_one();
+impl std::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut Keeper {
+        self.0.as_mut().expect("made when it is locked")
+    }
 }
 
-fn run() {
-    let clock = Clock::system();
-    let mut ticks = 0u32;
-    let mut next = Instant::now();
-    loop {
-        clock.look();
-        ticks = ticks.wrapping_add(1);
-        let caches: Vec<_> = lock(&KEEPER).caches.iter().filter_map(Weak::upgrade).collect();
-        for cache in caches {
-            // Values' destructors and the listener are the user's. One that panics must not stop time.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                cache.tick();
-                if ticks.is_multiple_of(TICKS_PER_SWEEP) {
-                    cache.sweep();
-                }
-                drop(cache); // the last one, if its users are done with it
-            }));
+impl Locked {
+    fn wait(self, on: &Condvar) -> Self {
+        let keeper = Self(on.wait(self.0).unwrap_or_else(PoisonError::into_inner));
+        WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
+        keeper
+    }
+
+    fn wait_until(self, on: &Condvar, at: u64) -> Self {
+        let time = Duration::from_micros(at.saturating_sub(now_us()));
+        let keeper = Self(on.wait_timeout(self.0, time).unwrap_or_else(PoisonError::into_inner).0);
+        WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
+        keeper
+    }
+}
+
+fn keeper() -> Locked {
+    let mut keeper = crate::sync::lock(&KEEPER);
+    keeper.get_or_insert_default();
+    Locked(keeper)
+}
+
+fn now_us() -> u64 {
+    Clock::system_us()
+}
+
+/// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when that is [due](sweep_at).
+/// [`start`] is to follow.
+pub(crate) fn keep(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
+    crate::quiet::prepare();
+    let mut keeper = keeper();
+    keeper.last_number += 1;
+    let number = keeper.last_number;
+    let kept = Kept { cache, ticks, tick_due: None, tick_us: TICK_US, sweep_due: None, is_swept: false };
+    keeper.caches.insert(number, kept);
+    if ticks {
+        keeper.schedule_tick(number, now_us());
+    }
+    number
+}
+
+/// A cache is no more.
+pub(crate) fn forget(number: u64) {
+    let mut keeper = keeper();
+    let Some(kept) = keeper.caches.remove(&number) else { return };
+    if let Some(due) = kept.tick_due {
+        keeper.ticks.remove(&(due, number));
+    }
+    if let Some(due) = kept.sweep_due {
+        keeper.sweeps.remove(&(due, number));
+    }
+    if keeper.caches.is_empty() {
+        EARLIER.notify_all();
+        LEAD.notify_all();
+    }
+}
+
+/// A cache is to be swept at a time, or earlier.
+pub(crate) fn sweep_at(number: u64, at: u64) {
+    keeper().schedule_sweep(number, at);
+}
+
+/// Whether caches are in the list and nobody is there to see to them, as far as that is known.
+#[inline]
+pub(crate) fn is_alone() -> bool {
+    IS_ALONE.load(Ordering::Relaxed) // late by a moment does no harm
+}
+
+/// The list, locked by a thread that is about to fork.
+pub(crate) struct Forking(Locked);
+
+/// Locks the list for a fork: so the child has it whole, and not locked by a thread that it does not have.
+pub(crate) fn forking() -> Forking {
+    Forking(keeper())
+}
+
+impl Forking {
+    /// In the child. Allocates nothing: it may be about to run another program.
+    pub(crate) fn has_forked(mut self) {
+        self.0.is_forked = true;
+        IS_ALONE.store(!self.0.caches.is_empty(), Ordering::Relaxed); // the child has one thread
+    }
+}
+
+/// Starts a thread, if there is none and something to do for it.
+///
+/// # Errors
+/// When the system has none to give, or had none a moment ago.
+pub(crate) fn start() -> std::io::Result<()> {
+    let mut keeper = keeper();
+    if std::mem::take(&mut keeper.is_forked) {
+        keeper.begin_again();
+    }
+    if keeper.threads == 0 && !keeper.caches.is_empty() {
+        IS_ALONE.store(true, Ordering::Relaxed); // as in `is_alone`
+        let now = now_us();
+        if now < keeper.retry_at {
+            return Err(std::io::ErrorKind::WouldBlock.into());
         }
-        crate::local::rest();
-        let mut keeper = lock(&KEEPER);
-        keeper.caches.retain(|cache| cache.strong_count() > 0);
-        if keeper.caches.is_empty() {
-            keeper.running = false;
+        keeper.retry_at = now + AGAIN_US;
+        keeper.start_thread()?;
+        keeper.retry_at = 0;
+    }
+    IS_ALONE.store(false, Ordering::Relaxed); // as in `is_alone`
+    Ok(())
+}
+
+impl Keeper {
+    fn start_thread(&mut self) -> std::io::Result<()> {
+        if NO_THREADS.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        std::thread::Builder::new().name("floe-keeper".to_owned()).spawn(run)?;
+        self.threads += 1;
+        Ok(())
+    }
+
+    /// In a forked process: nobody works on the list, and what somebody was at is due.
+    fn begin_again(&mut self) {
+        (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) = (false, 0, 0, 0, 0);
+        let numbers: Vec<u64> = self.caches.keys().copied().collect();
+        for number in numbers {
+            let Some(kept) = self.caches.get_mut(&number) else { continue };
+            let was_ticked = kept.ticks && kept.tick_due.is_none();
+            let was_swept = std::mem::take(&mut kept.is_swept);
+            if was_swept {
+                kept.sweep_due = None;
+                self.schedule_sweep(number, 0);
+            }
+            if was_ticked {
+                self.schedule_tick(number, 0);
+            }
+        }
+    }
+
+    fn schedule_tick(&mut self, number: u64, at: u64) {
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        kept.tick_due = Some(at);
+        self.ticks.insert((at, number));
+        if self.ticks.first() == Some(&(at, number)) {
+            EARLIER.notify_one();
+        }
+    }
+
+    fn schedule_sweep(&mut self, number: u64, at: u64) {
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        let before = kept.sweep_due;
+        if before.is_some_and(|before| before <= at) {
             return;
         }
-        next = (next + TICK).max(Instant::now());
-        let wait = next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100));
-        drop(GONE.wait_timeout(keeper, wait).unwrap_or_else(PoisonError::into_inner));
+        kept.sweep_due = Some(at);
+        if kept.is_swept {
+            return;
+        }
+        if let Some(before) = before {
+            self.sweeps.remove(&(before, number));
+        }
+        self.sweeps.insert((at, number));
+        if self.sweeps.first() == Some(&(at, number)) {
+            EARLIER.notify_one();
+        }
     }
+
+    /// Ticks that are due.
+    fn take_ticks(&mut self, now: u64) -> Vec<(u64, Arc<dyn Sweep>)> {
+        let mut taken = Vec::new();
+        while let Some(&(at, number)) = self.ticks.first().filter(|(at, _)| *at <= now) {
+            self.ticks.remove(&(at, number));
+            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
+            kept.tick_due = None;
+            taken.extend(kept.cache.upgrade().map(|cache| (number, cache)));
+        }
+        taken
+    }
+
+    fn ticked(&mut self, number: u64, used: bool, at: u64) {
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        kept.tick_us = if used { TICK_US } else { (2 * kept.tick_us).min(IDLE_TICK_US) };
+        let due = at + kept.tick_us; // those that are due together stay so
+        self.schedule_tick(number, due);
+    }
+
+    /// A sweep that is due. It is under way from now on.
+    fn take_sweep(&mut self, now: u64) -> Option<(u64, Arc<dyn Sweep>)> {
+        loop {
+            let &(at, number) = self.sweeps.first().filter(|(at, _)| *at <= now)?;
+            self.sweeps.remove(&(at, number));
+            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
+            kept.sweep_due = None;
+            if let Some(cache) = kept.cache.upgrade() {
+                kept.is_swept = true;
+                self.sweeping += 1;
+                self.long_at = now + LONG_US;
+                return Some((number, cache));
+            }
+        }
+    }
+
+    fn swept(&mut self, number: u64, next: Option<u64>) {
+        self.sweeping -= 1;
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        kept.is_swept = false;
+        let due = kept.sweep_due.take().into_iter().chain(next).min();
+        if let Some(at) = due {
+            self.schedule_sweep(number, at);
+        }
+    }
+
+    /// Has another thread lead.
+    fn hand_over(&mut self) {
+        self.is_led = false;
+        if self.waiting > 0 {
+            LEAD.notify_one();
+        } else {
+            let _ = self.start_thread(); // else nobody leads until this thread is back
+        }
+    }
+
+    /// When the leader has something to do.
+    fn next_due(&self) -> Option<u64> {
+        let tick = self.ticks.first().map(|(at, _)| *at);
+        let sweep =
+            self.sweeps.first().map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
+        tick.into_iter().chain(sweep).min()
+    }
+}
+
+/// What each thread does.
+fn run() {
+    crate::quiet::may_be_quiet();
+    let mut keeper = keeper();
+    let mut leads = false;
+    while !keeper.caches.is_empty() {
+        let now = now_us();
+        if !leads && keeper.is_led {
+            if keeper.waiting > 0 {
+                break; // one other is enough
+            }
+            keeper.waiting += 1;
+            keeper = keeper.wait(&LEAD);
+            keeper.waiting -= 1;
+            continue;
+        }
+        (leads, keeper.is_led) = (true, true);
+        let due = keeper.next_due();
+        if due.is_none_or(|due| due > now) {
+            keeper = match due {
+                Some(due) => keeper.wait_until(&EARLIER, due),
+                None => keeper.wait(&EARLIER),
+            };
+            continue;
+        }
+        let ticks = keeper.take_ticks(now);
+        if !ticks.is_empty() {
+            leads = false;
+            keeper = tick(keeper, ticks, now);
+            continue;
+        }
+        let mut next = keeper.take_sweep(now);
+        if next.is_some() {
+            leads = false;
+            keeper.hand_over();
+        }
+        while let Some((number, cache)) = next {
+            keeper = sweep(keeper, number, cache);
+            next = keeper.take_sweep(now_us());
+        }
+    }
+    if leads {
+        keeper.is_led = false;
+        LEAD.notify_all();
+    }
+    keeper.threads -= 1;
+}
+
+/// Does ticks, and hands over.
+fn tick(keeper: Locked, ticks: Vec<(u64, Arc<dyn Sweep>)>, now: u64) -> Locked {
+    drop(keeper);
+    let used: Vec<_> =
+        ticks.iter().map(|(_, cache)| quietly(|| tick_one(&**cache)).unwrap_or(false)).collect();
+    rest();
+    let (mut keeper, now) = (self::keeper(), now_us().max(now));
+    for ((number, _), used) in ticks.iter().zip(used) {
+        keeper.ticked(*number, used, now);
+    }
+    keeper.hand_over();
+    drop(keeper);
+    for (_, cache) in ticks {
+        quietly(|| drop(cache)); // the last handle, if its users are done with it
+    }
+    rest();
+    self::keeper()
+}
+
+fn sweep(keeper: Locked, number: u64, cache: Arc<dyn Sweep>) -> Locked {
+    drop(keeper);
+    let next = quietly(|| cache.sweep()).unwrap_or_else(|| Some(now_us() + AGAIN_US));
+    quietly(|| drop(cache)); // as in `tick`
+    rest();
+    let mut keeper = self::keeper();
+    keeper.swept(number, next);
+    keeper
+}
+
+fn tick_one(cache: &dyn Sweep) -> bool {
+    let _quiet = crate::quiet::quiet();
+    cache.tick()
+}
+
+fn rest() {
+    let _quiet = crate::quiet::quiet();
+    crate::local::rest();
+}
+
+/// Runs what may run the user's code, which panics in vain.
+fn quietly<R>(run: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(crate::thrown::discard).ok()
+}
+
+/// For tests: how often a thread of the library's woke up.
+pub(crate) fn wake_ups() -> u64 {
+    WAKE_UPS.load(Ordering::Relaxed) // a count
+}
+
+/// For tests: whether threads can be started from now on.
+pub(crate) fn without_threads(without: bool) {
+    NO_THREADS.store(without, Ordering::Relaxed); // only for tests
 }

@@ -39,6 +39,7 @@ mod newcomer;
 mod options;
 mod owner;
 mod prefetch;
+mod quiet;
 mod reclaim;
 mod records;
 mod room;
@@ -59,6 +60,8 @@ mod tally;
 mod teardown;
 #[cfg(test)]
 mod tests;
+mod thrown;
+mod upkeep;
 
 pub use build_error::BuildError;
 pub use builder::{Builder, DefaultHasher};
@@ -86,6 +89,18 @@ pub fn own_record<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) ->
 #[doc(hidden)]
 pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
     cache.inner.threads.records.visited()
+}
+
+/// For tests of what caches in which nothing is due cost: how often a thread of the library's woke up.
+#[doc(hidden)]
+pub fn wake_ups() -> u64 {
+    keeper::wake_ups()
+}
+
+/// For tests of systems that have no thread to give: from now on, or no longer, none can be started.
+#[doc(hidden)]
+pub fn without_threads(without: bool) {
+    keeper::without_threads(without);
 }
 
 /// For tests: hides what is frozen from readers, who then find it like everything else, or shows it again, as the

@@ -27,8 +27,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn is_alive(&self, entry: &Entry<K, V>) -> bool {
         let now = self.clock.now();
         let alive = !entry.expiry.has_expired(now);
-        if alive {
-            entry.expiry.used(self.clock.next());
+        if alive && entry.expiry.goes_idle() {
+            entry.expiry.used(self.clock.used_in(now));
         }
         alive
     }

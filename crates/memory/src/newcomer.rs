@@ -1,6 +1,7 @@
 //! An entry on its way in.
 
 use std::mem::ManuallyDrop;
+use std::num::NonZeroU64;
 
 use crate::entry::{Entry, Expiry};
 use crate::hash::KeyHash;
@@ -16,6 +17,8 @@ pub(crate) struct Newcomer<'a, K, V> {
     is_placed: bool,
     pub(crate) weight: u32,
     pub(crate) expiry: Expiry,
+    /// When it can expire first, in microseconds of the system's clock, where somebody is to see to that.
+    pub(crate) due: Option<NonZeroU64>,
     pub(crate) pinned: bool,
     /// No admission is to be asked about it: one has admitted it, or it succeeds another.
     pub(crate) is_admitted: bool,
@@ -35,6 +38,7 @@ impl<'a, K, V> Newcomer<'a, K, V> {
             is_placed: false,
             weight: 1,
             expiry,
+            due: None,
             pinned: false,
             is_admitted: false,
             guard: None,

@@ -35,6 +35,7 @@ impl<K, V, P: Replacement> Drop for After<'_, K, V, P> {
 impl<K, V, P: Replacement> After<'_, K, V, P> {
     #[cold]
     fn wait(&mut self) {
+        let _quiet = crate::quiet::quiet();
         let mut owner = self.shard.owner();
         let told = self.gone.take_all();
         let (entries, tables) =
@@ -57,6 +58,7 @@ struct Freed<'a, K, V, P: Replacement> {
 
 impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
     fn drop(&mut self) {
+        let _quiet = crate::quiet::quiet();
         let mut owner = self.shard.owner();
         let left = self.entries.drain(self.dropped..).chain(self.held.drain(..));
         owner.limbo.keep(left);
@@ -137,7 +139,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 let tell = || listener(&entry.key, &entry.value, *cause);
                 // The others are told of all the same.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(tell)) {
-                    panicked.get_or_insert(panic);
+                    crate::thrown::keep_first(&mut panicked, panic);
                 }
             }
         }
@@ -166,7 +168,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Drops the entries and tables of a batch that nobody looks at; the others go back to limbo.
     #[cold]
     fn free(&self, shard: &Shard<K, V, P>, batch: BatchOf<K, V, P>) {
+        let quiet = crate::quiet::quiet();
         let protected = self.threads.records.protected(self.record(), batch.asked);
+        drop(quiet);
         let is_looked_at = |address: usize| protected.binary_search(&address).is_ok();
         let (probed, unused): (Vec<_>, Vec<_>) =
             batch.tables.into_iter().partition(|table| is_looked_at(*table as usize));

@@ -30,6 +30,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         // Where all is frozen nobody can make room.
         let all_frozen = self.all_frozen.load(Ordering::Relaxed); // late by a moment does no harm
         let asks_others = self.shards.len() > 1 && !all_frozen;
+        let _asks = newcomer.due.map(|due| self.upkeep.asks(due)); // at the end, after it came in: see `Upkeep`
         if let Err(lacking) = self.try_put(shard, newcomer, asks_others, &mut then) {
             self.put_with_help(shard, newcomer, lacking, all_frozen, &mut then);
         }
@@ -153,7 +154,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 evicted |= lends;
                 // The limits are kept all the same.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.settle(after))) {
-                    panicked.get_or_insert(panic);
+                    crate::thrown::keep_first(&mut panicked, panic);
                 }
                 if !self.budget.is_exceeded() {
                     break;
@@ -169,7 +170,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn retain(&self, shard: &Shard<K, V, P>, leaves: impl Fn(&Entry<K, V>) -> Option<Cause>) {
         let mut next = 0;
         loop {
-            let seen_all = self.with_owner(shard, shard.owner(), |owner, gone| {
+            let quiet = crate::quiet::quiet();
+            let (seen_all, after) = self.change(shard, shard.owner(), |owner, gone| {
                 let end = owner.slots().min(next + SLOTS_PER_LOCK);
                 for slot in next..end {
                     let Some(entry) = owner.tenant(slot) else { continue };
@@ -182,6 +184,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 next = end;
                 end == owner.slots()
             });
+            drop(quiet);
+            self.settle(after);
             if seen_all {
                 return;
             }

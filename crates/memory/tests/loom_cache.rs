@@ -87,19 +87,46 @@ mod table;
 mod tally;
 #[path = "../src/teardown.rs"]
 mod teardown;
+#[path = "../src/thrown.rs"]
+mod thrown;
+#[path = "../src/upkeep.rs"]
+mod upkeep;
 
 /// Nothing expires here.
 mod keeper {
     pub(crate) trait Sweep: Send + Sync {
-        fn tick(&self);
-        fn sweep(&self);
+        fn tick(&self) -> bool;
+        fn sweep(&self) -> Option<u64>;
     }
 
-    pub(crate) fn keep(_: std::sync::Weak<dyn Sweep>) {
+    pub(crate) fn keep(_: std::sync::Weak<dyn Sweep>, _: bool) -> u64 {
         unreachable!("no model has entries that expire");
     }
 
-    pub(crate) fn one_less() {}
+    pub(crate) fn start() -> std::io::Result<()> {
+        Ok(())
+    }
+
+    pub(crate) fn is_alone() -> bool {
+        false
+    }
+
+    pub(crate) fn sweep_at(_: u64, _: u64) {}
+
+    pub(crate) fn forget(_: u64) {}
+}
+
+/// Nothing forks here.
+mod quiet {
+    pub(crate) struct Quiet;
+
+    impl Drop for Quiet {
+        fn drop(&mut self) {}
+    }
+
+    pub(crate) fn quiet() -> Option<Quiet> {
+        None
+    }
 }
 
 #[path = "loom/frozen.rs"]

@@ -64,8 +64,6 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                     // Who moved meanwhile was passed over.
                     (from, before) = (Cursor::START, owner.frozen());
                 }
-                drop(owner);
-                self.clock.look(); // this thread may be the one that lets time pass
             }
         }
     }
@@ -136,7 +134,6 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             change(&mut owner, next..end);
             drop(owner);
             next = end;
-            self.clock.look(); // as in `extend`
         }
     }
 }

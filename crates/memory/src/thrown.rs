@@ -1,0 +1,23 @@
+//! Panics of the user's code that are caught so that something else is done first. What was thrown is the user's, too: its
+//! destructor may panic in turn.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a panic has thrown.
+type Thrown = Box<dyn Any + Send>;
+
+/// Keeps what was thrown first, to go on with it when all is done.
+pub(crate) fn keep_first(first: &mut Option<Thrown>, thrown: Thrown) {
+    match first {
+        None => *first = Some(thrown),
+        Some(_) => discard(thrown),
+    }
+}
+
+/// Drops what was thrown.
+pub(crate) fn discard(thrown: Thrown) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(thrown))) {
+        std::mem::forget(again);
+    }
+}

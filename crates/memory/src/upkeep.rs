@@ -1,0 +1,112 @@
+//! What the library's threads are asked to do for one cache: its number in their list, and when it is to be swept.
+//!
+//! Whoever inserts an entry that expires says so after it has come in. Most expire later than something else that is in, and then
+//! that is a look at a number. A sweep forgets the number before it looks at the first shard: so it either sees an entry, under the
+//! shard's lock, or whoever has inserted it sees that the number was forgotten, and asks for a sweep anew.
+
+use std::num::NonZeroU64;
+
+use crate::keeper::{self, Sweep};
+use crate::sync::{AtomicU64, Ordering, Weak};
+
+/// Between two sweeps of a cache.
+const PAUSE_US: u64 = 1_000_000;
+/// No sweep is asked for.
+const NEVER: u64 = u64::MAX;
+
+/// Times are those of the system's clock, in microseconds.
+#[derive(Debug)]
+pub(crate) struct Upkeep {
+    /// In the list; 0 when it is not there.
+    number: AtomicU64,
+    /// When the next sweep is.
+    sweep_at: AtomicU64,
+    /// Before that there is none, as one has just been.
+    pause_to: AtomicU64,
+}
+
+impl Upkeep {
+    /// Of a cache that is not in the list.
+    pub(crate) fn new() -> Self {
+        Self { number: AtomicU64::new(0), sweep_at: AtomicU64::new(NEVER), pause_to: AtomicU64::new(0) }
+    }
+
+    /// Whether it is in the list.
+    #[inline(always)]
+    pub(crate) fn is_kept(&self) -> bool {
+        self.number.load(Ordering::Relaxed) != 0 // only ever becomes so
+    }
+
+    /// Puts the cache into the list.
+    pub(crate) fn keep(&self, cache: Weak<dyn Sweep>, ticks: bool) {
+        let number = keeper::keep(cache, ticks);
+        // Sequentially consistent, here and in `ask`: who asks sees the number, or is seen to have asked.
+        self.number.store(number, Ordering::SeqCst);
+        let at = self.sweep_at.load(Ordering::SeqCst); // as above
+        if at != NEVER {
+            keeper::sweep_at(number, at);
+        }
+    }
+
+    /// Takes it out of the list, for the end.
+    pub(crate) fn forget(&self) {
+        let number = self.number.swap(0, Ordering::Relaxed); // nobody else is left
+        if number != 0 {
+            keeper::forget(number);
+        }
+    }
+
+    /// Is dropped when an entry has come in that can expire at a time, even if a listener panics then.
+    #[inline]
+    pub(crate) fn asks(&self, at: NonZeroU64) -> Asks<'_> {
+        Asks(self, at)
+    }
+
+    /// An entry has come in that can expire at a time.
+    #[inline]
+    fn expires_at(&self, at: NonZeroU64) {
+        // Relaxed: numbers. What is forgotten by a sweep before it looks at a shard is, after that shard's lock.
+        let at = at.get().max(self.pause_to.load(Ordering::Relaxed));
+        if at < self.sweep_at.load(Ordering::Relaxed) {
+            self.ask(at);
+        }
+    }
+
+    #[cold]
+    fn ask(&self, at: u64) {
+        if self.sweep_at.fetch_min(at, Ordering::SeqCst) > at {
+            let number = self.number.load(Ordering::SeqCst); // as in `keep`
+            if number != 0 {
+                keeper::sweep_at(number, at);
+            }
+        }
+    }
+
+    /// Whether it is time to sweep.
+    pub(crate) fn is_due(&self, now: u64) -> bool {
+        self.sweep_at.load(Ordering::Relaxed) <= now // a number
+    }
+
+    /// A sweep begins.
+    pub(crate) fn begin_sweep(&self, now: u64) {
+        self.pause_to.store(now + PAUSE_US, Ordering::Relaxed); // as in `expires_at`
+        self.sweep_at.store(NEVER, Ordering::Relaxed); // as above
+    }
+
+    /// A sweep has ended, and something is left that expires at a time. Says when the next one is.
+    pub(crate) fn end_sweep(&self, at: u64) -> u64 {
+        let at = at.max(self.pause_to.load(Ordering::Relaxed)); // as in `expires_at`
+        self.sweep_at.fetch_min(at, Ordering::Relaxed); // as above
+        at
+    }
+}
+
+/// Says that an entry has come in that can expire at a time.
+pub(crate) struct Asks<'a>(&'a Upkeep, NonZeroU64);
+
+impl Drop for Asks<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.expires_at(self.1);
+    }
+}
