@@ -174,7 +174,8 @@ where
         found
     }
 
-    /// Whether a key is there. No hit is counted, and the policy does not learn of it.
+    /// Whether a key is there. No hit is counted, the policy does not learn of it, and an entry with a time to idle expires as
+    /// if nobody had asked.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -188,17 +189,19 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.peek(self.inner.hash(key), key).is_some()
+        let inner = &*self.inner;
+        let found = inner.peek(inner.record(), inner.hash(key), key, false);
+        found.map(|found| drop(Inner::<K, V, P, S>::keep(&found))).is_some()
     }
 
-    /// A guard for a key without a trace.
+    /// A guard for a key without a trace, but that the entry was used.
     pub(crate) fn peek<Q>(&self, hash: KeyHash, key: &Q) -> Option<Ref<'_, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let inner = &*self.inner;
-        let found = inner.find(inner.shard(hash), inner.record(), hash, key)?;
+        let found = inner.peek(inner.record(), hash, key, true)?;
         Some(Ref::new(found.entry, Inner::<K, V, P, S>::keep(&found)))
     }
 

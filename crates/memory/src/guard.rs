@@ -21,9 +21,11 @@ impl<'a> Keep<'a> {
         Self(cell)
     }
 
-    /// Has the cell name an entry, which is kept from then on if nobody can have taken it out before.
-    pub(crate) fn name(&self, entry: usize) {
-        self.0.store(entry, Ordering::Release); // as `Record::probe`
+    /// Has the cell name an entry or a table, which is kept from then on if nobody can have taken it out before, and nothing
+    /// of what it named before.
+    #[inline(always)]
+    pub(crate) fn name(&self, address: usize) {
+        self.0.store(address, Ordering::Release); // as in `drop`; and see `Record::looked_at`
     }
 
     /// Hands the cell on, filled.

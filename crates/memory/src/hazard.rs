@@ -68,7 +68,7 @@ pub(crate) struct Record {
     cells: [AtomicUsize; CELLS],
     /// How many [further](Further) cells there are.
     more: AtomicUsize,
-    /// Lookups.
+    /// Lookups. Counted before they probe anything: see [`has_strayed`](Self::has_strayed).
     pub(crate) lookups: Count,
     /// The lookup that is to be timed next, by its number, or a later one.
     pub(crate) timed_next: Count,
@@ -97,7 +97,7 @@ pub(crate) type Cell = AtomicUsize;
 
 impl Record {
     /// Says which table is probed. Before it is used, the caller passes the light barrier and makes sure that the table
-    /// is still in use.
+    /// is still in use. For lookups that are counted; others [keep](Self::another_cell) their table by a cell.
     #[inline(always)]
     pub(crate) fn probe(&self, table: usize) {
         // Release, as with cells: who sees this has seen the end of the probe before.
@@ -111,9 +111,15 @@ impl Record {
     }
 
     /// The table last said to be probed.
-    #[inline(always)]
     pub(crate) fn probed(&self) -> usize {
         self.table.load(Ordering::Relaxed) // this thread wrote it
+    }
+
+    /// Whether the user's code has looked anything up since `lookups` was read. If so, the record may name another table,
+    /// and the one that was probed may be freed. Comparing addresses would not tell: a new table can have that of the old.
+    #[inline(always)]
+    pub(crate) fn has_strayed(&self, lookups: u64) -> bool {
+        self.lookups.get() != lookups
     }
 
     /// Lookups that found their key.

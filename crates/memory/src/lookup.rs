@@ -96,6 +96,30 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         if found.entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
     }
 
+    /// Looks a key up that has not expired. Counts nothing, marks nothing, and renews a time to idle only if it `is_use`.
+    pub(crate) fn peek<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+        is_use: bool,
+    ) -> Option<Found<'a, K, V, P::Marks>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let found = self.shard(hash).peek(record, hash.in_shard(), key)?;
+        let expiry = &found.entry.expiry;
+        if is_use && expiry.is_set() {
+            return self.drop_expired(found);
+        }
+        if expiry.has_expired(self.clock.now()) {
+            drop(Self::keep(&found));
+            return None;
+        }
+        Some(found)
+    }
+
     /// Looks a key up and counts the hit or the miss.
     #[inline(always)]
     pub(crate) fn look_up<'a, Q>(

@@ -51,6 +51,9 @@ pub(crate) struct Found<'a, K, V, M> {
     pub(crate) marks: Option<&'a M>,
 }
 
+/// An entry, and the table in which it was found.
+type Searched<'a, K, V, P> = (Found<'a, K, V, <P as Eviction>::Marks>, *const TableOf<P>);
+
 /// What a short look has shown.
 enum Glance<'a, K, V, M> {
     Hit(Found<'a, K, V, M>),
@@ -135,7 +138,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up. Takes no lock, and writes nothing but the thread's own record.
+    /// Looks a key up, for a lookup that is counted already. Takes no lock, and writes nothing but the thread's own record.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
         &'a self,
@@ -150,7 +153,13 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         match self.glance(record, hash, key) {
             Glance::Hit(found) => Some(found),
             Glance::Miss => None,
-            Glance::Unsure => self.search(record, hash, key),
+            Glance::Unsure => {
+                let lookups = record.lookups.get();
+                let (found, table) = self.search(record, hash, key, true)?;
+                // SAFETY: the record names the table, unless comparing keys has looked something else up.
+                let marks = (!record.has_strayed(lookups)).then(|| unsafe { &(*table).marks });
+                Some(Found { marks, ..found })
+            }
         }
     }
 
@@ -165,6 +174,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         if !barrier::is_asymmetric() {
             return Glance::Unsure;
         }
+        let lookups = record.lookups.get();
         let address = self.table.0.load(Ordering::Relaxed); // not used before it is read again
         record.probe(address as usize);
         barrier::light_if_asymmetric();
@@ -194,7 +204,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 // SAFETY: as in `search`.
                 let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                 let found = entry.key.borrow() == key;
-                let astray = record.probed() != address as usize; // as in `search`
+                // Comparing keys is the user's code and may have used this cache: then the table may be gone.
+                let astray = record.has_strayed(lookups);
                 if found {
                     std::mem::forget(keep);
                     let marks = if astray { None } else { Some(&table.marks) };
@@ -216,23 +227,43 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up, whatever happens meanwhile.
-    #[inline(never)]
-    fn search<'a, Q>(&'a self, record: &'a Record, hash: Hash32, key: &Q) -> Option<Found<'a, K, V, P::Marks>>
+    /// Looks a key up without counting or marking anything, in the middle of another lookup of the thread's, too.
+    pub(crate) fn peek<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: Hash32,
+        key: &Q,
+    ) -> Option<Found<'a, K, V, P::Marks>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut goes_astray = false;
+        Some(self.search(record, hash, key, false)?.0)
+    }
+
+    /// Looks a key up, whatever happens meanwhile. Also returns the table that was searched, which the record names after a
+    /// `counted` lookup, unless comparing keys has [led astray](Record::has_strayed).
+    ///
+    /// Comparing keys is the user's code and may use this cache, that is, probe other tables and replace this one. So a cell
+    /// names the table throughout.
+    #[inline(never)]
+    fn search<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: Hash32,
+        key: &Q,
+        counted: bool,
+    ) -> Option<Searched<'a, K, V, P>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        let kept = Keep::new(record.another_cell());
         'again: loop {
-            let address = self.probe(record);
-            // Where comparing keys probes other tables a cell names this one, too, before the record no longer does.
-            let kept = goes_astray.then(|| {
-                let cell = record.another_cell();
-                cell.store(address as usize, Ordering::Release); // see `Record::looked_at`
-                Keep::new(cell)
-            });
-            // SAFETY: the record names the table, and it was published after the record did.
+            let address = if counted { self.probe(record) } else { self.probe_by(&kept) };
+            // From the record to the cell: that is the order in which they are read.
+            kept.name(address as usize);
+            // SAFETY: the record or the cell names the table, and it was published after they did; the cell goes on to.
             let table = unsafe { &*address };
             let first = table.index.first(hash);
             let mut number = first;
@@ -246,27 +277,17 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                     }
                     let cell = record.cell();
                     cell.store(entry, Ordering::Release); // see `Record::looked_at`
+                    let keep = Keep::new(cell);
                     barrier::light();
                     if bucket.entry(lane) != entry {
-                        cell.store(0, Ordering::Release); // as above
                         continue 'again;
                     }
                     // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later
                     // will see the cell and not free it.
                     let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
-                    let keep = Keep::new(cell);
-                    let found = entry.key.borrow() == key;
-                    // Comparing keys is the user's code and may have used this cache, that is, probed another table.
-                    let astray = record.probed() != address as usize;
-                    if found {
-                        std::mem::forget(keep);
-                        let marks = if astray { None } else { Some(&table.marks) };
-                        return Some(Found { entry, cell, marks });
-                    }
-                    drop(keep);
-                    if astray && kept.is_none() {
-                        goes_astray = true;
-                        continue 'again;
+                    if entry.key.borrow() == key {
+                        let cell = keep.into_cell();
+                        return Some((Found { entry, cell, marks: None }, address));
                     }
                 }
                 if !tags.were_passed_by() {
@@ -281,6 +302,21 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             if self.table.0.load(Ordering::Acquire).cast_const() == address {
                 return None;
             }
+        }
+    }
+
+    /// The present table, kept from being freed while a cell names it.
+    fn probe_by(&self, cell: &Keep<'_>) -> *const TableOf<P> {
+        let mut table = self.table.0.load(Ordering::Relaxed); // not used before it is read again
+        loop {
+            cell.name(table as usize);
+            barrier::light();
+            // Acquire: as in `probe`.
+            let again = self.table.0.load(Ordering::Acquire);
+            if again == table {
+                return table;
+            }
+            table = again;
         }
     }
 

@@ -314,6 +314,7 @@ impl<K, V> FrozenIndex<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        let lookups = record.lookups.get();
         let tag = tag(hash);
         let mut at = self.first(hash);
         loop {
@@ -331,8 +332,8 @@ impl<K, V> FrozenIndex<K, V> {
                     return Some((entry, keep.into_cell()));
                 }
                 drop(keep);
-                // Comparing keys is the user's code and may have used this cache, that is, probed something else.
-                if record.probed() != &raw const *self as usize {
+                // Comparing keys is the user's code and may have used this cache: then this index may be gone.
+                if record.has_strayed(lookups) {
                     return None;
                 }
             }
