@@ -53,7 +53,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             }
             None => {
                 let here = self.makes_room(budget, need, need, asks_others);
-                let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
+                let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
                     return Err(self.spare.lacks(need));
                 };
                 if self.tenants[victim.index()].weight == newcomer.weight {
@@ -86,6 +86,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             // The victim of another shard is not known before it leaves.
             let leaves_elsewhere = asks_others && self.is_owed(budget, need);
             let victim = if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
+            let victim = victim.filter(|victim| self.is_in_reach(*victim)); // the order can be the user's
             let gate = self.gate.as_mut().expect("the caller has seen it");
             gate.look_back(&self.counts, self.held);
             newcomer.is_admitted = gate.admits(&access, fits, victim);
@@ -164,7 +165,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 break;
             }
             let here = self.makes_room(budget, need, more, asks_others);
-            let Some(victim) = here.then(|| self.order.evict(Some(&access))).flatten() else {
+            let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
                 if let Some(slot) = replaced {
                     self.take_out(shard.table(), slot, Cause::Replaced, gone);
                 }
@@ -226,12 +227,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.spare -= Amount::of(placed.weight);
         let pinned = placed.pinned;
         self.tenants[slot as usize] = placed;
+        self.counts.insertions += 1;
         if pinned {
             self.pinned += 1;
         } else {
-            self.order.insert(Slot(slot), access);
+            self.order.insert(Slot(slot), access); // last: it can be the user's, and panic
         }
-        self.counts.insertions += 1;
         slot
     }
 
@@ -253,14 +254,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         placed.lane = index.insert(placed.hash, placed.entry.expose_provenance());
         let pinned = placed.pinned;
         let before = std::mem::replace(tenant, placed);
-        if pinned {
-            self.pinned += 1;
-        } else {
-            self.order.insert(victim, access);
-        }
         self.counts.insertions += 1;
         self.counts.evictions += 1;
         self.let_go(before.retire(), Cause::Evicted, gone);
+        if pinned {
+            self.pinned += 1;
+        } else {
+            self.order.insert(victim, access); // last: it can be the user's, and panic
+        }
     }
 
     /// An entry takes the slot, the lane and the history of its predecessor.
@@ -296,13 +297,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.spare += Amount::of(before.weight);
         self.held += Amount::of(weight);
         self.spare -= Amount::of(weight);
-        match (before.pinned, pinned) {
+        self.pinned = self.pinned + usize::from(pinned) - usize::from(before.pinned);
+        self.counts.insertions += 1;
+        self.counts.note(Cause::Replaced);
+        let (weight_before, pinned_before) = (before.weight, before.pinned);
+        self.let_go(before.retire(), Cause::Replaced, gone);
+        // Last: the policy and the admission can be the user's, and panic.
+        match (pinned_before, pinned) {
             (false, false) if melts => {
                 self.order.remove(Slot(slot));
                 self.order.insert(Slot(slot), access);
             }
             (false, false) => {
-                if before.weight != weight {
+                if weight_before != weight {
                     self.order.reweigh(Slot(slot), weight);
                 }
                 self.order.access(Slot(slot));
@@ -311,13 +318,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             (false, true) => self.order.remove(Slot(slot)),
             (true, false) => self.order.insert(Slot(slot), access),
         }
-        self.pinned = self.pinned + usize::from(pinned) - usize::from(before.pinned);
-        self.counts.insertions += 1;
-        self.counts.note(Cause::Replaced);
         if let Some(gate) = &mut self.gate {
             gate.replaced(access);
         }
-        self.let_go(before.retire(), Cause::Replaced, gone);
     }
 
     /// Puts an entry into memory that nobody looks at; its lane is still to be found.

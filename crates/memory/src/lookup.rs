@@ -45,10 +45,31 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let Some(slot) = found.entry.slot_unless_frozen() else { return };
         record.dynamic_hits.add(1);
         let Some(marks) = found.marks else { return };
-        let touch = marks.touch(Slot(slot));
+        let touch = if <P::Marks as Marks>::PLAIN.is_some() {
+            marks.touch(Slot(slot))
+        } else {
+            Self::touch_with_care(record, found, marks, slot)
+        };
         if <P::Marks as Marks>::KIND == Kind::LruLike && touch != Touch::Noted {
             self.promote(shard, record, found.entry, touch);
         }
+    }
+
+    /// Notes a hit in marks that are the user's code, and may use this cache: then the record no longer names their table.
+    #[inline(never)]
+    fn touch_with_care(
+        record: &Record,
+        found: &Found<'_, K, V, P::Marks>,
+        marks: &P::Marks,
+        slot: u32,
+    ) -> Touch {
+        let found = Keep::new(found.cell); // it may panic
+        let kept = Keep::new(record.another_cell());
+        // From the record to the cell: that is the order in which they are read.
+        kept.name(record.probed());
+        let touch = marks.touch(Slot(slot));
+        found.into_cell();
+        touch
     }
 
     #[inline(never)]
@@ -79,7 +100,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// Looks a key up that has not expired. Counts nothing, marks nothing.
+    /// Looks a key up that has not expired, for a lookup that is counted. Marks nothing.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
         &'a self,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use floe_policy::{Cursor, Eviction, Slot};
+use floe_policy::{Access, Cursor, Eviction, Slot};
 
 use crate::admission::Gate;
 use crate::budget::{Amount, Budget};
@@ -48,6 +48,12 @@ impl<K, V> Tenant<K, V> {
 
     fn is_some(&self) -> bool {
         !self.entry.is_null()
+    }
+
+    /// Whether the order may evict or freeze it.
+    #[inline(always)]
+    fn is_in_reach(&self) -> bool {
+        self.is_some() && !(self.pinned | self.frozen)
     }
 
     pub(crate) fn retire(self) -> RetiredOf<K, V> {
@@ -286,14 +292,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         cause: Cause,
         gone: &mut Gone<K, V>,
     ) -> Amount {
-        let tenant = std::mem::replace(&mut self.tenants[slot as usize], Tenant::NONE);
+        let tenant = &self.tenants[slot as usize];
+        // First, as the policy and the admission can be the user's: if they panic, the entry is still in.
         if tenant.pinned {
-            self.pinned -= 1;
         } else if cause != Cause::Evicted {
             self.order.remove(Slot(slot)); // what was evicted has left it
         } else if let Some(gate) = &mut self.gate {
             gate.evicted(slot, tenant.weight);
         }
+        let tenant = std::mem::replace(&mut self.tenants[slot as usize], Tenant::NONE);
+        self.pinned -= usize::from(tenant.pinned);
         if tenant.frozen {
             self.frozen -= 1;
             if let Some(index) = &self.frozen_index {
@@ -318,6 +326,22 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
+    /// Has the order say which entry leaves. The order can be the user's, so memory safety must not depend on its answer.
+    ///
+    /// # Panics
+    /// When the order names a slot without an entry that it may evict.
+    #[inline(always)]
+    pub(crate) fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
+        let victim = self.order.evict(incoming)?;
+        if self.is_in_reach(victim) { Some(victim) } else { wrong_victim(victim) }
+    }
+
+    /// Whether the order may evict or freeze the entry in a slot, and there is one.
+    #[inline(always)]
+    pub(crate) fn is_in_reach(&self, slot: Slot) -> bool {
+        self.tenants.get(slot.index()).is_some_and(Tenant::is_in_reach)
+    }
+
     /// Keeps an entry from being evicted, or no longer; false when that is so already.
     pub(crate) fn set_pinned(&mut self, slot: u32, hash: KeyHash, pinned: bool) -> bool {
         if self.tenants[slot as usize].pinned == pinned {
@@ -331,7 +355,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.order.remove(Slot(slot)); // out of the order: many pinned entries make no eviction slower
         } else {
             self.pinned -= 1;
-            self.order.insert(Slot(slot), &hash.access(tenant.weight));
+            let access = hash.access(tenant.weight);
+            self.order.insert(Slot(slot), &access);
         }
         true
     }
@@ -366,27 +391,31 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     pub(crate) fn freeze_best(&mut self, goal: usize, from: Cursor) -> Cursor {
         let mut slots = Vec::with_capacity(Cursor::BATCH);
         let next = self.order.rank(from, &mut slots);
+        let next = if next == from { Cursor::END } else { next }; // an order that does not get on ends here
         let index = self.frozen_index.as_deref();
+        // The order can be the user's and name anything.
         slots.retain(|slot| {
-            let tenant = &self.tenants[slot.index()];
-            // SAFETY: what is in the order is in, and is taken out under this lock only.
+            let Some(tenant) = self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach()) else {
+                return false;
+            };
+            // SAFETY: it is in, and is taken out under this lock only.
             let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
-            !tenant.frozen
-                && index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance()))
-                && !goes_idle() // each hit of such an entry writes to it
+            index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance())) && !goes_idle() // each hit of such an entry writes to it
         });
         slots.truncate(goal.saturating_sub(self.frozen));
         self.order.freeze(&slots);
         for slot in &slots {
             let tenant = &mut self.tenants[slot.index()];
-            tenant.frozen = true;
+            if std::mem::replace(&mut tenant.frozen, true) {
+                continue; // named twice, and must not be in the index twice
+            }
+            self.frozen += 1;
             // SAFETY: as above.
             unsafe { &*tenant.entry }.set_frozen(true);
             if let Some(index) = index {
                 index.insert(tenant.hash, tenant.entry.expose_provenance());
             }
         }
-        self.frozen += slots.len();
         next
     }
 
@@ -443,4 +472,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let before = shard.replace_table(table);
         self.limbo.push_table(before);
     }
+}
+
+#[cold]
+#[inline(never)]
+fn wrong_victim(slot: Slot) -> ! {
+    panic!("the policy evicted slot {}, which holds no entry in reach of `Eviction::evict`", slot.0);
 }

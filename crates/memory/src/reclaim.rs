@@ -75,26 +75,24 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn change<'a, R>(
         &self,
         shard: &'a Shard<K, V, P>,
-        mut owner: MutexGuard<'a, Owner<K, V, P>>,
+        owner: MutexGuard<'a, Owner<K, V, P>>,
         change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone<K, V>) -> R,
     ) -> (R, After<'a, K, V, P>) {
-        let mut gone = Gone::new(self.listener.is_some());
-        let result = change(&mut owner, &mut gone);
-        (result, self.leave(shard, owner, gone))
+        let mut after = After { shard, gone: Gone::new(self.listener.is_some()), batch: None };
+        let mut owner = owner; // released before `after` is dropped, even by a panic
+        let result = change(&mut owner, &mut after.gone);
+        self.leave(owner, &mut after);
+        (result, after)
     }
 
     /// Releases a shard's lock after it was changed.
     #[inline(always)]
-    pub(crate) fn leave<'a>(
-        &self,
-        shard: &'a Shard<K, V, P>,
-        mut owner: MutexGuard<'a, Owner<K, V, P>>,
-        gone: Gone<K, V>,
-    ) -> After<'a, K, V, P> {
-        let batch = if owner.limbo.is_due() { self.due(&mut owner) } else { None };
+    fn leave(&self, mut owner: MutexGuard<'_, Owner<K, V, P>>, after: &mut After<'_, K, V, P>) {
+        if owner.limbo.is_due() {
+            after.batch = self.due(&mut owner);
+        }
         drop(owner);
         self.threads.records.answer(self.record());
-        After { shard, gone, batch }
     }
 
     /// What is to be freed after the lock. Where nothing is to be done but to give places back, and nobody need be waited
@@ -174,12 +172,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let is_looked_at = |address: usize| protected.binary_search(&address).is_ok();
         let (probed, unused): (Vec<_>, Vec<_>) =
             batch.tables.into_iter().partition(|table| is_looked_at(*table as usize));
-        for table in unused {
-            // SAFETY: replaced before the barrier, and no record names it after.
-            drop(unsafe { Box::from_raw(table) });
-        }
         let mut freed = Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0, probed };
         freed.held.extend(freed.entries.extract_if(.., |retired| is_looked_at(retired.entry as usize)));
+        for table in unused {
+            // SAFETY: replaced before the barrier, and neither record nor cell names it after.
+            drop(unsafe { Box::from_raw(table) });
+        }
         if !std::mem::needs_drop::<Entry<K, V>>() {
             freed.dropped = freed.entries.len();
         }

@@ -9,7 +9,7 @@ use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::inner::{Inner, SLOTS_PER_LOCK};
 use crate::newcomer::Newcomer;
-use crate::owner::{Gone, Owner};
+use crate::owner::Owner;
 use crate::reclaim::After;
 use crate::shard::Shard;
 use crate::shares::Lent;
@@ -49,13 +49,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         K: Eq,
     {
         // What was loaded has no load of its key to outdate any more, and its caller has the flights' lock.
-        let mut owner = match newcomer.guard {
+        let owner = match newcomer.guard {
             Some(_) => shard.owner(),
             None => self.owner_past_loads(shard, newcomer.hash, newcomer.key()),
         };
-        let mut gone = Gone::new(self.listener.is_some());
-        let result = owner.insert(shard, &self.budget, &self.clock, newcomer, asks_others, &mut gone);
-        then(self.leave(shard, owner, gone));
+        let (result, after) = self.change(shard, owner, |owner, gone| {
+            owner.insert(shard, &self.budget, &self.clock, newcomer, asks_others, gone)
+        });
+        then(after);
         result
     }
 

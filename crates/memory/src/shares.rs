@@ -75,7 +75,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     ) -> Amount {
         let wanted = if beyond { wanted.min(self.beyond()) } else { wanted };
         if !self.spare.lacks(wanted).is_nothing()
-            && let Some(victim) = self.order.evict(None)
+            && let Some(victim) = self.choose_victim(None)
         {
             self.take_out(table, victim.0, Cause::Evicted, gone);
         }

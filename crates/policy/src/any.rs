@@ -10,8 +10,8 @@ use std::str::FromStr;
 use crate::lhd::AgedHits;
 use crate::registry::{Choice, ChoiceError};
 use crate::{
-    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks, NoMarks, Policy,
-    Replacement, Slot, Stamps, Touch, TryPromote,
+    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks, NoMarks, Plain,
+    Policy, Replacement, Slot, Stamps, Touch, TryPromote,
 };
 
 macro_rules! define_order {
@@ -198,6 +198,7 @@ macro_rules! any_marks {
         impl Marks for AnyMarks {
             /// They can owe a promotion; whether they ever do is in [`POLICIES`](crate::POLICIES).
             const KIND: Kind = Kind::LruLike;
+            const PLAIN: Option<Plain<Self>> = Plain::YES;
 
             #[inline]
             fn touch(&self, slot: Slot) -> Touch {

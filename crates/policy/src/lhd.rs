@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::bag::{Bag, ordered_by_bag};
 use crate::random::mix;
-use crate::{About, Access, Eviction, Kind, Marks, Parameter, Parameters, Policy, Slot, Stamps, Touch};
+use crate::{
+    About, Access, Eviction, Kind, Marks, Parameter, Parameters, Plain, Policy, Slot, Stamps, Touch,
+};
 
 /// Ages told apart. The authors' code has 20,000 and coarsens time so that few are used; with a span fixed in
 /// insertions per entry these suffice.
@@ -85,6 +87,7 @@ impl AgedHits {
 
 impl Marks for AgedHits {
     const KIND: Kind = Kind::FifoLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {

@@ -124,6 +124,8 @@ pub use due::Due;
 pub use list::List;
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
+#[doc(hidden)]
+pub use order::Plain;
 pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Ranked, Slot, Tick, Touch};
 pub use random::mix;
 

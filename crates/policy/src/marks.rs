@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
-use crate::{Kind, Marks, Slot, Touch};
+use crate::{Kind, Marks, Plain, Slot, Touch};
 
 /// Marks of policies for which a hit changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,6 +16,7 @@ pub struct NoMarks;
 
 impl Marks for NoMarks {
     const KIND: Kind = Kind::FifoLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, _: Slot) -> Touch {
@@ -29,6 +30,7 @@ pub struct AlwaysPromote;
 
 impl Marks for AlwaysPromote {
     const KIND: Kind = Kind::LruLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, _: Slot) -> Touch {
@@ -42,6 +44,7 @@ pub struct TryPromote;
 
 impl Marks for TryPromote {
     const KIND: Kind = Kind::LruLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, _: Slot) -> Touch {
@@ -95,6 +98,7 @@ impl Counters {
 
 impl Marks for Counters {
     const KIND: Kind = Kind::FifoLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
@@ -137,6 +141,7 @@ impl Coins {
 
 impl Marks for Coins {
     const KIND: Kind = Kind::LruLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
@@ -210,6 +215,7 @@ impl LastUses {
 
 impl Marks for LastUses {
     const KIND: Kind = Kind::FifoLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
@@ -280,6 +286,7 @@ impl Stamps {
 
 impl Marks for Stamps {
     const KIND: Kind = Kind::FifoLike;
+    const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {

@@ -4,6 +4,8 @@
 //! whose [`Marks::KIND`] is [`Kind::FifoLike`] pays nothing on its lists for a hit, so more hits never hurt. One that
 //! is [`Kind::LruLike`] owes a delink and a head update per hit, which past some hit ratio become the bottleneck.
 
+use std::marker::PhantomData;
+
 /// The place of an entry in its owner's arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
@@ -96,12 +98,28 @@ pub enum Kind {
 ///
 /// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the order. A
 /// [`Eviction::reserve`] that grows leaves handles taken before it behind; who shares marks reserves first.
+///
+/// The marks of this crate ([`NoMarks`](crate::NoMarks), [`Counters`](crate::Counters), …) cost a hit least. Those of a crate of
+/// your own may do anything, this cache included, so a hit protects them for the time of the touch.
 pub trait Marks: Clone + Send + Sync {
     /// Whether touches can ever owe the order something.
     const KIND: Kind;
 
+    /// For the marks of this crate: their touches call no code but their own, so nothing need protect them meanwhile.
+    #[doc(hidden)]
+    const PLAIN: Option<Plain<Self>> = None;
+
     /// Notes a hit on `slot`. A hit on a slot that has just left is harmless.
     fn touch(&self, slot: Slot) -> Touch;
+}
+
+/// Only this crate can say it, as memory safety depends on it: see [`Marks::PLAIN`].
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy)]
+pub struct Plain<M>(PhantomData<fn(M)>);
+
+impl<M> Plain<M> {
+    pub(crate) const YES: Option<Self> = Some(Self(PhantomData));
 }
 
 /// Where a walk through the ranking of a policy stands.
@@ -129,6 +147,9 @@ pub struct Tick(pub u64);
 /// The owner keeps three promises: every slot is below what was [`reserve`](Self::reserve)d (methods panic
 /// otherwise), a slot is not inserted while it is in the order, and before an insertion that does not fit it calls
 /// [`evict`](Self::evict) until it does. Slots are in one of three states: out, in reach of `evict`, or frozen.
+///
+/// No owner's memory safety depends on an order. The cache in memory panics if `evict` returns a slot without an entry in reach,
+/// and passes over such slots in what [`rank`](Self::rank) appends; other mistakes cost hits.
 pub trait Eviction {
     /// The half that hits may use without owning the order.
     type Marks: Marks;
