@@ -8,12 +8,25 @@
 //! a whole batch of entries).
 //!
 //! Where there is no such call, or it is not allowed, readers do fence. That is settled before the first reader runs.
+//!
+//! A sandbox can forbid the call later (seccomp). Then readers are told to fence, and [`heavy`] says that it could not make them
+//! do so. Each thread notes in its record when it has been told; once all have, fences are enough. For threads that have not
+//! looked anything up since, and may never again, reclaimers [wait](let_stores_arrive) until what such a thread has stored
+//! must have become visible by itself (as in Morrison and Afek, "Temporally Bounding TSO for Fence-Free Asymmetric
+//! Synchronization", ASPLOS '15): no language promises a time for that, but processors take microseconds.
+
+use std::time::Duration;
 
 use crate::sync::{AtomicU8, Ordering, compiler_fence, fence};
 
 const UNSETTLED: u8 = 0;
 const ASYMMETRIC: u8 = 1;
 const SYMMETRIC: u8 = 2;
+/// Readers are to fence, but some may not know yet.
+const BECOMES_SYMMETRIC: u8 = 3;
+
+/// How long a store takes at most to be seen by other threads, with a margin of a thousand.
+const STORES_ARRIVE: Duration = Duration::from_millis(5);
 
 /// Which of them readers are to use.
 static KIND: AtomicU8 = AtomicU8::new(UNSETTLED);
@@ -27,11 +40,10 @@ pub(crate) fn settle() {
     }
 }
 
-/// Makes readers fence from now on, as they do where the system has no barrier for whole processes: for tests of that.
-///
-/// May be called at any time: [`heavy`] serves readers of either kind.
+/// Makes readers fence from now on, as they do where the system has no barrier for whole processes. May be called at any time.
 pub(crate) fn without_membarrier() {
-    KIND.store(SYMMETRIC, Ordering::Relaxed); // a reader that sees it late relies on `heavy`, which still reaches it
+    // Relaxed: a reader that sees it late relies on `heavy`, which still reaches it or says that it does not.
+    KIND.store(BECOMES_SYMMETRIC, Ordering::Relaxed);
 }
 
 /// Whether hits do without a fence.
@@ -51,38 +63,44 @@ pub(crate) fn light() {
     }
 }
 
-/// [`light`] for whoever has just found that the barrier [is asymmetric](is_asymmetric).
+/// [`light`] for whoever has just found that the barrier [is asymmetric](is_asymmetric), and has run no code of the user's since.
 #[inline(always)]
 pub(crate) fn light_if_asymmetric() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The reclaimer's half.
-pub(crate) fn heavy() {
+/// The reclaimer's half. False when the system refuses it: then it holds for readers that fence, and all are told to.
+#[must_use]
+pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst); // for readers that fence, and for this thread's own stores
-    system::barrier();
+    // Relaxed: settled before the first reader; later it changes once, and only readers that fence see that.
+    if system::barrier() || KIND.load(Ordering::Relaxed) == SYMMETRIC {
+        return true;
+    }
+    without_membarrier();
+    false
+}
+
+/// After [`heavy`] was refused: waits until all that other threads had stored before is seen by this one.
+#[cold]
+pub(crate) fn let_stores_arrive() {
+    std::thread::sleep(STORES_ARRIVE);
+    fence(Ordering::SeqCst); // as in `heavy`
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod system {
     use rustix::thread::{MembarrierCommand, membarrier};
 
-    use super::{KIND, Ordering, SYMMETRIC};
-
     /// Announces that the barrier will be used; false where it cannot be had.
     pub(super) fn register() -> bool {
         membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
     }
 
-    pub(super) fn barrier() {
-        if membarrier(MembarrierCommand::PrivateExpedited).is_ok()
-            || KIND.load(Ordering::Relaxed) == SYMMETRIC
-        {
-            return;
-        }
-        // A child of fork() must register again, as the kernel has it.
-        let repeated = register() && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        assert!(repeated, "membarrier(2) was there when the cache was made and is refused now");
+    /// False where it is refused.
+    pub(super) fn barrier() -> bool {
+        let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
+        barrier() || register() && barrier() // a child of fork() must register again, as the kernel has it
     }
 }
 
@@ -92,7 +110,9 @@ mod system {
         false
     }
 
-    pub(super) fn barrier() {}
+    pub(super) fn barrier() -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
@@ -160,7 +180,7 @@ mod tests {
         let time =
             Duration::from_secs_f64(seconds / 2.0).min(Duration::from_secs(if cfg!(miri) { 0 } else { 60 }));
         settle();
-        let (met, missed) = handshakes(heavy, time);
+        let (met, missed) = handshakes(|| assert!(heavy(), "nobody refuses it here"), time);
         assert_eq!(missed, 0, "of {met} times, asymmetric: {}", is_asymmetric());
         without_membarrier();
         let (met, missed) = handshakes(|| fence(Ordering::SeqCst), time); // all there is elsewhere

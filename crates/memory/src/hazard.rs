@@ -13,7 +13,7 @@
 use crate::frozen::timing::Timings;
 use crate::further::Further;
 use crate::grace::Answer;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
 
 /// Guards a thread can hold on one cache before it needs more memory.
 const CELLS: usize = 5;
@@ -86,6 +86,8 @@ pub(crate) struct Record {
     pub(crate) place: AtomicUsize,
     /// Lookups that the controller of freezing has seen. Under the same lock.
     pub(crate) lookups_seen: Count,
+    /// Whether the thread knows that it has to fence, and does in all its lookups from then on.
+    pub(crate) fences: AtomicBool,
     /// How long some of the lookups took.
     pub(crate) timings: Timings,
     /// Requests that went past the cache.
@@ -113,6 +115,14 @@ impl Record {
     /// The table last said to be probed.
     pub(crate) fn probed(&self) -> usize {
         self.table.load(Ordering::Relaxed) // this thread wrote it
+    }
+
+    /// Says that the thread knows, from [`barrier`](crate::barrier), that it has to fence.
+    #[inline]
+    pub(crate) fn knows_to_fence(&self) {
+        if !self.fences.load(Ordering::Relaxed) {
+            self.fences.store(true, Ordering::Release); // what the thread looked at without a fence stands in its cells
+        }
     }
 
     /// Whether the user's code has looked anything up since `lookups` was read. If so, the record may name another table,

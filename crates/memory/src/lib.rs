@@ -119,6 +119,10 @@ pub fn without_membarrier() {
 /// Whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox forbids `membarrier(2)`. Elsewhere each
 /// hit passes one, which about doubles its time and changes nothing else.
 ///
+/// A sandbox should allow the call, or be there before the first cache. If one forbids it later, hits fence from then on, and
+/// frozen entries are looked up like others. As long as a thread that used a cache before does not use it again, what leaves
+/// that cache is freed by threads that wait 5 ms for each batch.
+///
 /// ```
 /// # use floe_memory as floe;
 /// println!("hits are {} fences", if floe::hits_are_fenceless() { "without" } else { "with" });

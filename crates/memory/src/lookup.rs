@@ -246,12 +246,12 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     #[inline]
     fn keep_frozen<'a>(&'a self, record: &'a Record) -> Option<(&'a FrozenIndex<K, V>, Keep<'a>)> {
         let index = self.frozen.load(Ordering::Relaxed); // not used before it is read again
-        if index.is_null() {
+        if index.is_null() || !barrier::is_asymmetric() {
             return None;
         }
         let cell = record.another_cell();
         cell.store(index as usize, Ordering::Release); // see `Record::looked_at`
-        barrier::light_if_asymmetric(); // else no index is published
+        barrier::light_if_asymmetric();
         let keep = Keep::new(cell);
         // Acquire: what is in the index was written before it was published.
         // SAFETY: the cell names the index, and it was published after the cell did. Used as long as the cell is kept.
@@ -281,8 +281,11 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        if !barrier::is_asymmetric() {
+            return None; // an index that was published before readers had to fence
+        }
         record.probe(index as usize);
-        barrier::light_if_asymmetric(); // else no index is published
+        barrier::light_if_asymmetric();
         // Acquire: what is in the index was written before it was published.
         if index.is_null() || self.frozen.load(Ordering::Acquire).cast_const() != index {
             return None;

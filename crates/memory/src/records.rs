@@ -7,6 +7,7 @@
 //! Guards that may travel between threads stand in a [table](crate::holds) under a lock, read last: a guard of a thread can
 //! become one of those. The other way round, it does so under the lock of the records.
 
+use crate::barrier;
 use crate::grace::{Grace, Round};
 use crate::hazard::{Cell, Record};
 use crate::holds::{Hold, Holds};
@@ -112,7 +113,11 @@ impl Records {
             list.live += 1;
         }
         list.owned += 1;
-        &raw const *list.records[at]
+        let record = &list.records[at];
+        if !barrier::is_asymmetric() {
+            record.knows_to_fence();
+        }
+        &raw const **record
     }
 
     /// Takes the calling thread's record back; another thread may have it. Cells of guards that are still alive stay filled.
@@ -163,7 +168,11 @@ impl Records {
         let mut list = lock(&self.list);
         if !self.has_passed(&mut list, own, round) {
             let passed = self.grace.last(); // whoever asked so far need not wait any longer
-            crate::barrier::heavy();
+            if !barrier::heavy() && !all_fence(&list, own) {
+                drop(list); // whoever takes a record now knows to fence
+                barrier::let_stores_arrive();
+                list = lock(&self.list);
+            }
             self.grace.pass(passed); // under the lock
         }
         self.looked_at(&mut list)
@@ -233,4 +242,12 @@ impl Records {
         drop(list);
         cell
     }
+}
+
+/// Whether all threads but the caller know that they have to fence.
+#[cold]
+fn all_fence(list: &List, own: &Record) -> bool {
+    // Acquire: see `Record::knows_to_fence`.
+    let fences = |record: &Fixed<Record>| record.fences.load(Ordering::Acquire);
+    list.records[..list.owned].iter().all(|record| std::ptr::eq(&**record, own) || fences(record))
 }

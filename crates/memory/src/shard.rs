@@ -258,6 +258,10 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        // Not where this may be in the middle of another lookup, which does not look at that again.
+        if counted && !barrier::is_asymmetric() {
+            record.knows_to_fence();
+        }
         let kept = Keep::new(record.another_cell());
         'again: loop {
             let address = if counted { self.probe(record) } else { self.probe_by(&kept) };

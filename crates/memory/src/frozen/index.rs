@@ -344,13 +344,13 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// Keeps the entry of a word if it still stands there.
+    /// Keeps the entry of a word if it still stands there. The caller knows the barrier to be asymmetric.
     #[inline(always)]
     fn keep<'a>(&self, likely: Likely<'_>, record: &'a Record) -> Option<(&'a Entry<K, V>, Keep<'a>)> {
         let address = self.address(likely.number);
         let cell = record.cell();
         cell.store(address, Ordering::Release); // see `Record::looked_at`
-        barrier::light_if_asymmetric(); // else no index is published
+        barrier::light_if_asymmetric();
         let keep = Keep::new(cell);
         // Acquire: the entry was made before its address was put here.
         if likely.word.load(Ordering::Acquire) != likely.number {
@@ -396,6 +396,9 @@ impl<K, V> FrozenIndex<K, V> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
+        if !barrier::is_asymmetric() {
+            return None; // this thread may have told so by now, between two keys of a batch
+        }
         let (entry, keep) = self.keep(likely, record)?;
         if entry.key.borrow() == key { Some((entry, keep.into_cell())) } else { None }
     }

@@ -30,6 +30,11 @@ pub(crate) fn light_if_asymmetric() {
     fence(Ordering::SeqCst);
 }
 
-pub(crate) fn heavy() {
+pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
+    true
+}
+
+pub(crate) fn let_stores_arrive() {
+    unreachable!("no model refuses the barrier");
 }
