@@ -20,13 +20,14 @@ test: ## every test, also those with real NBD clients
 	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked
 
 .PHONY: lint
-lint: ## formatting, clippy, documentation, layers, licences
+lint: ## formatting, clippy, documentation, targets, layers, licences
 	@scripts/require build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	scripts/check-targets
 	scripts/check-layers
 	scripts/check-licences
 

@@ -387,13 +387,7 @@ impl<'a> Run<'a> {
                 let hits = cache.stats().hits;
                 let number = cache.contains_key(&key);
                 assert_eq!(cache.stats().hits, hits, "no hit is counted");
-                // A use all the same as far as idling goes.
-                if number && let Some(expected) = self.model.get_mut(&key) {
-                    assert!(!expected.must_have_expired(self.now_ms));
-                    expected.used_ms = self.now_ms;
-                } else {
-                    self.is_there(key, number);
-                }
+                self.is_there(key, number); // and it is no use
             }
             Op::Keep(key) => self.keep(key, cache.get(&key).map(Guard::Here)),
             Op::Hold(key) => self.keep(key, cache.hold(&key).map(Guard::Travels)),

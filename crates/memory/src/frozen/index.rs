@@ -134,6 +134,9 @@ pub(crate) struct FrozenIndex<K, V> {
     _entries: PhantomData<fn(Entry<K, V>)>,
 }
 
+/// Computed whenever this is compiled, for 32 bits too.
+const _: usize = FrozenIndex::<u64, u64>::REACH;
+
 /// A word of the index and the number that stood there when somebody looked: where to find an entry without another search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Likely<'a> {
@@ -144,7 +147,7 @@ pub(crate) struct Likely<'a> {
 impl<K, V> FrozenIndex<K, V> {
     const UNIT: usize = align_of::<Entry<K, V>>();
     /// Bytes that addresses reach over.
-    const REACH: usize = (u32::MAX - FIRST) as usize * Self::UNIT;
+    const REACH: usize = ((u32::MAX - FIRST) as usize).saturating_mul(Self::UNIT);
 
     /// Room for so many keys whose entries lie in the given memory, as much of it as can be reached.
     pub(crate) fn with_room(keys: usize, memory: &[Range<usize>]) -> Self {
@@ -188,7 +191,7 @@ impl<K, V> FrozenIndex<K, V> {
 
     #[inline(always)]
     fn address(&self, number: u32) -> usize {
-        self.base.wrapping_add(number as usize * Self::UNIT)
+        self.base.wrapping_add((number as usize).wrapping_mul(Self::UNIT))
     }
 
     /// The number of a key's first bucket.
