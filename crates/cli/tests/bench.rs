@@ -298,8 +298,8 @@ fn a_table_has_a_line_for_each_cache() {
 #[test]
 fn a_run_in_which_nothing_is_done_is_a_failure() {
     let load = ["bench", "memory", "loop:keys=1000,requests=10000", "--threads", "1", "--capacity", "1"];
-    // Five times as slow as anything is waited for.
-    let slow = ["--disk-us", "10000000", "--seconds", "0.01", "--warm-up", "0.1", "--repetitions", "1"];
+    // Fifty times as slow as anything is waited for, so that a machine that lets sleepers oversleep does not see an answer.
+    let slow = ["--disk-us", "100000000", "--seconds", "0.01", "--warm-up", "0.1", "--repetitions", "1"];
     let output = floe(&[&load[..], &slow].concat());
     let line = String::from_utf8(output.stderr).expect("output is UTF-8");
     assert_eq!(output.status.code(), Some(1), "{line}");

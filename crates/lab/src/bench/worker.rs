@@ -185,7 +185,10 @@ impl<S: Subject> Worker<'_, S> {
         counter.misses.store(misses + self.tally.misses, Relaxed);
         counter.writes.store(writes + self.tally.writes, Relaxed);
         let phase = self.job.board.phase.load(Relaxed);
-        if phase != self.phase {
+        // A run begins where the feed is, not where the run before ended, so its first operations find what does not belong to
+        // their place in the load. They are the ramp's, also where the machine let the ramp pass before the thread ran.
+        let may_enter = phase != COUNT || self.tally.taken > 0;
+        if phase != self.phase && may_enter {
             self.enter(phase);
         }
         phase != STOP

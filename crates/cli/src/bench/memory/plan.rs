@@ -21,7 +21,7 @@ const VALUE_BYTES_MIN: u64 = 8;
 const VALUE_BYTES_MAX: u64 = 64 << 20;
 
 /// The longest an emulated disk may take.
-const DISK_US_MAX: f64 = 10e6;
+const DISK_US_MAX: f64 = 100e6;
 
 /// More threads measure the scheduler.
 const THREADS_MAX: usize = 1024;
