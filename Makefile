@@ -17,7 +17,7 @@ demo: ## build, then see a slow volume made faster
 .PHONY: test
 test: ## every test, also those with real NBD clients
 	@scripts/require build clients guest
-	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked
+	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked --no-fail-fast
 
 .PHONY: lint
 lint: ## formatting, clippy, documentation, targets, layers, licences
