@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use floe_device::{Buffer, Pool, Slice};
 
-use crate::limits::{Limits, MOST_BYTES, MOST_REQUESTS, RECEIVE_BUSY_BYTES};
+use crate::limits::{Limits, MOST_REQUESTS, RECEIVE_BUSY_BYTES};
 use crate::nbd::connection::{Connection, Event};
 use crate::nbd::error::{ProtocolError, Violation};
 use crate::nbd::export::{Export, Exports};
@@ -224,7 +224,7 @@ struct Host {
 fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) -> (Vec<u8>, bool) {
     let now = Instant::now();
     let pool = Pool::new(0);
-    let budget = Rc::new(Budget::new(2 * LONGEST_BYTES as usize));
+    let budget = Rc::new(Budget::new(2 * LONGEST_BYTES as usize, 1));
     let common =
         Common { pool: pool.clone(), budget: Rc::clone(&budget), tls: None, limits: Limits::default() };
     let nowhere = OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null is there"));
@@ -332,8 +332,7 @@ impl Host {
         assert!(self.budget.used() <= 3 * LONGEST_BYTES as usize);
         assert!(self.open.len() <= MOST_REQUESTS);
         // Of each request its buffer and a page for its header or extents, and what is received and sent at once.
-        let most =
-            MOST_BYTES.min(4 * LONGEST_BYTES as usize) + (MOST_REQUESTS + 8) * 4096 + RECEIVE_BUSY_BYTES;
+        let most = 3 * LONGEST_BYTES as usize + (MOST_REQUESTS + 8) * 4096 + RECEIVE_BUSY_BYTES;
         assert!(self.pool.stats().fallback_bytes <= most, "{:?}", self.pool.stats());
     }
 }

@@ -15,7 +15,7 @@ pub struct Limits {
     /// Connections at once; a client beyond is hung up on.
     pub connections: usize,
     /// Bytes of all clients' requests at once, on one thread; a request beyond waits for its turn. One request alone may
-    /// be larger.
+    /// be larger, and with very many connections so is what is each client's own.
     pub budget_bytes: usize,
     /// For the handshake, TLS included.
     pub handshake_time: Duration,
@@ -28,7 +28,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// [`MOST_CONNECTIONS`]. 256 MiB: eight clients at their own bound share it, more take turns. 10 s for a handshake, for
+    /// [`MOST_CONNECTIONS`]. 256 MiB: a client alone has up to 32 MiB in flight, each of 24 busy ones about 5 MiB, and 64 KiB are
+    /// each client's own. 10 s for a handshake, for
     /// which honest clients on bad lines need a second or two. 30 s for a stall: slower than 35 KiB/s is no disk.
     fn default() -> Self {
         Self {
@@ -45,7 +46,11 @@ impl Default for Limits {
 /// Between looks for clients that are late: they have that much longer at worst.
 pub(crate) const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Requests of one client at once: deeper queues than clients use, and with [`MOST_BYTES`] what a reply's header costs
+/// A send that has been under way for so long is a slow client's: it is given no more of the memory that all share until it
+/// has taken that. A network that is merely slow does not notice, since the client is owed up to [`PIECE_BYTES`] meanwhile.
+pub(crate) const SLOW_TIME: Duration = Duration::from_secs(1);
+
+/// Requests of one client at once: deeper queues than clients use, and beside their data what a reply's header costs
 /// does not matter.
 pub(crate) const MOST_REQUESTS: usize = 256;
 
@@ -53,8 +58,15 @@ pub(crate) const MOST_REQUESTS: usize = 256;
 /// be longer by itself.
 pub(crate) const MOST_ANSWER_BYTES: usize = 64 << 10;
 
-/// Bytes of one client's requests at once; one request alone may be larger. Enough to keep a fast network busy.
-pub(crate) const MOST_BYTES: usize = 32 << 20;
+/// Of a thread's memory for requests, the part that is divided among the connections there may be: each client's own.
+pub(crate) const OWN_PART: usize = 4;
+
+/// What is a client's own at least, however many connections there may be: one small request.
+pub(crate) const OWN_BYTES_LEAST: usize = 4 << 10;
+
+/// Of the rest, which is common, the part that a client may have while nobody else has any: 32 MiB of the usual 192, enough
+/// to keep a fast network busy, and to receive the longest request.
+pub(crate) const COMMON_SHARE: usize = 6;
 
 /// Received or sent at once at most, so that the server sees whether a client moves.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;

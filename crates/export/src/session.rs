@@ -5,9 +5,10 @@
 //! and leave many at a time in one gathering send, payloads from where the devices put them (`outbox`). With TLS the
 //! bytes pass through a [`Channel`] on both ways instead, a bounded piece at a time.
 //!
-//! Bounds: a session with [`MOST_REQUESTS`] or [`MOST_BYTES`] in flight, replies not yet sent included, is not read from
-//! until it has less, nor while it waits for its turn at the memory all sessions share ([`Budget`]). A session that
-//! holds memory others wait for, and does not move, is [`Overdue`]; so is one whose handshake takes too long.
+//! Bounds: a session with [`MOST_REQUESTS`] in flight, replies not yet sent included, is not read from until it has fewer,
+//! nor while it waits for its turn at the memory all sessions share ([`Budget`]). While it is slow to take its replies
+//! ([`SLOW_TIME`]) it does not even stand in line. A session that holds memory others wait for, and does not move, is
+//! [`Overdue`]; so is one whose handshake takes too long.
 //!
 //! Invariants: at most one receive and one send are under way; a session is gone only when neither is and no request
 //! of it is in flight; what it took from the budget it gives back.
@@ -23,9 +24,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use floe_block::{MOST_MAPPED_BYTES, SECTOR_BYTES};
 use floe_device::{Buffer, Pool, Slice};
 
-use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES};
+use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
 use crate::nbd::connection::{Connection, Event};
 use crate::nbd::error::{NbdError, ProtocolError};
 use crate::nbd::export::{Export, Exports};
@@ -86,7 +88,10 @@ pub(crate) struct Common {
 /// A request on its way to the server.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
+    /// In line at the budget.
     Waiting(Request),
+    /// Not even in line, until the client has taken what is being sent.
+    SetAside(Request),
     Come(Request),
 }
 
@@ -112,8 +117,6 @@ pub(crate) struct Session {
     sending: bool,
     /// Requests given out and not replied to.
     serving: usize,
-    /// Bytes of requests given out whose replies have not left.
-    bytes: usize,
     /// Requests that were refused here and never given out, since the server last asked.
     refused: u64,
     begun: Instant,
@@ -162,7 +165,6 @@ impl Session {
             outbox,
             sending: false,
             serving: 0,
-            bytes: 0,
             refused: 0,
             begun: now,
             sending_since: now,
@@ -196,16 +198,15 @@ impl Session {
                 return Ok(Some(Want::End));
             }
             match self.turn {
-                Some(Turn::Waiting(_)) => return Ok(Some(Want::Pause)),
+                Some(Turn::Waiting(_) | Turn::SetAside(_)) => return Ok(Some(Want::Pause)),
                 Some(Turn::Come(request)) => {
                     self.turn = None;
                     self.serving += 1;
-                    self.bytes += bytes_of(&request);
                     return Ok(Some(Want::Serve(request)));
                 }
                 None => {}
             }
-            let crowded = self.serving + self.outbox.len() >= MOST_REQUESTS || self.bytes >= MOST_BYTES;
+            let crowded = self.serving + self.outbox.len() >= MOST_REQUESTS;
             if crowded || self.outbox.answers.len() >= MOST_ANSWER_BYTES {
                 return Ok(Some(Want::Pause));
             }
@@ -223,8 +224,12 @@ impl Session {
                     self.clear.append(&mut self.outbox.answers);
                 }
                 Event::Request(request) => {
-                    let at_once = self.common.budget.take(self.key, bytes_of(&request));
-                    self.turn = Some(if at_once { Turn::Come(request) } else { Turn::Waiting(request) });
+                    let own = self.common.budget.take_own(self.key, bytes_of(&request));
+                    self.turn = Some(match own {
+                        true => Turn::Come(request),
+                        false if self.is_slow(now) => Turn::SetAside(request),
+                        false => self.line_up(request),
+                    });
                 }
                 Event::Refused { request, error } => {
                     self.refused += 1;
@@ -264,6 +269,26 @@ impl Session {
         }
     }
 
+    /// Asks the budget for what a request takes.
+    fn line_up(&self, request: Request) -> Turn {
+        let at_once = self.common.budget.take(self.key, bytes_of(&request));
+        if at_once { Turn::Come(request) } else { Turn::Waiting(request) }
+    }
+
+    /// A client that takes its replies slowly leaves the line to others.
+    pub(crate) fn leave_the_line_if_slow(&mut self, now: Instant) {
+        if let Some(Turn::Waiting(request)) = self.turn
+            && self.is_slow(now)
+        {
+            self.common.budget.leave(self.key);
+            self.turn = Some(Turn::SetAside(request));
+        }
+    }
+
+    fn is_slow(&self, now: Instant) -> bool {
+        self.sending && now >= self.sending_since + SLOW_TIME
+    }
+
     /// The session's turn at the budget has come.
     pub(crate) fn turn_has_come(&mut self) {
         let Some(Turn::Waiting(request)) = self.turn else { unreachable!("only who waits has a turn") };
@@ -271,8 +296,7 @@ impl Session {
     }
 
     fn give_back(&mut self, bytes: usize) {
-        self.bytes -= bytes;
-        self.common.budget.give_back(bytes);
+        self.common.budget.give_back(self.key, bytes);
     }
 
     /// The server's list of exports has changed. A session whose export is gone ends; one whose export has another size
@@ -298,10 +322,16 @@ impl Session {
     }
 }
 
-/// What a request takes of [`MOST_BYTES`] and of the budget.
+/// What a request takes of the budget: its buffer, in whole sectors. That of a block status, a byte for each sector of its range, is gone
+/// before the reply is made, which fits a sector.
 fn bytes_of(request: &Request) -> usize {
+    let sectors = |most: u64| {
+        let end = request.offset + u64::from(request.length).min(most);
+        (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
+    };
     match request.command {
-        Command::Read | Command::Write => request.length as usize,
+        Command::Read | Command::Write if request.length > 0 => sectors(u64::MAX) * SECTOR_BYTES as usize,
+        Command::BlockStatus => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
         _ => 0,
     }
 }

@@ -6,12 +6,14 @@ mod rig;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use floe_block::WriteMode;
 use floe_export::limits::Limits;
 use floe_export::nbd::client::Client;
-use rig::{PATIENCE, Random, Rig, drained, header, patiently, pattern, simple_reply};
+use floe_export::uri::Address;
+use rig::{PATIENCE, Random, Rig, drained, header, patiently, pattern, shake_hands, simple_reply};
 
 fn serve(limits: Limits) -> Rig {
     Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.limits = limits)
@@ -102,6 +104,89 @@ fn half_writes_do_not_starve_whole_ones() {
     drop(half);
     let written = rig.end();
     assert!(written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0), "half a write is none");
+}
+
+/// No client is broken off with for being slow, however long a test takes: what is answered is answered beside it.
+fn without_time() -> Limits {
+    Limits { stall_time: Duration::from_secs(86400), budget_bytes: 64 << 20, ..Limits::default() }
+}
+
+/// A server of one thread, so that all clients share one budget.
+fn serve_on_one_thread(limits: Limits) -> Rig {
+    let mut setup = rig::Setup::new(WriteMode::Back).threads(1);
+    setup.config.limits = Limits { farewell_time: Duration::from_millis(50), ..limits };
+    setup.start().unwrap()
+}
+
+/// A connection after a handshake, over a Unix socket, in which the system keeps little of what nobody reads.
+fn raw_unix(rig: &Rig) -> UnixStream {
+    let Address::Unix(path) = &rig.uris[0].address else { panic!("{:?}", rig.uris) };
+    let mut stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    shake_hands(&mut stream);
+    stream
+}
+
+/// That requests of old and new clients are answered while so many others stall, none of which is broken off with.
+fn others_are_served(rig: &Rig, good: &mut Client, stalled: usize) {
+    for seed in 0..20 {
+        is_served(good, seed);
+        is_served(&mut rig.client(), seed + 20);
+    }
+    // Not more than is each client's own, here 16 KiB, but that of a few stalled ones.
+    let mut read = vec![0; if stalled <= 24 { 32 << 10 } else { 16 << 10 }];
+    good.read(0, &mut read).unwrap();
+    rig.wait_for(|status| status.connections as usize == stalled + 1);
+    let metrics = floe_export::admin::client::metrics(&rig.admin).unwrap();
+    assert!(metrics.contains("\nfloe_clients_hung_up_on_total 0\n"), "{metrics}");
+}
+
+#[test]
+fn readers_that_stall_for_ever_keep_no_request_of_others_waiting() {
+    for stalled in [24, 200] {
+        let rig = serve_on_one_thread(without_time());
+        let mut good = rig.client();
+        let deaf: Vec<_> = (0..stalled)
+            .map(|number| {
+                let mut stream = raw_unix(&rig);
+                // As much as they may, of all sizes.
+                let length = [32 << 20, 1 << 20, 128 << 10, 4 << 10][number % 4];
+                let requests: Vec<u8> = (0..256).flat_map(|cookie| header(0, cookie, 0, length)).collect();
+                stream.write_all(&requests).unwrap();
+                stream
+            })
+            .collect();
+        rig.wait_for(|status| status.read_requests >= stalled as u64);
+        others_are_served(&rig, &mut good, stalled);
+        drop(deaf);
+        rig.wait_for(|status| status.connections == 1);
+        is_served(&mut good, 3);
+        rig.end();
+    }
+}
+
+#[test]
+fn writers_that_stall_for_ever_in_the_middle_keep_no_request_of_others_waiting() {
+    for stalled in [24, 200] {
+        let rig = serve_on_one_thread(without_time());
+        let mut good = rig.client();
+        let half: Vec<_> = (0..stalled)
+            .map(|number| {
+                let mut stream = raw_unix(&rig);
+                let length = [32 << 20, 1 << 20, 128 << 10, 4 << 10][number % 4];
+                let write = [&header(1, 1, 1 << 20, length)[..], &[0xaa; 1000]].concat();
+                // Some have not even said what they want.
+                stream.write_all(&write[..if number % 5 == 4 { 13 } else { write.len() }]).unwrap();
+                stream
+            })
+            .collect();
+        others_are_served(&rig, &mut good, stalled);
+        drop(half);
+        rig.wait_for(|status| status.connections == 1);
+        let written = rig.end();
+        assert!(written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0), "half a write is none");
+    }
 }
 
 #[test]

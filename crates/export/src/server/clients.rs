@@ -329,6 +329,7 @@ impl Worker {
         let mut again = self.common.budget.is_waited_for();
         for index in self.sessions.indices() {
             again |= self.sessions[index].is_in_handshake();
+            self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
                 self.tally.clients_hung_up_on += 1;
                 tracing::warn!(thread = self.number, client = index, reason = %overdue, "client is too slow");

@@ -150,7 +150,7 @@ impl Worker {
         for Offered { ids, volume, .. } in &volumes {
             driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
         }
-        let budget = Rc::new(Budget::new(config.limits.budget_bytes));
+        let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
         let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
         Ok(Self {
             number,

@@ -1,107 +1,252 @@
-//! Memory that sessions share, given out in turn.
+//! Memory for requests that all clients of a thread share.
 //!
-//! A session takes from the budget before a request gets a buffer, and gives back when the reply has left. When there is
-//! not enough it stands in line, and nobody who comes later is served before it; so a session that wants much is not
-//! passed over for ever by those who want little.
+//! A session takes from the budget before a request gets a buffer, and gives back when the reply has left. Some of the memory
+//! is each client's own, a reserve that nobody else can take. The rest is common: what a client may hold of it is a sixth of
+//! it while it is free, and falls with the square of what is free ([`Budget::need`]). So n clients that take all they can
+//! get and never give back leave about 1 / (1 + n / 6) of the common memory free, whatever order they come in. The
+//! idea is that of dynamic thresholds in packet switches (Choudhury and Hahne 1998), which fall linearly: queues there drain,
+//! while a client here may hold what it has for ever.
 //!
-//! Invariants: `used` is the sum of what was taken and not given back; it exceeds the limit only by a request that alone
-//! is larger. A session stands in line once.
+//! Requests that find no room wait in line. The one that needs the least free memory is served first, which is a request of the
+//! client that holds the least; among equals, the one that came first. Such a line could pass over a large request for ever. So the
+//! oldest waiting request of a client that holds nothing has a *claim*: a quarter of what is free is kept from others, which
+//! so leave more free, until it finds room twice as large as itself. One request at a time may so be larger than its client's
+//! share. It is no more than a quarter, because what stalled clients hold may never leave enough for the claim.
+//!
+//! Invariants: `used` is the sum of what clients hold beyond what is their own; it exceeds the common memory only by a request
+//! that alone is larger. What is a client's own is granted at once. A client stands in line once.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::limits::{COMMON_SHARE, OWN_BYTES_LEAST, OWN_PART};
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit: usize,
-    used: Cell<usize>,
-    /// Sessions in line, and what each wants.
-    line: RefCell<VecDeque<(u32, usize)>>,
+    /// What each client may hold whatever others do.
+    own: usize,
+    /// What all share beyond that.
+    common: usize,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By client.
+    held: Vec<usize>,
+    used: usize,
+    waiting: BTreeMap<u32, Waiting>,
+    /// Those that wait, by the free memory that each needs; then in the order in which they came.
+    line: BTreeSet<(usize, u64, u32)>,
+    /// Those that wait and hold nothing, in the order in which they came.
+    claims: BTreeSet<(u64, u32)>,
+    /// The client whose request is larger than its share, and what of it was not given back.
+    beyond: Option<(u32, usize)>,
+    arrivals: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    bytes: usize,
+    arrival: u64,
+    need: usize,
 }
 
 impl Budget {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, used: Cell::new(0), line: RefCell::default() }
+    /// Of so many bytes, for up to so many clients.
+    pub(crate) fn new(limit: usize, clients: usize) -> Self {
+        let reserve = limit / OWN_PART;
+        let own = (reserve / clients.max(1)).max(OWN_BYTES_LEAST);
+        Self { own, common: (limit - reserve).max(1), state: RefCell::default() }
     }
 
-    /// Takes `bytes` for a session, or puts it in line for them: [`Budget::next_in_turn`] names it when they are taken.
-    pub(crate) fn take(&self, session: u32, bytes: usize) -> bool {
-        if bytes == 0 || (!self.is_waited_for() && self.fits(bytes)) {
-            self.used.set(self.used.get() + bytes);
+    /// Takes `bytes` for a client, or puts it in line for them: [`Budget::next_in_turn`] names it when they are taken.
+    pub(crate) fn take(&self, client: u32, bytes: usize) -> bool {
+        if self.take_own(client, bytes) {
             return true;
         }
-        self.line.borrow_mut().push_back((session, bytes));
+        let mut state = self.state.borrow_mut();
+        let beyond_own = self.beyond_own(state.held(client) + bytes);
+        let need = self.need(beyond_own);
+        let is_first = state.line.first().is_none_or(|(least, ..)| *least > need);
+        if is_first && need <= self.free_beside_claim(&state) {
+            self.grant(&mut state, client, bytes);
+            return true;
+        }
+        let arrival = state.arrivals;
+        state.arrivals += 1;
+        state.enter(client, Waiting { bytes, arrival, need });
+        if self.first_due(&state) == Some(client) {
+            self.admit(&mut state, client);
+            return true;
+        }
         false
     }
 
-    pub(crate) fn give_back(&self, bytes: usize) {
-        self.used.set(self.used.get() - bytes);
-    }
-
-    /// The session whose turn has come; what it wanted is taken.
-    pub(crate) fn next_in_turn(&self) -> Option<u32> {
-        let (session, bytes) = *self.line.borrow().front()?;
-        if !self.fits(bytes) {
-            return None;
+    /// Takes `bytes` for a client if they are its own, and does nothing otherwise.
+    pub(crate) fn take_own(&self, client: u32, bytes: usize) -> bool {
+        let mut state = self.state.borrow_mut();
+        let is_own = state.held(client) + bytes <= self.own || bytes == 0;
+        if is_own {
+            self.grant(&mut state, client, bytes);
         }
-        self.line.borrow_mut().pop_front();
-        self.used.set(self.used.get() + bytes);
-        Some(session)
+        is_own
     }
 
-    /// Takes a session out of the line.
-    pub(crate) fn leave(&self, session: u32) {
-        self.line.borrow_mut().retain(|(waiting, _)| *waiting != session);
+    /// Gives back some of what a client holds.
+    pub(crate) fn give_back(&self, client: u32, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        let mut state = self.state.borrow_mut();
+        let before = state.held(client);
+        let held = before - bytes;
+        state.held[client as usize] = held;
+        state.used -= self.beyond_own(before) - self.beyond_own(held);
+        if let Some((_, left)) = state.beyond.as_mut().filter(|(holder, _)| *holder == client) {
+            *left = left.saturating_sub(bytes);
+            if *left == 0 {
+                state.beyond = None;
+            }
+        }
+        if let Some(waiting) = state.leave(client) {
+            let need = self.need(self.beyond_own(held + waiting.bytes));
+            state.enter(client, Waiting { need, ..waiting });
+        }
+    }
+
+    /// The client whose turn has come; what it wanted is taken.
+    pub(crate) fn next_in_turn(&self) -> Option<u32> {
+        let mut state = self.state.borrow_mut();
+        let client = self.first_due(&state)?;
+        self.admit(&mut state, client);
+        Some(client)
+    }
+
+    /// Takes a client out of the line.
+    pub(crate) fn leave(&self, client: u32) {
+        self.state.borrow_mut().leave(client);
+    }
+
+    /// What a client holds.
+    #[cfg(test)]
+    pub(crate) fn held(&self, client: u32) -> usize {
+        self.state.borrow().held(client)
     }
 
     /// Whether anybody stands in line.
     pub(crate) fn is_waited_for(&self) -> bool {
-        !self.line.borrow().is_empty()
+        !self.state.borrow().line.is_empty()
     }
 
-    fn fits(&self, bytes: usize) -> bool {
-        let used = self.used.get();
-        used == 0 || used + bytes <= self.limit
+    /// Whether others wait for what a client holds: more than half of the common memory is in use, or the client's request is
+    /// larger than its share.
+    pub(crate) fn is_in_the_way(&self, client: u32) -> bool {
+        let state = self.state.borrow();
+        let others = state.line.len() > usize::from(state.waiting.contains_key(&client));
+        let is_scarce = 2 * state.used > self.common;
+        let is_beyond = state.beyond.is_some_and(|(holder, _)| holder == client);
+        others && state.held(client) > 0 && (is_scarce || is_beyond)
+    }
+
+    /// What a client may hold beyond its own while so much is free.
+    #[cfg(test)]
+    fn share(&self, free: usize) -> usize {
+        let (free, common) = (free as u128, self.common as u128);
+        ((self.common / COMMON_SHARE) as u128 * free * free / (common * common)) as usize
+    }
+
+    /// The least free memory with which a client may hold so much beyond its own: a sixth of the common memory times the square of the part
+    /// that is free is its share. More than there is if no share is so large.
+    fn need(&self, beyond_own: usize) -> usize {
+        let most = self.common / COMMON_SHARE;
+        if beyond_own > most {
+            return usize::MAX;
+        }
+        let common = self.common as u128;
+        let square = (beyond_own as u128 * common * common).div_ceil(most.max(1) as u128);
+        let root = square.isqrt();
+        (if root * root < square { root + 1 } else { root }) as usize
+    }
+
+    /// The client to be served next, if any can be.
+    fn first_due(&self, state: &State) -> Option<u32> {
+        if let Some((client, claim)) = self.claim(state)
+            && (claim <= self.free(state) || state.used == 0)
+        {
+            return Some(client);
+        }
+        let (need, _, client) = *state.line.first()?;
+        (need <= self.free_beside_claim(state)).then_some(client)
+    }
+
+    /// The client that has a claim, and what is to be free for it: as much again as it takes stays for others.
+    fn claim(&self, state: &State) -> Option<(u32, usize)> {
+        let (_, client) = *state.claims.first().filter(|_| state.beyond.is_none())?;
+        Some((client, 2 * self.beyond_own(state.waiting[&client].bytes)))
+    }
+
+    fn free(&self, state: &State) -> usize {
+        self.common.saturating_sub(state.used)
+    }
+
+    fn free_beside_claim(&self, state: &State) -> usize {
+        let free = self.free(state);
+        let claim = self.claim(state).map_or(0, |(_, claim)| claim);
+        free - claim.min(free / 4)
+    }
+
+    /// Lets a client out of the line, with what it waited for.
+    fn admit(&self, state: &mut State, client: u32) {
+        let waiting = state.leave(client).expect("who is admitted has waited");
+        if waiting.need > self.free(state) {
+            state.beyond = Some((client, waiting.bytes));
+        }
+        self.grant(state, client, waiting.bytes);
+    }
+
+    fn grant(&self, state: &mut State, client: u32, bytes: usize) {
+        let at = client as usize;
+        if state.held.len() <= at {
+            state.held.resize(at + 1, 0);
+        }
+        let before = state.held[at];
+        state.held[at] += bytes;
+        state.used += self.beyond_own(before + bytes) - self.beyond_own(before);
+    }
+
+    fn beyond_own(&self, held: usize) -> usize {
+        held.saturating_sub(self.own)
     }
 
     #[cfg(any(test, fuzzing))]
     pub(crate) fn used(&self) -> usize {
-        self.used.get()
+        self.state.borrow().held.iter().sum()
+    }
+}
+
+impl State {
+    fn held(&self, client: u32) -> usize {
+        self.held.get(client as usize).copied().unwrap_or(0)
+    }
+
+    fn enter(&mut self, client: u32, waiting: Waiting) {
+        debug_assert!(!self.waiting.contains_key(&client), "a client waits once");
+        self.line.insert((waiting.need, waiting.arrival, client));
+        if self.held(client) == 0 {
+            self.claims.insert((waiting.arrival, client));
+        }
+        self.waiting.insert(client, waiting);
+    }
+
+    fn leave(&mut self, client: u32) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&client)?;
+        self.line.remove(&(waiting.need, waiting.arrival, client));
+        self.claims.remove(&(waiting.arrival, client));
+        Some(waiting)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_comes_later_is_not_served_before_who_waits() {
-        let budget = Budget::new(100);
-        assert!(budget.take(1, 60));
-        assert!(!budget.take(2, 50));
-        assert!(!budget.take(3, 10), "it would fit, but not before 2");
-        assert_eq!(budget.next_in_turn(), None);
-        budget.give_back(60);
-        assert_eq!((budget.next_in_turn(), budget.next_in_turn()), (Some(2), Some(3)));
-        assert_eq!((budget.used(), budget.is_waited_for()), (60, false));
-    }
-
-    #[test]
-    fn a_request_larger_than_the_budget_is_served_alone() {
-        let budget = Budget::new(100);
-        assert!(budget.take(1, 10));
-        assert!(!budget.take(2, 1000));
-        budget.give_back(10);
-        assert_eq!(budget.next_in_turn(), Some(2));
-        assert!(!budget.take(1, 1));
-    }
-
-    #[test]
-    fn who_leaves_the_line_is_not_called() {
-        let budget = Budget::new(100);
-        assert!(budget.take(1, 100) && !budget.take(2, 1) && !budget.take(3, 1));
-        budget.leave(2);
-        budget.give_back(100);
-        assert_eq!((budget.next_in_turn(), budget.next_in_turn()), (Some(3), None));
-    }
-}
+mod tests;

@@ -14,8 +14,8 @@ impl Session {
         }
         match self.turn.take() {
             Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
-            Some(Turn::Come(request)) => self.common.budget.give_back(bytes_of(&request)),
-            None => {}
+            Some(Turn::Come(request)) => self.give_back(bytes_of(&request)),
+            Some(Turn::SetAside(_)) | None => {}
         }
     }
 
@@ -41,8 +41,8 @@ impl Session {
         let giving = self.incoming.as_ref().and_then(|incoming| incoming.since);
         let taking = self.sending.then_some(self.sending_since);
         let since = [giving, taking].into_iter().flatten().min();
-        let late = self.bytes > 0 && since.is_some_and(|since| now >= since + self.common.limits.stall_time);
-        (late && self.common.budget.is_waited_for()).then_some(Overdue::Stalled)
+        let late = since.is_some_and(|since| now >= since + self.common.limits.stall_time);
+        (late && self.common.budget.is_in_the_way(self.key)).then_some(Overdue::Stalled)
     }
 
     /// Whether no export is chosen yet.

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use floe_device::Slice;
 
-use super::Session;
 use super::outbox::slice_of;
+use super::{Session, Turn};
 use crate::limits::{PIECE_BYTES, SEND_TLS_BYTES};
 
 impl Session {
@@ -57,5 +57,8 @@ impl Session {
         self.sending_since = now; // the next send may begin at once
         let bytes = self.outbox.left();
         self.give_back(bytes);
+        if let Some(Turn::SetAside(request)) = self.turn {
+            self.turn = Some(self.line_up(request)); // it was slow, and has moved
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::nbd::wire::{REQUEST_MAGIC, command};
 fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let budget = Rc::new(Budget::new(1 << 20));
+    let budget = Rc::new(Budget::new(1 << 20, 1));
     let common = Common { pool: pool.clone(), budget, tls: None, limits: Limits::default() };
     let mut session = Session::new(0, socket.into(), &exports, &common, now());
     let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
@@ -56,7 +56,7 @@ fn at_the_end_a_complete_write_is_served_and_half_a_one_is_not() {
     session.end();
     session.received(99_999, now()).unwrap();
     assert!(matches!(session.next(now()), Ok(Some(Want::End))));
-    assert_eq!((session.serving, session.bytes, session.common.budget.used()), (0, 0, 0));
+    assert_eq!((session.serving, session.common.budget.used()), (0, 0));
 }
 
 /// A session with these requests received after the handshake; `exports` is what it was offered.
@@ -93,7 +93,7 @@ fn list(exports: &[Export]) -> Arc<Exports> {
 
 #[test]
 fn an_export_that_grew_is_served_up_to_its_new_end() {
-    let budget = Rc::new(Budget::new(1 << 20));
+    let budget = Rc::new(Budget::new(1 << 20, 1));
     let twice = [request(command::READ, 4096, 512), request(command::READ, 4096, 512)].concat();
     let mut session = session_with(&twice[..28], &[disk(4096)], &budget, 0);
     assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
@@ -107,7 +107,7 @@ fn an_export_that_grew_is_served_up_to_its_new_end() {
 
 #[test]
 fn a_session_whose_export_is_gone_ends_once_its_requests_are_answered() {
-    let budget = Rc::new(Budget::new(1 << 20));
+    let budget = Rc::new(Budget::new(1 << 20, 1));
     for gone in [list(&[]), list(&[Export { volume: 4, ..disk(4096) }])] {
         let two = [request(command::FLUSH, 0, 0), request(command::FLUSH, 0, 0)].concat();
         let mut session = session_with(&two, &[disk(4096)], &budget, 0);
@@ -124,7 +124,7 @@ fn a_session_whose_export_is_gone_ends_once_its_requests_are_answered() {
 
 #[test]
 fn sessions_take_turns_at_the_memory_they_share_and_who_holds_it_and_stalls_is_late() {
-    let budget = Rc::new(Budget::new(100_000));
+    let budget = Rc::new(Budget::new(100_000, 1));
     let read = request(command::READ, 0, 80_000);
     let mut first = session_with(&read, &[disk(1 << 20)], &budget, 1);
     let mut second = session_with(&read, &[disk(1 << 20)], &budget, 2);
@@ -144,12 +144,45 @@ fn sessions_take_turns_at_the_memory_they_share_and_who_holds_it_and_stalls_is_l
     assert_eq!(budget.next_in_turn(), Some(2));
     second.turn_has_come();
     assert!(matches!(second.next(now()), Ok(Some(Want::Serve(_)))));
-    assert_eq!(budget.used(), 80_000);
+    assert_eq!(budget.used(), 81_920, "whole sectors");
+}
+
+#[test]
+fn a_client_that_takes_its_replies_slowly_does_not_stand_in_line_until_it_has_moved() {
+    let budget = Rc::new(Budget::new(1 << 20, 16));
+    let small = request(command::READ, 0, 4096);
+    let reads = [request(command::READ, 0, 64 << 10), request(command::READ, 0, 64 << 10), small].concat();
+    let mut slow = session_with(&reads, &[disk(1 << 20)], &budget, 1);
+    let begun = now();
+    let Ok(Some(Want::Serve(first))) = slow.next(begun) else { panic!("{slow:?}") };
+    slow.reply(&first, Ok(Some(Pool::new(0).allocate(64 << 10).whole())));
+    assert!(slow.next_send(begun).is_some());
+    assert!(matches!(slow.next(begun + SLOW_TIME), Ok(Some(Want::Pause))));
+    assert!(!budget.is_waited_for(), "it would fit, and is not asked for");
+    slow.sent(begun + SLOW_TIME);
+    let Ok(Some(Want::Serve(second))) = slow.next(begun + SLOW_TIME) else { panic!("{slow:?}") };
+    let Ok(Some(Want::Serve(third))) = slow.next(begun + SLOW_TIME) else { panic!("{slow:?}") };
+    assert_eq!((second.length, third.length, budget.used()), (64 << 10, 4096, 68 << 10));
+
+    // In line already, it leaves.
+    let long = [request(command::READ, 0, 4096), request(command::READ, 0, 1 << 20)].concat();
+    let mut waiting = session_with(&long, &[disk(1 << 20)], &budget, 2);
+    let Ok(Some(Want::Serve(first))) = waiting.next(begun) else { panic!("{waiting:?}") };
+    waiting.reply(&first, Ok(Some(Pool::new(0).allocate(4096).whole())));
+    assert!(waiting.next_send(begun).is_some());
+    assert!(matches!(waiting.next(begun), Ok(Some(Want::Pause))));
+    waiting.leave_the_line_if_slow(begun);
+    assert!(budget.is_waited_for(), "a moment is not slow");
+    waiting.leave_the_line_if_slow(begun + SLOW_TIME);
+    assert!(!budget.is_waited_for());
+    waiting.end();
+    waiting.sent(begun + SLOW_TIME);
+    assert_eq!(budget.held(2), 0);
 }
 
 #[test]
 fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
-    let budget = Rc::new(Budget::new(100_000));
+    let budget = Rc::new(Budget::new(100_000, 1));
     let write = [request(command::WRITE, 0, 80_000), vec![1; 100]].concat();
     let mut first = session_with(&write, &[disk(1 << 20)], &budget, 1);
     let mut second = session_with(&request(command::READ, 0, 80_000), &[disk(1 << 20)], &budget, 2);
@@ -168,13 +201,13 @@ fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
 fn a_handshake_has_its_time() {
     let pool = Pool::new(1 << 16);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::new(Budget::new(0)), tls: None, limits: Limits::default() };
+    let common = Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
     let begun = now();
     let session = Session::new(0, socket.into(), &list(&[disk(4096)]), &common, begun);
     let just_before = begun + Limits::default().handshake_time - std::time::Duration::from_nanos(1);
     assert_eq!(session.overdue(just_before), None);
     assert_eq!(session.overdue(begun + Limits::default().handshake_time), Some(Overdue::Handshake));
-    let budget = Rc::new(Budget::new(0));
+    let budget = Rc::new(Budget::new(0, 1));
     let mut session = session_with(b"", &[disk(4096)], &budget, 0);
     assert!(session.next(begun).is_ok());
     assert_eq!(
@@ -186,7 +219,7 @@ fn a_handshake_has_its_time() {
 
 #[test]
 fn an_idle_client_holds_one_page_and_little_more() {
-    let budget = Rc::new(Budget::new(0));
+    let budget = Rc::new(Budget::new(0, 1));
     let mut session = session_with(b"", &[disk(4096)], &budget, 0);
     assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
     assert_eq!(session.common.pool.stats().arena_used_bytes, 4096);
@@ -195,7 +228,7 @@ fn an_idle_client_holds_one_page_and_little_more() {
 
 #[test]
 fn a_long_reply_leaves_in_pieces_and_counts_until_its_end() {
-    let budget = Rc::new(Budget::new(1 << 30));
+    let budget = Rc::new(Budget::new(1 << 30, 1));
     let length = 5 << 19;
     let mut session = session_with(&request(command::READ, 0, length), &[disk(1 << 30)], &budget, 0);
     let Ok(Some(Want::Serve(served))) = session.next(now()) else { panic!("{session:?}") };
@@ -208,7 +241,7 @@ fn a_long_reply_leaves_in_pieces_and_counts_until_its_end() {
         session.sent(now());
     }
     assert_eq!(sizes, [PIECE_BYTES + 16, PIECE_BYTES, PIECE_BYTES / 2]);
-    assert_eq!((budget.used(), session.bytes), (0, 0));
+    assert_eq!(budget.used(), 0);
 }
 
 #[test]
@@ -216,7 +249,7 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
     let many: Vec<_> = (0..50).map(|n| Export::new(format!("{n:0>1000}"), 1)).collect();
     let pool = Pool::new(1 << 20);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::new(Budget::new(0)), tls: None, limits: Limits::default() };
+    let common = Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
     let mut session = Session::new(0, socket.into(), &list(&many), &common, now());
     let input = [&b"\0\0\0\x03"[..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(200)].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
@@ -235,7 +268,7 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
 
 #[test]
 fn who_sends_a_write_byte_by_byte_is_late_all_the_same() {
-    let budget = Rc::new(Budget::new(100_000));
+    let budget = Rc::new(Budget::new(100_000, 1));
     let write = [request(command::WRITE, 0, 80_000), vec![1; 100]].concat();
     let mut first = session_with(&write, &[disk(1 << 20)], &budget, 1);
     let Ok(Some(Want::Serve(served))) = first.next(now()) else { panic!("{first:?}") };
@@ -267,7 +300,7 @@ impl Encrypted {
         std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
         let tls = Some(TlsConfig::load(folder.path(), false, true).unwrap());
         let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-        let budget = Rc::new(Budget::new(1 << 30));
+        let budget = Rc::new(Budget::new(1 << 30, 1));
         let common = Common { pool: Pool::new(0), budget, tls, limits: Limits::default() };
         let mut session = Session::new(0, socket.into(), &list(&[export]), &common, now());
         let provider = Arc::new(rustls::crypto::ring::default_provider());

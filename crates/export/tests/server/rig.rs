@@ -262,13 +262,7 @@ impl Rig {
     /// A TCP connection after a handshake, with simple replies.
     pub(crate) fn raw(&self) -> TcpStream {
         let mut stream = self.stranger();
-        let mut greeting = [0; 18];
-        stream.read_exact(&mut greeting).unwrap();
-        let mut hello = vec![0, 0, 0, 3];
-        hello.extend_from_slice(b"IHAVEOPT\0\0\0\x01\0\0\0\x04floe");
-        stream.write_all(&hello).unwrap();
-        let mut export = [0; 10];
-        stream.read_exact(&mut export).unwrap();
+        shake_hands(&mut stream);
         stream
     }
 
@@ -363,6 +357,17 @@ pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// A client's part of the handshake.
+pub(crate) fn shake_hands(stream: &mut (impl Read + Write)) {
+    let mut greeting = [0; 18];
+    stream.read_exact(&mut greeting).unwrap();
+    let mut hello = vec![0, 0, 0, 3];
+    hello.extend_from_slice(b"IHAVEOPT\0\0\0\x01\0\0\0\x04floe");
+    stream.write_all(&hello).unwrap();
+    let mut export = [0; 10];
+    stream.read_exact(&mut export).unwrap();
+}
+
 /// A request's header.
 pub(crate) fn header(command: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
     let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
@@ -375,7 +380,7 @@ pub(crate) fn header(command: u16, cookie: u64, offset: u64, length: u32) -> Vec
 }
 
 /// Reads a simple reply; its error code and cookie.
-pub(crate) fn simple_reply(stream: &mut TcpStream) -> (u32, u64) {
+pub(crate) fn simple_reply(stream: &mut impl Read) -> (u32, u64) {
     let mut reply = [0; 16];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());
