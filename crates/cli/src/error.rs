@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use floe_export::admin::client::AdminError;
 
+use crate::log;
+
 /// Bad arguments or bad input.
 const USAGE: u8 = 2;
 /// A failure while running.
@@ -40,7 +42,10 @@ impl CliError {
     }
 
     pub(crate) fn report(&self) -> ExitCode {
-        eprintln!("floe: {}", self.line.replace('\n', " "));
+        let line = format!("floe: {}", self.line.replace('\n', " "));
+        if !log::end_with(&line) {
+            eprintln!("{line}");
+        }
         ExitCode::from(self.code)
     }
 }

@@ -134,7 +134,10 @@ pub fn run() -> ExitCode {
         Command::Completions(arguments) => man::completions(&arguments, command()),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log::end();
+            ExitCode::SUCCESS
+        }
         Err(error) => error.report(),
     }
 }

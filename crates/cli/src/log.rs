@@ -1,11 +1,29 @@
 //! The log of a server: events on standard error, a line each, for people or as JSON.
+//!
+//! Once it has begun, nothing but its own thread writes to standard error: no other thread, and neither a panic nor the
+//! end of the program, waits for a reader that takes nothing.
 
-use std::io::IsTerminal;
+mod queue;
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use clap::ValueEnum;
+use rustix::event::{PollFd, PollFlags, poll};
 use tracing_subscriber::EnvFilter;
 
+use crate::OrFail;
 use crate::error::CliError;
+use queue::Queue;
+
+/// Of this process, from [`begin`] on.
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+
+/// How long the end of the program waits for what is still to be written.
+const END: Duration = Duration::from_secs(5);
 
 /// The variable that says which events are wanted.
 const FILTER: &str = "FLOE_LOG";
@@ -39,14 +57,71 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
         Err(std::env::VarError::NotPresent) => EnvFilter::new("info"),
         Err(error) => return Err(refuse(error.to_string())),
     };
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let queue = QUEUE.get_or_init(Queue::default);
+    write_out(queue)?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || queue.clone());
     // A closed terminal takes no more lines, and is no reason to panic.
     let log = log.log_internal_errors(false);
     match format {
         Format::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         Format::Json => log.json().flatten_event(true).init(),
     }
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let line = format!("thread '{}' {panic}", thread.name().unwrap_or("?"));
+        queue.push(format!("{}\n", line.replace('\n', " ")).as_bytes());
+    }));
     Ok(())
+}
+
+/// Starts the thread that writes to standard error.
+fn write_out(queue: &'static Queue) -> Result<(), CliError> {
+    // A descriptor of its own, past the lock that `std::io::stderr` holds while a write waits.
+    let mut stderr = StandardError(std::io::stderr().as_fd().try_clone_to_owned().or_failure()?.into());
+    let tell = |lines| tracing::warn!(lines, "lines of the log were dropped, for nobody read them in time");
+    let thread = std::thread::Builder::new().name("floe-log".into());
+    let started = thread.spawn(move || queue.write_out(&mut stderr, tell));
+    started.map(drop).map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
+}
+
+/// Says the program's last line and waits for the log's end, for a bounded time; `false` where no log has begun.
+pub(crate) fn end_with(line: &str) -> bool {
+    let Some(queue) = QUEUE.get() else { return false };
+    queue.push_last(format!("{line}\n").as_bytes());
+    end();
+    true
+}
+
+/// Waits for what is logged to be written, for a bounded time.
+pub(crate) fn end() {
+    if let Some(queue) = QUEUE.get() {
+        queue.drain(END);
+    }
+}
+
+/// Lines that were dropped so far because nobody read them in time.
+pub(crate) fn dropped_lines() -> u64 {
+    QUEUE.get().map_or(0, Queue::dropped)
+}
+
+/// Standard error, perhaps made non-blocking by another program at the same terminal or pipe.
+struct StandardError(File);
+
+impl Write for StandardError {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.0.write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None)?;
+                }
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The first word of a filter that would be taken for the name of a part, of which everything and beside which nothing is logged, and is

@@ -89,15 +89,27 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
              admin = \"unix:PATH\", or give an admin-token-file"
         );
     }
-    let mut out = std::io::stdout();
-    for uri in server.uris() {
-        writeln!(out, "{uri}").or_failure()?;
-    }
-    out.flush().or_failure()?;
+    print(server.uris().map(|uri| format!("{uri}\n")).collect())?;
     let admin: Vec<_> = server.admin_addresses().map(ToString::to_string).collect();
     tracing::info!(admin = %admin.join(","), "serving");
     notify::ready();
     server.run().or_failure()
+}
+
+/// Prints the addresses on a thread of its own: a reader of standard output that stalls, a pipe still full of the log of the server before,
+/// say, keeps no client waiting.
+fn print(uris: String) -> Result<(), CliError> {
+    let print = move || {
+        let mut out = std::io::stdout();
+        if let Err(error) = out.write_all(uris.as_bytes()).and_then(|()| out.flush()) {
+            tracing::warn!(%error, "the addresses could not be printed");
+        }
+    };
+    let thread = std::thread::Builder::new().name("floe-uris".into());
+    thread
+        .spawn(print)
+        .map(drop)
+        .map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
 /// Binds addresses and opens devices; the server, and what of it can be read again. `signals` becomes readable when the server is to end.
@@ -130,6 +142,7 @@ pub(crate) fn prepare(
         shed_most: plan.shed.map(Percent::share),
         service,
         tiers: Some(Arc::new(cache::Newcomers)),
+        log_lines_dropped: log::dropped_lines,
     })
     .or_usage()?;
     let volume = |VolumePlan { name, description, backing, read_only }| {

@@ -101,6 +101,11 @@ fn clients(page: &mut Page, report: &Report) {
         "Requests that were refused before they came to the cache.",
         tally.requests_refused,
     );
+    page.counter(
+        "floe_log_lines_dropped_total",
+        "Lines of the log that were dropped because nobody read them in time.",
+        report.facts.log_lines_dropped,
+    );
 }
 
 fn latencies(page: &mut Page, report: &Report) {

@@ -34,6 +34,7 @@ mod token;
 mod valve;
 mod volume;
 mod volumes;
+mod warnings;
 mod worker;
 
 use crate::admin::AdminAddress;

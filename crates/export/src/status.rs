@@ -255,6 +255,8 @@ pub(crate) struct Facts {
     pub(crate) shedding: Option<SheddingFacts>,
     /// What advice goes by.
     pub(crate) service: ServiceTimes,
+    /// Lines of the log that were dropped.
+    pub(crate) log_lines_dropped: u64,
 }
 
 /// What the tier in memory knows of itself.

@@ -110,6 +110,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         }),
         shedding: Some(SheddingFacts { most: 0.5, share: 0.1, share_now: 0.15, decisions: Vec::new() }),
         service: ServiceTimes::of(None),
+        log_lines_dropped: 0,
     };
     Report::new(facts, threads)
 }
@@ -143,6 +144,7 @@ fn what_was_counted_is_found_under_its_labels() {
     let asked = report.facts.memory.as_mut().and_then(|memory| memory.usage.admission.as_mut()).unwrap();
     asked.name = "second-access".to_owned();
     (asked.offered, asked.admitted, asked.bypassed) = (12, 5, 7);
+    report.facts.log_lines_dropped = 9;
     let read = Read::page(&render(&report));
     let odd = r#"volume="odd \"name\" \\ \n""#;
     assert_eq!(read.value("floe_requests_total", r#"volume="floe",operation="read""#), 2.0);
@@ -160,6 +162,7 @@ fn what_was_counted_is_found_under_its_labels() {
     assert_eq!(read.value("floe_memory_freezing_phase_info", r#"phase="warming-up""#), 1.0);
     assert_eq!(read.value("floe_memory_write_mode_info", r#"mode="back""#), 1.0);
     assert_eq!(read.value("floe_degraded", ""), 1.0);
+    assert_eq!(read.value("floe_log_lines_dropped_total", ""), 9.0);
     assert_eq!(read.value("floe_cache_admission_info", r#"admission="obp:target=0.1""#), 1.0);
     assert_eq!(read.value("floe_cache_offered_blocks_total", r#"result="admitted""#), 6.0);
     assert_eq!(read.value("floe_cache_offered_blocks_total", r#"result="bypassed""#), 14.0);

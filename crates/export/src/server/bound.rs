@@ -21,6 +21,7 @@ use super::team::Team;
 use super::tier::{Tier, TierKey, in_threads, link};
 use super::valve::Valve;
 use super::volume::Volume;
+use super::warnings::Warnings;
 use super::worker::{Beginning, RING_ENTRIES};
 use crate::kept::random_stack;
 use crate::listener::Listener;
@@ -133,6 +134,7 @@ impl Bound {
             accept_again: None,
             refusing: false,
             crowded: false,
+            warnings: Warnings::default(),
             begun: Instant::now(),
             service: ServiceTimes::of(config.service.as_ref()),
             lately: Lately::default(),

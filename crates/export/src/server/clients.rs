@@ -1,5 +1,6 @@
 //! A worker's clients: their bytes to their sessions, their requests to the cache, and the answers back.
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -12,6 +13,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::letter::{Outcome, Problem};
 use super::token::ClientToken;
+use super::warnings::Complaint;
 use super::worker::Worker;
 use crate::limits::WATCH_INTERVAL;
 use crate::nbd::error::{ErrorCode, NbdError};
@@ -78,8 +80,9 @@ impl Worker {
     pub(super) fn received(&mut self, index: u32, result: io::Result<SocketOutcome>) {
         let session = &mut self.sessions[index];
         if let Ok(SocketOutcome::Received(bytes)) = result {
-            if let Err(error) = session.received(bytes, Instant::now()) {
-                tracing::warn!(thread = self.number, client = index, %error, "client hung up");
+            let now = Instant::now();
+            if let Err(error) = session.received(bytes, now) {
+                self.warn(Complaint::HungUp, index, &error, now);
             }
             self.touched.push(index);
         } else {
@@ -95,6 +98,13 @@ impl Worker {
             _ => self.break_off(index),
         }
         self.touched.push(index);
+    }
+
+    /// Warns of a client, unless there were many such warnings lately.
+    fn warn(&mut self, complaint: Complaint, index: u32, error: &dyn Display, now: Instant) {
+        if self.warnings.count(complaint, now) {
+            tracing::warn!(thread = self.number, client = index, %error, "{}", complaint.text());
+        }
     }
 
     /// Stops speaking to a client; its socket's operations end at once.
@@ -139,12 +149,12 @@ impl Worker {
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
                     self.tally.clients_hung_up_on += 1;
-                    tracing::warn!(thread = self.number, client = index, %error, "client cannot be trusted");
+                    self.warn(Complaint::NotTrusted, index, &error, now);
                     break; // it is told so
                 }
                 Err(error) => {
                     self.tally.clients_hung_up_on += 1;
-                    tracing::warn!(thread = self.number, client = index, %error, "client broke the protocol");
+                    self.warn(Complaint::BrokeProtocol, index, &error, now);
                     self.break_off(index);
                     break;
                 }
@@ -332,7 +342,7 @@ impl Worker {
             self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
                 self.tally.clients_hung_up_on += 1;
-                tracing::warn!(thread = self.number, client = index, reason = %overdue, "client is too slow");
+                self.warn(Complaint::TooSlow, index, &overdue, now);
                 self.break_off(index);
             }
         }

@@ -43,6 +43,8 @@ pub struct ServerConfig {
     pub service: Option<Arc<Service>>,
     /// Who makes tiers that are added while the server runs; without anybody none can be.
     pub tiers: Option<Arc<dyn TierMaker>>,
+    /// Says how many lines of the log were dropped so far, for the metrics.
+    pub log_lines_dropped: fn() -> u64,
 }
 
 /// Settings of the admin interface.

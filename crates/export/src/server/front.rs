@@ -31,6 +31,7 @@ use super::slots::Slots;
 use super::tier::{Closing, KnownTier};
 use super::token::FrontToken;
 use super::valve::Valve;
+use super::warnings::{Complaint, Warnings};
 use crate::listener::Listener;
 use crate::notify;
 use crate::status::{Facts, Lately, LostStatus, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
@@ -90,6 +91,7 @@ pub(super) struct Front {
     pub(super) refusing: bool,
     /// The last client was sent away for want of room; the first of a row is worth a line in the log.
     pub(super) crowded: bool,
+    pub(super) warnings: Warnings,
     pub(super) begun: Instant,
     /// What advice in the status goes by.
     pub(super) service: ServiceTimes,
@@ -140,6 +142,7 @@ impl Front {
             }
             self.accept_what_was_refused();
             self.hang_up_on_late_admins();
+            self.warnings.tell(Instant::now());
             if !busy {
                 self.wait()?;
             }
@@ -163,6 +166,7 @@ impl Front {
             .into_iter()
             .chain(self.sockets.next_due())
             .chain(self.admin_due())
+            .chain(self.warnings.due())
             .min();
         let bell = self.news.bell();
         bell.wait(&self.ring, due, || self.news.is_empty()).map(drop).map_err(ServeError::Wait)
@@ -235,10 +239,12 @@ impl Front {
             }
             (_, Ok(_)) => {}
             (_, Err(error)) => {
-                if !std::mem::replace(&mut self.refusing, true) {
-                    tracing::warn!(%error, "cannot accept connections");
+                let now = Instant::now();
+                let is_first = !std::mem::replace(&mut self.refusing, true);
+                if is_first && self.warnings.count(Complaint::NotAccepted, now) {
+                    tracing::warn!(%error, "{}", Complaint::NotAccepted.text());
                 }
-                let due = Instant::now() + ACCEPT_PAUSE;
+                let due = now + ACCEPT_PAUSE;
                 self.accept_again.get_or_insert((due, Vec::new())).1.push(token);
                 return;
             }
@@ -251,8 +257,9 @@ impl Front {
         let count = |worker: &Colleague| worker.connections.load(Ordering::Relaxed); // roughly is good enough
         let connections: usize = self.workers.iter().map(count).sum();
         if connections >= self.config.limits.connections {
-            if !std::mem::replace(&mut self.crowded, true) {
-                tracing::warn!(connections, "no more connections are taken until some end");
+            let is_first = !std::mem::replace(&mut self.crowded, true);
+            if is_first && self.warnings.count(Complaint::TooMany, Instant::now()) {
+                tracing::warn!(connections, "{}", Complaint::TooMany.text());
             }
             self.tally.connections_refused += 1;
             return; // closes it
@@ -394,6 +401,7 @@ impl Front {
             }),
             shedding: self.valve.as_ref().map(|valve| valve.facts()),
             service: self.service.clone(),
+            log_lines_dropped: (self.config.log_lines_dropped)(),
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.tally += &self.tally;

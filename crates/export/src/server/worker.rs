@@ -25,6 +25,7 @@ use super::offer::Offered;
 use super::slots::Slots;
 use super::token::ClientToken;
 use super::valve::Valve;
+use super::warnings::Warnings;
 use crate::nbd::export::Exports;
 use crate::session::{Budget, Common, Session};
 use crate::status::{Snapshot, Tally};
@@ -97,6 +98,7 @@ pub(super) struct Worker {
     /// When to look for clients that are late, if any can be.
     pub(super) watch_at: Option<Instant>,
     pub(super) tally: Tally,
+    pub(super) warnings: Warnings,
     /// Clients of this worker, for the front desk, which counts them in.
     pub(super) connections: Arc<AtomicUsize>,
     /// The server ends: new clients are not served.
@@ -165,6 +167,7 @@ impl Worker {
             touched: Vec::new(),
             watch_at: None,
             tally: Tally::default(),
+            warnings: Warnings::default(),
             connections,
             ending: false,
             clean_at: Instant::now() + config.flush_interval,
@@ -372,6 +375,7 @@ impl Worker {
         if self.watch_at.is_some_and(|due| due <= now) {
             self.look_for_late_clients(now);
         }
+        self.warnings.tell(now);
     }
 
     /// Says what was served, and sheds as much as that was found to be good for.
@@ -458,7 +462,8 @@ impl Worker {
             Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
             _ => None,
         });
-        let dues = [clean, self.watch_at, self.driver.next_due(), self.sockets.next_due()];
+        let dues =
+            [clean, self.watch_at, self.warnings.due(), self.driver.next_due(), self.sockets.next_due()];
         dues.into_iter().flatten().chain(awaited).min()
     }
 }

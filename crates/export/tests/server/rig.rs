@@ -96,6 +96,7 @@ impl Setup {
             shed_most: None,
             service: None,
             tiers: None,
+            log_lines_dropped: || 0,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
         let memory = MemoryDevice::new(VOLUME as u64);

@@ -26,6 +26,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
         }),
         shedding: None,
         service: ServiceTimes::of(None),
+        log_lines_dropped: 0,
     }
 }
 
