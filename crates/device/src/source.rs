@@ -125,6 +125,24 @@ impl Source {
         }
     }
 
+    /// What people know it by: its paths.
+    pub fn name(&self) -> String {
+        match &self.kind {
+            Kind::File(file) => file.path().display().to_string(),
+            Kind::Memory(_) => "memory".to_owned(),
+            Kind::Stripe { members, .. } => members.iter().map(Source::name).collect::<Vec<_>>().join("+"),
+        }
+    }
+
+    /// Whether one of its paths is a kernel's name for a disk, such as `/dev/sdb`, which another disk may have after a boot.
+    pub fn has_kernel_name(&self) -> bool {
+        match &self.kind {
+            Kind::File(file) => file.has_kernel_name(),
+            Kind::Memory(_) => false,
+            Kind::Stripe { members, .. } => members.iter().any(Source::has_kernel_name),
+        }
+    }
+
     /// Looks how large it is now (live resize). Handles opened from here on have that size; open ones take it by
     /// [`Device::set_size`].
     ///

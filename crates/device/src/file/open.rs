@@ -138,6 +138,7 @@ struct Opened {
     size: AtomicU64,
     direct: bool,
     block_device: bool,
+    path: PathBuf,
 }
 
 impl FileSource {
@@ -181,6 +182,17 @@ impl FileSource {
     /// What tells it from other files and block devices.
     pub fn identity(&self) -> Identity {
         identify(&self.0.file, self.0.block_device)
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Whether that is a name which the kernel gives to disks in the order in which it finds them.
+    pub fn has_kernel_name(&self) -> bool {
+        let is_link = || self.0.path.symlink_metadata().is_ok_and(|data| data.is_symlink());
+        self.0.block_device && self.0.path.parent() == Some(Path::new("/dev")) && !is_link()
     }
 
     pub(super) fn is_block_device(&self) -> bool {
@@ -251,7 +263,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
         (file, direct) = (open(0).map_err(failed("open"))?, false);
     }
     lock(&file, path, options.read_only)?;
-    Ok(Opened { file, size: AtomicU64::new(size), direct, block_device })
+    Ok(Opened { file, size: AtomicU64::new(size), direct, block_device, path: path.to_owned() })
 }
 
 /// Makes a sparse file; of two processes that try, one does.
