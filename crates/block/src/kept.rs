@@ -118,6 +118,26 @@ impl KeptCache {
         found
     }
 
+    /// Up to so many clean sectors of a volume, spread over what the cache has of it, with the checksums of what the backing device
+    /// has there, too. Sectors of zeros, which tell nothing, are left out.
+    pub fn clean_sums(&self, volume: VolumeId, most: usize) -> Vec<(u64, u64)> {
+        let zeros = journal::sum_of(&[0; SECTOR_BYTES as usize]);
+        let of_shard = |shard: &'_ Restored| -> Vec<(u64, u64)> {
+            let sums = &shard.sums;
+            let of = shard.blocks.iter().filter(|block| block.at.volume == volume);
+            let first = |block: &RestoredBlock| {
+                let runs = block.valid.iter().flat_map(|run| less(run, &block.dirty));
+                let sum = |sector| sums[(block.at.place + sector - block.at.sectors.start) as usize];
+                let telling = |sum: u64| sum != journal::NO_SUM && sum != zeros;
+                runs.flatten().map(|sector| (sector, sum(sector))).find(|(_, sum)| telling(*sum))
+            };
+            of.filter_map(first).collect()
+        };
+        let all: Vec<(u64, u64)> = self.shards.iter().flat_map(of_shard).collect();
+        let step = all.len().div_ceil(most.max(1)).max(1);
+        all.into_iter().step_by(step).collect()
+    }
+
     /// Forgets what the cache has of a volume that the backing device should have too, when that may be another than it was.
     pub fn forget_clean(&mut self, volume: VolumeId) {
         self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));

@@ -78,7 +78,7 @@ pub use geometry::{
 };
 pub use journal::{
     Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, ShardReport,
-    StoreError, Superblock, Volume, scan,
+    StoreError, Superblock, Volume, scan, sum_of as sector_sum,
 };
 pub use kept::{BeginError, Begun, KeptCache, Rotten, Serving, write_superblock};
 pub use memory::{

@@ -184,7 +184,7 @@ impl Running {
         let thread = std::thread::spawn(move || {
             // The other end is kept open until the server has ended by itself.
             let (_keep, signals) = std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
-            match prepare(plan, Consent::default(), signals.into()) {
+            match prepare(plan, Consent::default(), None, signals.into()) {
                 Ok((server, _)) => {
                     let uri = server.uris().next().expect("the server listens");
                     let admin = server.admin_addresses().next().expect("there is an admin interface");

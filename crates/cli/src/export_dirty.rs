@@ -1,5 +1,6 @@
 //! `floe export-dirty`: what only a cache has, brought to its volumes without a server.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -10,6 +11,7 @@ use serde::Serialize;
 
 use crate::check::{cache, open, refused};
 use crate::error::CliError;
+use crate::state_dir::state_dir;
 use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
@@ -33,6 +35,9 @@ pub(crate) struct Arguments {
     /// Write also to devices that are not as the cache knows them, and without a lower tier that may hold older data
     #[arg(long)]
     accept_backing: bool,
+    /// Folder where the state of caches is noted, as for floe serve
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     /// One JSON object a volume
     #[arg(long)]
     json: bool,
@@ -48,7 +53,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let targets = arguments.backing.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
     let sources = arguments.caches.iter().map(|cache| open(cache, false)).collect::<Result<Vec<_>, _>>()?;
     let mut bar = None;
-    let written = write_back(&sources, &targets, arguments.accept_backing, &mut |written, all| {
+    let (accept, state) = (arguments.accept_backing, state_dir(arguments.state_dir.as_deref()));
+    let written = write_back(&sources, &targets, accept, state.as_ref(), &mut |written, all| {
         bar.get_or_insert_with(|| output::progress(all, "writing back")).set_position(written);
     });
     bar.into_iter().for_each(|bar| bar.finish_and_clear());

@@ -20,6 +20,7 @@ mod serve;
 mod settings;
 mod simulate;
 mod size;
+mod state_dir;
 mod tier;
 mod trace;
 mod volume;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use floe_device::{OpenError, Role};
-use floe_export::kept::Consent;
+use floe_export::kept::{Consent, StateDir};
 use floe_export::limits::Limits;
 use floe_export::notify;
 use floe_export::server::{Bound, ServeError, Server, ServerConfig, Volume};
@@ -21,6 +21,7 @@ use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::{Plan, Source, VolumePlan};
 use crate::size::Percent;
+use crate::state_dir::state_dir;
 pub(crate) use signals::Reloadable;
 
 const EXAMPLES: &str = "\
@@ -80,7 +81,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
     }
     let (ended, reloading) = signals::catch()?;
-    let (server, reloadable) = prepare(plan.clone(), arguments.consent.into(), ended)?;
+    let state = state_dir(plan.state_dir.as_deref());
+    let (server, reloadable) = prepare(plan.clone(), arguments.consent.into(), state, ended)?;
     reloadable.whenever(reloading)?;
     plan.log();
     if plan.admin.only_tells() {
@@ -118,9 +120,10 @@ fn print(uris: String) -> Result<(), CliError> {
 pub(crate) fn prepare(
     plan: Plan,
     consent: Consent,
+    state: Option<StateDir>,
     signals: OwnedFd,
 ) -> Result<(Server, Reloadable), CliError> {
-    let cache = cache::Prepared::new(&plan, consent)?;
+    let cache = cache::Prepared::new(&plan, consent, state.clone())?;
     let (memory, service) = match plan.memory {
         Some(memory) => (Some(memory.tier), memory.service.map(|service| service.times)),
         None => (None, None),
@@ -141,7 +144,7 @@ pub(crate) fn prepare(
         memory,
         shed_most: plan.shed.map(Percent::share),
         service,
-        tiers: Some(Arc::new(cache::Newcomers)),
+        tiers: Some(Arc::new(cache::Newcomers { state })),
         log_lines_dropped: log::dropped_lines,
     })
     .or_usage()?;
@@ -191,7 +194,7 @@ mod tests {
             [settings(folder.path(), "1MiB", &taken), settings(folder.path(), "4KiB", "127.0.0.1:0")]
         {
             let (_stop, signals) = std::os::unix::net::UnixStream::pair().unwrap();
-            assert!(prepare(settings.plan().unwrap(), Consent::default(), signals.into()).is_err());
+            assert!(prepare(settings.plan().unwrap(), Consent::default(), None, signals.into()).is_err());
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }

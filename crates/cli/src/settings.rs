@@ -44,6 +44,9 @@ pub(crate) struct Settings {
     /// Make the cache anew at each start, as one in memory always is, instead of going on with what is on its device
     #[arg(long)]
     pub(crate) volatile: bool,
+    /// Folder where the state of kept caches is noted, so that an old copy of one is refused [default: $STATE_DIRECTORY, or /var/lib/floe]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
     /// When writes reach which device: through (default), around, back, only or pass
     #[arg(long, value_name = "MODE")]
     pub(crate) write: Option<String>,

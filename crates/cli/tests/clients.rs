@@ -489,6 +489,7 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
     let mut child = Command::new("sh")
         .args(["-c", "ulimit -n 160 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")])
         .args(volume.command_line())
+        .env("STATE_DIRECTORY", volume.path("state"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -105,6 +105,7 @@ impl Rig {
     fn kill_early(&mut self) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
             .args(self.line(WAYS[0]))
+            .env("STATE_DIRECTORY", self.volume.path("state"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

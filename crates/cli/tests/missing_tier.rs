@@ -374,3 +374,58 @@ fn tiers_of_a_running_server_are_missed_until_they_are_removed() {
     stack.check(&server);
     server.end();
 }
+
+/// Wherever it is interrupted, the tiers can be served again, or written back again, without a word from the user.
+#[test]
+fn tiers_that_were_written_back_are_served_again_also_where_that_was_interrupted() {
+    for (round, pause) in [0, 5, 20, 40, 80, 160, u64::MAX].into_iter().enumerate() {
+        let mut stack = Stack::new("back", "back");
+        let server = stack.serve(&[&stack.tiers[0], &stack.tiers[1]], &["--flush-interval", "1s"]);
+        // Both tiers get data of their own, also at the ends of the volume.
+        let mut client = connect(&server);
+        let mut both = |seeds: [u64; 3]| {
+            for (at, seed) in [0, 3 * MIB, 8 * MIB - (64 << 10)].into_iter().zip(seeds) {
+                let piece = noise(seed, 64 << 10);
+                client.write(at as u64, &piece, false).expect("a write");
+                stack.content[at..][..piece.len()].copy_from_slice(&piece);
+            }
+            client.flush().expect("a flush");
+        };
+        both([40, 41, 42]);
+        common::wait_until("the lower tier's turn", || {
+            let tiers = server.status().tiers;
+            tiers[0].dirty_bytes == 0
+        });
+        both([40, 43, 44]);
+        drop(client);
+        if round % 2 == 0 {
+            server.end()
+        } else {
+            drop(server)
+        }
+        let line = stack.export_line(&["lower.img", "upper.img"]);
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        for _ in 0..3 {
+            let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_floe"))
+                .args(&line)
+                .env("STATE_DIRECTORY", stack.volume.path("state"))
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .expect("floe runs");
+            match pause {
+                u64::MAX => assert!(common::wait_for(&mut child).success(), "it is repeated"),
+                pause => {
+                    std::thread::sleep(std::time::Duration::from_millis(pause));
+                    child.kill().expect("it is there");
+                    child.wait().expect("it can be waited for");
+                }
+            }
+        }
+        let server = stack.both();
+        stack.check(&server);
+        server.drain_and_end();
+        assert_same("the volume", &stack.volume.backing(), &stack.content);
+        assert!(floe(&line).status.success());
+        stack.both().end();
+    }
+}

@@ -35,6 +35,6 @@ pub(crate) use page::PageWrite;
 pub use scan::{Report, ShardReport, scan};
 pub use store::NewCache;
 pub(crate) use store::{Opened, Restored, begin_session, create, open, superblock_of, write_superblock};
-pub(crate) use sum::sum_of;
+pub use sum::sum_of;
 pub use superblock::{Companion, MOST_NAME_BYTES, MOST_VOLUMES, Superblock, Volume};
 pub(crate) use writer::ShardJournal;

@@ -5,8 +5,8 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::crc64_nvme(bytes)
 }
 
-/// The checksum of a sector's data; never [`super::NO_SUM`].
-pub(crate) fn sum_of(sector_bytes: &[u8]) -> u64 {
+/// The checksum that the journal has of a sector's data; never 0, which stands for not known.
+pub fn sum_of(sector_bytes: &[u8]) -> u64 {
     checksum(sector_bytes).max(1)
 }
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
 use floe_device::Role;
-use floe_export::kept::{Consent, Parts, StartError, Wishes, claim, company, start, volatile_data_start};
+use floe_export::kept::{
+    Consent, Parts, StartError, StateDir, Wishes, claim, company, start, volatile_data_start,
+};
 use floe_export::server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
 
 use crate::error::CliError;
@@ -64,7 +66,7 @@ enum How {
 }
 
 impl Prepared {
-    pub(super) fn new(plan: &Plan, consent: Consent) -> Result<Self, CliError> {
+    pub(super) fn new(plan: &Plan, consent: Consent, state: Option<StateDir>) -> Result<Self, CliError> {
         let needed = Consent { initialise: false, ..consent } != Consent::default();
         let is_for = |tier: &TierPlan| tier.is_kept() || !needed && !tier.cache.paths().is_empty();
         if consent != Consent::default() && !plan.tiers.iter().any(is_for) {
@@ -78,14 +80,18 @@ impl Prepared {
         let several = plan.tiers.len() > 1;
         // With several tiers all have to have shards for as many.
         let fewer_threads = !plan.threads_given && !several;
-        let tier = |(tier, memory): (&TierPlan, Memory)| {
+        let lowest = plan.tiers.iter().rposition(TierPlan::is_kept);
+        let tier = |(at, (tier, memory)): (usize, (&TierPlan, Memory))| {
             let config = tier.config(memory, above_bytes);
             above_bytes += tier.cache_bytes;
-            let how = How::new(tier, config, plan.threads, fewer_threads, consent)
+            let mut how = How::new(tier, config, plan.threads, fewer_threads, consent)
                 .map_err(|error| in_tier(error, tier, several))?;
+            if let How::Kept(wishes) = &mut how {
+                (wishes.lowest, wishes.state) = (lowest == Some(at), state.clone());
+            }
             Ok((tier.clone(), how))
         };
-        let tiers = plan.tiers.iter().zip(memories).map(tier).collect::<Result<_, CliError>>()?;
+        let tiers = plan.tiers.iter().zip(memories).enumerate().map(tier).collect::<Result<_, CliError>>()?;
         Ok(Self { tiers, consent })
     }
 
@@ -146,6 +152,8 @@ impl How {
             fewer_threads,
             apart: None,
             joins: false,
+            lowest: false,
+            state: None,
             consent,
         })))
     }
@@ -175,7 +183,10 @@ impl How {
 
 /// Makes the tiers that are added while the server runs.
 #[derive(Debug)]
-pub(super) struct Newcomers;
+pub(super) struct Newcomers {
+    /// Where the state of those that are kept is noted.
+    pub(super) state: Option<StateDir>,
+}
 
 impl TierMaker for Newcomers {
     fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused> {
@@ -185,7 +196,7 @@ impl TierMaker for Newcomers {
             let config = plan.config(Memory::None, *above_bytes);
             let mut how = How::new(&plan, config, *threads, false, *consent)?;
             if let How::Kept(wishes) = &mut how {
-                wishes.joins = true;
+                (wishes.joins, wishes.state) = (true, self.state.clone());
             }
             how.open(&plan, device(&plan)?, volumes, &mut |_, _| {})
         };

@@ -58,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) admin: AdminPlan,
     pub(crate) flush_interval: Duration,
     pub(crate) insecure: bool,
+    /// Where the state of kept caches is noted, if that is said.
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// A volume to serve.
@@ -185,6 +187,7 @@ impl Settings {
             )?,
             admin,
             insecure: self.insecure,
+            state_dir: self.state_dir,
         })
     }
 
@@ -239,6 +242,7 @@ impl Plan {
             cache,
             cache_size,
             volatile,
+            state_dir: self.state_dir.clone(),
             write,
             admit,
             evict,

@@ -37,6 +37,9 @@ pub(crate) const SETUPS: [(&str, &str); 16] = [
 /// How long anything may take before a test gives it up as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where the state of caches is noted by what runs without a folder of its own.
+const STATE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/state");
+
 /// Runs `floe` to its end.
 pub(crate) fn floe(arguments: &[&str]) -> Output {
     floe_in(Path::new("."), arguments)
@@ -45,8 +48,8 @@ pub(crate) fn floe(arguments: &[&str]) -> Output {
 /// Runs `floe` in a folder to its end.
 pub(crate) fn floe_in(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-    let output = command.current_dir(folder).args(arguments).stdin(Stdio::null()).output();
-    output.expect("floe runs")
+    let command = command.current_dir(folder).args(arguments).env("STATE_DIRECTORY", STATE);
+    command.stdin(Stdio::null()).output().expect("floe runs")
 }
 
 /// Its standard output, after a success.
@@ -242,9 +245,11 @@ impl Server {
 
     /// The same, or what it wrote to standard error before it ended by itself.
     pub(crate) fn attempt(line: &[&str], log: PathBuf) -> Result<Self, String> {
+        let state = log.parent().expect("it is in a folder").join("state");
         let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
             .args(line)
             .env_remove("FLOE_LOG")
+            .env("STATE_DIRECTORY", state)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(File::create(&log).expect("a log"))

@@ -83,7 +83,7 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
     let Some(superblock) = forgotten else { return Ok(false) };
     if was_clean {
         drop(cache);
-        Keeper::new(Arc::clone(source), superblock).end(&[], None)?;
+        Keeper::new(Arc::clone(source), superblock, None).end(&[], None)?;
     }
     Ok(true)
 }

@@ -57,22 +57,28 @@ pub fn company(
     Ok(differences)
 }
 
+/// In which order tiers are emptied.
+pub(super) struct Order {
+    /// Their places, the lowest first.
+    pub(super) order: Vec<usize>,
+    /// None is missing that was below one of them and may hold what nothing else has.
+    pub(super) is_whole: bool,
+}
+
 /// Tiers that are to be emptied by themselves, by the places where they are given: the lowest first, so that what is newer is written later.
 ///
 /// # Errors
 /// When one that was below another and may hold older data is not among them and that is not `accept`ed, or a device fails.
-pub(super) fn from_the_lowest(
-    tiers: &[Arc<dyn DeviceSource>],
-    accept: bool,
-) -> Result<Vec<usize>, StartError> {
+pub(super) fn from_the_lowest(tiers: &[Arc<dyn DeviceSource>], accept: bool) -> Result<Order, StartError> {
     let known: Vec<Option<Superblock>> = tiers.iter().map(identify).collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
     let companions = known.iter().flatten().flat_map(|superblock| &superblock.companions);
     let mut missing = companions.filter(|companion| !companion.above && !is_there(&companion.id));
-    if let (Some(lower), false) = (missing.next(), accept) {
+    let missing = missing.next();
+    if let (Some(lower), false) = (missing, accept) {
         return Err(Refusal::LowerTier { tier: lower.name.clone() }.into());
     }
-    Ok(order(&known).into_iter().rev().collect())
+    Ok(Order { order: order(&known).into_iter().rev().collect(), is_whole: missing.is_none() })
 }
 
 /// Whether two tiers were served together the last time that either was.

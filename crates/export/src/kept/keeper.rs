@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use floe_block::{Companion, KeptCache, Superblock, VolumeId, write_superblock};
+use floe_block::{Companion, KeptCache, Samples, Superblock, VolumeId, write_superblock};
 
 use super::disk::Disk;
 use super::marker;
 use super::refusal::StartError;
 use super::start::random_id;
+use super::state_dir::StateDir;
 use super::suit::known;
 use crate::server::{DeviceSource, Volume};
 
@@ -16,12 +17,23 @@ use crate::server::{DeviceSource, Volume};
 pub(crate) struct Keeper {
     cache: Arc<dyn DeviceSource>,
     superblock: Superblock,
+    /// Where its state is noted as well.
+    state: Option<StateDir>,
 }
 
 impl Keeper {
-    /// Of a cache of which a session has begun.
-    pub(super) fn new(cache: Arc<dyn DeviceSource>, superblock: Superblock) -> Self {
-        Self { cache, superblock }
+    /// Of a cache of which a session has begun, or that no session uses.
+    pub(super) fn new(cache: Arc<dyn DeviceSource>, superblock: Superblock, state: Option<StateDir>) -> Self {
+        Self { cache, superblock, state }
+    }
+
+    /// Writes down that nothing is known of the content of these volumes, before their backing devices are changed in a
+    /// way that this cache is not told of.
+    pub(super) fn forget_content(&mut self, ids: &[VolumeId]) -> Result<(), StartError> {
+        self.change(|superblock| {
+            let of = superblock.volumes.iter_mut().filter(|volume| ids.contains(&volume.id));
+            of.for_each(|volume| (volume.marker, volume.samples) = (0, Samples::default()));
+        })
     }
 
     /// Counts the times the cache was opened.
@@ -97,15 +109,29 @@ impl Keeper {
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
     ) -> Result<(), StartError> {
-        let marker = |backing| marker::sample(&mut Disk::open(backing).ok()?).ok(); // else it is not known
+        self.superblock.void = false;
+        self.close(backings, companions)
+    }
+
+    /// The same, where what it has as clean may still be old.
+    pub(super) fn close(
+        mut self,
+        backings: &[(VolumeId, Arc<dyn DeviceSource>)],
+        companions: Option<Vec<Companion>>,
+    ) -> Result<(), StartError> {
+        // What cannot be read is not known.
+        let content = |backing| {
+            let mut disk = Disk::open(backing).ok()?;
+            Some((marker::sample(&mut disk).ok()?, marker::samples(&mut disk).ok()?))
+        };
         self.change(|superblock| {
-            (superblock.clean, superblock.void) = (true, false);
+            superblock.clean = true;
             if let Some(companions) = companions {
                 superblock.companions = companions;
             }
             for volume in &mut superblock.volumes {
                 if let Some((_, backing)) = backings.iter().find(|(of, _)| *of == volume.id) {
-                    volume.marker = marker(backing).unwrap_or(0);
+                    (volume.marker, volume.samples) = content(backing).unwrap_or_default();
                 }
             }
         })?;
@@ -118,7 +144,11 @@ impl Keeper {
     pub(crate) fn vacate(self) -> Result<(), StartError> {
         let id = random_id()?;
         let mut cache = Disk::open(&self.cache)?;
-        Ok(cache.with_io(|io| KeptCache::vacate(io, &self.superblock, id))?)
+        cache.with_io(|io| KeptCache::vacate(io, &self.superblock, id))?;
+        if let Some(state) = &self.state {
+            state.forget(&self.superblock.id);
+        }
+        Ok(())
     }
 
     /// Changes the superblock, durably. If that fails, either the old or the new one counts on the device, and the old one here.
@@ -135,6 +165,10 @@ impl Keeper {
 
     fn write(&mut self) -> Result<(), StartError> {
         let mut cache = Disk::open(&self.cache)?;
-        Ok(cache.with_io(|io| write_superblock(io, &mut self.superblock))?)
+        cache.with_io(|io| write_superblock(io, &mut self.superblock))?;
+        match &self.state {
+            Some(state) => Ok(state.note(&self.superblock)?),
+            None => Ok(()),
+        }
     }
 }

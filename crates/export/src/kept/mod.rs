@@ -14,6 +14,7 @@ mod marker;
 mod passing;
 mod refusal;
 mod start;
+mod state_dir;
 mod suit;
 mod write_back;
 
@@ -22,7 +23,8 @@ pub use company::company;
 pub use disk::{Disk, DiskError};
 pub(crate) use keeper::Keeper;
 pub use passing::{claim, volatile_data_start};
-pub use refusal::{Difference, Refusal, StartError};
+pub use refusal::{Difference, Given, Refusal, StartError};
 pub(crate) use start::random_stack;
 pub use start::{Consent, Holds, Parts, Wishes, holds, note_calibration, refuse_kept, start};
+pub use state_dir::StateDir;
 pub use write_back::{Target, WrittenBack, write_back};

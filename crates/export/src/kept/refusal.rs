@@ -5,6 +5,7 @@ use std::fmt;
 use floe_block::{BeginError, LayoutError, StoreError, format_size};
 
 use super::disk::DiskError;
+use crate::server::Volume;
 
 /// Why a kept cache cannot serve.
 #[derive(Debug, thiserror::Error)]
@@ -149,8 +150,8 @@ pub enum Refusal {
     },
     /// The backing device is not as the cache left it.
     #[error(
-        "volume {volume:?} is not as the cache knows it: {difference}; if this is the right device, give --accept-backing: what the \
-         cache has of it is then forgotten{}",
+        "volume {volume:?} on {device} is not as the cache knows it: {difference}; if this is the right device, give --accept-backing: what \
+         the cache has of it is then forgotten{}",
         if *dirty_bytes > 0 {
             format!(", and {} it has not written back are kept with --keep-dirty or lost with --discard-dirty", Bytes(*dirty_bytes))
         } else {
@@ -160,10 +161,53 @@ pub enum Refusal {
     Changed {
         /// Its name.
         volume: String,
+        /// What was given for it.
+        device: Given,
         /// What differs.
         difference: Difference,
         /// What only the cache has.
         dirty_bytes: u64,
+    },
+    /// Another volume's device.
+    #[error(
+        "the device given for volume {volume:?}, {device}, has the data of volume {of:?}: give each volume its own device"
+    )]
+    Swapped {
+        /// The volume it was given for.
+        volume: String,
+        /// What was given for it.
+        device: Given,
+        /// The volume it is of.
+        of: String,
+    },
+    /// A newer state of the cache was served.
+    #[error(
+        "the cache is an old copy: it is in the state of session {session}, and {witness} notes a later one, of session {noted}; use the \
+         cache that was served last, or give --accept-backing, which forgets what this one has of the volumes{}",
+        if *dirty_bytes > 0 {
+            let dirty = Bytes(*dirty_bytes);
+            format!(", and --keep-dirty or --discard-dirty for {dirty} of it that may be older than what the volumes have")
+        } else {
+            String::new()
+        }
+    )]
+    OldCache {
+        /// Of the cache.
+        session: u64,
+        /// Of the cache as it was last.
+        noted: u64,
+        /// Where that is noted.
+        witness: String,
+        /// What only it has.
+        dirty_bytes: u64,
+    },
+    /// Nothing can be noted of the cache outside it, though that was asked for.
+    #[error("state-dir: {dir} cannot be used: {source}")]
+    StateDir {
+        /// The folder.
+        dir: String,
+        /// Why not.
+        source: std::io::Error,
     },
     /// The same, accepted, without a word on what is to become of dirty data.
     #[error(
@@ -247,11 +291,13 @@ pub enum Refusal {
     },
     /// A device that data would be written back to.
     #[error(
-        "the device is not volume {volume:?} as the cache knows it: {difference}; if it is the right one, give --accept-backing"
+        "{device} is not volume {volume:?} as the cache knows it: {difference}; if it is the right device, give --accept-backing"
     )]
     OtherTarget {
         /// Its name.
         volume: String,
+        /// What was given for it.
+        device: Given,
         /// What differs.
         difference: Difference,
     },
@@ -286,10 +332,12 @@ pub enum Difference {
         /// Now.
         is: u64,
     },
-    /// It is another file.
+    /// It is another file or disk.
     Identity,
-    /// Its content at one of its ends.
+    /// Its content, where that is known.
     Content,
+    /// The cache is an old copy, so what that has of it may be old.
+    Old,
     /// What a tier that is missing has of it, or had.
     Alone,
     /// It was served without this tier, or without others that are given now.
@@ -300,13 +348,38 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Size { was, is } => write!(f, "it had {} and has {}", Bytes(*was), Bytes(*is)),
-            Self::Identity => {
-                f.write_str("it is another file than before, though it has the same name and size")
-            }
+            Self::Identity => f.write_str(
+                "it is another file than before, or another disk, though it has the same name and size",
+            ),
+            Self::Old => f.write_str("the cache is an old copy"),
             Self::Alone => f.write_str("a tier that may hold newer data of it is missing"),
             Self::Apart => f.write_str("it was served through some of the tiers without others"),
-            Self::Content => f.write_str("it was changed while no server was there"),
+            Self::Content => f.write_str("it was changed while no server was there, or is another disk"),
         }
+    }
+}
+
+/// The device that was given for a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Given {
+    name: String,
+    has_kernel_name: bool,
+}
+
+impl Given {
+    pub(super) fn of(volume: &Volume) -> Self {
+        let backing = &volume.backing;
+        Self { name: backing.name(), has_kernel_name: backing.has_kernel_name() }
+    }
+}
+
+impl fmt::Display for Given {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        if self.has_kernel_name {
+            f.write_str(" (a name that another disk may have after a boot: give one of /dev/disk/by-id)")?;
+        }
+        Ok(())
     }
 }
 

@@ -8,11 +8,13 @@ use floe_block::{
     Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal, SECTOR_BYTES,
     Serving, StoreError, VolumeId, scan, write_superblock,
 };
+use floe_device::Identity;
 
 use super::disk::Disk;
 use super::keeper::Keeper;
 use super::passing::is_marked;
 use super::refusal::{Bytes, Difference, Refusal, StartError};
+use super::state_dir::StateDir;
 use super::suit::{Candidate, known, suit};
 use crate::server::{DeviceSource, Volume};
 
@@ -56,6 +58,10 @@ pub struct Wishes {
     pub apart: Option<Difference>,
     /// It joins a server that runs: what it has of the volumes may be old by now.
     pub joins: bool,
+    /// No kept tier is below it.
+    pub lowest: bool,
+    /// Where its state is noted, so that an old copy is told from it.
+    pub state: Option<StateDir>,
     /// What may be done to data.
     pub consent: Consent,
 }
@@ -139,7 +145,9 @@ pub fn start(
     let found = cache.with_io(|io| look(io, progress))?;
     let (kept, volumes) = match replacement(found, &mut cache, wishes)? {
         Some(mut kept) => {
-            let volumes = suit(&mut kept, &mut candidates, wishes.apart, wishes.consent)?;
+            let old = old_copy(&kept, wishes.state.as_ref(), wishes.consent)?;
+            let apart = old.or(wishes.apart);
+            let volumes = suit(&mut kept, &mut candidates, apart, wishes.lowest, wishes.consent)?;
             (kept, volumes)
         }
         None => {
@@ -229,6 +237,26 @@ fn replacement(found: Found, cache: &mut Disk, wishes: &Wishes) -> Result<Option
     Ok(None)
 }
 
+/// Whether the cache is an old copy, though the user accepts it.
+pub(super) fn old_copy(
+    kept: &KeptCache,
+    state: Option<&StateDir>,
+    consent: Consent,
+) -> Result<Option<Difference>, Refusal> {
+    let superblock = kept.superblock();
+    let Some((noted, witness)) = state.and_then(|state| state.later(superblock)) else {
+        return Ok(None);
+    };
+    let (session, noted) = (superblock.session, noted.session);
+    let witness = witness.display().to_string();
+    if !consent.accept_backing {
+        let dirty_bytes = all_dirty_bytes(kept);
+        return Err(Refusal::OldCache { session, noted, witness, dirty_bytes });
+    }
+    tracing::warn!(session, noted, witness, "goes on with an old copy of the cache");
+    Ok(Some(Difference::Old))
+}
+
 fn all_dirty_bytes(kept: &KeptCache) -> u64 {
     kept.superblock().volumes.iter().map(|volume| kept.dirty_bytes(volume.id)).sum()
 }
@@ -275,6 +303,12 @@ fn begin(
             tracing::info!(admit = %gate.admission, "admission as calibrated");
         }
     }
+    for volume in volumes.iter().filter(|volume| volume.identity == Identity::default()) {
+        tracing::info!(
+            volume = volume.name,
+            "nothing identifies its device: after a crash another one in its place may go unnoticed"
+        );
+    }
     let ids = volumes.iter().map(|volume| volume.id).collect();
     let Begun { superblock, parts } = cache.with_io(|io| kept.begin(io, volumes, &serving))?;
     let ended = if superblock.session == 1 {
@@ -286,13 +320,16 @@ fn begin(
     };
     tracing::info!(session = superblock.session, ended, valid_bytes, dirty_bytes, ?took, "cache opened");
     if superblock.void {
-        tracing::warn!("the cache device had failed; what the backing devices have too was forgotten");
+        tracing::warn!("the cache had been passed by; what the backing devices have too was forgotten");
+    }
+    if let Some(state) = &wishes.state {
+        state.note(&superblock)?;
     }
     let parts = parts.into_iter().map(|(cache, journal)| (cache, Some(journal))).collect();
     Ok(Parts {
         parts,
         ids,
-        keeper: Some(Keeper::new(Arc::clone(source), superblock)),
+        keeper: Some(Keeper::new(Arc::clone(source), superblock, wishes.state.clone())),
         data_start: 0,
         most_dirty_bytes: None,
     })

@@ -5,7 +5,7 @@ use floe_device::Likeness;
 
 use super::disk::Disk;
 use super::marker;
-use super::refusal::{Bytes, Difference, Refusal, StartError};
+use super::refusal::{Bytes, Difference, Given, Refusal, StartError};
 use super::start::Consent;
 use crate::server::Volume;
 
@@ -22,7 +22,7 @@ pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
 }
 
 /// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any more, as is all of it when other
-/// tiers and this one were `apart`.
+/// tiers and this one were `apart`. With `lowest`, no kept tier is below it.
 ///
 /// # Errors
 /// When the user has to decide something first, or a device fails. The cache's device has not been changed.
@@ -30,6 +30,7 @@ pub(super) fn suit(
     kept: &mut KeptCache,
     candidates: &mut [Candidate<'_>],
     apart: Option<Difference>,
+    lowest: bool,
     consent: Consent,
 ) -> Result<Vec<Known>, StartError> {
     let before = kept.superblock().volumes.clone();
@@ -65,13 +66,29 @@ pub(super) fn suit(
             continue;
         };
         let dirty_bytes = kept.dirty_bytes(old.id);
-        let stays = match difference(kept, old, volume, disk)?.or(apart) {
+        let differs = match other_device(old, volume).or(apart) {
+            Some(difference) => Some(difference),
+            None => other_content(kept, old, volume, lowest, disk)?,
+        };
+        let stays = match differs {
             Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
                 tracing::warn!(volume = %volume.name, %difference, "what the cache had of it is forgotten");
                 false
             }
             None => true,
-            Some(difference) => accept(kept, old, volume, difference, consent)?,
+            Some(difference) => {
+                let swapped = match difference {
+                    Difference::Identity | Difference::Content if !consent.accept_backing => {
+                        whose(kept, old, volume, disk)?
+                    }
+                    _ => None,
+                };
+                if let Some(of) = swapped {
+                    let (device, volume) = (Given::of(volume), volume.name.clone());
+                    return Err(Refusal::Swapped { volume, device, of }.into());
+                }
+                accept(kept, old, volume, difference, consent)?
+            }
         };
         if stays && volume.read_only && dirty_bytes > 0 {
             return Err(Refusal::ReadOnly { volume: volume.name.clone(), dirty_bytes }.into());
@@ -86,20 +103,62 @@ pub(super) fn difference(
     kept: &KeptCache,
     old: &Known,
     volume: &Volume,
+    lowest: bool,
     disk: &mut Disk,
 ) -> Result<Option<Difference>, StartError> {
+    match other_device(old, volume) {
+        None => other_content(kept, old, volume, lowest, disk),
+        difference => Ok(difference),
+    }
+}
+
+/// How a volume's device differs from the one the cache knows.
+fn other_device(old: &Known, volume: &Volume) -> Option<Difference> {
     let bytes = volume.backing.size_bytes();
     if bytes != old.bytes {
-        return Ok(Some(Difference::Size { was: old.bytes, is: bytes }));
+        return Some(Difference::Size { was: old.bytes, is: bytes });
     }
-    if matches!(old.identity.compare(&volume.backing.identity()), Likeness::Other(_) | Likeness::OtherClass) {
-        return Ok(Some(Difference::Identity));
+    match old.identity.compare(&volume.backing.identity()) {
+        Likeness::Same | Likeness::Unknown => None,
+        Likeness::Other(_) | Likeness::OtherClass => Some(Difference::Identity),
     }
-    if kept.superblock().clean && old.marker != 0 {
-        let failed =
-            |source| StartError::Backing { volume: volume.name.clone(), doing: "reading its ends", source };
-        let found = marker::sample(disk).map_err(failed)?;
-        return Ok((found != old.marker).then_some(Difference::Content));
+}
+
+/// How its content does. What is clean in a tier above another one may be dirty in that, and what a
+/// device that was given up has as clean may be old: that says nothing of the volume.
+fn other_content(
+    kept: &KeptCache,
+    old: &Known,
+    volume: &Volume,
+    lowest: bool,
+    disk: &mut Disk,
+) -> Result<Option<Difference>, StartError> {
+    let clean = lowest && !kept.superblock().void;
+    let is_like = marker::is_like(kept, old, clean, disk).map_err(|source| unread(volume, source))?;
+    Ok((!is_like).then_some(Difference::Content))
+}
+
+fn unread(volume: &Volume, source: std::io::Error) -> StartError {
+    StartError::Backing { volume: volume.name.clone(), doing: "reading some of its sectors", source }
+}
+
+/// Which other volume's data is on the device given for one, if that can be told.
+fn whose(
+    kept: &KeptCache,
+    old: &Known,
+    volume: &Volume,
+    disk: &mut Disk,
+) -> Result<Option<String>, StartError> {
+    let (bytes, identity) = (volume.backing.size_bytes(), volume.backing.identity());
+    let others = kept.superblock().volumes.iter().filter(|other| other.id != old.id);
+    for other in others.filter(|other| other.bytes == bytes) {
+        // Its data may be on another device than it was.
+        let is_it = other.identity.compare(&identity) == Likeness::Same
+            || marker::is_told_by_content(kept, other)
+                && marker::is_like(kept, other, true, disk).map_err(|source| unread(volume, source))?;
+        if is_it {
+            return Ok(Some(other.name.clone()));
+        }
     }
     Ok(None)
 }
@@ -114,7 +173,10 @@ fn accept(
 ) -> Result<bool, StartError> {
     let (name, dirty_bytes) = (volume.name.clone(), kept.dirty_bytes(old.id));
     let stays = match (consent.accept_backing, dirty_bytes > 0) {
-        (false, _) => return Err(Refusal::Changed { volume: name, difference, dirty_bytes }.into()),
+        (false, _) => {
+            let device = Given::of(volume);
+            return Err(Refusal::Changed { volume: name, device, difference, dirty_bytes }.into());
+        }
         (true, false) => false,
         (true, true) if consent.discard_dirty => {
             lost(&name, dirty_bytes);

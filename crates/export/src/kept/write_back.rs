@@ -1,7 +1,13 @@
 //! Bringing dirty data to its volumes without a server.
 //!
-//! The cache is brought to life as for serving, by the same code, and each volume is drained: its dirty data is written, its
-//! device flushed, and the data noted as clean. What the cache has of other volumes stays as it is.
+//! The cache is brought to life as for serving, by the same code, and each volume is drained: its dirty
+//! data is written, its device flushed, and the data noted as clean. What the cache has of other volumes
+//! stays as it is.
+//!
+//! Of several tiers the lowest is first. What each may find changed is written down before it is, so that
+//! the next start takes the tiers as they are wherever this was interrupted: no tier knows the content of
+//! the volumes any more before the first of them is written to, and what a lower tier has as clean may be
+//! old before the data of a higher one goes past it. At the end all know the content as it is then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,11 +17,12 @@ use floe_block::{
     WriteMode,
 };
 
-use super::company::from_the_lowest;
+use super::company::{Order, from_the_lowest};
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::refusal::{Difference, Refusal, StartError};
-use super::start::{Found, candidates, look, random_stack};
+use super::refusal::{Given, Refusal, StartError};
+use super::start::{Consent, Found, candidates, look, old_copy, random_stack};
+use super::state_dir::StateDir;
 use super::suit::{difference, known};
 use crate::server::{DeviceSource, Volume};
 
@@ -40,46 +47,54 @@ pub struct WrittenBack {
     pub bytes: u64,
 }
 
-/// What may be different about a device that data is written back to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Accept {
-    Nothing,
-    /// Its content: a lower tier has just been written back to it.
-    Content,
-    All,
+/// A tier whose data has been brought back.
+struct Done {
+    keeper: Keeper,
+    backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
 }
 
-impl Accept {
-    fn covers(self, difference: Difference) -> bool {
-        self == Self::All || self == Self::Content && difference == Difference::Content
-    }
-}
-
-/// Writes dirty data of these tiers, which were served together, back to these devices: that of the lowest first. With `accept`, also to a device that is
-/// not as a cache knows it, and without a tier below that may hold older data. `progress` is told the bytes of a tier written so far, and of how many.
+/// Writes dirty data of these tiers, which were served together, back to these devices: that of the
+/// lowest first. With `accept`, also to a device that is not as a cache knows it, without a tier below that
+/// may hold older data, and from an old copy of a cache, as `state` may tell. `progress` is told the bytes
+/// of a tier written so far, and of how many.
 ///
 /// # Errors
-/// When a cache cannot be used, one is missing, or a device is not its volume's, in which cases nothing has changed, or a device fails.
+/// When a cache cannot be used, one is missing, or a device is not its volume's, in which cases nothing
+/// has changed, or a device fails.
 pub fn write_back(
     tiers: &[Arc<dyn DeviceSource>],
     targets: &[Target],
     accept: bool,
+    state: Option<&StateDir>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<WrittenBack>, StartError> {
-    let order = from_the_lowest(tiers, accept)?;
-    let given = if accept { Accept::All } else { Accept::Nothing };
-    for tier in tiers {
-        matched(&mut opened(tier)?.1, targets, given)?;
+    let Order { order, is_whole } = from_the_lowest(tiers, accept)?;
+    let consent = Consent { accept_backing: accept, ..Consent::default() };
+    let mut known = Vec::new();
+    for (place, at) in order.iter().enumerate() {
+        let (_, mut kept) = opened(&tiers[*at])?;
+        old_copy(&kept, state, consent)?;
+        let lowest = place == 0 && is_whole;
+        let (_, ids) = matched(&mut kept, targets, accept, lowest)?;
+        known.push((&tiers[*at], kept.superblock().clone(), ids));
+    }
+    for (tier, superblock, ids) in known {
+        Keeper::new(Arc::clone(tier), superblock, state.cloned()).forget_content(&ids)?;
     }
     let mut written: Vec<WrittenBack> = Vec::new();
-    for (done, at) in order.into_iter().enumerate() {
-        let accept = if done > 0 && !accept { Accept::Content } else { given };
-        for WrittenBack { volume, bytes } in write_back_one(&tiers[at], targets, accept, progress)? {
+    let mut done: Vec<Done> = Vec::new();
+    for at in order {
+        for WrittenBack { volume, bytes } in
+            write_back_one(&tiers[at], targets, accept, is_whole, state, &mut done, progress)?
+        {
             match written.iter_mut().find(|other| other.volume == volume) {
                 Some(before) => before.bytes += bytes,
                 None => written.push(WrittenBack { volume, bytes }),
             }
         }
+    }
+    for Done { keeper, backings } in done {
+        keeper.close(&backings, None)?;
     }
     Ok(written)
 }
@@ -97,12 +112,19 @@ fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartErro
 fn write_back_one(
     source: &Arc<dyn DeviceSource>,
     targets: &[Target],
-    accept: Accept,
+    accept: bool,
+    is_whole: bool,
+    state: Option<&StateDir>,
+    below: &mut Vec<Done>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<WrittenBack>, StartError> {
     let (mut cache, mut kept) = opened(source)?;
-    let (volumes, ids) = matched(&mut kept, targets, accept)?;
+    // Its content was compared before anything was written.
+    let (volumes, ids) = matched(&mut kept, targets, accept, false)?;
     let dirty: Vec<u64> = ids.iter().map(|id| kept.dirty_bytes(*id)).collect();
+    if dirty.iter().any(|bytes| *bytes > 0) {
+        below.iter_mut().try_for_each(|lower| lower.keeper.set_void(true))?;
+    }
     let after = after(&kept, &volumes, &ids);
     let serving = Serving {
         mode: WriteMode::Back,
@@ -140,10 +162,12 @@ fn write_back_one(
     drop(driver);
     let backings: Vec<_> =
         ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
-    let mut keeper = Keeper::new(Arc::clone(source), superblock);
-    // Other tiers, through which this has not gone, are not to be served with it as if it had.
-    keeper.link_alone(random_stack()?)?;
-    keeper.end(&backings, None)?;
+    let mut keeper = Keeper::new(Arc::clone(source), superblock, state.cloned());
+    if !is_whole {
+        // A tier that this has gone past is not to be served with it as if it had not.
+        keeper.link_alone(random_stack()?)?;
+    }
+    below.push(Done { keeper, backings });
     let written = |(volume, bytes): (Volume, u64)| WrittenBack { volume: volume.name, bytes };
     Ok(volumes.into_iter().zip(dirty).map(written).collect())
 }
@@ -152,7 +176,8 @@ fn write_back_one(
 fn matched(
     kept: &mut KeptCache,
     targets: &[Target],
-    accept: Accept,
+    accept: bool,
+    lowest: bool,
 ) -> Result<(Vec<Volume>, Vec<VolumeId>), StartError> {
     let before = kept.superblock().volumes.clone();
     let names = || before.iter().map(|known| known.name.clone()).collect();
@@ -173,14 +198,15 @@ fn matched(
         let old = before.iter().find(|known| known.name == volume.name);
         let old = old.ok_or_else(|| Refusal::NoVolume { of: names(), wanted: volume.name.clone() })?;
         let dirty_bytes = kept.dirty_bytes(old.id);
-        match difference(kept, old, volume, &mut candidate.disk)? {
+        match difference(kept, old, volume, lowest, &mut candidate.disk)? {
             None => {}
             Some(difference) if volume.backing.size_bytes() < old.bytes => {
                 return Err(Refusal::Shrunk { volume: volume.name.clone(), difference, dirty_bytes }.into());
             }
-            Some(difference) if accept.covers(difference) => kept.forget_clean(old.id),
+            Some(_) if accept => kept.forget_clean(old.id),
             Some(difference) => {
-                return Err(Refusal::OtherTarget { volume: volume.name.clone(), difference }.into());
+                let (device, volume) = (Given::of(volume), volume.name.clone());
+                return Err(Refusal::OtherTarget { volume, device, difference }.into());
             }
         }
         ids.push(old.id);

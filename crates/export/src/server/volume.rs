@@ -15,6 +15,16 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
         Identity::default()
     }
 
+    /// What people know it by.
+    fn name(&self) -> String {
+        "the device given".to_owned()
+    }
+
+    /// Whether that is a name which another disk may have after a boot.
+    fn has_kernel_name(&self) -> bool {
+        false
+    }
+
     /// Looks at its size again, and tells it.
     ///
     /// # Errors
@@ -35,6 +45,14 @@ impl DeviceSource for Source {
 
     fn identity(&self) -> Identity {
         Source::identity(self)
+    }
+
+    fn name(&self) -> String {
+        Source::name(self)
+    }
+
+    fn has_kernel_name(&self) -> bool {
+        Source::has_kernel_name(self)
     }
 
     fn refresh(&self) -> std::io::Result<u64> {
