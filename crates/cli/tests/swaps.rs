@@ -32,10 +32,11 @@ impl Pair {
         let path = |name: &str| text(&pair.path(name)).to_owned();
         let mut config = format!(
             "cache = \"file:{}\"\ncache-size = \"16MiB\"\nwrite = \"{mode}\"\nthreads = 1\n\
-             block-sizes = \"4KiB,64KiB\"\nstate-dir = \"{}\"\nadmin = \"127.0.0.1:0\"\n\
+             block-sizes = \"4KiB,64KiB\"\nstate-dir = \"{}\"\nadmin = \"unix:{}\"\n\
              listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\n",
             path("cache.img"),
             path("state"),
+            path("admin.sock"),
             path("nbd.sock")
         );
         if mode == "back" {
