@@ -4,16 +4,22 @@
 //! call into the kernel; insertions of such entries read the exact one, so that nothing ends early. So the time depends on no
 //! thread. Tests and simulations move theirs by hand.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::sync::Arc;
+use crate::keeper::Sweep;
+use crate::sync::{Arc, Weak};
 
 /// Length of a tick, in which times are stored.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 pub(crate) const TICK_US: u64 = TICK.as_micros() as u64;
 /// Longer times count as this: numbers of ticks wrap, and half of the circle is the future.
 const FAR: u32 = u32::MAX / 2 - 1;
+/// A manual clock that has moved so far since has its caches swept: what expired more than twice that ago could be taken for
+/// what has yet to expire.
+const SWEEP_EVERY_US: u64 = 50 * 24 * 3600 * 1_000_000;
 
 /// A time or a span of time in ticks. Times wrap around after 248 days; they are only compared with near ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +64,56 @@ pub struct Clock(Source);
 #[derive(Debug, Clone)]
 enum Source {
     System,
+    Manual(Arc<Manual>),
+}
+
+/// A clock that stands still.
+#[derive(Debug, Default)]
+struct Manual {
     /// Microseconds since the start.
-    Manual(Arc<AtomicU64>),
+    now_us: AtomicU64,
+    swept: Mutex<Swept>,
+}
+
+/// The caches whose entries expire by a manual clock.
+#[derive(Default)]
+struct Swept {
+    caches: Vec<Weak<dyn Sweep>>,
+    /// When they were last swept.
+    at_us: u64,
+}
+
+impl std::fmt::Debug for Swept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Swept").field("at_us", &self.at_us).finish_non_exhaustive()
+    }
+}
+
+impl Manual {
+    /// Microseconds since the start.
+    fn micros(&self) -> u64 {
+        self.now_us.load(Ordering::Relaxed) // only a number
+    }
+
+    fn advance(&self, step_us: u64) {
+        let now_us = self.now_us.fetch_add(step_us, Ordering::Relaxed).wrapping_add(step_us); // only a number
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if now_us.wrapping_sub(swept.at_us) > SWEEP_EVERY_US {
+            swept.at_us = now_us;
+            let caches: Vec<_> = swept.caches.iter().filter_map(Weak::upgrade).collect();
+            drop(swept); // sweeping runs the user's code
+            let mut panicked = None;
+            for cache in caches {
+                // Time passes for the others all the same.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| cache.sweep())) {
+                    crate::thrown::keep_first(&mut panicked, panic);
+                }
+            }
+            if let Some(panic) = panicked {
+                resume_unwind(panic);
+            }
+        }
+    }
 }
 
 impl Clock {
@@ -74,13 +128,30 @@ impl Clock {
         Self(Source::Manual(Arc::default()))
     }
 
-    /// Moves a manual clock on. Caches notice in steps of 5 ms.
+    /// Moves a manual clock on. Caches notice in steps of 5 ms. Every 50 days what has expired leaves its cache here, with its
+    /// destructors and listeners.
     ///
     /// # Panics
     /// When the clock is the system's.
     pub fn advance(&self, span: Duration) {
-        let Source::Manual(now_us) = &self.0 else { panic!("only a manual clock can be moved") };
-        now_us.fetch_add(span.as_micros() as u64, Ordering::Relaxed); // only a number
+        let Source::Manual(manual) = &self.0 else { panic!("only a manual clock can be moved") };
+        let mut left_us = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        // After three steps all has expired that was there and can.
+        for _ in 0..3 {
+            let step_us = left_us.min(SWEEP_EVERY_US);
+            left_us -= step_us;
+            manual.advance(step_us);
+        }
+        manual.advance(left_us);
+    }
+
+    /// Has a cache swept whenever a manual clock has moved far.
+    pub(crate) fn sweeps(&self, cache: Weak<dyn Sweep>) {
+        if let Source::Manual(manual) = &self.0 {
+            let mut swept = manual.swept.lock().unwrap_or_else(PoisonError::into_inner);
+            swept.caches.retain(|cache| cache.strong_count() > 0);
+            swept.caches.push(cache);
+        }
     }
 
     /// Whether the time passes only by [`advance`](Self::advance).
@@ -97,7 +168,7 @@ impl Clock {
     pub(crate) fn micros(&self) -> u64 {
         match &self.0 {
             Source::System => system::exact_us(),
-            Source::Manual(now_us) => now_us.load(Ordering::Relaxed), // only a number
+            Source::Manual(manual) => manual.micros(),
         }
     }
 
@@ -106,7 +177,7 @@ impl Clock {
     pub(crate) fn now(&self) -> Ticks {
         match &self.0 {
             Source::System => Ticks(system::coarse_ticks()),
-            Source::Manual(now_us) => Ticks((now_us.load(Ordering::Relaxed) / TICK_US) as u32), // only a number
+            Source::Manual(manual) => Ticks((manual.micros() / TICK_US) as u32),
         }
     }
 
@@ -115,7 +186,7 @@ impl Clock {
     pub(crate) fn used_in(&self, now: Ticks) -> Ticks {
         match &self.0 {
             Source::System => Ticks(now.0.wrapping_add(1 + system::LATE_TICKS)),
-            Source::Manual(now_us) => Ticks(now_us.load(Ordering::Relaxed).div_ceil(TICK_US) as u32), // as above
+            Source::Manual(manual) => Ticks(manual.micros().div_ceil(TICK_US) as u32),
         }
     }
 }

@@ -142,8 +142,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         Self: Sweep + 'static,
     {
         let is_manual = self.clock.is_manual();
-        if !self.expires.swap(true, Ordering::Relaxed) && !is_manual && !self.upkeep.is_kept() {
-            let _ = self.keep_house(false); // else those who insert see to it
+        if !self.expires.swap(true, Ordering::Relaxed) {
+            if is_manual {
+                let this: Weak<Self> = Arc::downgrade(self);
+                self.clock.sweeps(this);
+            } else if !self.upkeep.is_kept() {
+                let _ = self.keep_house(false); // else those who insert see to it
+            }
         }
         let now_us = self.clock.micros();
         let next = Ticks(now_us.div_ceil(TICK_US) as u32);

@@ -131,14 +131,17 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     {
         let found = self.shard(hash).peek(record, hash.in_shard(), key)?;
         let expiry = &found.entry.expiry;
-        if is_use && expiry.is_set() {
+        if !expiry.is_set() {
+            return Some(found);
+        }
+        if is_use {
             return self.drop_expired(found);
         }
-        if expiry.has_expired(self.clock.now()) {
-            drop(Self::keep(&found));
-            return None;
-        }
-        Some(found)
+        let keep = Self::keep(&found);
+        (!expiry.has_expired(self.clock.now())).then(|| {
+            keep.into_cell();
+            found
+        })
     }
 
     /// Looks a key up and counts the hit or the miss.
