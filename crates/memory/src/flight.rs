@@ -3,6 +3,9 @@
 //! A flight is attached to its key until it lands or the key is removed, inserted or cleared: then what it brings may be
 //! out of date. It is still handed to those who wait for it, as they asked before, but does not enter the cache.
 
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
@@ -12,7 +15,7 @@ use hashbrown::HashTable;
 
 use crate::entry::Entry;
 use crate::holds::Hold;
-use crate::sync::{Arc, Condvar, Mutex, ThreadId, lock};
+use crate::sync::{Arc, Condvar, Mutex, lock, thread_local};
 
 /// Loads under way in a shard, by hash and key.
 #[derive(Debug)]
@@ -35,22 +38,29 @@ impl<K, V> Default for Flights<K, V> {
 }
 
 impl<K, V> Flights<K, V> {
-    /// The flight of a key.
+    /// A flight of a key.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<Flight<K, V>>> {
         let found = self.attached.find(hash, |boarding| boarding.hash == hash && is_it(&boarding.key));
         found.map(|boarding| Arc::clone(&boarding.flight))
     }
 
-    /// Attaches a flight to a key that has none.
+    /// Attaches a flight to a key, which may have others.
     pub(crate) fn attach(&mut self, hash: u64, key: K, flight: &Arc<Flight<K, V>>) {
         let boarding = Boarding { hash, key, flight: Arc::clone(flight) };
         self.attached.insert_unique(hash, boarding, |boarding| boarding.hash);
     }
 
-    /// Detaches the flight of a key, and returns what is to be dropped outside of the lock.
-    pub(crate) fn detach(&mut self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Boarding<K, V>> {
-        let found = self.attached.find_entry(hash, |boarding| boarding.hash == hash && is_it(&boarding.key));
-        found.ok().map(|boarding| boarding.remove().0)
+    /// Detaches the flights of a key into `detached`, which is to be dropped outside of the lock.
+    pub(crate) fn detach(
+        &mut self,
+        hash: u64,
+        is_it: impl Fn(&K) -> bool,
+        detached: &mut Vec<Boarding<K, V>>,
+    ) {
+        let is_it = |boarding: &Boarding<K, V>| boarding.hash == hash && is_it(&boarding.key);
+        while let Ok(boarding) = self.attached.find_entry(hash, is_it) {
+            detached.push(boarding.remove().0);
+        }
     }
 
     /// Detaches a flight and gives its key back, unless it was detached before.
@@ -72,11 +82,22 @@ struct Brought<K, V> {
     _hold: Hold,
 }
 
+/// What a load failed with, for all who waited for it, if they can have it.
+pub(crate) type Failure = Option<Arc<dyn Any + Send + Sync>>;
+
+/// Futures that wait, each by its number.
+#[derive(Debug, Default)]
+struct Wakers {
+    waiting: BTreeMap<u64, Waker>,
+    /// Numbers given so far.
+    given: u64,
+}
+
 #[derive(Debug)]
 enum State<K, V> {
-    Loading { wakers: Vec<Waker> },
+    Loading(Wakers),
     Landed(Brought<K, V>),
-    Failed,
+    Failed(Failure),
 }
 
 /// A load under way.
@@ -84,8 +105,35 @@ enum State<K, V> {
 pub(crate) struct Flight<K, V> {
     state: Mutex<State<K, V>>,
     over: Condvar,
-    /// The thread that loads, if it does so in one go.
-    loader: Option<ThreadId>,
+}
+
+thread_local! {
+    /// Where the flights are for which this thread runs a load at the moment, or polls one.
+    #[allow(clippy::missing_const_for_thread_local)] // the model checker's macro has no such
+    static ABOARD: RefCell<Vec<usize>> = RefCell::new(Vec::new());
+}
+
+/// The calling thread runs the load of a flight, or polls it, until this is dropped.
+pub(crate) struct Aboard(usize);
+
+impl Aboard {
+    pub(crate) fn new<K, V>(flight: &Arc<Flight<K, V>>) -> Self {
+        let flight = Arc::as_ptr(flight) as usize;
+        // A thread that is about to end may have no list any more; then nobody warns it.
+        _ = ABOARD.try_with(|aboard| aboard.borrow_mut().push(flight));
+        Self(flight)
+    }
+}
+
+impl Drop for Aboard {
+    fn drop(&mut self) {
+        _ = ABOARD.try_with(|aboard| {
+            let mut aboard = aboard.borrow_mut();
+            if let Some(at) = aboard.iter().rposition(|flight| *flight == self.0) {
+                aboard.remove(at);
+            }
+        });
+    }
 }
 
 // SAFETY: what is brought is shared by reference, as from any other guard; the pointer stays valid while the hold is
@@ -95,17 +143,14 @@ unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
 
 impl<K, V> Flight<K, V> {
-    pub(crate) fn new(loader: Option<ThreadId>) -> Arc<Self> {
-        Arc::new(Self {
-            state: Mutex::new(State::Loading { wakers: Vec::new() }),
-            over: Condvar::new(),
-            loader,
-        })
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(State::Loading(Wakers::default())), over: Condvar::new() })
     }
 
-    /// The thread that loads, if it does so in one go.
-    pub(crate) fn loader(&self) -> Option<ThreadId> {
-        self.loader
+    /// Whether it is the calling thread that runs its load: then that waits for itself.
+    pub(crate) fn is_own(self: &Arc<Self>) -> bool {
+        let this = Arc::as_ptr(self) as usize;
+        ABOARD.try_with(|aboard| aboard.borrow().contains(&this)).unwrap_or(false)
     }
 
     /// Ends it well. `hold` keeps the entry.
@@ -113,59 +158,75 @@ impl<K, V> Flight<K, V> {
         self.end(State::Landed(Brought { entry: NonNull::from(entry), _hold: hold }));
     }
 
-    /// Ends it with nothing, unless it has ended.
-    pub(crate) fn fail(&self) {
-        self.end(State::Failed);
+    /// Ends it with nothing but what is to be told to those who wait.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.end(State::Failed(failure));
     }
 
     fn end(&self, end: State<K, V>) {
         let before = std::mem::replace(&mut *lock(&self.state), end);
         self.over.notify_all();
-        if let State::Loading { wakers } = before {
-            wakers.into_iter().for_each(Waker::wake); // outside the lock: it may run anything
+        if let State::Loading(wakers) = before {
+            wakers.waiting.into_values().for_each(Waker::wake); // outside the lock: it may run anything
         }
     }
 
-    /// Waits for the end. `None` when the load failed.
-    pub(crate) fn wait(&self) -> Option<NonNull<Entry<K, V>>> {
+    /// Waits for the end.
+    pub(crate) fn wait(&self) -> Result<NonNull<Entry<K, V>>, Failure> {
         let mut state = lock(&self.state);
         loop {
             match &*state {
-                State::Loading { .. } => {
+                State::Loading(_) => {
                     state = self.over.wait(state).unwrap_or_else(crate::sync::PoisonError::into_inner);
                 }
-                State::Landed(brought) => return Some(brought.entry),
-                State::Failed => return None,
+                State::Landed(brought) => return Ok(brought.entry),
+                State::Failed(failure) => return Err(failure.clone()),
             }
         }
     }
 
-    /// Waits for the end without holding a thread up. True when the flight has landed: then [`wait`](Self::wait)
-    /// returns at once with what it brought.
-    pub(crate) fn landing(&self) -> impl Future<Output = bool> + Send + '_
+    /// Waits for the end without holding a thread up: then [`wait`](Self::wait) returns at once.
+    pub(crate) fn landing(&self) -> impl Future<Output = ()> + Send + '_
     where
         K: Send + Sync,
         V: Send + Sync,
     {
-        Landing(self)
+        Landing { flight: self, number: None }
     }
 }
 
-struct Landing<'a, K, V>(&'a Flight<K, V>);
+struct Landing<'a, K, V> {
+    flight: &'a Flight<K, V>,
+    /// Of its waker, once that waits.
+    number: Option<u64>,
+}
 
 impl<K, V> Future for Landing<'_, K, V> {
-    type Output = bool;
+    type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
-        match &mut *lock(&self.0.state) {
-            State::Loading { wakers } => {
-                if !wakers.iter().any(|waker| waker.will_wake(context.waker())) {
-                    wakers.push(context.waker().clone());
-                }
-                Poll::Pending
-            }
-            State::Landed(_) => Poll::Ready(true),
-            State::Failed => Poll::Ready(false),
-        }
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let flight = self.flight;
+        let waker = context.waker().clone(); // the user's code, outside of the lock
+        let mut state = lock(&flight.state);
+        let State::Loading(wakers) = &mut *state else { return Poll::Ready(()) };
+        let number = *self.number.get_or_insert_with(|| {
+            wakers.given += 1;
+            wakers.given
+        });
+        let before = wakers.waiting.insert(number, waker);
+        drop(state);
+        drop(before); // as above
+        Poll::Pending
+    }
+}
+
+impl<K, V> Drop for Landing<'_, K, V> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let waker = match &mut *lock(&self.flight.state) {
+            State::Loading(wakers) => wakers.waiting.remove(&number),
+            State::Landed(_) | State::Failed(_) => None,
+        };
+        drop(waker); // the user's code, outside of the lock
     }
 }

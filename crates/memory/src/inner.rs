@@ -230,8 +230,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         Q: Eq + ?Sized,
     {
         drop(owner); // it comes after that of the flights
-        let detached = lock(&shard.flights).detach(hash.whole(), |found| found.borrow() == key);
-        drop(detached); // the user's code, outside of the locks
+        let mut detached = Vec::new(); // dropped outside of the locks: keys are the user's code
+        lock(&shard.flights).detach(hash.whole(), |found| found.borrow() == key, &mut detached);
+        drop(detached);
         shard.owner()
     }
 }

@@ -1,25 +1,51 @@
 //! Getting what is not there yet: one load per key, however many ask.
 
 use std::borrow::Borrow;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
+use std::pin::pin;
 
 use floe_policy::Replacement;
 
 use crate::cache::Cache;
 use crate::cause::Cause;
 use crate::entry::Entry;
-use crate::flight::Flight;
+use crate::flight::{Aboard, Failure, Flight};
 use crate::guard::{Keep, Ref};
 use crate::hash::KeyHash;
 use crate::options::InsertOptions;
 use crate::owner::Owner;
 use crate::shard::Shard;
-use crate::sync::{Arc, Ordering, ThreadId, current_thread, lock};
+use crate::sync::{Arc, Ordering, lock};
 
 /// In a cell, no address of an entry: the cell is taken.
 const RESERVED: usize = 1;
+
+/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a source that is there again
+/// is asked once, and one that keeps failing does not make its callers queue.
+const WAITS: u32 = 2;
+
+/// How an error gets from whoever loads to those who wait.
+struct Sharing<E> {
+    share: fn(&E) -> Failure,
+    receive: fn(Failure) -> Option<E>,
+}
+
+impl<E> Sharing<E> {
+    /// It stays where it is.
+    fn none() -> Self {
+        Self { share: |_| None, receive: |_| None }
+    }
+}
+
+impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
+    /// All get it, if they expect one of its type.
+    fn all() -> Self {
+        let share: fn(&Arc<E>) -> Failure = |error| Some(Arc::clone(error) as _);
+        Self { share, receive: |failure| failure?.downcast().ok() }
+    }
+}
 
 /// What whoever asks for a key that is not there is to do.
 enum Turn<'a, K, V, P, S>
@@ -49,6 +75,8 @@ where
     hash: KeyHash,
     flight: Arc<Flight<K, V>>,
     finished: bool,
+    /// Told to those who wait if it is not finished.
+    failure: Failure,
 }
 
 impl<'a, K, V, P, S> Loading<'a, K, V, P, S>
@@ -58,6 +86,11 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
+    /// Fails, and tells those who wait why.
+    fn fail(mut self, failure: Failure) {
+        self.failure = failure;
+    }
+
     /// Hands the value to the cache and to all who wait for it. `key` is for the case that the key was removed meanwhile.
     fn finish(mut self, key: impl FnOnce() -> K, value: V) -> Ref<'a, V> {
         let inner = &*self.cache.inner;
@@ -118,7 +151,7 @@ where
         let key = lock(&shard.flights).land(self.hash.whole(), &self.flight);
         shard.ends_loading();
         inner.failed_loads.fetch_add(1, Ordering::Relaxed); // a count
-        self.flight.fail();
+        self.flight.fail(self.failure.take());
         drop(key); // the user's code, outside of the lock
     }
 }
@@ -131,7 +164,9 @@ where
     S: BuildHasher + Send + Sync + 'static,
 {
     /// Looks a key up and, if it is not there, loads it, once however many threads ask at the same time: the others wait
-    /// for that load and get what it brings. One that fails or panics wakes them, and the next of them tries.
+    /// for that load and get what it brings. One that fails or panics wakes them, and the next of them tries. A caller waits for
+    /// two loads that fail at most, and then loads beside others; [`try_get_with`](Self::try_get_with) has all who wait fail
+    /// with the first.
     ///
     /// What is loaded is handed out even where the cache does not take it. If the key is removed or inserted, or the
     /// cache cleared, while it is loaded, what the load brings may be out of date and does not enter the cache.
@@ -160,26 +195,81 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        self.get_or_load_once(key, load, &Sharing::none())
+    }
+
+    /// [`get_or_insert_with`](Self::get_or_insert_with) where those who wait for a load that fails get its error, too. A source that
+    /// does not answer is asked once for all of them. Who comes later asks again: errors are not kept.
+    ///
+    /// Those who wait with another type of error than the one who loads try for themselves, as do those who wait for a load that
+    /// panics.
+    ///
+    /// # Errors
+    /// What `load` fails with, be it the caller's or that for which it waited.
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::<u64, u64>::new(10);
+    /// assert_eq!(*cache.try_get_with(&7, || Err("no such page")).unwrap_err(), "no such page");
+    /// assert_eq!(*cache.try_get_with(&7, || Ok::<_, &str>(14)).unwrap(), 14);
+    /// ```
+    pub fn try_get_with<Q, E>(
+        &self,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Ref<'_, V>, Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        self.get_or_load_once(key, || load().map_err(Arc::new), &Sharing::all())
+    }
+
+    fn get_or_load_once<Q, E>(
+        &self,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+        errors: &Sharing<E>,
+    ) -> Result<Ref<'_, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         if let Some(value) = self.get(key) {
             return Ok(value);
         }
         let hash = self.inner.hash(key);
-        let this_thread = current_thread().id();
+        let mut waited = 0;
         loop {
             if let Some(value) = self.peek(hash, key) {
                 return Ok(value);
             }
-            match self.turn(hash, key, Some(this_thread)) {
+            match self.turn(hash, key, waited < WAITS) {
                 Turn::LookAgain => {}
-                Turn::Wait(flight) => {
-                    assert!(flight.loader() != Some(this_thread), "a load asks for the key that it loads");
-                    if let Some(value) = self.landed(&flight) {
-                        return Ok(value);
+                Turn::Wait(flight) => match self.landed(&flight) {
+                    Ok(value) => return Ok(value),
+                    Err(failure) => {
+                        if let Some(error) = (errors.receive)(failure) {
+                            return Err(error);
+                        }
+                        waited += 1;
                     }
-                }
+                },
                 Turn::Load(loading) => {
-                    let value = load()?;
-                    return Ok(loading.finish(|| key.to_owned(), value));
+                    let aboard = Aboard::new(&loading.flight);
+                    let loaded = load();
+                    drop(aboard);
+                    return match loaded {
+                        Ok(value) => Ok(loading.finish(|| key.to_owned(), value)),
+                        Err(error) => {
+                            loading.fail((errors.share)(&error));
+                            Err(error)
+                        }
+                    };
                 }
             }
         }
@@ -193,6 +283,10 @@ where
     ///
     /// # Errors
     /// What `load` fails with, to the caller whose `load` it was.
+    ///
+    /// # Panics
+    /// When `load`, as it is polled, asks for its own key: it would wait for itself. It is not noticed, and waits for ever, when it
+    /// awaits another task that does.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -217,8 +311,41 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
+        self.get_or_load_async_once(key, load, Sharing::none()).await
+    }
+
+    /// [`try_get_with`](Self::try_get_with) for a future, as [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
+    ///
+    /// # Errors
+    /// What `load` fails with, be it the caller's or that for which it waited.
+    ///
+    /// # Panics
+    /// As `get_or_insert_async`.
+    pub async fn try_get_async<Q, E>(
+        &self,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<Ref<'_, V>, Arc<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        E: Send + Sync + 'static,
+    {
+        self.get_or_load_async_once(key, async { load.await.map_err(Arc::new) }, Sharing::all()).await
+    }
+
+    async fn get_or_load_async_once<Q, E>(
+        &self,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+        errors: Sharing<E>,
+    ) -> Result<Ref<'_, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         let hash = self.inner.hash(key);
-        let mut counted = false;
+        let (mut counted, mut waited) = (false, 0);
         loop {
             let present = if counted { self.peek(hash, key).is_some() } else { self.get(key).is_some() };
             counted = true;
@@ -229,24 +356,42 @@ where
                 continue;
             }
             // No guard may be alive across an `await`.
-            let flight = match self.turn(hash, key, None) {
+            let flight = match self.turn(hash, key, waited < WAITS) {
                 Turn::LookAgain => continue,
                 Turn::Wait(flight) => flight,
                 Turn::Load(loading) => {
-                    let value = load.await?;
-                    return Ok(loading.finish(|| key.to_owned(), value));
+                    let mut load = pin!(load);
+                    let loaded = poll_fn(|context| {
+                        let _aboard = Aboard::new(&loading.flight);
+                        load.as_mut().poll(context)
+                    });
+                    return match loaded.await {
+                        Ok(value) => Ok(loading.finish(|| key.to_owned(), value)),
+                        Err(error) => {
+                            loading.fail((errors.share)(&error));
+                            Err(error)
+                        }
+                    };
                 }
             };
-            if flight.landing().await
-                && let Some(value) = self.landed(&flight)
-            {
-                return Ok(value);
+            flight.landing().await;
+            match self.landed(&flight) {
+                Ok(value) => return Ok(value),
+                Err(failure) => {
+                    if let Some(error) = (errors.receive)(failure) {
+                        return Err(error);
+                    }
+                    waited += 1;
+                }
             }
         }
     }
 
-    /// Whose turn it is to load a key that was not there.
-    fn turn<Q>(&self, hash: KeyHash, key: &Q, loader: Option<ThreadId>) -> Turn<'_, K, V, P, S>
+    /// Whose turn it is to load a key that was not there: the caller's, if nobody else loads it or it does not wait.
+    ///
+    /// # Panics
+    /// When it would wait for itself.
+    fn turn<Q>(&self, hash: KeyHash, key: &Q, waits: bool) -> Turn<'_, K, V, P, S>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -255,25 +400,28 @@ where
         let shard: &Shard<K, V, P> = inner.shard(hash);
         let owned = key.to_owned(); // the user's code, outside of the lock
         let mut flights = lock(&shard.flights);
-        if let Some(flight) = flights.find(hash.whole(), |found| found.borrow() == key) {
+        let found = flights.find(hash.whole(), |found| found.borrow() == key);
+        if let Some(flight) = found.filter(|flight| waits || flight.is_own()) {
+            drop(flights);
+            assert!(!flight.is_own(), "a load asks for the key that it loads");
             return Turn::Wait(flight);
         }
         if self.peek(hash, key).is_some() {
             return Turn::LookAgain;
         }
-        let flight = Flight::new(loader);
+        let flight = Flight::new();
         flights.attach(hash.whole(), owned, &flight);
         shard.begins_loading(); // before the load reads anything: see `Inner::owner_past_loads`
         inner.loads.fetch_add(1, Ordering::Relaxed); // a count
-        Turn::Load(Loading { cache: self, hash, flight, finished: false })
+        Turn::Load(Loading { cache: self, hash, flight, finished: false, failure: None })
     }
 
     /// What a flight has brought, when it is over.
-    fn landed(&self, flight: &Flight<K, V>) -> Option<Ref<'_, V>> {
+    fn landed(&self, flight: &Flight<K, V>) -> Result<Ref<'_, V>, Failure> {
         let entry = flight.wait()?;
         // The flight's hold keeps the entry while the cell is filled.
         let cell = self.inner.threads.records.adopt(self.inner.record(), entry.as_ptr() as usize);
         // SAFETY: kept by the cell; entries of a cache live as long as it does.
-        Some(Ref::new(unsafe { entry.as_ref() }, Keep::new(cell)))
+        Ok(Ref::new(unsafe { entry.as_ref() }, Keep::new(cell)))
     }
 }

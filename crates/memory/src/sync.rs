@@ -4,7 +4,7 @@ pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-pub(crate) use std::thread::{ThreadId, current as current_thread};
+pub(crate) use std::thread_local;
 
 /// Whether an atomic is the memory of its value: not so in the model checker.
 #[cfg(target_arch = "x86_64")] // who reads them as such

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
+use loom::thread::ThreadId;
+
 use crate::hazard::Record;
 use crate::records::Records;
-use crate::sync::{Arc, ThreadId};
+use crate::sync::Arc;
 
 #[derive(Debug)]
 pub(crate) struct Threads {

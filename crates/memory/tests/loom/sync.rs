@@ -9,7 +9,7 @@ use std::ops::Deref;
 
 pub(crate) use loom::sync::atomic::Ordering;
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-pub(crate) use loom::thread::ThreadId;
+pub(crate) use loom::thread_local;
 pub(crate) use std::sync::{Arc, PoisonError, Weak};
 
 pub(crate) const ATOMICS_ARE_PLAIN: bool = false;
@@ -32,10 +32,6 @@ pub(crate) fn fence(order: Ordering) {
     if FENCES.get() {
         loom::sync::atomic::fence(order);
     }
-}
-
-pub(crate) fn current_thread() -> loom::thread::Thread {
-    loom::thread::current()
 }
 
 macro_rules! atomic {
