@@ -172,7 +172,9 @@ impl Front {
             Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
             Heard::Command(command) => {
                 let is_remote = self.admin_sessions[index].is_remote;
-                if command != Command::Health && !self.may_wait(is_remote) {
+                // The end is what may help if all others hang.
+                let is_urgent = matches!(command, Command::Health | Command::Stop);
+                if !is_urgent && !self.may_wait(is_remote) {
                     let problem = "too many requests are under way; try again when some are done";
                     return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
                 }

@@ -237,6 +237,10 @@ fn health_is_told_while_as_many_requests_wait_as_may() {
         assert_eq!(admin::health(&rig.admin).unwrap(), "ok");
     }
     admin::metrics(&over_tcp(&rig, None)).unwrap();
+    // Also the end can be asked for.
+    let mut stop = rig.admin_stranger();
+    stop.write_all(b"POST /stop HTTP/1.1\r\n\r\n").unwrap();
+    patiently(|| admin::health(&rig.admin).is_err().then_some(()));
     gate.open();
     let answers: Vec<_> =
         waiting.iter_mut().map(|stream| String::from_utf8(drained(stream)).unwrap()).collect();
@@ -246,7 +250,8 @@ fn health_is_told_while_as_many_requests_wait_as_may() {
         flushed >= 23 && answers.iter().all(|answer| ["200", "503"].contains(&code(answer))),
         "{answers:?}"
     );
-    rig.end();
+    assert_eq!(code(&String::from_utf8(drained(&mut stop)).unwrap()), "200");
+    rig.join().0.unwrap();
 }
 
 #[test]
