@@ -87,8 +87,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     plan.log();
     if plan.admin.only_tells() {
         tracing::warn!(
-            "over TCP the admin interface only tells by now: for floe flush and what else changes something, leave `admin` out or add \
-             admin = \"unix:PATH\", or give an admin-token-file"
+            "admin is on TCP only, where clients can look and change nothing: for floe flush, floe stop and the like leave `admin` out, \
+             add \"unix:PATH\" to it, or give an admin-token-file"
         );
     }
     print(server.uris().map(|uri| format!("{uri}\n")).collect())?;

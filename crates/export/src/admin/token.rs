@@ -1,9 +1,9 @@
 //! The admin token: a secret in a file, with which a client may change things over TCP.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -73,7 +73,8 @@ impl Token {
 fn secret_in(path: &Path) -> Result<String, TokenError> {
     let refuse = |problem: String| TokenError { file: path.to_owned(), problem };
     let failed = |error: std::io::Error| refuse(error.to_string());
-    let file = File::open(path).map_err(failed)?;
+    // A pipe would be waited for.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let data = file.metadata().map_err(failed)?;
     if !data.is_file() {
         return Err(refuse("it is no regular file".into()));
@@ -134,6 +135,10 @@ mod tests {
         for text in ["", "short", "0123456789 abcdef", &"a".repeat(5000)] {
             assert!(problem(text, 0o600).contains("holds no token"), "{text}");
         }
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
+        assert!(Token::read(&pipe).unwrap_err().to_string().contains("no regular file"));
         assert!(Token::read(folder.path()).unwrap_err().to_string().contains("no regular file"));
         assert!(Token::read(Path::new("/no/token")).unwrap_err().to_string().contains("No such file"));
     }
