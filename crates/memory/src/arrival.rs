@@ -212,14 +212,13 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     fn settle(&mut self, shard: &Shard<K, V, P>, access: &Access, newcomer: &mut Newcomer<'_, K, V>) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             if self.tenants.len() == self.reserved {
-                self.grow(shard, self.reserved * 2);
+                self.grow(shard);
             }
             self.tenants.push(Tenant::NONE);
             self.tenants.len() as u32 - 1
         });
         if self.held.entries as usize == self.keys_max {
-            self.keys_max *= 2;
-            self.regrow(shard);
+            self.begin_moving(shard);
         }
         let mut placed = self.place(slot, newcomer);
         placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
@@ -228,6 +227,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let pinned = placed.pinned;
         self.tenants[slot as usize] = placed;
         self.counts.insertions += 1;
+        if self.is_moving {
+            self.move_some(shard);
+        }
         if pinned {
             self.pinned += 1;
         } else {
@@ -246,12 +248,15 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         gone: &mut Gone<K, V>,
     ) {
-        let index = &shard.table().index;
+        if self.is_moving {
+            self.move_some(shard);
+        }
+        let table = shard.table();
         let mut placed = self.place(victim.0, newcomer);
         let tenant = &mut self.tenants[victim.index()];
         debug_assert!(!tenant.frozen, "what is frozen is out of reach");
-        index.remove(tenant.hash, tenant.lane);
-        placed.lane = index.insert(placed.hash, placed.entry.expose_provenance());
+        table.index_of(tenant.era != self.era).remove(tenant.hash, tenant.lane);
+        placed.lane = table.index.insert(placed.hash, placed.entry.expose_provenance());
         let pinned = placed.pinned;
         let before = std::mem::replace(tenant, placed);
         self.counts.insertions += 1;
@@ -279,10 +284,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.melt(slot); // such entries are not frozen
         }
         let mut placed = self.place(slot, newcomer);
-        let Tenant { entry: before, lane, frozen, .. } = self.tenants[slot as usize];
-        (placed.lane, placed.frozen) = (lane, frozen);
+        let Tenant { entry: before, lane, frozen, era, .. } = self.tenants[slot as usize];
+        (placed.lane, placed.frozen, placed.era) = (lane, frozen, era);
         let after = placed.entry.expose_provenance();
-        let replace = || shard.table().index.replace(lane, after);
+        let index = shard.table().index_of(era != self.era);
+        let replace = || index.replace(lane, after);
         if frozen {
             // SAFETY: just made, and known to nobody yet.
             unsafe { &*placed.entry }.set_frozen(true);
@@ -333,7 +339,15 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
         unsafe { newcomer.settle(slot, entry) };
         let Newcomer { hash, weight, pinned, .. } = *newcomer;
-        Tenant { entry, hash: hash.in_shard(), lane: Lane::NONE, weight, pinned, frozen: false }
+        Tenant {
+            entry,
+            hash: hash.in_shard(),
+            lane: Lane::NONE,
+            weight,
+            pinned,
+            frozen: false,
+            era: self.era,
+        }
     }
 
     /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at once.

@@ -9,6 +9,8 @@
 //! What a reader may rely on: *an address that stands in a lane is that of a live entry*. It is cleared before the entry
 //! goes. Tags are hints; whoever follows one compares the key.
 
+use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
+
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Lanes in a bucket.
@@ -136,10 +138,10 @@ impl Bucket {
     }
 }
 
-/// The buckets.
-#[derive(Debug)]
+/// The buckets. Clones are handles to the same index.
+#[derive(Debug, Clone)]
 pub(crate) struct Index {
-    buckets: Box<[Bucket]>,
+    buckets: Arc<[Bucket]>,
 }
 
 /// Where a key stands: it stays there until it is removed or the index replaced.
@@ -167,14 +169,31 @@ impl Index {
     /// Room for so many keys.
     pub(crate) fn with_room(keys: usize) -> Self {
         let buckets = ((keys as f64 / (LANES as f64 * FILLED)).ceil() as usize).max(1);
-        let mut lines = Vec::with_capacity(buckets);
-        crate::huge::prefer(lines.as_mut_ptr(), buckets * size_of::<Bucket>());
-        lines.extend((0..buckets).map(|_| Bucket::empty()));
-        Self { buckets: lines.into() }
+        // Memory of zeros costs nothing until it is used.
+        let mut lines = Arc::<[Bucket]>::new_zeroed_slice(buckets);
+        let new = Arc::get_mut(&mut lines).expect("nobody else has it yet");
+        crate::huge::prefer(new.as_mut_ptr(), size_of_val(new));
+        if !crate::sync::ZERO_IS_NEW {
+            for line in new {
+                line.write(Bucket::empty());
+            }
+        }
+        // SAFETY: an empty bucket is one of zeros, or has been written.
+        Self { buckets: unsafe { lines.assume_init() } }
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.buckets)
+    }
+
+    /// For the owner: gives the memory of an index back that has become empty, though readers that are late may still look at it.
+    pub(crate) fn give_back(&self) {
+        debug_assert!(self.buckets.iter().all(|bucket| Lanes(bucket.tags().0 & HIGHEST).first().is_none()));
+        if crate::sync::ZERO_IS_NEW {
+            let start = self.buckets.as_ptr().expose_provenance();
+            // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty one.
+            unsafe { crate::huge::give_back(start..start + self.memory_bytes(), &[]) };
+        }
     }
 
     /// The number of a key's first bucket.
@@ -255,13 +274,6 @@ impl Index {
         while number != at.bucket() {
             self.bucket(number).change_tags(Tags::with_one_less_passed_by);
             number = self.after(number);
-        }
-    }
-
-    /// For the owner: makes every address here invalid for readers that are late, as another index has taken over.
-    pub(crate) fn poison(&self) {
-        for entry in self.buckets.iter().flat_map(|bucket| &bucket.entries) {
-            entry.store(NOWHERE, Ordering::Release); // before any entry goes, by the barrier in between
         }
     }
 

@@ -262,6 +262,7 @@ impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
 
 /// What each of some shards is to be, by the limits of the cache.
 pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shape {
+    let number = shards;
     let shards = shards as u64;
     let share = budget.share(shards);
     let entries = budget.entries_limit();
@@ -282,5 +283,5 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
     };
     let capacity = if weighed { weight.or(entries) } else { entries };
     let capacity = capacity.unwrap_or(u64::MAX).div_ceil(shards);
-    Shape { slots, batch, batch_weight, capacity, share, unlimited: budget.unlimited(share) }
+    Shape { slots, shards: number, batch, batch_weight, capacity, share, unlimited: budget.unlimited(share) }
 }

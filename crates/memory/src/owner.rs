@@ -18,11 +18,17 @@ use crate::stats::ShardCounts;
 use crate::sync::Arc;
 use crate::table::Table;
 
-/// Slots a shard without a limit of entries begins with, and by how much the first reservation is bounded.
+/// Slots that a shard without a limit of entries begins with.
 const SLOTS_FIRST: usize = 64;
 /// Keys that an index has room for at first.
 const KEYS_FIRST: usize = 1024;
-const SLOTS_AT_ONCE: usize = 1 << 20;
+/// A cache that may hold so many entries, and no more, has slots for all of them at once, so that no insertion waits for more. A larger one
+/// begins with a few: it may never be filled.
+const SLOTS_AT_ONCE: usize = 1 << 22;
+/// Slots that the shards of such a cache begin with together.
+const SLOTS_BEGUN: usize = 1 << 16;
+/// Slots whose keys an insertion moves while the index grows.
+pub(crate) const MOVED_AT_ONCE: usize = 16;
 
 /// What is known of the entry in a slot.
 #[derive(Debug)]
@@ -34,6 +40,8 @@ pub(crate) struct Tenant<K, V> {
     pub(crate) weight: u32,
     pub(crate) pinned: bool,
     pub(crate) frozen: bool,
+    /// In which of two indexes it stands while keys are moved: in the new one if this is the owner's.
+    pub(crate) era: bool,
 }
 
 impl<K, V> Tenant<K, V> {
@@ -44,6 +52,7 @@ impl<K, V> Tenant<K, V> {
         weight: 0,
         pinned: false,
         frozen: false,
+        era: false,
     };
 
     fn is_some(&self) -> bool {
@@ -99,8 +108,9 @@ impl<K, V> Gone<K, V> {
 /// What a shard is made with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Slots it is to have room for at first, and at once if they are not too many.
+    /// Slots it is to have room for, if that is known.
     pub(crate) slots: Option<usize>,
+    pub(crate) shards: usize,
     /// Entries that may wait to be freed, and their weight, before they are.
     pub(crate) batch: usize,
     pub(crate) batch_weight: u64,
@@ -116,6 +126,13 @@ impl Shape {
     /// How many entries need memory, as far as that is known: those that are in, and those that wait to be freed.
     fn places(&self) -> Option<usize> {
         self.slots.map(|slots| slots + 2 * self.batch)
+    }
+
+    /// Slots it has room for at first.
+    fn slots_first(&self) -> usize {
+        let Some(slots) = self.slots else { return SLOTS_FIRST };
+        let is_large = slots.saturating_mul(self.shards) > SLOTS_AT_ONCE + SLOTS_AT_ONCE / 8;
+        if is_large { (SLOTS_BEGUN / self.shards).max(SLOTS_FIRST) } else { slots.max(1) }
     }
 
     /// Memory for the entries of so many shards of this shape.
@@ -142,8 +159,15 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) vacant: Vec<u32>,
     /// Slots that the order has room for.
     pub(crate) reserved: usize,
+    /// Slots that it is to have room for, if that is known.
+    slots: Option<usize>,
     /// Keys that the index has room for: it grows with what is in, as every line that it is larger is one more to miss.
     pub(crate) keys_max: usize,
+    /// Keys are being moved from an old index to a new one. Changes with each new one.
+    pub(crate) era: bool,
+    pub(crate) is_moving: bool,
+    /// Slots before this have been moved.
+    pub(crate) moved: usize,
     pub(crate) slab: Slab<Entry<K, V>>,
     /// What the entries take.
     pub(crate) held: Amount,
@@ -170,20 +194,25 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         slab: Slab<Entry<K, V>>,
         mut gate: Option<Box<Gate>>,
     ) -> (Self, TableOf<P>) {
-        let reserved = shape.slots.unwrap_or(SLOTS_FIRST).clamp(1, SLOTS_AT_ONCE);
+        let reserved = shape.slots_first();
         if let Some(gate) = &mut gate {
             gate.reserve(reserved, shape.capacity);
         }
         order.reserve(reserved);
         order.set_capacity(shape.capacity.max(1));
-        let keys_max = reserved.min(KEYS_FIRST);
-        let table = Table { index: Index::with_room(keys_max), marks: order.marks().clone() };
+        // So that it is as many as slots after some doublings: see `grow`.
+        let keys_max = reserved.div_ceil(reserved.div_ceil(KEYS_FIRST).next_power_of_two());
+        let table = Table { index: Index::with_room(keys_max), old: None, marks: order.marks().clone() };
         let owner = Self {
             order,
             tenants: Vec::new(),
             vacant: Vec::new(),
             reserved,
+            slots: shape.slots,
             keys_max,
+            era: false,
+            is_moving: false,
+            moved: 0,
             slab,
             held: Amount::default(),
             spare: shape.unlimited,
@@ -227,7 +256,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// The shard's share of the limits has changed. What is to spare goes back, as the limits may be lower.
     pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
-        (self.share, self.capacity) = (shape.share, shape.capacity);
+        (self.share, self.capacity, self.slots) = (shape.share, shape.capacity, shape.slots);
         let kept = shape.unlimited.min(self.spare);
         let mut given = self.spare;
         given -= kept;
@@ -246,7 +275,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     {
         let entry = |address| std::ptr::with_exposed_provenance::<Entry<K, V>>(address);
         // SAFETY: addresses in the index are those of live entries, and entries are taken out under this lock only.
-        let found = table.index.find(hash, |address| unsafe { &*entry(address) }.key.borrow() == key)?;
+        let is_key = |address| unsafe { &*entry(address) }.key.borrow() == key;
+        let found = table.indexes().find_map(|index| index.find(hash, is_key))?;
         // SAFETY: as above.
         Some(unsafe { &*entry(found) })
     }
@@ -308,7 +338,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 index.take_out(tenant.hash, tenant.entry.expose_provenance());
             }
         }
-        table.index.remove(tenant.hash, tenant.lane);
+        table.index_of(tenant.era != self.era).remove(tenant.hash, tenant.lane);
         self.vacant.push(slot);
         let room = Amount::of(tenant.weight);
         self.held -= room;
@@ -453,24 +483,66 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.slab.give_back(entries);
     }
 
-    /// Makes room for more slots.
-    pub(crate) fn grow(&mut self, shard: &Shard<K, V, P>, slots: usize) {
+    /// Makes room for more slots when all are in use, and so for more keys.
+    ///
+    /// Marks that grow move, and readers that are late with a table have those of fewer slots. They never see an entry in another slot, as new
+    /// keys come to the new index only, which their table does not have.
+    #[cold]
+    pub(crate) fn grow(&mut self, shard: &Shard<K, V, P>) {
+        let enough = self.slots.filter(|&slots| slots > self.reserved).unwrap_or(usize::MAX);
+        let slots = (self.reserved * 2).min(enough);
         self.order.reserve(slots);
         self.reserved = slots;
         if let Some(gate) = &mut self.gate {
             gate.reserve(slots, self.capacity);
         }
-        self.regrow(shard); // the marks have moved
+        debug_assert_eq!(self.keys_max, self.held.entries as usize, "all slots that there were are in use");
+        self.begin_moving(shard);
     }
 
     /// Publishes another table in the place of the present one.
-    pub(crate) fn regrow(&mut self, shard: &Shard<K, V, P>) {
-        let table = Table { index: Index::with_room(self.keys_max), marks: self.order.marks().clone() };
-        for tenant in self.tenants.iter_mut().filter(|tenant| tenant.is_some()) {
-            tenant.lane = table.index.insert(tenant.hash, tenant.entry.expose_provenance());
-        }
-        let before = shard.replace_table(table);
+    fn publish(&mut self, shard: &Shard<K, V, P>, index: Index, old: Option<Index>) {
+        let before = shard.replace_table(Table { index, old, marks: self.order.marks().clone() });
         self.limbo.push_table(before);
+    }
+
+    /// Begins to move all keys to an index that has room for twice as many.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn begin_moving(&mut self, shard: &Shard<K, V, P>) {
+        debug_assert!(
+            !self.is_moving,
+            "the present index got room for twice as many keys, and each insertion moved some"
+        );
+        while self.is_moving {
+            self.move_some(shard);
+        }
+        self.keys_max = (self.keys_max * 2).min(self.reserved);
+        self.era = !self.era;
+        (self.is_moving, self.moved) = (true, 0);
+        self.publish(shard, Index::with_room(self.keys_max), Some(shard.table().index.clone()));
+    }
+
+    /// Moves the keys of a few slots from the old index to the new one; after the last of them there is no old index.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn move_some(&mut self, shard: &Shard<K, V, P>) {
+        let table = shard.table();
+        let old = table.index_of(true);
+        let end = self.tenants.len().min(self.moved + MOVED_AT_ONCE);
+        for tenant in &mut self.tenants[self.moved..end] {
+            if tenant.is_some() && tenant.era != self.era {
+                let lane = table.index.insert(tenant.hash, tenant.entry.expose_provenance());
+                old.remove(tenant.hash, tenant.lane); // after it has come to the new one: see `table`
+                (tenant.lane, tenant.era) = (lane, self.era);
+            }
+        }
+        self.moved = end;
+        if end == self.tenants.len() {
+            self.is_moving = false;
+            old.give_back(); // a thread that rests may name the table for long
+            self.publish(shard, table.index.clone(), None);
+        }
     }
 }
 

@@ -116,10 +116,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     /// For the owner: publishes another table. The old one may be freed once nobody probes it.
     pub(crate) fn replace_table(&self, table: TableOf<P>) -> *mut TableOf<P> {
         // Release: who sees the table sees it whole.
-        let before = self.table.0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel);
-        // SAFETY: not freed yet; the owner has it.
-        unsafe { &*before }.index.poison();
-        before
+        self.table.0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
     }
 
     /// The present table, kept from being freed while `record` names it.
@@ -216,8 +213,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 }
             }
             if !tags.were_passed_by() {
-                // Acquire: see `search`.
-                let is_miss = self.table.0.load(Ordering::Acquire) == address;
+                // Acquire: see `search`. Where there is an old index, that is to be looked at first.
+                let is_miss = table.old.is_none() && self.table.0.load(Ordering::Acquire) == address;
                 return if is_miss { Glance::Miss } else { Glance::Unsure };
             }
             number = table.index.after(number);
@@ -269,37 +266,39 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             kept.name(address as usize);
             // SAFETY: the record or the cell names the table, and it was published after they did; the cell goes on to.
             let table = unsafe { &*address };
-            let first = table.index.first(hash);
-            let mut number = first;
-            loop {
-                let bucket = table.index.bucket(number);
-                let tags = bucket.tags();
-                for lane in tags.matching(hash) {
-                    let entry = bucket.entry(lane);
-                    if entry == NOWHERE {
-                        continue; // about to get a key, or just emptied; or the table was replaced, see below
+            for index in table.indexes() {
+                let first = index.first(hash);
+                let mut number = first;
+                loop {
+                    let bucket = index.bucket(number);
+                    let tags = bucket.tags();
+                    for lane in tags.matching(hash) {
+                        let entry = bucket.entry(lane);
+                        if entry == NOWHERE {
+                            continue; // about to get a key, or just emptied; or the table was replaced, see below
+                        }
+                        let cell = record.cell();
+                        cell.store(entry, Ordering::Release); // see `Record::looked_at`
+                        let keep = Keep::new(cell);
+                        barrier::light();
+                        if bucket.entry(lane) != entry {
+                            continue 'again;
+                        }
+                        // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later
+                        // will see the cell and not free it.
+                        let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
+                        if entry.key.borrow() == key {
+                            let cell = keep.into_cell();
+                            return Some((Found { entry, cell, marks: None }, address));
+                        }
                     }
-                    let cell = record.cell();
-                    cell.store(entry, Ordering::Release); // see `Record::looked_at`
-                    let keep = Keep::new(cell);
-                    barrier::light();
-                    if bucket.entry(lane) != entry {
-                        continue 'again;
+                    if !tags.were_passed_by() {
+                        break;
                     }
-                    // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later
-                    // will see the cell and not free it.
-                    let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
-                    if entry.key.borrow() == key {
-                        let cell = keep.into_cell();
-                        return Some((Found { entry, cell, marks: None }, address));
+                    number = index.after(number);
+                    if number == first {
+                        break;
                     }
-                }
-                if !tags.were_passed_by() {
-                    break;
-                }
-                number = table.index.after(number);
-                if number == first {
-                    break;
                 }
             }
             // Acquire: if the table has been replaced, what was not found here may be in the next one.

@@ -7,6 +7,8 @@ use crate::sync::Arc;
 
 /// Bytes in a chunk at most, if more than one entry is to fit in.
 const CHUNK_BYTES: usize = 16 << 20;
+/// Bytes in the first chunk where the entries to expect are too many for an arena; each further one is as large as all before.
+const CHUNK_FIRST_BYTES: usize = 64 << 10;
 /// Entries in the first chunk where nobody knows how many there will be; each further one is as large as all before.
 const ENTRIES_FIRST: usize = 64;
 /// Beyond what is expected, chunks are this part of all before.
@@ -97,11 +99,12 @@ impl<E> Slab<E> {
     fn begin(&mut self) -> *mut E {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == self.begun) {
             let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(1);
+            let first = (CHUNK_FIRST_BYTES / size_of::<E>().max(1)).max(1);
             let there = self.chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
             let more = match self.expected {
                 None => there.max(ENTRIES_FIRST),
-                // Memory that is not touched costs nothing, and large pages need large chunks.
-                Some(expected) if there < expected => expected - there,
+                // Memory that is not touched costs nothing, and large pages need large chunks; but of those the first touch costs a large page.
+                Some(expected) if there < expected => (expected - there).min(there.max(first)),
                 Some(_) => there / BEYOND_SHARE,
             };
             let entries = more.clamp(1, most);

@@ -10,6 +10,9 @@ pub(crate) use std::thread_local;
 #[cfg(target_arch = "x86_64")] // who reads them as such
 pub(crate) const ATOMICS_ARE_PLAIN: bool = true;
 
+/// Whether an atomic of 0 is memory of zeros: not so in the model checker.
+pub(crate) const ZERO_IS_NEW: bool = true;
+
 /// Locks. What is under the locks of this crate is whole whenever code of the user's can panic, so a lock that was
 /// held by a thread that panicked is as good as any.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

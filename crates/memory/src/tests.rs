@@ -37,6 +37,50 @@ fn lookups_are_timed_in_batches_and_after_them() {
     );
 }
 
+#[test]
+fn an_index_grows_by_a_few_keys_an_insertion() {
+    const KEYS: u32 = 20_000;
+    let cache: Cache<u32, u32> =
+        Cache::builder().weight_capacity(1 << 30).weigher(|_, _| 1).shards(1).build();
+    let (mut growths, mut before) = (0, (false, 0));
+    let mut insert = |key: u32| {
+        cache.insert(key, key);
+        let owner = cache.inner.shards[0].owner();
+        let (was_moving, moved) = before;
+        growths += u32::from(owner.is_moving && !was_moving);
+        let moved = owner.moved.saturating_sub(if was_moving || !owner.is_moving { moved } else { 0 });
+        assert!(moved <= crate::owner::MOVED_AT_ONCE, "{moved} slots with key {key}");
+        before = (owner.is_moving, owner.moved);
+    };
+    for key in 0..KEYS {
+        insert(key);
+        // One of those that were moved, one that was not, and one that just came.
+        for found in [0, key / 2, key] {
+            assert!(cache.get(&found).is_some(), "{found} after {key}");
+        }
+        if key % 7 == 0 {
+            drop(cache.remove(&(key / 3)));
+            insert(key / 3);
+        }
+    }
+    assert!(growths >= 8, "{growths} times the index had to grow");
+    assert_eq!(cache.len(), KEYS as usize);
+    assert_eq!(before.0, cache.inner.shards[0].table().old.is_some());
+}
+
+#[test]
+fn a_capacity_that_is_not_used_costs_next_to_nothing() {
+    for shards in [1, 64] {
+        let cache: Cache<u32, u32> = Cache::builder().capacity(u32::MAX as usize / 2).shards(shards).build();
+        cache.insert(1, 1);
+        assert!(
+            cache.stats().memory_bytes < 8 << 20,
+            "{} bytes in {shards} shards",
+            cache.stats().memory_bytes
+        );
+    }
+}
+
 /// What each shard has room for, in weight, and by how much that is less than its share.
 fn rooms(cache: &Cache<u32, u32>) -> Vec<(i64, i64)> {
     let shards = cache.inner.shards.iter().map(|shard| {

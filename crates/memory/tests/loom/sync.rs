@@ -13,6 +13,7 @@ pub(crate) use loom::thread_local;
 pub(crate) use std::sync::{Arc, PoisonError, Weak};
 
 pub(crate) const ATOMICS_ARE_PLAIN: bool = false;
+pub(crate) const ZERO_IS_NEW: bool = false;
 
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
