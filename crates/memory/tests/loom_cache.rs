@@ -736,3 +736,26 @@ fn what_is_held_when_the_cache_ends_is_dropped_once_by_whoever_holds_it_last() {
         holder.join().unwrap();
     });
 }
+
+#[test]
+fn what_comes_in_while_a_cache_is_swept_is_seen_by_the_sweep_or_asks_for_another() {
+    model(4, || {
+        let shared = Arc::new((upkeep::Upkeep::new(), sync::Mutex::new(0)));
+        let sees = |expires: &sync::Mutex<u64>| *sync::lock(expires) != 0;
+        let inserter = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let _asks = shared.0.asks(std::num::NonZeroU64::MIN);
+                *sync::lock(&shared.1) = 1;
+            })
+        };
+        let now = 10;
+        shared.0.begin_sweep(now);
+        let seen = sees(&shared.1);
+        if seen {
+            shared.0.end_sweep(now);
+        }
+        inserter.join().unwrap();
+        assert!(shared.0.is_due(u64::MAX - 1), "seen: {seen}, and no sweep is to come");
+    });
+}
