@@ -68,15 +68,14 @@ impl Budget {
         }
         let mut state = self.state.borrow_mut();
         let beyond_own = self.beyond_own(state.held(client) + bytes);
-        let need = self.need(beyond_own);
-        let is_first = state.line.first().is_none_or(|(least, ..)| *least > need);
-        if is_first && need <= self.free_beside_claim(&state) {
+        let is_first = || state.line.first().is_none_or(|(least, ..)| *least > self.need(beyond_own));
+        if self.fits(beyond_own, self.free_beside_claim(&state)) && is_first() {
             self.grant(&mut state, client, bytes);
             return true;
         }
         let arrival = state.arrivals;
         state.arrivals += 1;
-        state.enter(client, Waiting { bytes, arrival, need });
+        state.enter(client, Waiting { bytes, arrival, need: self.need(beyond_own) });
         if self.first_due(&state) == Some(client) {
             self.admit(&mut state, client);
             return true;
@@ -155,6 +154,13 @@ impl Budget {
     fn share(&self, free: usize) -> usize {
         let (free, common) = (free as u128, self.common as u128);
         ((self.common / COMMON_SHARE) as u128 * free * free / (common * common)) as usize
+    }
+
+    /// Whether a client may hold so much beyond its own while so much is free; without the root that [`Budget::need`] takes, for a busy
+    /// client asks with every request.
+    fn fits(&self, beyond_own: usize, free: usize) -> bool {
+        let (free, common) = (free as u128, self.common as u128);
+        (self.common / COMMON_SHARE) as u128 * free * free >= beyond_own as u128 * common * common
     }
 
     /// The least free memory with which a client may hold so much beyond its own: a sixth of the common memory times the square of the part

@@ -182,6 +182,7 @@ fn the_free_memory_a_share_needs_is_the_least_that_gives_it() {
         let bytes = 1 + random.below(most);
         let need = budget.need(bytes);
         assert!(budget.share(need) >= bytes && budget.share(need - 1) < bytes, "{bytes}: {need}");
+        assert!(budget.fits(bytes, need) && !budget.fits(bytes, need - 1), "{bytes}: {need}");
     }
     assert_eq!(budget.need(most + 1), usize::MAX);
 }
