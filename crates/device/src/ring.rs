@@ -34,7 +34,7 @@ pub struct Owner(u16);
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// The kernel has no io_uring, or forbids it.
-    #[error("cannot set up an io_uring with {entries} entries: {source}")]
+    #[error("cannot set up an io_uring with {entries} entries: {source}{}", advice(source))]
     Setup {
         /// Submission entries asked for.
         entries: u32,
@@ -50,7 +50,7 @@ pub enum RingError {
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The kernel refused; usually the limit on locked memory (RLIMIT_MEMLOCK).
-    #[error("cannot register {bytes} bytes of buffer arenas with io_uring: {source}")]
+    #[error("cannot register {bytes} bytes of buffer arenas with io_uring: {source}{}", advice(source))]
     Refused {
         /// Size of the arenas together.
         bytes: usize,
@@ -266,6 +266,24 @@ impl Ring {
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring").field("ready", &self.0.ready.get()).finish_non_exhaustive()
+    }
+}
+
+/// What can be done where the kernel refuses an io_uring, or part of one.
+fn advice(refusal: &io::Error) -> &'static str {
+    match Errno::from_io_error(refusal) {
+        Some(Errno::PERM) => {
+            "; this process may not use io_uring: set sysctl kernel.io_uring_disabled=0 (with 1, join the group of kernel.io_uring_group), \
+             and in a container allow io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
+        }
+        Some(Errno::NOSYS) => {
+            "; the kernel offers no io_uring: use Linux 5.11 or newer with CONFIG_IO_URING, and in a container allow io_uring_setup, \
+             io_uring_enter and io_uring_register in its seccomp profile"
+        }
+        Some(Errno::NOMEM) => {
+            "; raise the limit on locked memory (LimitMEMLOCK= in the systemd unit, ulimit -l) or free memory"
+        }
+        _ => "",
     }
 }
 
