@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use floe_export::admin::client::AdminError;
 
 use crate::log;
@@ -75,5 +76,17 @@ pub(crate) fn explain(refusal: &clap::Error) -> ExitCode {
     // clap lists what is missing on lines of their own.
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
     let line = lines.collect::<Vec<_>>().join(" ");
-    CliError::usage(line.trim_start_matches("error: ")).report()
+    let hint = meant(refusal).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+    CliError::usage(format!("{}{hint}", line.trim_start_matches("error: "))).report()
+}
+
+/// What looks like the word that clap does not know.
+fn meant(refusal: &clap::Error) -> Option<&str> {
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    match suggested.into_iter().find_map(|kind| refusal.get(kind))? {
+        ContextValue::String(one) => Some(one),
+        ContextValue::Strings(some) => some.first().map(String::as_str),
+        _ => None,
+    }
 }

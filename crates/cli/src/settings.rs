@@ -226,7 +226,11 @@ impl Plan {
         };
         let text = std::fs::read_to_string(file).map_err(|error| refuse(&error.to_string()))?;
         let settings: Settings = toml::from_str(&text).map_err(|error| {
-            at(error.span().map(|span| place::line_at(&text, span.start)), error.message())
+            let start = error.span().map(|span| span.start);
+            let setting = start.and_then(|start| place::setting_at(&text, start));
+            let setting = setting.map(|setting| format!("{setting}: ")).unwrap_or_default();
+            let line = start.map(|start| place::line_at(&text, start));
+            at(line, &format!("{setting}{}", error.message()))
         })?;
         settings.plan().map_err(|wrong| at(wrong.place.line(&text), &wrong.problem))
     }

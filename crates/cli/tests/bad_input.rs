@@ -32,6 +32,8 @@ fn files(folder: &Path) {
     toml("good", "", "");
     toml("unknown", "\ncach = 1\n", "");
     toml("type", "threads = \"two\"\n", "");
+    toml("type-in-list", "listen = [5]\n", "");
+    toml("type-in-tier", "", "[[tier]]\ncache = \"memory:1MiB\"\nvolatile = \"yes\"\n");
     toml("syntax", "# one\nwrite = \"back\n", "");
     toml("twice", "", "name = \"b\"\n");
     toml("value", "\n\nwrite = \"sideways\"\n", "");
@@ -167,6 +169,7 @@ fn wrong_settings_are_refused() {
         --cache-size lots                                     → cache-size | lots
         --cache-size -1                                       → -1
         --write sideways                                      → write | sideways | around
+        --wrte back                                           → --wrte | did you mean `--write`?
         --write back --flush-interval soon                    → flush-interval | soon | 5s
         --write back --flush-interval 0s                      → flush-interval | 0s
         --flush-interval 1s                                   → flush-interval | through
@@ -294,7 +297,9 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         cacheless.toml                   → cacheless.toml | cache is missing
         unknown.toml                     → unknown.toml | line 2 | `cach` | `cache-size`
         single.toml                      → single.toml | line 1 | `backing` | `volume`
-        type.toml                        → type.toml | line 1 | two
+        type.toml                        → type.toml | line 1 | threads: | two
+        type-in-list.toml                → type-in-list.toml | line 1 | listen: | 5
+        type-in-tier.toml                → type-in-tier.toml | line 9 | volatile: | yes
         syntax.toml                      → syntax.toml | line 2
         twice.toml                       → twice.toml | line 7 | duplicate
         value.toml                       → value.toml | line 3 | write | sideways

@@ -1,6 +1,6 @@
 //! Where in a file a setting stands.
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 /// A table that there may be several of, by its number from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,22 @@ impl Place {
     }
 }
 
+/// The setting whose value a byte of a file belongs to.
+pub(super) fn setting_at(text: &str, byte: usize) -> Option<String> {
+    fn find<'a>(table: &'a DeTable<'_>, byte: usize) -> Option<&'a str> {
+        table.iter().find_map(|(key, value)| match value.get_ref() {
+            DeValue::Table(table) => find(table, byte),
+            DeValue::Array(values) => values.iter().find_map(|value| match value.get_ref() {
+                DeValue::Table(table) => find(table, byte),
+                _ => value.span().contains(&byte).then(|| key.get_ref().as_ref()),
+            }),
+            _ => value.span().contains(&byte).then(|| key.get_ref().as_ref()),
+        })
+    }
+    let file = DeTable::parse(text).ok()?;
+    find(file.get_ref(), byte).map(str::to_owned)
+}
+
 /// The line of a byte, from 1.
 pub(super) fn line_at(text: &str, byte: usize) -> usize {
     1 + text[..byte].matches('\n').count()
@@ -45,6 +61,14 @@ pub(super) fn line_at(text: &str, byte: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_belongs_to_its_setting() {
+        let text = "listen = ['a', 5]\n[[volume]]\nname = 7\n";
+        let at = |value: &str| setting_at(text, text.find(value).unwrap());
+        assert_eq!((at("5").as_deref(), at("7").as_deref()), (Some("listen"), Some("name")));
+        assert_eq!(at("volume"), None, "a key is no value");
+    }
 
     #[test]
     fn settings_are_found_by_their_line() {
