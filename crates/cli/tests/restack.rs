@@ -184,7 +184,11 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
         tiers.iter().for_each(|spec| line.extend(["--tier".to_owned(), spec.clone()]));
         Server::attempt(&line.iter().map(String::as_str).collect::<Vec<_>>(), volume.path("floe.log"))
     };
-    for kill in 0..kills {
+    // On a slow machine it takes more lives until tiers have come and gone.
+    for kill in 0..20 * kills {
+        if kill >= kills && came > 0 && went > 0 {
+            break;
+        }
         if kept.len() > 1 {
             let turned_round: Vec<String> = kept.iter().rev().cloned().collect();
             let log = attempt(&turned_round).err();
@@ -284,7 +288,7 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
         kept = there.into_iter().filter(is_kept).collect();
     }
     println!(
-        "{came} came, {went} went in {kills} lives, {missed} were missed at the next start, {turned} times their order was refused"
+        "{came} came, {went} went in {kills} lives or more, {missed} were missed at the next start, {turned} times their order was refused"
     );
     assert!(came > 0 && went > 0);
 }

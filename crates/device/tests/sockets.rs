@@ -15,7 +15,7 @@ fn next(ring: &Ring, sockets: &mut Sockets) -> (u64, std::io::Result<SocketOutco
     let mut done = Vec::new();
     sockets.poll(&mut done);
     while done.is_empty() {
-        let events = ring.wait(Some(std::time::Duration::from_secs(20))).unwrap();
+        let events = ring.wait(Some(std::time::Duration::from_secs(60))).unwrap();
         assert!(events > 0, "nothing arrives");
         sockets.poll(&mut done);
     }

@@ -24,7 +24,7 @@ pub(crate) fn finish(ring: &Ring, device: &mut dyn Device, count: usize) -> Vec<
         match device.next_due() {
             Some(due) => ring.wait_until(Some(due)).unwrap(),
             None => {
-                let events = ring.wait(Some(Duration::from_secs(20))).unwrap();
+                let events = ring.wait(Some(Duration::from_secs(60))).unwrap();
                 assert!(events > 0, "{} of {count} operations never finished", count - done.len());
                 events
             }

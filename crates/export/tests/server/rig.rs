@@ -13,6 +13,7 @@ use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, 
 use floe_export::admin::AdminAddress;
 use floe_export::admin::client::{self as admin, Endpoint};
 use floe_export::kept::Parts;
+use floe_export::limits::Limits;
 use floe_export::nbd::client::{Client, ClientError, Options};
 use floe_export::server::{AdminConfig, Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume};
 use floe_export::status::Status;
@@ -90,7 +91,13 @@ impl Setup {
             },
             insecure: false,
             tls: None,
-            limits: floe_export::limits::Limits::default(),
+            limits: Limits {
+                // Clients of a busy machine are slow, and none of these tests is about that.
+                handshake_time: PATIENCE,
+                stall_time: PATIENCE,
+                admin_time: PATIENCE / 2, // an idle admin client delays the end by so much
+                ..Limits::default()
+            },
             flush_interval: Duration::from_secs(3600),
             memory: None,
             shed_most: None,
