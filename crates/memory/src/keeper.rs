@@ -168,13 +168,16 @@ pub(crate) fn is_alone() -> bool {
 }
 
 /// The list, locked by a thread that is about to fork.
+#[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) struct Forking(Locked);
 
 /// Locks the list for a fork: so the child has it whole, and not locked by a thread that it does not have.
+#[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) fn forking() -> Forking {
     Forking(keeper())
 }
 
+#[cfg(all(unix, not(miri)))] // others have no fork to be told of
 impl Forking {
     /// In the child. Allocates nothing: it may be about to run another program.
     pub(crate) fn has_forked(mut self) {

@@ -6,12 +6,8 @@
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
 
 use crate::sync::{PoisonError, lock};
-
-/// How long a fork waits at most.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Sections {
@@ -66,9 +62,13 @@ mod fork {
     use std::cell::UnsafeCell;
     use std::mem::ManuallyDrop;
     use std::sync::{MutexGuard, Once};
+    use std::time::{Duration, Instant};
 
-    use super::{CHANGED, Instant, PATIENCE, PoisonError, SECTIONS, Sections, lock};
+    use super::{CHANGED, PoisonError, SECTIONS, Sections, lock};
     use crate::keeper::{self, Forking};
+
+    /// How long a fork waits at most.
+    const PATIENCE: Duration = Duration::from_secs(1);
 
     /// What the thread that forks has locked.
     type Taken = (MutexGuard<'static, Sections>, Forking);
