@@ -87,6 +87,8 @@ mod table;
 mod tally;
 #[path = "../src/teardown.rs"]
 mod teardown;
+#[path = "loom/thread.rs"]
+mod thread;
 #[path = "../src/thrown.rs"]
 mod thrown;
 #[path = "../src/upkeep.rs"]
@@ -138,8 +140,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use barrier::Kind;
 use floe_policy::Fifo;
-use loom::thread;
 use sync::Tracked;
 
 /// Keys hash to themselves, so that each run of a model is like the others.
@@ -209,15 +211,33 @@ fn model(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 10_000;
-    builder.check(model);
+    let model = Arc::new(model);
+    builder.check(move || {
+        let model = Arc::clone(&model);
+        thread::run(move || model());
+    });
 }
 
-/// Runs a model with lookups that begin with a short look, and with those that do not.
+/// Runs a model with a barrier for which one side pays, and with one for which both do.
 fn model_of_readers(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 'static) {
-    for short in [true, false] {
-        barrier::with_short_look(short);
+    for kind in [Kind::Asymmetric, Kind::Symmetric] {
+        barrier::with(kind);
         model(preemptions, run);
     }
+}
+
+/// Holds that a model finds out that the barrier reaches nobody.
+fn misses_the_barrier(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 'static) {
+    let faulty = std::thread::spawn(move || {
+        barrier::with(Kind::Missing);
+        sync::with_own_fences(false);
+        model(preemptions, run);
+    });
+    let panic = faulty.join().expect_err("the model does without the barrier");
+    let message = panic.downcast_ref::<String>().map_or("", |message| message);
+    let is_found =
+        ["Causality violation", "read after it was freed"].iter().any(|found| message.contains(found));
+    assert!(is_found, "found something else: {message}");
 }
 
 #[test]
@@ -757,5 +777,140 @@ fn what_comes_in_while_a_cache_is_swept_is_seen_by_the_sweep_or_asks_for_another
         }
         inserter.join().unwrap();
         assert!(shared.0.is_due(u64::MAX - 1), "seen: {seen}, and no sweep is to come");
+    });
+}
+
+/// A reader that looks a key up while it is removed.
+fn looks_up_beside_a_removal() {
+    let cache = Cache::small(2);
+    cache.put(1, 10);
+    let other = Handle::of(&cache);
+    let reader = thread::spawn(move || assert!(other.value(1).is_none_or(|value| value == 10)));
+    drop(cache.remove(&Tracked::new(1)));
+    cache.reclaim();
+    reader.join().unwrap();
+}
+
+/// A reader that looks a key up while its table is replaced.
+fn looks_up_while_the_table_is_replaced() {
+    let cache = Cache::small(1);
+    cache.put(1, 10);
+    cache.resize(2);
+    let other = Handle::of(&cache);
+    let reader = thread::spawn(move || assert_eq!(other.value(1), Some(10), "it is there all the while"));
+    cache.put(2, 20); // grows
+    cache.reclaim();
+    reader.join().unwrap();
+}
+
+/// Somebody goes through the entries and reads them while one is removed and another replaced.
+fn iterates_beside_a_removal() {
+    let cache = Cache::small(3);
+    cache.put(1, 10);
+    cache.put(2, 20);
+    let other = Handle::of(&cache);
+    let reader = thread::spawn(move || {
+        let seen: Vec<_> = other.iter().map(|item| (item.key().get(), item.value().get())).collect();
+        assert!(seen.iter().all(|seen| [(1, 10), (2, 20), (2, 21)].contains(seen)), "{seen:?}");
+        assert!(seen.iter().filter(|(key, _)| *key == 2).count() == 1, "it is there all the while: {seen:?}");
+    });
+    drop(cache.remove(&Tracked::new(1)));
+    cache.put(2, 21);
+    cache.reclaim();
+    reader.join().unwrap();
+}
+
+#[test]
+fn the_models_find_out_that_the_barrier_is_missing() {
+    misses_the_barrier(4, looks_up_beside_a_removal);
+    misses_the_barrier(3, looks_up_while_the_table_is_replaced);
+}
+
+#[test]
+fn what_an_iterator_shows_is_neither_freed_nor_missed() {
+    model_of_readers(2, iterates_beside_a_removal);
+}
+
+#[test]
+fn a_barrier_that_is_refused_later_is_done_without() {
+    for own_fences in [true, false] {
+        sync::with_own_fences(own_fences);
+        barrier::with(Kind::Refused);
+        model(3, looks_up_beside_a_removal);
+    }
+    model(2, looks_up_while_the_table_is_replaced);
+    // The reader has been told by the time of the second removal, or has to be waited for again.
+    model(2, || {
+        let cache = Cache::small(2);
+        cache.put(1, 10);
+        cache.put(2, 20);
+        let other = Handle::of(&cache);
+        let reader = thread::spawn(move || {
+            assert!(other.value(1).is_none_or(|value| value == 10));
+            assert!(other.value(2).is_none_or(|value| value == 20));
+        });
+        for key in [1, 2] {
+            drop(cache.remove(&Tracked::new(key)));
+            cache.reclaim();
+        }
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn what_leaves_for_a_smaller_limit_is_not_freed_under_a_reader_and_the_rest_is_found() {
+    model_of_readers(2, || {
+        let cache = Cache::small(2);
+        cache.put(1, 10);
+        cache.put(2, 20);
+        let other = Handle::of(&cache);
+        let reader = thread::spawn(move || {
+            assert!(other.value(1).is_none_or(|value| value == 10));
+            assert_eq!(other.value(2), Some(20), "it is there all the while");
+        });
+        cache.resize(1); // the first leaves
+        reader.join().unwrap();
+        assert_eq!((cache.value(1), cache.len()), (None, 1));
+    });
+}
+
+#[test]
+fn what_is_pinned_is_found_and_what_is_unpinned_leaves_without_being_freed_under_a_reader() {
+    model_of_readers(2, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        assert!(cache.pin(&Tracked::new(1)));
+        let other = Handle::of(&cache);
+        let reader = thread::spawn(move || {
+            assert!(other.value(1).is_none_or(|value| value == 10));
+        });
+        cache.put(2, 20); // finds no room
+        assert_eq!(cache.value(1), Some(10), "it is pinned");
+        assert!(cache.unpin(&Tracked::new(1)));
+        cache.put(3, 30); // takes its room
+        cache.reclaim();
+        reader.join().unwrap();
+        assert_eq!((cache.value(1), cache.value(3)), (None, Some(30)));
+    });
+}
+
+#[test]
+fn what_is_held_by_another_thread_stays_while_the_table_is_replaced_and_it_leaves() {
+    model(2, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        cache.resize(2);
+        let other = Handle::of(&cache);
+        let holder = thread::spawn(move || {
+            let held = other.hold(&Tracked::new(1));
+            assert!(held.as_ref().is_none_or(|value| value.get() == 10));
+            held
+        });
+        cache.put(2, 20); // grows
+        drop(cache.remove(&Tracked::new(1)));
+        cache.reclaim();
+        let held = holder.join().unwrap();
+        assert!(held.is_none_or(|value| value.get() == 10));
+        assert_eq!(cache.value(2), Some(20));
     });
 }

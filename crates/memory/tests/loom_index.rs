@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
+#[path = "loom/barrier.rs"]
+mod barrier;
 #[path = "../src/huge.rs"]
 mod huge;
 #[path = "../src/index.rs"]

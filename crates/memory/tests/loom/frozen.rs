@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use loom::thread;
-
 use crate::sync::{Tracked, lock};
-use crate::{Cache, Handle, barrier, model, model_of_readers, sync};
+use crate::{Cache, Handle, barrier, model, model_of_readers, sync, thread};
 
 impl Cache {
     /// One entry, which is frozen.
@@ -161,7 +159,7 @@ fn a_late_reader_finds_neither_what_was_freed_in_a_thawed_index_nor_the_index_fr
 
 #[test]
 fn what_is_removed_while_another_thaws_is_not_freed_under_a_late_reader() {
-    barrier::with_short_look(true);
+    barrier::with(barrier::Kind::Asymmetric);
     model(2, || {
         let cache = Cache::frozen();
         let (reads, removes) = (Handle::of(&cache), Handle::of(&cache));

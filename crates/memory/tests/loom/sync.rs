@@ -7,16 +7,78 @@
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
+use crate::barrier;
+
+pub(crate) use loom::sync::MutexGuard;
 pub(crate) use loom::sync::atomic::Ordering;
-pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread_local;
 pub(crate) use std::sync::{Arc, PoisonError, Weak};
 
 pub(crate) const ATOMICS_ARE_PLAIN: bool = false;
 pub(crate) const ZERO_IS_NEW: bool = false;
 
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// A lock that is waited for asleep.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> std::sync::LockResult<MutexGuard<'_, T>> {
+        barrier::sleeps();
+        let result = self.0.lock();
+        barrier::wakes();
+        result
+    }
+
+    /// The model checker may have a thread wait here, too.
+    pub(crate) fn try_lock(&self) -> std::sync::TryLockResult<MutexGuard<'_, T>> {
+        barrier::sleeps();
+        let result = self.0.try_lock();
+        barrier::wakes();
+        result
+    }
+
+    pub(crate) fn get_mut(&mut self) -> std::sync::LockResult<&mut T> {
+        self.0.get_mut()
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A condition that is waited for asleep.
+#[derive(Debug)]
+pub(crate) struct Condvar(loom::sync::Condvar);
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self(loom::sync::Condvar::new())
+    }
+
+    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> std::sync::LockResult<MutexGuard<'a, T>> {
+        barrier::sleeps();
+        let result = self.0.wait(guard);
+        barrier::wakes();
+        result
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+impl Default for Condvar {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 std::thread_local! {
@@ -56,6 +118,7 @@ macro_rules! atomic {
             type Target = loom::sync::atomic::$name $(<$of>)?;
 
             fn deref(&self) -> &Self::Target {
+                barrier::step(); // before each access
                 &self.0
             }
         }
