@@ -51,10 +51,11 @@ impl Old {
         let old = Self { folder };
         let path = |name: &str| text(&old.path(name)).to_owned();
         let mut config = format!(
-            "cache = \"file:{}\"\nwrite = \"back\"\nthreads = 1\nflush-interval = \"1h\"\nadmin = \"unix:{}\"\n\
+            "cache = \"file:{}\"\nwrite = \"back\"\nthreads = 1\nflush-interval = \"1h\"\nadmin = \"unix:{}\"\nstate-dir = \"{}\"\n\
              listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\n",
             path("cache.img"),
             path("admin.sock"),
+            path("state"),
             path("nbd.sock")
         );
         for (name, ..) in &VOLUMES {
@@ -129,6 +130,8 @@ fn what_is_dirty_in_a_cache_of_version_2_is_brought_back_without_a_server() {
         floe_ok(&[
             "export-dirty",
             text(&old.path("cache.img")),
+            "--state-dir",
+            text(&old.path("state")),
             "--backing",
             &backings[0],
             "--backing",
