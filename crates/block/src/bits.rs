@@ -44,6 +44,13 @@ impl Bits {
         }
     }
 
+    /// Sets exactly the bits that are set in one and not in another, both as long as this.
+    pub(crate) fn assign_difference(&mut self, one: &Bits, other: &Bits) {
+        self.words.clear();
+        self.words.extend(one.words.iter().zip(&other.words).map(|(one, other)| one & !other));
+        self.ones = self.words.iter().map(|word| u64::from(word.count_ones())).sum();
+    }
+
     #[inline]
     pub(crate) fn all(&self, range: Range<u64>) -> bool {
         masks(range).all(|(word, mask)| self.words[word] & mask == mask)
@@ -107,6 +114,11 @@ mod tests {
                 from_runs.extend(run.map(|_| value));
             }
             prop_assert_eq!(&from_runs[..], &model[3..447]);
+            let (mut left, mut middle) = (Bits::new(450), Bits::new(450));
+            middle.set(100..200);
+            left.assign_difference(&bits, &middle);
+            bits.clear(100..200);
+            prop_assert_eq!((&left.words, left.ones()), (&bits.words, bits.ones()));
         }
     }
 }

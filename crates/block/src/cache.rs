@@ -16,6 +16,7 @@ mod volumes;
 use floe_policy::Slot;
 use floe_policy::admission::Times;
 
+use crate::driver::Bad;
 use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId, format_size};
@@ -332,8 +333,8 @@ impl BlockCache {
         }
     }
 
-    /// An operation has read `bad` sectors, counted from its first, that are not what was stored. Answers how many nobody knew of.
-    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[u64], orders: &mut Vec<Order>) -> u64 {
+    /// An operation has read `bad` sectors, which are not what was stored. Answers how many nobody knew of.
+    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let here = Shard::of_op(op) as usize / self.parts;
         let found = self.shards[here].read_corrupt(op, bad, orders);
         self.has_newly_lost = true;
@@ -461,7 +462,7 @@ impl BlockCache {
             stats.lost_bytes += shard.lost_bytes();
             shard.lost_runs(MOST_LOST_RUNS, &mut stats.lost_runs);
             stats.block_metadata_bytes += directory.block_metadata_bytes();
-            stats.sector_metadata_bytes += directory.sector_metadata_bytes();
+            stats.sector_metadata_bytes += directory.sector_metadata_bytes() + shard.seal_bytes();
             stats.admission_bytes += shard.admission_bytes();
             stats.decline(shard.declined());
             stats.degraded_shards += u64::from(shard.is_degraded());
@@ -483,6 +484,7 @@ impl BlockCache {
     pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
         self.shards[shard].directory.restore(blocks);
         for block in blocks {
+            self.shards[shard].restore_seals(block);
             self.has_newly_lost |= !block.lost.is_empty();
             block.lost.iter().for_each(|run| self.shards[shard].restore_lost(block.at.volume, run));
         }

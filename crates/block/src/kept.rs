@@ -138,6 +138,18 @@ impl KeptCache {
         all.into_iter().step_by(step).collect()
     }
 
+    /// The dirty runs of a volume of which no checksum is known, by which one could tell whether they are as they were stored: they were about to be
+    /// overwritten when the cache was last used, or a version of Floe that notes none has written them. What is known to be lost is not among them.
+    pub fn unsealed_runs(&self, volume: VolumeId) -> Vec<Sectors> {
+        let blocks = self.shards.iter().flat_map(|shard| &shard.blocks);
+        let blocks = blocks.filter(|block| block.at.volume == volume);
+        let unsealed = blocks.flat_map(|block| {
+            let runs = block.dirty.iter().flat_map(|run| less(run, &block.sealed));
+            runs.flat_map(|run| less(&run, &block.lost)).collect::<Vec<_>>()
+        });
+        unsealed.collect()
+    }
+
     /// Forgets what the cache has of a volume that the backing device should have too, when that may be another than it was.
     pub fn forget_clean(&mut self, volume: VolumeId) {
         self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));

@@ -19,13 +19,19 @@ pub enum Planted {
     CleanBeforeFlush,
     /// The backing device changes while the log still has a clean copy.
     BackingBeforeLog,
-    /// A damaged clean sector is returned as it is.
+    /// A damaged sector is returned as it is.
     ChecksumIgnored,
+    /// A dirty sector is overwritten while the log has its checksum.
+    SealedOverwritten,
+    /// Dirty data comes into the log without its checksum.
+    NeverSealed,
+    /// Clean copies that a crash found half overwritten are held against the device.
+    NeverDoubted,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 7] = [
+    pub const ALL: [Planted; 10] = [
         Self::RecordBeforeData,
         Self::LostDirtyBit,
         Self::SkippedFlush,
@@ -33,6 +39,9 @@ impl Planted {
         Self::CleanBeforeFlush,
         Self::BackingBeforeLog,
         Self::ChecksumIgnored,
+        Self::SealedOverwritten,
+        Self::NeverSealed,
+        Self::NeverDoubted,
     ];
 }
 

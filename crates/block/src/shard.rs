@@ -24,6 +24,7 @@ mod lost;
 mod map;
 mod operations;
 mod read;
+mod seal;
 mod shed;
 mod sink;
 mod store;
@@ -33,11 +34,10 @@ mod write;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::directory::Directory;
+use crate::directory::{Block, Directory};
 use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
-use crate::journal::Standing;
 use crate::locks::{Locks, Need, TaskId};
 use crate::memory::Memory;
 use crate::mode::WriteMode;
@@ -128,7 +128,7 @@ impl Shard {
                 &config.evict,
             ),
             held: Held::new(config.memory),
-            log: Log::new(config.kept),
+            log: Log::new(config.kept, config.cache.end - config.cache.start),
             dirt: Dirt::default(),
             door: Door::new(&config),
             fetches: Fetches::default(),
@@ -175,6 +175,21 @@ impl Shard {
         self.note_health(id, part, result.is_ok());
         self.note_awaited(id, part, false);
         self.part_ended(id, part, run, result, orders);
+        self.go_on(id, orders);
+    }
+
+    /// An operation has read what is not cached after all, through no fault of the device.
+    fn forgotten(&mut self, op: OpId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
+        let (id, part) = operations::part_of(op);
+        self.tasks[id as usize].outstanding -= 1;
+        let part = self.tasks[id as usize].parts[part].0;
+        self.note_awaited(id, part, false);
+        self.cached_read_failed(id, block, run, Fault::Io, orders);
+        self.go_on(id, orders);
+    }
+
+    /// Some operation of a task has ended.
+    fn go_on(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].outstanding == 0 {
             self.step_ended(id, orders);
         }
@@ -266,14 +281,10 @@ impl Shard {
         }
         match (part, result) {
             (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {
-                let volume = self.directory.volume(block);
-                if self.directory.is_all_dirty(block, &run) && !self.is_lost_in(volume, &run) {
-                    self.note_rewritten();
-                } else {
+                if !self.directory.is_all_dirty(block, &run) {
                     self.directory.set_dirty(block, &run);
-                    let standing = if planted!(LostDirtyBit) { Standing::Clean } else { Standing::Dirty };
-                    self.note(block, &run, standing, orders);
                 }
+                self.seal_later(block, &run);
                 self.found(id, &run, orders);
             }
             (Part::Around, Ok(())) => self.found(id, &run, orders),
@@ -282,7 +293,10 @@ impl Shard {
                 self.note_clean(block, &run, orders);
             }
             (Part::Store(block), Err(fault)) => self.store_failed(id, block, run, fault, orders),
-            (Part::Cached(block), Err(fault)) => self.cached_read_failed(id, block, run, fault, orders),
+            (Part::Cached(block), Err(fault)) => {
+                self.counters.cache_errors += 1;
+                self.cached_read_failed(id, block, run, fault, orders);
+            }
             (Part::Shed, Err(fault)) => self.shed_read_failed(id, run, fault, orders),
             (Part::Dirty(block), Ok(()))
                 if self.tasks[id as usize].step == Step::CleanWrite && !self.is_kept() =>
@@ -306,6 +320,7 @@ impl Shard {
             Step::CleanRead => self.clean_read_ended(id, orders),
             Step::CleanWrite => self.clean_write_ended(id, orders),
             Step::Unlogging => self.unlogging_ended(id, orders),
+            Step::Unsealing => self.unsealing_ended(id, orders),
             Step::Settling => self.settling_ended(id, orders),
             Step::Noting => self.noting_ended(id, orders),
             Step::Room => {} // its first writes have ended before its victims are clean

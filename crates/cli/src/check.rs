@@ -143,7 +143,7 @@ impl Outcome {
             let volume = superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
             volume.map_or("?", |volume| &volume.name)
         };
-        problems.extend(checked.rotted().iter().map(|rotten| {
+        problems.extend(checked.rotted().map(|rotten| {
             let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
             format!(
                 "{bytes} bytes at offset {} of the cache device are not what was stored: volume {:?} from {} on, which its backing device has too",

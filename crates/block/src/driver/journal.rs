@@ -14,9 +14,12 @@ use floe_device::{Action, Device, Operation, Slice};
 use hashbrown::HashMap;
 
 use super::Driver;
+use crate::bits::Bits;
 use crate::cache::BlockCache;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
+use crate::journal::{
+    Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, Standing, fits_dump, mix, sum_of,
+};
 use crate::order::{OpId, Order};
 use crate::request::Fault;
 
@@ -51,6 +54,8 @@ pub(super) struct Journal {
     part: usize,
     /// Checksums by shard and sector of its space.
     sums: Vec<Vec<u64>>,
+    /// Likewise, those that a crash may have found half overwritten: neither read nor stored since.
+    doubted: Vec<Bits>,
     /// Where the sector is whose checksum is made: the memory of buffers is not for references.
     sector: Vec<u8>,
     /// What the commit under way writes; `short` if a log had no room for all of it.
@@ -86,8 +91,17 @@ pub(super) enum Verified {
     Again(u64, Slice),
     /// It was twice something else, and not twice the same.
     Unsteady,
-    /// These sectors, counted from the first, are not what was stored.
-    Corrupt(Vec<u64>),
+    /// These sectors are not what was stored.
+    Corrupt(Vec<Bad>),
+}
+
+/// A sector that a read has found to be other than what was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bad {
+    /// Counted from the first of the read.
+    pub(crate) number: u64,
+    /// A crash may have found it half overwritten: then that is no fault of the device.
+    pub(crate) doubted: bool,
 }
 
 /// The journal of a part's shards, on its way to the part's thread.
@@ -136,13 +150,19 @@ enum Stage {
 impl Journal {
     fn new(journal: PartJournal) -> Self {
         let PartJournal { part, parts, shard_sectors, shards, .. } = journal;
-        let (logs, sums) = shards.into_iter().map(|shard| (shard.journal, shard.sums)).unzip();
+        let (mut logs, mut sums, mut doubted) = (Vec::new(), Vec::new(), Vec::new());
+        for shard in shards {
+            logs.push(shard.journal);
+            sums.push(shard.sums);
+            doubted.push(shard.doubted);
+        }
         Self {
             logs,
             shard_sectors,
             parts,
             part,
             sums,
+            doubted,
             sector: vec![0; SECTOR_BYTES as usize],
             sealed: Vec::new(),
             short: false,
@@ -159,20 +179,36 @@ impl Journal {
 
     /// Bytes of memory held for checksums.
     pub(super) fn memory_bytes(&self) -> u64 {
-        self.sums.iter().map(|sums| (sums.capacity() * size_of::<u64>()) as u64).sum()
+        let sums = self.sums.iter().map(|sums| sums.capacity() * size_of::<u64>());
+        sums.chain(self.doubted.iter().map(Bits::memory_bytes)).sum::<usize>() as u64
+    }
+
+    /// Which log a run of the cache device belongs to, and its first sector there.
+    fn place_of(&self, offset: u64) -> (usize, u64) {
+        let sector = offset / SECTOR_BYTES;
+        let shard = (sector / self.shard_sectors) as usize;
+        ((shard - self.part) / self.parts, sector % self.shard_sectors)
     }
 
     /// The checksums of a run of the cache device.
     fn sums_at(&mut self, offset: u64, sectors: usize) -> &mut [u64] {
-        let sector = offset / SECTOR_BYTES;
-        let (shard, first) = ((sector / self.shard_sectors) as usize, (sector % self.shard_sectors) as usize);
-        &mut self.sums[(shard - self.part) / self.parts][first..first + sectors]
+        let (log, first) = self.place_of(offset);
+        &mut self.sums[log][first as usize..first as usize + sectors]
+    }
+
+    /// A run has been stored, or found to be what was.
+    fn trust(&mut self, offset: u64, sectors: usize) {
+        let (log, first) = self.place_of(offset);
+        if self.doubted[log].ones() > 0 {
+            self.doubted[log].clear(first..first + sectors as u64);
+        }
     }
 
     /// Notes what is about to be stored.
     pub(super) fn storing(&mut self, offset: u64, from: &Slice) {
         let mut bytes = std::mem::take(&mut self.sector);
         let sectors = from.len() / bytes.len();
+        self.trust(offset, sectors);
         for (number, sum) in self.sums_at(offset, sectors).iter_mut().enumerate() {
             let start = number * bytes.len();
             from.slice(start..start + bytes.len()).copy_to(&mut bytes);
@@ -201,6 +237,7 @@ impl Journal {
         }
         let mut bytes = std::mem::take(&mut self.sector);
         let (size, mut bad) = (bytes.len(), Vec::new());
+        let (log, first) = self.place_of(offset);
         for (number, sum) in self.sums_at(offset, to.len() / size).iter_mut().enumerate() {
             to.slice(number * size..(number + 1) * size).copy_to(&mut bytes);
             let found = sum_of(&bytes);
@@ -213,13 +250,18 @@ impl Journal {
         }
         self.sector = bytes;
         match before {
-            _ if bad.is_empty() => Verified::Good,
+            _ if bad.is_empty() => {
+                self.trust(offset, to.len() / size);
+                Verified::Good
+            }
             None => {
                 self.reading.insert(token, Reading { offset, to: to.clone(), before: Some(bad) });
                 Verified::Again(offset, to)
             }
             Some(before) if before == bad => {
-                Verified::Corrupt(bad.into_iter().map(|(number, _)| number).collect())
+                let doubted = |number| self.doubted[log].any(first + number..first + number + 1);
+                let bad = bad.into_iter().map(|(number, _)| Bad { number, doubted: doubted(number) });
+                Verified::Corrupt(bad.collect())
             }
             Some(_) => Verified::Unsteady,
         }
@@ -411,11 +453,16 @@ impl Journal {
     fn state_some(&mut self, cache: &BlockCache) -> Vec<PageWrite> {
         let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is under way");
         let (log, sums) = (&mut self.logs[checkpoint.log], &self.sums[checkpoint.log]);
+        let doubted = &self.doubted[checkpoint.log];
         let mut had_room = true;
         let mut changes = Vec::new();
         for _ in 0..STATED_AT_ONCE {
             let Some(block) = checkpoint.left.pop() else { break };
             cache.state_block(checkpoint.log, block, &mut changes);
+            changes.iter_mut().for_each(|change| pass_doubt_on(change, doubted));
+            if !fits_dump(&changes) {
+                mix(&mut changes);
+            }
             for change in changes.drain(..) {
                 had_room &= log.dump(&change, |sector| sums[sector as usize]);
             }
@@ -427,6 +474,18 @@ impl Journal {
         }
         checkpoint.failed |= !had_room || checkpoint.left.is_empty() && checkpoint.header.is_none();
         pages
+    }
+}
+
+/// Has a checkpoint say that a run is doubted if some of it is: the rest has the right checksums anyway.
+fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
+    if let Change::Run { block, run, standing: standing @ Standing::Clean } = change
+        && doubted.ones() > 0
+    {
+        let place = |sector: u64| block.place + (sector - block.sectors.start);
+        if doubted.any(place(run.start)..place(run.end)) {
+            *standing = Standing::Doubted;
+        }
     }
 }
 

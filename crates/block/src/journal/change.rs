@@ -23,9 +23,13 @@ pub(crate) struct BlockAt {
 pub(crate) enum Standing {
     /// The cache and the backing device hold the same.
     Clean,
-    /// Only the cache holds it.
+    /// The same, if its checksum is right: a crash may have come while something else was on its way to its place.
+    Doubted,
+    /// Only the cache holds it, and it may be overwritten where it is.
     Dirty,
-    /// The same, with the checksums of a session that ends: what changes a sector later in that session says so.
+    /// Only the cache holds it, with this checksum: before it is overwritten, that is noted.
+    Sealed,
+    /// Only the cache holds it, with this checksum if the session that says so has ended in good order. Not written any more.
     Resting,
     /// Only the cache held it, and what is in its place is not what was stored.
     Lost,
@@ -36,12 +40,12 @@ pub(crate) enum Standing {
 impl Standing {
     /// Whether checksums are stated with it.
     pub(crate) fn has_sums(self) -> bool {
-        matches!(self, Self::Clean | Self::Resting)
+        matches!(self, Self::Clean | Self::Doubted | Self::Sealed | Self::Resting)
     }
 
     /// Whether the backing device has something older.
     pub(crate) fn is_dirty(self) -> bool {
-        matches!(self, Self::Dirty | Self::Resting | Self::Lost)
+        matches!(self, Self::Dirty | Self::Sealed | Self::Resting | Self::Lost)
     }
 }
 
@@ -50,8 +54,37 @@ impl Standing {
 pub(crate) enum Change {
     /// The block stands at its place, and a run of its sectors is such.
     Run { block: BlockAt, run: Sectors, standing: Standing },
+    /// The block stands at its place, and each sector of a run is such: clean, doubted, dirty or sealed.
+    Mixed { block: BlockAt, run: Sectors, standings: Vec<Standing> },
     /// The block is gone, and its place free.
     Dropped { block: BlockAt },
+    /// A crash came before: what is clean so far is [doubted](Standing::Doubted).
+    Crashed,
+}
+
+/// Makes one statement of each row of runs of a block that can be part of a mixture: two bits a sector instead of a record a run.
+pub(crate) fn mix(changes: &mut Vec<Change>) {
+    let mut mixed: Vec<Change> = Vec::new();
+    for change in changes.drain(..) {
+        match (mixed.last_mut(), change) {
+            (Some(Change::Mixed { run: before, standings, .. }), Change::Run { run, standing, .. })
+                if before.end == run.start && can_be_mixed(standing) =>
+            {
+                standings.extend(run.clone().map(|_| standing));
+                before.end = run.end;
+            }
+            (_, Change::Run { block, run, standing }) if can_be_mixed(standing) => {
+                let standings = run.clone().map(|_| standing).collect();
+                mixed.push(Change::Mixed { block, run, standings });
+            }
+            (_, change) => mixed.push(change),
+        }
+    }
+    *changes = mixed;
+}
+
+fn can_be_mixed(standing: Standing) -> bool {
+    matches!(standing, Standing::Clean | Standing::Doubted | Standing::Dirty | Standing::Sealed)
 }
 
 #[cfg(test)]
@@ -59,7 +92,8 @@ impl Change {
     /// The block that it is about.
     pub(crate) fn block(&self) -> &BlockAt {
         match self {
-            Change::Run { block, .. } | Change::Dropped { block } => block,
+            Change::Run { block, .. } | Change::Mixed { block, .. } | Change::Dropped { block } => block,
+            Change::Crashed => panic!("it is about no block"),
         }
     }
 }

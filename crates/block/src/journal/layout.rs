@@ -2,13 +2,14 @@
 //!
 //! Two copies of the superblock, then for each shard two slots for checkpoints and a ring of log pages, then the data
 //! of each shard. A slot has a page for its header and room for the longest dump there can be: every block of the
-//! smallest size, every sector clean and with its checksum. (A run costs less than the checksums it spares, so a
-//! mixture of clean, dirty and invalid sectors is never longer.) A ring is twice as long, so that a checkpoint is due
+//! smallest size, every sector with its checksum. (A run costs less than the checksums it spares, so one with invalid sectors
+//! is never longer; runs with checksums that alternate become [mixtures](super::change::mix), a 32nd longer, which the slack has
+//! room for.) A ring is twice as long, so that a checkpoint is due
 //! when as much has been logged as it will write.
 
 use std::ops::Range;
 
-use super::change::{BlockAt, Standing};
+use super::change::Change;
 use super::error::LayoutError;
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES};
 use super::record::{BLOCK_BYTES, RUN_BYTES, SUM_BYTES};
@@ -37,15 +38,16 @@ pub struct Layout {
     pub(super) data_start: u64,
 }
 
-/// Whether runs of one block take no more room in a dump than there is for each block.
-pub(crate) fn fits_dump<'a>(runs: impl Iterator<Item = (&'a BlockAt, Sectors, Standing)>) -> bool {
+/// Whether what a dump says of one block takes no more room than there is for each.
+pub(crate) fn fits_dump(changes: &[Change]) -> bool {
     let (mut taken, mut room) = (BLOCK_BYTES, 0);
-    for (block, run, standing) in runs {
+    for change in changes {
+        let Change::Run { block, run, standing } = change else { continue };
         let sums = if standing.has_sums() { run.end - run.start } else { 0 };
         taken += RUN_BYTES + sums as usize * SUM_BYTES;
         room = BLOCK_BYTES + RUN_BYTES + (block.sectors.end - block.sectors.start) as usize * SUM_BYTES;
     }
-    taken <= room + room / DUMP_SLACK_SHARE as usize
+    taken <= room
 }
 
 impl Layout {

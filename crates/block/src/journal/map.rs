@@ -1,7 +1,7 @@
 //! What statements amount to: the map from blocks to places, as recovery builds it up.
 //!
 //! Flat arrays over the shard's space: by smallest block, which block begins there and when something was last stated
-//! about it; by sector, a valid, a dirty and a lost bit and a checksum. A statement says that its block stands at its place, so
+//! about it; by sector, a bit for each thing it can be, and a checksum. A statement says that its block stands at its place, so
 //! whatever contradicts that is gone: another block in that place, blocks of another size in its group, and blocks
 //! elsewhere that hold some of the same sectors of the volume.
 
@@ -26,6 +26,19 @@ pub(crate) struct RestoredBlock {
     pub(crate) dirty: Vec<Sectors>,
     /// Those of the dirty ones whose data is not there any more.
     pub(crate) lost: Vec<Sectors>,
+    /// Those of the dirty ones that the log has the checksums of.
+    pub(crate) sealed: Vec<Sectors>,
+}
+
+/// What recovery found in a shard.
+#[derive(Debug)]
+pub(super) struct Finished {
+    /// The blocks that hold anything, those first about which nothing was stated for longest.
+    pub(super) blocks: Vec<RestoredBlock>,
+    /// The checksums of all sectors of the shard's space, [`NO_SUM`] where none is known.
+    pub(super) sums: Vec<u64>,
+    /// Which of its sectors are clean, if their checksums are right: see [`Standing::Doubted`].
+    pub(super) doubted: Bits,
 }
 
 /// The map of one shard.
@@ -47,6 +60,8 @@ pub(super) struct Map {
     valid: Bits,
     dirty: Bits,
     lost: Bits,
+    sealed: Bits,
+    doubted: Bits,
     sums: Vec<u64>,
 }
 
@@ -66,6 +81,8 @@ impl Map {
             valid: Bits::new(sectors),
             dirty: Bits::new(sectors),
             lost: Bits::new(sectors),
+            sealed: Bits::new(sectors),
+            doubted: Bits::new(sectors),
             sums: vec![NO_SUM; sectors as usize],
         }
     }
@@ -76,10 +93,13 @@ impl Map {
     /// When the block cannot be where it says. Nothing has changed then.
     pub(super) fn state(
         &mut self,
-        block: &BlockAt,
         statement: &Statement<'_>,
         at_rest: bool,
     ) -> Result<(), &'static str> {
+        let (Statement::Run { block, .. } | Statement::Dropped { block }) = statement else {
+            self.doubt();
+            return Ok(());
+        };
         let size = block.sectors.end - block.sectors.start;
         let class = self.sizes.classes().find(|class| self.sizes.sectors(*class) == size);
         let class = class.ok_or("names a block of a size that the cache does not have")?;
@@ -90,9 +110,9 @@ impl Map {
         let extent = Extent::new(block.volume, block.sectors.start, size);
         let stands = self.begins[unit] && self.extents[unit] == extent;
         match statement {
-            Statement::Dropped if stands => self.remove(unit),
-            Statement::Dropped => {}
-            Statement::Run { run, standing, sums } => {
+            Statement::Dropped { .. } if stands => self.remove(unit),
+            Statement::Dropped { .. } | Statement::Crashed => {}
+            Statement::Run { run, standing, sums, .. } => {
                 if !stands {
                     self.make_way(unit, class, extent);
                     self.insert(unit, class, extent);
@@ -110,6 +130,14 @@ impl Map {
         Ok(())
     }
 
+    /// A crash came after all that has been stated so far.
+    pub(super) fn doubt(&mut self) {
+        if planted!(NeverDoubted) {
+            return;
+        }
+        self.doubted.assign_difference(&self.valid, &self.dirty);
+    }
+
     fn set(&mut self, kept: Sectors, standing: Standing, sums: &[U64]) {
         let range = kept.start as usize..kept.end as usize;
         if standing.has_sums() {
@@ -123,6 +151,8 @@ impl Map {
             (&mut self.valid, standing != Standing::Invalid),
             (&mut self.dirty, standing.is_dirty()),
             (&mut self.lost, standing == Standing::Lost),
+            (&mut self.sealed, standing == Standing::Sealed),
+            (&mut self.doubted, standing == Standing::Doubted),
         ];
         for (bits, is_so) in bits {
             if is_so { bits.set(kept.clone()) } else { bits.clear(kept.clone()) }
@@ -208,9 +238,8 @@ impl Map {
         (blocks, self.valid.ones() * SECTOR_BYTES, self.dirty.ones() * SECTOR_BYTES)
     }
 
-    /// The blocks that hold anything, those first about which nothing was stated for longest, and the checksums of all
-    /// sectors of the shard's space, [`NO_SUM`] where none is known.
-    pub(super) fn finish(self) -> (Vec<RestoredBlock>, Vec<u64>) {
+    /// What it amounts to.
+    pub(super) fn finish(self) -> Finished {
         let mut units: Vec<usize> = (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();
         units.sort_unstable_by_key(|unit| self.stated[*unit]);
         let restored = |unit: usize| {
@@ -221,9 +250,11 @@ impl Map {
                 let within = |sector: u64| sector - at.place + at.sectors.start;
                 set.map(|run| within(run.start)..within(run.end)).collect()
             };
-            let (valid, dirty, lost) = (runs(&self.valid), runs(&self.dirty), runs(&self.lost));
-            (!valid.is_empty()).then(|| RestoredBlock { at: at.clone(), valid, dirty, lost })
+            let (valid, dirty) = (runs(&self.valid), runs(&self.dirty));
+            let (lost, sealed) = (runs(&self.lost), runs(&self.sealed));
+            (!valid.is_empty()).then(|| RestoredBlock { at: at.clone(), valid, dirty, lost, sealed })
         };
-        (units.into_iter().filter_map(restored).collect(), self.sums)
+        let blocks = units.into_iter().filter_map(restored).collect();
+        Finished { blocks, sums: self.sums, doubted: self.doubted }
     }
 }

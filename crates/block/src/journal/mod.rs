@@ -25,7 +25,7 @@ mod superblock;
 mod tests;
 mod writer;
 
-pub(crate) use change::{BlockAt, Change, NO_SUM, Standing};
+pub(crate) use change::{BlockAt, Change, NO_SUM, Standing, mix};
 pub use error::{LayoutError, StoreError};
 pub use io::Io;
 pub use layout::Layout;

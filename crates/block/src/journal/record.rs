@@ -1,13 +1,14 @@
 //! Records: changes as bytes in the payload of a page.
 //!
 //! A block is named once, and what follows is about it, up to the next name or the end of the page: `BLOCK` (16 bytes)
-//! names it, the others (4 bytes) state something, and checksums of 8 bytes follow a `CLEAN` and a `RESTING`, one for each
-//! of its sectors. A run that has no room in a page is cut in two. Nothing reaches over a page's end.
+//! names it, the others (4 bytes) state something, and checksums of 8 bytes follow where the standing has them, one for
+//! each sector. `MIXED` has two bits a sector before them that say which standing. A run that has no room in a page is cut
+//! in two. Nothing reaches over a page's end.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::change::{BlockAt, Change, Standing};
+use super::change::{BlockAt, Change, NO_SUM, Standing};
 use super::page::{self, PAYLOAD_BYTES, PageBytes};
 use crate::geometry::{LARGEST_BLOCK_BYTES, SECTOR_BYTES, Sectors, VolumeId};
 
@@ -22,6 +23,16 @@ const INVALID: u8 = 4;
 const DROPPED: u8 = 5;
 const LOST: u8 = 6;
 const RESTING: u8 = 7;
+const SEALED: u8 = 8;
+const DOUBTED: u8 = 9;
+const CRASHED: u8 = 10;
+const MIXED: u8 = 11;
+
+/// What two bits of a `MIXED` mean.
+const MIXTURE: [Standing; 4] = [Standing::Clean, Standing::Doubted, Standing::Sealed, Standing::Dirty];
+
+/// Sectors whose standings a byte of a `MIXED` has.
+const SECTORS_A_BYTE: usize = 4;
 
 /// The logarithm of the sectors of the largest block.
 const MOST_ORDER: u8 = (LARGEST_BLOCK_BYTES / SECTOR_BYTES).ilog2() as u8;
@@ -84,6 +95,24 @@ impl Draft {
                 self.make_room(block, 0, &mut full);
                 self.put(RunRecord { kind: DROPPED, first: 0, last: 0, unused: 0 }.as_bytes());
             }
+            Change::Crashed => {
+                if self.used + RUN_BYTES > PAYLOAD_BYTES {
+                    full(std::mem::take(self));
+                }
+                self.put(RunRecord { kind: CRASHED, first: 0, last: 0, unused: 0 }.as_bytes());
+            }
+            Change::Mixed { block, run, standings } => {
+                let mut rest = run.clone();
+                while rest.start < rest.end {
+                    let room = self.make_room(block, SUM_BYTES + 1, &mut full);
+                    // A byte of standings for every four checksums.
+                    let sectors = room / (SECTORS_A_BYTE * SUM_BYTES + 1) * SECTORS_A_BYTE;
+                    let end = rest.end.min(rest.start + (sectors as u64).max(1));
+                    let at = (rest.start - run.start) as usize;
+                    self.put_mixed(block, &(rest.start..end), &standings[at..], &sum);
+                    rest.start = end;
+                }
+            }
             Change::Run { block, run, standing } => {
                 debug_assert!(block.sectors.start <= run.start && run.end <= block.sectors.end);
                 let mut rest = run.clone();
@@ -129,7 +158,9 @@ impl Draft {
     fn put_run(&mut self, block: &BlockAt, run: &Sectors, standing: Standing, sum: impl Fn(u64) -> u64) {
         let kind = match standing {
             Standing::Clean => CLEAN,
+            Standing::Doubted => DOUBTED,
             Standing::Dirty => DIRTY,
+            Standing::Sealed => SEALED,
             Standing::Resting => RESTING,
             Standing::Lost => LOST,
             Standing::Invalid => INVALID,
@@ -144,6 +175,22 @@ impl Draft {
         }
     }
 
+    fn put_mixed(&mut self, block: &BlockAt, run: &Sectors, standings: &[Standing], sum: impl Fn(u64) -> u64) {
+        let within = |sector: u64| (sector - block.sectors.start) as u8;
+        let record = RunRecord { kind: MIXED, first: within(run.start), last: within(run.end - 1), unused: 0 };
+        self.put(record.as_bytes());
+        let standings = &standings[..(run.end - run.start) as usize];
+        for four in standings.chunks(SECTORS_A_BYTE) {
+            let bits = |standing: &Standing| MIXTURE.iter().position(|other| other == standing);
+            let bits = four.iter().map(|standing| bits(standing).expect("it can be part of a mixture") as u8);
+            self.put(&[bits.enumerate().fold(0, |byte, (at, bits)| byte | bits << (2 * at))]);
+        }
+        for (sector, standing) in run.clone().zip(standings) {
+            let sum = if standing.has_sums() { sum(block.place + (sector - block.sectors.start)) } else { NO_SUM };
+            self.put(&sum.to_le_bytes());
+        }
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         let to = self.used..self.used + bytes.len();
         page::payload(&mut self.bytes)[to.clone()].copy_from_slice(bytes);
@@ -151,13 +198,15 @@ impl Draft {
     }
 }
 
-/// What a record states about a block.
-#[derive(Debug)]
+/// What a record states.
+#[derive(Debug, Clone)]
 pub(super) enum Statement<'a> {
-    /// A run of its sectors is such; of clean and resting ones, with their checksums.
-    Run { run: Sectors, standing: Standing, sums: &'a [U64] },
-    /// It is gone.
-    Dropped,
+    /// A run of a block's sectors is such; where the standing has checksums, with them.
+    Run { block: &'a BlockAt, run: Sectors, standing: Standing, sums: &'a [U64] },
+    /// A block is gone.
+    Dropped { block: &'a BlockAt },
+    /// A crash came before.
+    Crashed,
 }
 
 /// A record that cannot be, and where in the payload it is.
@@ -168,9 +217,9 @@ pub(super) struct Malformed {
 }
 
 /// Gives `each` the statements of a payload, in order, until one is refused or cannot be read.
-pub(super) fn decode<'a>(
-    payload: &'a [u8],
-    mut each: impl FnMut(&BlockAt, Statement<'a>) -> Result<(), &'static str>,
+pub(super) fn decode(
+    payload: &[u8],
+    mut each: impl FnMut(&Statement<'_>) -> Result<(), &'static str>,
 ) -> Result<(), Malformed> {
     let mut rest = payload;
     let mut block = None;
@@ -185,30 +234,65 @@ pub(super) fn decode<'a>(
             continue;
         }
         let (record, after) = RunRecord::ref_from_prefix(rest).map_err(|_| cut())?;
+        if record.kind == CRASHED {
+            each(&Statement::Crashed).map_err(refuse)?;
+            rest = after;
+            continue;
+        }
         let block = block.as_ref().ok_or_else(|| refuse("states something about no block"))?;
-        let (run, count) = (record.sectors(block), usize::from(record.last.saturating_sub(record.first)) + 1);
-        let (sums, after) = match record.kind {
-            CLEAN | RESTING => <[U64]>::ref_from_prefix_with_elems(after, count).map_err(|_| cut())?,
-            _ => (&[][..], after),
-        };
         let standing = match record.kind {
-            CLEAN => Some(Standing::Clean),
-            DIRTY => Some(Standing::Dirty),
-            INVALID => Some(Standing::Invalid),
-            LOST => Some(Standing::Lost),
-            RESTING => Some(Standing::Resting),
-            DROPPED => None,
+            CLEAN => Standing::Clean,
+            DOUBTED => Standing::Doubted,
+            DIRTY => Standing::Dirty,
+            SEALED => Standing::Sealed,
+            INVALID => Standing::Invalid,
+            LOST => Standing::Lost,
+            RESTING => Standing::Resting,
+            DROPPED => {
+                each(&Statement::Dropped { block }).map_err(refuse)?;
+                rest = after;
+                continue;
+            }
+            MIXED => Standing::Clean,
             _ => return Err(refuse("has a record of an unknown kind")),
         };
-        let statement = match standing {
-            Some(standing) => {
-                let run = run.ok_or_else(|| refuse("has a run that reaches out of its block"))?;
-                Statement::Run { run, standing, sums }
-            }
-            None => Statement::Dropped,
+        let count = usize::from(record.last.saturating_sub(record.first)) + 1;
+        let (bits, after) = match record.kind {
+            MIXED => after.split_at_checked(count.div_ceil(SECTORS_A_BYTE)).ok_or_else(cut)?,
+            _ => (&[][..], after),
         };
-        each(block, statement).map_err(refuse)?;
+        let (sums, after) = match standing.has_sums() {
+            true => <[U64]>::ref_from_prefix_with_elems(after, count).map_err(|_| cut())?,
+            false => (&[][..], after),
+        };
+        let run = record.sectors(block).ok_or_else(|| refuse("has a run that reaches out of its block"))?;
+        if record.kind == MIXED {
+            unmix(block, &run, bits, sums, &mut each).map_err(refuse)?;
+        } else {
+            each(&Statement::Run { block, run, standing, sums }).map_err(refuse)?;
+        }
         rest = after;
+    }
+    Ok(())
+}
+
+/// States each part of a run whose sectors stand alike.
+fn unmix(
+    block: &BlockAt,
+    run: &Sectors,
+    bits: &[u8],
+    sums: &[U64],
+    each: &mut impl FnMut(&Statement<'_>) -> Result<(), &'static str>,
+) -> Result<(), &'static str> {
+    let standing = |at: usize| MIXTURE[usize::from(bits[at / SECTORS_A_BYTE] >> (at % SECTORS_A_BYTE * 2) & 3)];
+    let mut start = 0;
+    while start < sums.len() {
+        let of = standing(start);
+        let end = start + (start..sums.len()).take_while(|&at| standing(at) == of).count();
+        let sums = if of.has_sums() { &sums[start..end] } else { &[] };
+        let run = run.start + start as u64..run.start + end as u64;
+        each(&Statement::Run { block, run, standing: of, sums })?;
+        start = end;
     }
     Ok(())
 }
@@ -247,15 +331,19 @@ mod tests {
             let sectors = start * size..(start + 1) * size;
             BlockAt { volume: VolumeId(volume), sectors, place: place * size }
         });
-        use Standing::{Clean, Dirty, Invalid, Lost, Resting};
-        let standings = proptest::sample::select(vec![Clean, Dirty, Resting, Lost, Invalid]);
-        let change = (block, any::<(u8, u8)>(), standings, any::<u8>(), 1usize..3).prop_map(
-            |(block, (one, other), standing, dropped, again)| {
+        use Standing::{Clean, Dirty, Doubted, Invalid, Lost, Resting, Sealed};
+        let standings = proptest::sample::select(vec![Clean, Dirty, Resting, Lost, Invalid, Sealed, Doubted]);
+        let mixture = proptest::collection::vec(proptest::sample::select(MIXTURE.to_vec()), 256);
+        let change = (block, any::<(u8, u8)>(), standings, mixture, any::<u8>(), 1usize..3).prop_map(
+            |(block, (one, other), standing, mixture, kind, again)| {
                 let size = block.sectors.end - block.sectors.start;
                 let (one, other) = (u64::from(one) % size, u64::from(other) % size);
                 let run = block.sectors.start + one.min(other)..block.sectors.start + one.max(other) + 1;
-                let change = match dropped {
+                let standings = mixture[..(run.end - run.start) as usize].to_vec();
+                let change = match kind {
                     0..32 => Change::Dropped { block },
+                    32..40 => Change::Crashed,
+                    40..80 => Change::Mixed { block, run, standings },
                     _ => Change::Run { block, run, standing },
                 };
                 vec![change; again]
@@ -269,11 +357,16 @@ mod tests {
     }
 
     /// What a change says, sector by sector, so that runs may be cut.
-    fn sectors(change: &Change) -> Vec<(BlockAt, Option<(u64, Standing)>)> {
+    fn sectors(change: &Change) -> Vec<Option<(BlockAt, Option<(u64, Standing)>)>> {
         match change {
-            Change::Dropped { block } => vec![(block.clone(), None)],
+            Change::Crashed => vec![None],
+            Change::Dropped { block } => vec![Some((block.clone(), None))],
             Change::Run { block, run, standing } => {
-                run.clone().map(|sector| (block.clone(), Some((sector, *standing)))).collect()
+                run.clone().map(|sector| Some((block.clone(), Some((sector, *standing))))).collect()
+            }
+            Change::Mixed { block, run, standings } => {
+                let each = run.clone().zip(standings);
+                each.map(|(sector, standing)| Some((block.clone(), Some((sector, *standing))))).collect()
             }
         }
     }
@@ -290,10 +383,11 @@ mod tests {
             for page in pages {
                 let (mut bytes, used) = page.into_parts();
                 let payload = &page::payload(&mut bytes)[..used];
-                decode(payload, |block, statement| {
-                    read.extend(match statement {
-                        Statement::Dropped => sectors(&Change::Dropped { block: block.clone() }),
-                        Statement::Run { run, standing, sums } => {
+                decode(payload, |statement| {
+                    read.extend(match statement.clone() {
+                        Statement::Crashed => sectors(&Change::Crashed),
+                        Statement::Dropped { block } => sectors(&Change::Dropped { block: block.clone() }),
+                        Statement::Run { block, run, standing, sums } => {
                             let places = run.clone().map(|sector| block.place + sector - block.sectors.start);
                             let expected = places.map(|place| U64::new(sum(place))).collect::<Vec<_>>();
                             assert_eq!(sums, if standing.has_sums() { &expected[..] } else { &[] });
@@ -308,9 +402,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(0u8..6, 0..200)) {
-            let _ = decode(&bytes, |block, statement| {
-                if let Statement::Run { run, .. } = statement {
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(0u8..12, 0..200)) {
+            let _ = decode(&bytes, |statement| {
+                if let Statement::Run { block, run, .. } = statement {
                     assert!(block.sectors.start <= run.start && run.start < run.end && run.end <= block.sectors.end);
                 }
                 Ok(())
@@ -334,8 +428,24 @@ mod tests {
     }
 
     #[test]
+    fn a_mixture_stands_in_a_page_as_it_is_drawn() {
+        use Standing::{Clean, Dirty, Doubted, Sealed};
+        let block = BlockAt { volume: VolumeId(3), sectors: 16..24, place: 0x0102 };
+        let mut draft = Draft::default();
+        let standings = vec![Sealed, Dirty, Clean, Doubted, Sealed];
+        draft.push(&Change::Crashed, sum, |_| panic!("a page has room"));
+        draft.push(&Change::Mixed { block, run: 17..22, standings }, sum, |_| panic!("a page has room"));
+        let (mut bytes, used) = draft.into_parts();
+        let mut expected = b"\x0a\0\0\0\x01\x03\x03\x00\x02\x01\x00\x00\x10\0\0\0\0\0\0\0".to_vec();
+        expected.extend(b"\x0b\x01\x05\0\x4e\x02");
+        let sums = [sum(0x103), 0, sum(0x105), sum(0x106), sum(0x107)];
+        expected.extend(sums.map(u64::to_le_bytes).concat());
+        assert_eq!(page::payload(&mut bytes)[..used], expected);
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_its_place() {
-        let refused = |bytes: &[u8]| decode(bytes, |_, _| Ok(())).map_err(|found| (found.at, found.what));
+        let refused = |bytes: &[u8]| decode(bytes, |_| Ok(())).map_err(|found| (found.at, found.what));
         let block = b"\x01\x03\0\0\0\0\0\0\x10\0\0\0\0\0\0\0";
         let after = |bytes: &[u8]| [&block[..], bytes].concat();
         assert_eq!(refused(b"\x03\0\0\0"), Err((0, "states something about no block")));
@@ -343,7 +453,8 @@ mod tests {
         assert_eq!(refused(&after(b"\x02\0\x01\0\0\0\0\0\0\0\0\0")), Err((16, "ends within a record")));
         assert_eq!(refused(&after(b"\x04\x00\x08\0")), Err((16, "has a run that reaches out of its block")));
         assert_eq!(refused(&after(b"\x04\x02\x01\0")), Err((16, "has a run that reaches out of its block")));
-        assert_eq!(refused(&after(b"\x09\0\0\0")), Err((16, "has a record of an unknown kind")));
+        assert_eq!(refused(&after(b"\x0c\0\0\0")), Err((16, "has a record of an unknown kind")));
+        assert_eq!(refused(&after(b"\x0b\0\x01\0\0\0\0\0\0\0\0\0")), Err((16, "ends within a record")));
         assert_eq!(refused(&after(b"\0\0\0\0")), Err((16, "has a record of an unknown kind")));
         let askew = b"\x01\x03\0\0\0\0\0\0\x11\0\0\0\0\0\0\0";
         assert_eq!(refused(askew), Err((0, "names a block that cannot be where it says")));

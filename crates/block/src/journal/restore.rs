@@ -140,7 +140,7 @@ impl Reader<'_> {
                     .filter(|page| is_it(page.stamp.kind, page.stamp.seq, page.stamp.mark))
                     .ok_or_else(|| damaged(number, "is not the page that was written there".to_owned()))?;
                 let at_rest = self.ended == Some(page.stamp.session);
-                decode(page.payload, |block, statement| map.state(block, &statement, at_rest))
+                decode(page.payload, |statement| map.state(statement, at_rest))
                     .map_err(|found| damaged(number, format!("at byte {}, {}", found.at, found.what)))?;
                 found_chain = chain(found_chain, page.checksum);
                 number += 1;
@@ -180,7 +180,7 @@ impl Reader<'_> {
         match page {
             Some(page) if !log.ends && page.stamp.seq == log.next => {
                 let (map, at_rest) = (&mut log.map, self.ended == Some(page.stamp.session));
-                decode(page.payload, |block, statement| map.state(block, &statement, at_rest))
+                decode(page.payload, |statement| map.state(statement, at_rest))
                     .map_err(|found| damaged(offset, format!("at byte {}, {}", found.at, found.what)))?;
                 log.session = page.stamp.session;
                 log.next += 1;

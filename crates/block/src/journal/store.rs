@@ -10,11 +10,12 @@ use super::change::{Change, NO_SUM};
 use super::error::StoreError;
 use super::io::Io;
 use super::layout::Layout;
-use super::map::RestoredBlock;
+use super::map::{Finished, RestoredBlock};
 use super::page::Owner;
 use super::restore::{Found, Reader};
 use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Volume};
 use super::writer::ShardJournal;
+use crate::bits::Bits;
 use crate::geometry::VolumeId;
 
 /// A cache that is to be made.
@@ -44,8 +45,10 @@ pub(crate) struct Opened {
 pub(crate) struct Restored {
     /// Its blocks with valid sectors, coldest first.
     pub(crate) blocks: Vec<RestoredBlock>,
-    /// By sector of the shard's space: the checksum of what is there, if that is clean and its checksum known.
+    /// By sector of the shard's space: the checksum of what is there, if it is known.
     pub(crate) sums: Vec<u64>,
+    /// By sector: it is clean, if that checksum is right.
+    pub(crate) doubted: Bits,
     /// Where its changes go. It writes as the session that [`begin_session`] begins.
     pub(crate) journal: ShardJournal,
 }
@@ -117,11 +120,14 @@ pub(crate) fn open(
         }
         // A copy that is older than the journal is what is left when the other one was damaged.
         superblock.session = superblock.session.max(session);
+        if !superblock.clean {
+            map.doubt();
+        }
         let unknown = map.forget_unknown(|volume| known.contains(&volume));
         gone.extend(unknown.iter().map(|block| block.volume));
         found.push((map.finish(), unknown, resume));
     }
-    let restored = |(shard, ((blocks, sums), unknown, resume)): (usize, ((_, _), Vec<_>, _))| {
+    let restored = |(shard, (finished, unknown, resume)): (usize, (Finished, Vec<_>, _))| {
         let owner = owner(&superblock, shard as u64);
         let (layout, session) = (superblock.layout.clone(), superblock.session + 1);
         let mut journal = ShardJournal::new(layout, owner, session, resume);
@@ -129,7 +135,12 @@ pub(crate) fn open(
         for block in unknown {
             journal.log(&Change::Dropped { block }, |_| NO_SUM);
         }
-        Restored { blocks, sums, journal }
+        // The next session may end in good order, and what this one has left be as doubtful as before.
+        if !superblock.clean {
+            journal.log(&Change::Crashed, |_| NO_SUM);
+        }
+        let Finished { blocks, sums, doubted } = finished;
+        Restored { blocks, sums, doubted, journal }
     };
     let shards = found.into_iter().enumerate().map(restored).collect();
     Ok(Some(Opened { superblock, gone, shards }))

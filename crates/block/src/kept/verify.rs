@@ -13,6 +13,8 @@ pub struct Rotten {
     pub run: Sectors,
     /// Where on the cache device, in bytes.
     pub offset: u64,
+    /// A crash may have found it half overwritten: then nothing is wrong, and it is not used.
+    pub doubted: bool,
 }
 
 /// A clean run in its place.
@@ -47,10 +49,10 @@ impl KeptCache {
                         continue;
                     }
                     let run = clean.run.start + at..clean.run.start + at + 1;
-                    note(
-                        &mut rotten,
-                        Rotten { volume: clean.volume, run, offset: offset + at * SECTOR_BYTES },
-                    );
+                    let place = clean.place + at;
+                    let doubted = shard.doubted.any(place..place + 1);
+                    let (volume, offset) = (clean.volume, offset + at * SECTOR_BYTES);
+                    note(&mut rotten, Rotten { volume, run, offset, doubted });
                 }
                 seen += length(&clean);
                 progress(seen, all);
@@ -108,7 +110,7 @@ fn length(clean: &Clean) -> u64 {
 fn note(rotten: &mut Vec<Rotten>, found: Rotten) {
     match rotten.last_mut() {
         Some(last)
-            if last.volume == found.volume
+            if (last.volume, last.doubted) == (found.volume, found.doubted)
                 && last.run.end == found.run.start
                 && last.offset + (last.run.end - last.run.start) * SECTOR_BYTES == found.offset =>
         {

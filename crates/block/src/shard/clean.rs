@@ -315,7 +315,10 @@ impl Shard {
     pub(super) fn clean_noted(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if let Some((block, _)) = self.block_to_clean(id) {
             let runs = self.dirty_there(block, &self.directory.sectors(block));
-            runs.iter().for_each(|run| self.directory.set_clean(block, run));
+            for run in &runs {
+                self.forget_seals(block, run);
+                self.directory.set_clean(block, run);
+            }
             if self.directory.is_dirty(block) {
                 self.tasks[id as usize].fault = Some(Fault::Io); // the rest is lost, and in the way
             }

@@ -12,6 +12,7 @@
 //!   away before, for whatever reason, are remembered by region until that is durable (`gone`).
 //! - What came from a backing device that may still lose its last writes is not noted as clean before it is settled
 //!   (`deferred`); until then it is cached, but would not outlive the program.
+//! - What the log has a dirty checksum of is not overwritten before the log says that it may be (`seal`).
 //! - A clean copy may be overwritten in place, or its place be used otherwise, at any time: its record has checksums that
 //!   the new content does not have. It is noted all the same that it is gone, for the device may lose what came instead, and
 //!   then has it again, checksum and all.
@@ -25,10 +26,11 @@ use hashbrown::HashMap;
 use super::Shard;
 use super::admission::Removal;
 use super::operations::part_of;
+use super::seal::Seals;
 use super::task::{Event, Part, Step, Work, common};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
-use crate::journal::{self, BlockAt, Change, Standing};
+use crate::journal::{BlockAt, Change, Standing};
 use crate::locks::TaskId;
 use crate::order::{Noted, OpId, Order};
 use crate::request::Fault;
@@ -38,7 +40,7 @@ use crate::turns::Turns;
 const MOST_DEFERRED: usize = 1 << 16;
 
 /// A shard's side of its log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Log {
     /// Whether there is one.
     kept: bool,
@@ -48,8 +50,8 @@ pub(super) struct Log {
     /// Changes have been noted since the last commit began; some of them say that data is dirty.
     noted: bool,
     noted_dirty: bool,
-    /// What is dirty stays as it is until the program ends, and checkpoints have its checksums.
-    at_rest: bool,
+    /// Where dirty data has checksums.
+    pub(super) seals: Seals,
     waiting: Vec<(u64, OpId)>,
     /// Changes that were noted where no order could be given.
     late: Vec<Order>,
@@ -70,8 +72,21 @@ struct Backing {
 }
 
 impl Log {
-    pub(super) fn new(kept: bool) -> Self {
-        Self { kept, ..Self::default() }
+    /// For a shard of so many sectors.
+    pub(super) fn new(kept: bool, sectors: u64) -> Self {
+        Self {
+            kept,
+            failed: false,
+            commits: Turns::default(),
+            noted: false,
+            noted_dirty: false,
+            seals: Seals::new(if kept { sectors } else { 0 }),
+            waiting: Vec::new(),
+            late: Vec::new(),
+            gone: HashMap::default(),
+            backings: Vec::new(),
+            deferred: BTreeMap::new(),
+        }
     }
 
     fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
@@ -139,10 +154,11 @@ impl Shard {
         if standing != Standing::Clean && !self.log.deferred.is_empty() {
             self.log.forget_deferred(at.volume, run);
         }
+        self.log.seals.note(self.directory.cache_sectors(block, run), standing);
         self.change(Change::Run { block: at, run: run.clone(), standing }, orders);
     }
 
-    /// What the log calls dirty, or will, has been overwritten: nothing new to say, but the next commit has to flush it.
+    /// What the log calls dirty, or will, has been written: the next commit has to flush it.
     pub(super) fn note_rewritten(&mut self) {
         if self.is_logging() {
             (self.log.noted, self.log.noted_dirty) = (true, true);
@@ -181,6 +197,7 @@ impl Shard {
             let at = self.block_at(block);
             self.note_gone(at.volume, &at.sectors);
             if !self.log.failed {
+                self.log.seals.forget(self.directory.cache_sectors(block, &at.sectors));
                 self.change(Change::Dropped { block: at }, orders);
             }
         }
@@ -247,6 +264,7 @@ impl Shard {
     /// durable first.
     pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
         orders.append(&mut self.log.late);
+        self.seal(orders);
         self.log.commits.begin();
         self.log.noted = false;
         std::mem::take(&mut self.log.noted_dirty)
@@ -429,10 +447,17 @@ impl Shard {
             for (run, dirty) in self.directory.dirtiness(block, &run) {
                 if dirty {
                     let each = self.by_loss(block, &run).into_iter();
-                    out.extend(each.map(|(run, lost)| {
-                        let standing = if lost { Standing::Lost } else { Standing::Dirty };
-                        Change::Run { block: at.clone(), run, standing }
-                    }));
+                    for (run, lost) in each {
+                        let parts = if lost { vec![(run, false)] } else { self.by_seal(block, &run) };
+                        out.extend(parts.into_iter().map(|(run, sealed)| {
+                            let standing = match (lost, sealed) {
+                                (true, _) => Standing::Lost,
+                                (false, true) => Standing::Sealed,
+                                (false, false) => Standing::Dirty,
+                            };
+                            Change::Run { block: at.clone(), run, standing }
+                        }));
+                    }
                     continue;
                 }
                 let mut start = run.start;
@@ -449,42 +474,21 @@ impl Shard {
                 }
             }
         }
-        if self.log.at_rest {
-            rest(out);
-        }
     }
 
-    /// Nothing changes from now on: notes the checksums of what is dirty, so that the next session can tell whether it is still there.
+    /// Nothing changes from now on: notes the checksums of all that is dirty, so that the next session can tell whether it is still there.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         if !self.is_logging() {
             return;
         }
-        self.log.at_rest = true;
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
             let blocks: Vec<Block> = self.directory.dirty_blocks(volume).collect();
             for block in blocks {
                 for run in self.dirty_there(block, &self.directory.sectors(block)) {
-                    self.note(block, &run, Standing::Resting, orders);
+                    let parts = self.by_seal(block, &run).into_iter();
+                    let open = parts.filter(|(_, sealed)| !sealed);
+                    open.for_each(|(run, _)| self.note(block, &run, Standing::Sealed, orders));
                 }
-            }
-        }
-    }
-}
-
-/// Has what a checkpoint says of one block's dirty sectors go with their checksums, if that takes no more room than a block has there.
-fn rest(changes: &mut [Change]) {
-    let with_sums = |standing: Standing| match standing {
-        Standing::Dirty => Standing::Resting,
-        other => other,
-    };
-    let runs = changes.iter().filter_map(|change| match change {
-        Change::Run { block, run, standing } => Some((block, run.clone(), with_sums(*standing))),
-        Change::Dropped { .. } => None,
-    });
-    if journal::fits_dump(runs) {
-        for change in changes {
-            if let Change::Run { standing, .. } = change {
-                *standing = with_sums(*standing);
             }
         }
     }

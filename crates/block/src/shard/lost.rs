@@ -7,6 +7,7 @@ use super::Shard;
 use super::operations::part_of;
 use super::task::{Part, Step};
 use crate::directory::Block;
+use crate::driver::Bad;
 use crate::geometry::{Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::Standing;
 use crate::locks::TaskId;
@@ -14,30 +15,36 @@ use crate::order::{OpId, Order};
 use crate::request::Fault;
 
 impl Shard {
-    /// An operation has read something else than was stored: `bad` are such sectors, counted from its first. Those that are dirty are
-    /// lost from now on. Answers how many nobody knew of.
-    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[u64], orders: &mut Vec<Order>) -> u64 {
+    /// An operation has read `bad` sectors, which are something else than was stored. Those that are dirty are lost from now on;
+    /// clean ones that a crash found half overwritten are forgotten, and nobody is blamed. Answers how many nobody knew of.
+    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let (id, part) = part_of(op);
         let (part, run) = self.tasks[id as usize].parts[part].clone();
         let (Part::Cached(block) | Part::Dirty(block)) = part else {
             unreachable!("nothing else reads the cache device");
         };
         let (mut are_all_lost, mut found) = (true, 0);
-        for sector in bad.iter().map(|number| run.start + number) {
+        let mut is_excused = true;
+        for (sector, doubted) in bad.iter().map(|bad| (run.start + bad.number, bad.doubted)) {
             let place = Place::new(self.tasks[id as usize].volume, sector);
             // Of what is held there is something newer, which comes to be dirty in its stead.
             let is_dirty = self.directory.is_all_dirty(block, &(sector..sector + 1));
             let is_lost = is_dirty && !self.held.contains(place);
+            is_excused &= doubted && !is_dirty;
             found += u64::from(match is_dirty {
                 _ if is_lost => self.lose(block, place, orders),
                 true => true,
+                false if doubted => false,
                 false => self.directory.is_valid(block, &(sector..sector + 1)), // or another read has found it before
             });
             are_all_lost &= is_lost;
         }
         // What else is dirty in the block can be brought down.
         let goes_on = are_all_lost && self.tasks[id as usize].step == Step::CleanRead;
-        self.completed(op, if goes_on { Ok(()) } else { Err(Fault::Io) }, orders);
+        match part {
+            Part::Cached(block) if is_excused => self.forgotten(op, block, run, orders),
+            _ => self.completed(op, if goes_on { Ok(()) } else { Err(Fault::Io) }, orders),
+        }
         found
     }
 

@@ -316,7 +316,6 @@ impl Shard {
         fault: Fault,
         orders: &mut Vec<Order>,
     ) {
-        self.counters.cache_errors += 1;
         let to = match self.tasks[id as usize].step {
             Step::Edges => self.tasks[id as usize].data,
             _ => self.request_data(id),

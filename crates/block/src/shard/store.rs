@@ -54,6 +54,15 @@ impl Shard {
                 Some(block) => common(&left, &self.directory.sectors(block)),
                 None => left.start..self.without_block_until(id, &left),
             };
+            if let Some(block) = block
+                && self.tasks[id as usize].store_dirty
+                && self.is_logging()
+            {
+                if self.is_sealed(block, &run) {
+                    return self.unseal(id, orders);
+                }
+                self.note_overwriting(block, &run, orders);
+            }
             self.tasks[id as usize].cursor = run.end;
             let run = self.within_volume(volume, &run);
             if run.start >= run.end {

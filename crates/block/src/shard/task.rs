@@ -76,6 +76,8 @@ pub(super) enum Step {
     CleanWrite,
     /// Waiting until it is durable that copies are gone.
     Unlogging,
+    /// Waiting until it is durable that dirty data may be overwritten.
+    Unsealing,
     /// Waiting until what the backing device has been told is durable.
     Settling,
     /// Waiting until what was noted is durable.

@@ -307,6 +307,7 @@ impl Shard {
                 let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
                 self.note_removed(&dirty, Removal::Invalid);
             }
+            self.forget_seals(*block, run);
             self.directory.set_invalid(*block, run);
         }
         self.spare_survey = survey;

@@ -48,6 +48,8 @@ pub enum NoBoot {
     Device(io::Error),
     /// What is on the cache device is refused.
     Refused(StoreError),
+    /// A sector of a volume that was flushed, and that only the cache has, has no checksum.
+    Unsealed(usize, u64),
 }
 
 impl Format {

@@ -11,6 +11,7 @@
 //!
 //! Times are counts of whatever happened. Changes of one unit that overlap in time may take effect in either order.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -70,6 +71,8 @@ struct Volume {
     units: Vec<Vec<Change>>,
     /// The units about which there is more than one thing to say.
     open: Vec<u32>,
+    /// Those that were so when the last crash came, if only because the same was written again.
+    doubtful: HashSet<u32>,
 }
 
 /// All there is to know.
@@ -110,7 +113,11 @@ impl Oracle {
             buried: false,
             recovered: false,
         };
-        let volume = |&units: &u32| Volume { units: vec![vec![zeros]; units as usize], open: Vec::new() };
+        let volume = |&units: &u32| Volume {
+            units: vec![vec![zeros]; units as usize],
+            open: Vec::new(),
+            doubtful: HashSet::new(),
+        };
         Oracle { volumes: sizes.iter().map(volume).collect(), now: 0 }
     }
 
@@ -126,6 +133,11 @@ impl Oracle {
         which.checked_rem(open.len()).map(|at| open[at])
     }
 
+    /// Whether each of some units had been flushed when the last crash came, and nothing else was to be there.
+    pub fn was_certain(&self, volume: usize, mut units: Range<u32>) -> bool {
+        units.all(|unit| !self.volumes[volume].doubtful.contains(&unit))
+    }
+
     /// A change of some units begins, while requests are under way that came at `oldest` or later; answers its name.
     pub fn begin(&mut self, volume: usize, units: Range<u32>, content: Content, oldest: u64) -> u64 {
         let submitted = self.tick();
@@ -138,7 +150,7 @@ impl Oracle {
             buried: false,
             recovered: false,
         };
-        let Volume { units: all, open } = &mut self.volumes[volume];
+        let Volume { units: all, open, .. } = &mut self.volumes[volume];
         for at in units {
             let unit = &mut all[at as usize];
             if is_closed(unit) {
@@ -173,7 +185,7 @@ impl Oracle {
 
     /// A flush that came at `submitted` has been answered: all that had been answered before survives.
     pub fn flushed(&mut self, volume: usize, submitted: u64, oldest: u64) {
-        let Volume { units, open } = &mut self.volumes[volume];
+        let Volume { units, open, .. } = &mut self.volumes[volume];
         open.retain(|&at| {
             let unit = &mut units[at as usize];
             let survives =
@@ -220,7 +232,9 @@ impl Oracle {
     /// The cache ends, in whatever way but orderly: of each unit all may be there that is not buried.
     pub fn crash(&mut self) {
         let now = self.tick();
-        for Volume { units, open } in &mut self.volumes {
+        for Volume { units, open, doubtful } in &mut self.volumes {
+            doubtful.clear();
+            doubtful.extend(open.iter().copied());
             open.retain(|&at| {
                 let unit = &mut units[at as usize];
                 unit.retain(|change| !change.buried);

@@ -1,9 +1,9 @@
 //! Bits of the cache device that flip between two lives.
 //!
-//! Only where that can be noticed. Dirty data has no checksum on the device, and the end of a log is wherever its last intact page
-//! is: who loses either loses data, and no format could tell (docs/format.md). Everything else must be noticed or make no
-//! difference: clean data is read from the backing device, one copy of the superblock does for both, a damaged checkpoint or log
-//! page is refused by name, unless what is left says the same.
+//! Only where that can be noticed: nothing tells of the end of a log but its last intact page, and dirty data has no checksum
+//! while it may be overwritten (docs/format.md). Everything else must be noticed or make no difference: clean data is read from
+//! the backing device, dirty data is an error, one copy of the superblock does for both, a damaged checkpoint or log page is
+//! refused by name, unless what is left says the same.
 
 use std::ops::Range;
 
@@ -70,14 +70,38 @@ pub fn in_metadata(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option
     Some(Rotten { byte: page.at + rng.random_range(0..PAGE), is_checkpoint: !page.is_log })
 }
 
-/// A byte of the data that may rot: of a sector that is not dirty.
-pub fn in_data(kept: &KeptCache, data: Range<u64>, volumes: usize, rng: &mut SmallRng) -> Option<usize> {
-    let at = rng.random_range(data);
-    let sector = at / SECTOR_BYTES * SECTOR_BYTES;
-    let is_dirty = |volume: usize| {
-        let runs = kept.dirty_runs(VolumeId(volume as u16));
-        runs.iter()
-            .any(|(run, start)| (*start..*start + (run.end - run.start) * SECTOR_BYTES).contains(&sector))
-    };
-    (!(0..volumes).any(is_dirty)).then_some(at as usize)
+/// A byte of the data that may rot, and whether only the cache has its sector: of none that may be overwritten.
+pub fn in_data(
+    kept: &KeptCache,
+    data: Range<u64>,
+    volumes: usize,
+    rng: &mut SmallRng,
+) -> Option<(usize, bool)> {
+    let at = rng.random_range(data) as usize;
+    match dirty_at(kept, at, volumes) {
+        Some((volume, sector)) => (!has_no_sum(kept, volume, sector)).then_some((at, true)),
+        None => Some((at, false)),
+    }
+}
+
+/// Whether a byte is one of dirty data without a checksum.
+pub fn is_open(kept: &KeptCache, byte: usize, volumes: usize) -> bool {
+    dirty_at(kept, byte, volumes).is_some_and(|(volume, sector)| has_no_sum(kept, volume, sector))
+}
+
+fn has_no_sum(kept: &KeptCache, volume: VolumeId, sector: u64) -> bool {
+    kept.unsealed_runs(volume).iter().any(|run| run.contains(&sector))
+}
+
+/// The sector that only the cache has, and has there.
+fn dirty_at(kept: &KeptCache, byte: usize, volumes: usize) -> Option<(VolumeId, u64)> {
+    let runs = (0..volumes).flat_map(|volume| {
+        let volume = VolumeId(volume as u16);
+        kept.dirty_runs(volume).into_iter().map(move |(run, start)| (volume, run, start))
+    });
+    let mut sectors = runs.filter_map(|(volume, run, start)| {
+        let number = (byte as u64).checked_sub(start)? / SECTOR_BYTES;
+        (number < run.end - run.start).then_some((volume, run.start + number))
+    });
+    sectors.next()
 }

@@ -83,6 +83,8 @@ pub struct World {
     format: Format,
     sizes: Vec<u32>,
     hasty: bool,
+    /// Its disks lie.
+    lies: bool,
     cache: Disk,
     backings: Vec<Disk>,
     driver: Option<Driver>,
@@ -139,6 +141,7 @@ impl World {
             oracle: Oracle::new(&sizes),
             sizes,
             hasty: options.hasty,
+            lies: options.lie.is_some(),
             cache,
             backings,
             driver: None,
@@ -178,6 +181,7 @@ impl World {
         self.machine.power_on(fuse);
         let end = if self.start()? { self.serve()? } else { self.not_started() };
         self.history.note(Event::Ended(end));
+        self.note_harm()?;
         self.driver = None;
         self.pending.clear();
         self.survived.failed_operations += self.disks().map(Disk::failed).sum::<u64>();
@@ -286,7 +290,10 @@ impl World {
         if dies && (dead || devices_fail) {
             self.history.note(Event::DeviceDead { cache, dead });
             match cache {
-                true => self.cache.set_dead(dead),
+                true => {
+                    self.spare(|_| true);
+                    self.cache.set_dead(dead);
+                }
                 false => self.backings.iter().for_each(|disk| disk.set_dead(dead)),
             }
             if !dead {

@@ -21,18 +21,17 @@ pub struct Checked {
 impl Checked {
     /// Whether anything is wrong. A device without a cache is not.
     pub fn has_problems(&self) -> bool {
-        self.report.has_problems() || !self.rotted().is_empty()
+        self.report.has_problems() || self.rotted().next().is_some()
     }
 
-    /// What has gone bad. After a crash that is nothing: clean copies are overwritten in place, and those that it found under way are not used.
-    pub fn rotted(&self) -> &[Rotten] {
-        let ended_well = self.report.superblock.as_ref().is_some_and(|superblock| superblock.clean);
-        if ended_well { &self.rotten } else { &[] }
+    /// What has gone bad. Clean copies that a crash may have found half overwritten, in whatever session, have not: they are not used.
+    pub fn rotted(&self) -> impl Iterator<Item = &Rotten> {
+        self.rotten.iter().filter(|rotten| !rotten.doubted)
     }
 
     /// How many clean copies a crash found half overwritten.
     pub fn half_overwritten(&self) -> usize {
-        self.rotten.len() - self.rotted().len()
+        self.rotten.iter().filter(|rotten| rotten.doubted).count()
     }
 }
 

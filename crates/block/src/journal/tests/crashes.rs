@@ -29,7 +29,7 @@ struct Shard {
 
 impl Shard {
     fn new(opened: Opened) -> Shard {
-        let [Restored { blocks, sums, journal }] = <[_; 1]>::try_from(opened.shards).unwrap();
+        let [Restored { blocks, sums, journal, .. }] = <[_; 1]>::try_from(opened.shards).unwrap();
         let model = Model::restored(&blocks, &sums);
         let moments = vec![model.sectors()];
         Shard { journal, model, moments, to_dump: None, changes: 0, dying: false }

@@ -117,6 +117,8 @@ impl World {
     /// Whether devices have failed so that requests may.
     fn may_fail(&self) -> bool {
         let cache_failed = self.cache.failed() > 0 || self.cache.flipped() > 0;
-        self.backings.iter().any(|disk| disk.failed() > 0) || self.may_be_dirty && cache_failed
+        self.backings.iter().any(|disk| disk.failed() > 0)
+            || self.may_be_dirty && cache_failed
+            || self.kept.lossy
     }
 }

@@ -4,10 +4,11 @@ use floe_block::{KeptCache, MemoryWrite, StoreError, Superblock, VolumeId, Write
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Failure, World};
+use super::{Failure, UNITS_A_SECTOR, World};
 use crate::boot::{Boot, NoBoot, Service, make_sure};
 use crate::history::{End, Event};
 use crate::rot::{self, Rotten};
+use crate::stamp::UNIT;
 
 /// What is known of a kept cache.
 #[derive(Default)]
@@ -24,6 +25,14 @@ pub struct Kept {
     rotten: Option<Rotten>,
     /// Of the session under way.
     superblock: Option<Superblock>,
+    /// When it was last opened, all that was dirty had checksums; and no device has failed since.
+    sealed: bool,
+    /// Something that only the cache has is not what was stored.
+    pub lossy: bool,
+    /// Bytes in which it is not, and what is around them since.
+    rotten_dirty: Vec<(usize, Vec<u8>)>,
+    /// Some sector on its device may not be what was stored, through no crash.
+    pub harmed: bool,
 }
 
 impl World {
@@ -57,6 +66,11 @@ impl World {
             Err(NoBoot::Device(error)) => {
                 return Err(self.failure(format!("the cache does not start: {error}"), 0, 0..0));
             }
+            Err(NoBoot::Unsealed(volume, sector)) => {
+                let first = sector as u32 * UNITS_A_SECTOR;
+                let what = format!("sector {sector} of volume {volume} was flushed and has no checksum");
+                return Err(self.failure(what, volume, first..first + UNITS_A_SECTOR));
+            }
             Err(NoBoot::Refused(error)) => {
                 return Err(self.failure(format!("the cache does not start: {error}"), 0, 0..0));
             }
@@ -67,6 +81,9 @@ impl World {
             if rng.random_bool(0.7) { (0.0, 0.0, flips) } else { (rate(rng), rate(rng), flips) }
         });
         self.cache.set_failing(cache);
+        if cache > 0.0 {
+            self.spare(|_| true); // a write that fails leaves no checksum either
+        }
         if self.format.kept {
             self.cache.set_flipping(flips, self.format.data_start());
         }
@@ -106,6 +123,8 @@ impl World {
             Some(kept) if !(self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) => kept,
             _ => self.create()?,
         };
+        self.find_sealed(&kept)?;
+        self.spare_open(&kept);
         self.rot_data(&kept);
         let (driver, superblock) = self.boot().begin(kept, service)?;
         (self.kept.drained, self.kept.warm) = (false, 0);
@@ -174,7 +193,67 @@ impl World {
         self.history.note(Event::Rotten { byte });
     }
 
-    /// Bits flip in data that the backing devices have too.
+    /// What was flushed, and not overwritten since, and only the cache has, it can tell from anything else.
+    fn find_sealed(&mut self, kept: &KeptCache) -> Result<(), NoBoot> {
+        let unsealed = |volume: usize| {
+            let runs = kept.unsealed_runs(VolumeId(volume as u16));
+            runs.into_iter().flatten().map(move |sector| (volume, sector))
+        };
+        let unsealed: Vec<(usize, u64)> = (0..self.sizes.len()).flat_map(unsealed).collect();
+        if self.kept.sealed {
+            for (volume, sector) in &unsealed {
+                let first = *sector as u32 * UNITS_A_SECTOR;
+                let units = first..(first + UNITS_A_SECTOR).min(self.sizes[*volume]);
+                if self.oracle.was_certain(*volume, units) {
+                    return Err(NoBoot::Unsealed(*volume, *sector));
+                }
+            }
+        }
+        self.kept.sealed = unsealed.is_empty();
+        Ok(())
+    }
+
+    /// What is written as a whole or not at all around a byte.
+    fn unit_of(&self, byte: usize) -> Vec<u8> {
+        let start = byte / UNIT * UNIT;
+        self.cache.peek(start..start + UNIT)
+    }
+
+    /// What has rotted, and was about to be overwritten when the last life ended, has no checksum any more: it is as it was.
+    fn spare_open(&mut self, kept: &KeptCache) {
+        let volumes = self.sizes.len();
+        self.spare(|byte| rot::is_open(kept, byte, volumes));
+    }
+
+    /// Only the cache has what has rotted: some of that, unless it has been overwritten, is as it was.
+    pub(super) fn spare(&mut self, which: impl Fn(usize) -> bool) {
+        for (byte, now) in std::mem::take(&mut self.kept.rotten_dirty) {
+            if self.unit_of(byte) != now {
+                continue;
+            }
+            if which(byte) {
+                self.cache.rot(byte);
+                self.history.note(Event::Rotten { byte });
+            } else {
+                self.kept.rotten_dirty.push((byte, now));
+            }
+        }
+    }
+
+    /// A life has ended: whether devices have done as they were told.
+    pub(super) fn note_harm(&mut self) -> Result<(), Failure> {
+        let failed = self.disks().any(|disk| disk.failed() > 0) || self.cache.flipped() > 0 || self.lies;
+        self.kept.sealed &= !failed;
+        self.kept.harmed |= failed;
+        let corrupt = self.driver.as_ref().map_or(0, |driver| driver.stats().corrupt_sectors);
+        match corrupt {
+            0 => Ok(()),
+            _ if self.kept.harmed => Ok(()),
+            _ => Err(self.failure(format!("{corrupt} sectors are held against a device that is well"), 0, 0..0)),
+        }
+    }
+
+    /// Bits flip in data.
     fn rot_data(&mut self, kept: &KeptCache) {
         if !self.draw(|rng| rng.random_ratio(1, 8)) {
             return;
@@ -182,8 +261,14 @@ impl World {
         let data = self.format.data_start()..self.format.device_bytes();
         for _ in 0..4 {
             let volumes = self.sizes.len();
-            if let Some(byte) = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng)) {
+            let rotten = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng));
+            if let Some((byte, is_dirty)) = rotten {
                 self.cache.rot(byte);
+                self.kept.harmed = true;
+                if is_dirty {
+                    self.kept.lossy = true;
+                    self.kept.rotten_dirty.push((byte, self.unit_of(byte)));
+                }
                 self.survived.rotten_bits += 1;
                 self.history.note(Event::Rotten { byte });
             }

@@ -1,0 +1,190 @@
+//! Checksums of what is dirty, where the cache outlives the program.
+//!
+//! A commit *seals* what has been stored as dirty since the one before: it notes it with its checksums, and the flush that comes
+//! before the log is written covers the data. From then on the log says what is in that place, so before anything else is
+//! written there it is durable that it may change (*unsealing*): otherwise a crash on the way would leave a log that calls
+//! good data lost. What no commit has sealed yet may be overwritten at once, as often as one likes.
+//!
+//! For each sector of the shard's space the log says one of three things, or is about to: nothing of dirty data there, that it
+//! is dirty and *open*, or that it is dirty and *sealed*. What is *due* has been stored and waits for the next commit.
+
+use super::Shard;
+use super::task::{Part, Step, common};
+use crate::bits::Bits;
+use crate::directory::Block;
+use crate::geometry::Sectors;
+use crate::journal::{RestoredBlock, Standing};
+use crate::locks::TaskId;
+use crate::order::Order;
+
+/// What the log says of dirty data, by sector of the shard's space.
+#[derive(Debug)]
+pub(super) struct Seals {
+    open: Bits,
+    sealed: Bits,
+    due: Bits,
+    /// Blocks that have something due, some of them more than once.
+    blocks: Vec<Block>,
+}
+
+impl Seals {
+    /// For a shard of so many sectors.
+    pub(super) fn new(sectors: u64) -> Self {
+        let [open, sealed, due] = [(); 3].map(|()| Bits::new(sectors));
+        Self { open, sealed, due, blocks: Vec::new() }
+    }
+
+    /// The log says, or is about to, how a run of places stands. What is sealed and noted as not dirty any more stays sealed until
+    /// that is durable and [forgotten](Self::forget): a checkpoint taken before has to have the checksum.
+    pub(super) fn note(&mut self, kept: Sectors, standing: Standing) {
+        let is_sealed = standing == Standing::Sealed;
+        set(&mut self.open, kept.clone(), standing.is_dirty() && !is_sealed);
+        set(&mut self.due, kept.clone(), false);
+        if standing.is_dirty() {
+            set(&mut self.sealed, kept, is_sealed);
+        }
+    }
+
+    /// Nothing in a run of places is dirty any more.
+    pub(super) fn forget(&mut self, kept: Sectors) {
+        for bits in [&mut self.open, &mut self.sealed, &mut self.due] {
+            set(bits, kept.clone(), false);
+        }
+    }
+}
+
+fn set(bits: &mut Bits, range: Sectors, value: bool) {
+    if value {
+        bits.set(range);
+    } else if bits.ones() > 0 {
+        bits.clear(range);
+    }
+}
+
+/// The parts of a run of a block for whose places a bit is set.
+fn parts<'a>(bits: &'a Bits, kept: &Sectors, run: &Sectors) -> impl Iterator<Item = Sectors> + use<'a> {
+    let (from, to) = (kept.start, run.start);
+    bits.runs(kept.clone()).filter_map(move |(at, bit)| bit.then_some(at.start - from + to..at.end - from + to))
+}
+
+impl Shard {
+    /// A run has been stored as dirty: the next commit seals it.
+    pub(super) fn seal_later(&mut self, block: Block, run: &Sectors) {
+        if !self.is_logging() {
+            return;
+        }
+        self.note_rewritten();
+        let kept = self.directory.cache_sectors(block, run);
+        self.log.seals.due.set(kept);
+        if self.log.seals.blocks.last() != Some(&block) {
+            self.log.seals.blocks.push(block);
+        }
+    }
+
+    /// Something dirty is about to be written to a run, nothing of which is sealed. What has been stored there before, and may have
+    /// been answered, is noted by now at the latest: from now on a commit cannot seal it any more.
+    pub(super) fn note_overwriting(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+        if self.log.seals.due.ones() == 0 {
+            return;
+        }
+        let kept = self.directory.cache_sectors(block, run);
+        if !self.log.seals.due.any(kept.clone()) {
+            return;
+        }
+        let due: Vec<Sectors> = parts(&self.log.seals.due, &kept, run).collect();
+        self.log.seals.due.clear(kept);
+        for run in due {
+            let kept = self.directory.cache_sectors(block, &run);
+            if !self.log.seals.open.all(kept) {
+                self.note(block, &run, Standing::Dirty, orders);
+            }
+        }
+    }
+
+    /// Seals what is due, for the commit that begins.
+    pub(super) fn seal(&mut self, orders: &mut Vec<Order>) {
+        let mut blocks = std::mem::take(&mut self.log.seals.blocks);
+        for block in blocks.drain(..) {
+            if self.log.seals.due.ones() == 0 || !self.directory.is_live(block) {
+                continue; // it has been cleaned, and perhaps replaced
+            }
+            let sectors = self.directory.sectors(block);
+            let kept = self.directory.cache_sectors(block, &sectors);
+            let due: Vec<Sectors> = parts(&self.log.seals.due, &kept, &sectors).collect();
+            for run in due {
+                let standing = match () {
+                    () if planted!(LostDirtyBit) => Standing::Clean,
+                    () if planted!(NeverSealed) => Standing::Dirty,
+                    () => Standing::Sealed,
+                };
+                self.note(block, &run, standing, orders);
+            }
+        }
+        self.log.seals.blocks = blocks;
+    }
+
+    /// Whether something sealed is in the way of what a task is to store in a run of a block.
+    pub(super) fn is_sealed(&self, block: Block, run: &Sectors) -> bool {
+        let sealed = &self.log.seals.sealed;
+        sealed.ones() > 0 && sealed.any(self.directory.cache_sectors(block, run)) && !planted!(SealedOverwritten)
+    }
+
+    /// Makes it durable that what a task has still to overwrite may be, and has the task wait for that.
+    pub(super) fn unseal(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        self.tasks[id as usize].step = Step::Unsealing;
+        let survey = self.survey(id);
+        let task = &self.tasks[id as usize];
+        let left = task.cursor..task.store.end;
+        for (block, run) in &survey.blocks {
+            let run = common(run, &left);
+            if run.is_empty() {
+                continue;
+            }
+            let kept = self.directory.cache_sectors(*block, &run);
+            let sealed: Vec<Sectors> = parts(&self.log.seals.sealed, &kept, &run).collect();
+            sealed.iter().for_each(|run| self.note(*block, run, Standing::Dirty, orders));
+            self.note_overwriting(*block, &run, orders); // or the commit that is to come would seal it
+        }
+        self.spare_survey = survey;
+        self.await_commit(id, Part::Noted, &left);
+    }
+
+    /// What is dirty in a task's range may be overwritten.
+    pub(super) fn unsealing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        match self.tasks[id as usize].fault {
+            Some(_) => self.storing_ended(id, orders),
+            None => self.store(id, orders),
+        }
+    }
+
+    /// A dirty run of a block, nothing of it lost, in parts that the log has the checksums of and parts that it has not.
+    pub(super) fn by_seal(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
+        let kept = self.directory.cache_sectors(block, run);
+        let (from, to) = (kept.start, run.start);
+        let runs = self.log.seals.sealed.runs(kept);
+        runs.map(|(at, bit)| (at.start - from + to..at.end - from + to, bit)).collect()
+    }
+
+    /// Bytes of memory held for knowing what is sealed.
+    pub(crate) fn seal_bytes(&self) -> u64 {
+        let Seals { open, sealed, due, .. } = &self.log.seals;
+        [open, sealed, due].map(|bits| bits.memory_bytes() as u64).iter().sum()
+    }
+
+    /// A run of a block is not dirty any more, durably.
+    pub(super) fn forget_seals(&mut self, block: Block, run: &Sectors) {
+        if self.is_kept() {
+            self.log.seals.forget(self.directory.cache_sectors(block, run));
+        }
+    }
+
+    /// A block is as the log says.
+    pub(crate) fn restore_seals(&mut self, block: &RestoredBlock) {
+        let kept = |run: &Sectors| {
+            let start = block.at.place + run.start - block.at.sectors.start;
+            start..start + (run.end - run.start)
+        };
+        block.dirty.iter().for_each(|run| self.log.seals.note(kept(run), Standing::Dirty));
+        block.sealed.iter().for_each(|run| self.log.seals.note(kept(run), Standing::Sealed));
+    }
+}
