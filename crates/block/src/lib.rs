@@ -77,8 +77,8 @@ pub use geometry::{
     format_size,
 };
 pub use journal::{
-    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, ShardReport,
-    StoreError, Superblock, Volume, scan, sum_of as sector_sum,
+    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,
+    ShardReport, StoreError, Superblock, Volume, scan, sum_of as sector_sum,
 };
 pub use kept::{BeginError, Begun, KeptCache, Rotten, Serving, write_superblock};
 pub use memory::{

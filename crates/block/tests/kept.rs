@@ -464,7 +464,8 @@ fn what_was_flushed_is_never_lost_to_an_overwrite_that_a_kill_has_cut_short() {
         let mut driver = machine.start(WriteMode::Back);
         (0..16).for_each(|sector| write(&mut driver, sector, 1));
         flush(&mut driver);
-        let request = Request { volume: ID, kind: Kind::Write { durable: false }, offset: 0, len: 16 * SECTOR };
+        let request =
+            Request { volume: ID, kind: Kind::Write { durable: false }, offset: 0, len: 16 * SECTOR };
         let buffer = driver.buffer(&request);
         Driver::payload(&request, &buffer).copy_from(&[2; 16 * SECTOR as usize]);
         driver.submit(request, Some(buffer));

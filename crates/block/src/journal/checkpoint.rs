@@ -1,6 +1,7 @@
 //! A checkpoint being written: pages that state all that is true, and a header that makes them count.
 
 use super::page::{Kind, Owner, PAGE_BYTES, PageWrite, Stamp, blank, payload, seal};
+use super::parity::Parity;
 use super::record::Draft;
 use super::sum::checksum;
 
@@ -30,6 +31,7 @@ pub(super) struct Pages {
     pub(super) most: u64,
     pub(super) count: u64,
     pub(super) chain: u64,
+    pub(super) parity: Parity,
     /// Not handed out yet.
     pub(super) ready: Vec<PageWrite>,
     /// There were more than there can be.
@@ -45,9 +47,21 @@ impl Pages {
         let (mut bytes, used) = draft.into_parts();
         let stamp = Stamp { kind: Kind::Dump, seq: self.count, session: self.session, mark: self.generation };
         let sum = seal(&mut bytes, self.owner, stamp, used);
+        self.parity.add(&bytes[..], used);
         self.chain = chain(self.chain, sum);
         self.count += 1;
         self.ready.push(PageWrite { offset: self.slot_offset + self.count * PAGE_BYTES as u64, bytes });
+    }
+
+    /// After the last page, what makes up for one of them, if there is room for it.
+    pub(super) fn end(&mut self) {
+        if self.count > 0 && self.count < self.most && !self.overflowed {
+            let stamp =
+                Stamp { kind: Kind::Parity, seq: self.count, session: self.session, mark: self.generation };
+            let (bytes, _) = self.parity.take(self.owner, stamp);
+            self.ready
+                .push(PageWrite { offset: self.slot_offset + (self.count + 1) * PAGE_BYTES as u64, bytes });
+        }
     }
 
     /// The header of a checkpoint of these pages.

@@ -79,6 +79,9 @@ pub enum StoreError {
     /// More tiers beside it than can be named.
     #[error("the superblock has room to name 15 other tiers that are kept, no more")]
     Companions,
+    /// A checkpoint that is longer than any can be.
+    #[error("a checkpoint of what the cache holds has no room")]
+    NoRoom,
     /// Two caches on one device need two ids, or the leavings of the first would pass for the second's.
     #[error("the cache on the device has the same id as the new one")]
     SameId,

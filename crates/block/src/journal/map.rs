@@ -7,7 +7,7 @@
 
 use zerocopy::little_endian::U64;
 
-use super::change::{BlockAt, NO_SUM, Standing};
+use super::change::{BlockAt, Change, NO_SUM, Standing};
 use super::record::Statement;
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, SECTOR_BYTES, Sectors, VolumeId};
@@ -28,6 +28,34 @@ pub(crate) struct RestoredBlock {
     pub(crate) lost: Vec<Sectors>,
     /// Those of the dirty ones that the log has the checksums of.
     pub(crate) sealed: Vec<Sectors>,
+}
+
+impl RestoredBlock {
+    /// What would tell an empty log how it stands.
+    pub(super) fn changes(&self, sums: &[u64], doubted: &Bits) -> Vec<Change> {
+        let within = |runs: &[Sectors], sector: u64| runs.iter().any(|run| run.contains(&sector));
+        let standing = |sector: u64| {
+            let place = self.at.place + (sector - self.at.sectors.start);
+            let has_sum = sums[place as usize] != NO_SUM;
+            match () {
+                () if within(&self.lost, sector) => Standing::Lost,
+                () if within(&self.dirty, sector) && has_sum => Standing::Sealed,
+                () if within(&self.dirty, sector) => Standing::Dirty,
+                () if !within(&self.valid, sector) || !has_sum => Standing::Invalid,
+                () if doubted.any(place..place + 1) => Standing::Doubted,
+                () => Standing::Clean,
+            }
+        };
+        let each: Vec<(u64, Standing)> =
+            self.at.sectors.clone().map(|sector| (sector, standing(sector))).collect();
+        let runs = each.chunk_by(|one, other| one.1 == other.1);
+        let stated = runs.filter(|run| run[0].1 != Standing::Invalid);
+        let change = |run: &[(u64, Standing)]| {
+            let (first, standing) = run[0];
+            Change::Run { block: self.at.clone(), run: first..first + run.len() as u64, standing }
+        };
+        stated.map(change).collect()
+    }
 }
 
 /// What recovery found in a shard.
@@ -62,6 +90,8 @@ pub(super) struct Map {
     lost: Bits,
     sealed: Bits,
     doubted: Bits,
+    /// Dirty, as far as is known from before a gap in the log.
+    suspect: Bits,
     sums: Vec<u64>,
 }
 
@@ -83,6 +113,7 @@ impl Map {
             lost: Bits::new(sectors),
             sealed: Bits::new(sectors),
             doubted: Bits::new(sectors),
+            suspect: Bits::new(sectors),
             sums: vec![NO_SUM; sectors as usize],
         }
     }
@@ -91,11 +122,7 @@ impl Map {
     ///
     /// # Errors
     /// When the block cannot be where it says. Nothing has changed then.
-    pub(super) fn state(
-        &mut self,
-        statement: &Statement<'_>,
-        at_rest: bool,
-    ) -> Result<(), &'static str> {
+    pub(super) fn state(&mut self, statement: &Statement<'_>, at_rest: bool) -> Result<(), &'static str> {
         let (Statement::Run { block, .. } | Statement::Dropped { block }) = statement else {
             self.doubt();
             return Ok(());
@@ -138,6 +165,30 @@ impl Map {
         self.doubted.assign_difference(&self.valid, &self.dirty);
     }
 
+    /// Statements are missing: clean sectors so far are forgotten, and dirty ones are not to be trusted if nothing is stated about them later.
+    pub(super) fn suspect(&mut self) {
+        self.valid.clone_from(&self.dirty);
+        self.doubted = Bits::new(self.sectors);
+        self.suspect.assign_difference(&self.dirty, &self.lost);
+    }
+
+    /// What is not to be trusted is lost; answers it, in the order of places.
+    pub(super) fn condemn(&mut self) -> Vec<(VolumeId, Sectors)> {
+        let mut lost = Vec::new();
+        for unit in (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect::<Vec<_>>() {
+            let BlockAt { volume, sectors, place } = self.block_at(unit);
+            let kept = place..place + (sectors.end - sectors.start);
+            let suspects: Vec<Sectors> =
+                self.suspect.runs(kept).filter_map(|(run, suspect)| suspect.then_some(run)).collect();
+            for run in suspects {
+                self.set(run.clone(), Standing::Lost, &[]);
+                let within = |at: u64| at - place + sectors.start;
+                lost.push((volume, within(run.start)..within(run.end)));
+            }
+        }
+        lost
+    }
+
     fn set(&mut self, kept: Sectors, standing: Standing, sums: &[U64]) {
         let range = kept.start as usize..kept.end as usize;
         if standing.has_sums() {
@@ -153,6 +204,7 @@ impl Map {
             (&mut self.lost, standing == Standing::Lost),
             (&mut self.sealed, standing == Standing::Sealed),
             (&mut self.doubted, standing == Standing::Doubted),
+            (&mut self.suspect, false),
         ];
         for (bits, is_so) in bits {
             if is_so { bits.set(kept.clone()) } else { bits.clear(kept.clone()) }

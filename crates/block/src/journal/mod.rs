@@ -5,7 +5,7 @@
 //! which change may be logged when is the shards' business, and both are laid down in docs/format.md.
 //!
 //! From the bottom up: `sum` (checksums), `page`, `record` (changes as bytes), `superblock`, `layout`; `writer` and
-//! `checkpoint` write a shard's journal, `map` and `restore` read it; `io` reads and writes for `store` (a device as a
+//! `checkpoint` write a shard's journal, `map` and `restore` read it, `salvage` and `parity` what is left of a damaged one; `io` reads and writes for `store` (a device as a
 //! whole) and `scan` (looking it over).
 
 mod change;
@@ -15,8 +15,10 @@ mod io;
 mod layout;
 mod map;
 mod page;
+mod parity;
 mod record;
 mod restore;
+mod salvage;
 mod scan;
 mod store;
 mod sum;
@@ -33,8 +35,10 @@ pub(crate) use layout::fits_dump;
 pub(crate) use map::RestoredBlock;
 pub(crate) use page::PageWrite;
 pub use scan::{Report, ShardReport, scan};
-pub use store::NewCache;
-pub(crate) use store::{Opened, Restored, begin_session, create, open, superblock_of, write_superblock};
+pub use store::{NewCache, Salvage};
+pub(crate) use store::{
+    Opened, Restored, begin_session, create, open, rewrite, salvage, superblock_of, write_superblock,
+};
 pub use sum::sum_of;
 pub use superblock::{Companion, MOST_NAME_BYTES, MOST_VOLUMES, Superblock, Volume};
 pub(crate) use writer::ShardJournal;

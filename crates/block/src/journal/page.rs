@@ -48,13 +48,16 @@ pub(super) enum Kind {
     Dump = 2,
     /// That a checkpoint is complete.
     Checkpoint = 3,
+    /// What all pages of a batch, or of a dump, before it come to: see [`super::parity`].
+    Parity = 4,
 }
 
 /// Which page it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) kind: Kind,
-    /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a checkpoint: its generation.
+    /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a checkpoint: its generation. Parity is
+    /// numbered like the pages it stands for.
     pub(super) seq: u64,
     /// The session that wrote it.
     pub(super) session: u64,
@@ -76,7 +79,9 @@ struct Header {
     session: U64,
     mark: U64,
     used: U32,
-    unused_too: U32,
+    /// Of parity: how many pages it stands for, and the bytes that they use, combined like their payloads.
+    covers: U16,
+    parity_used: U16,
 }
 
 /// A page that is what it says.
@@ -84,8 +89,18 @@ struct Header {
 pub(super) struct Page<'a> {
     pub(super) stamp: Stamp,
     pub(super) checksum: u64,
+    /// Of parity.
+    pub(super) covers: u16,
+    pub(super) parity_used: u16,
     /// Its records.
     pub(super) payload: &'a [u8],
+}
+
+impl Page<'_> {
+    /// Whether it is numbered as a page of a log is. That of a dump's parity is, too, and never stands in a ring.
+    pub(super) fn is_of_log(&self) -> bool {
+        matches!(self.stamp.kind, Kind::Log | Kind::Parity)
+    }
 }
 
 /// An empty page.
@@ -100,6 +115,27 @@ pub(super) fn payload(bytes: &mut [u8; PAGE_BYTES]) -> &mut [u8] {
 
 /// Completes a page with `used` bytes of records. Answers its checksum.
 pub(super) fn seal(bytes: &mut [u8; PAGE_BYTES], owner: Owner, stamp: Stamp, used: usize) -> u64 {
+    seal_with(bytes, owner, stamp, used, [0; 2])
+}
+
+/// Completes a page of parity. Answers its checksum.
+pub(super) fn seal_parity(
+    bytes: &mut [u8; PAGE_BYTES],
+    owner: Owner,
+    stamp: Stamp,
+    covers: u16,
+    parity_used: u16,
+) -> u64 {
+    seal_with(bytes, owner, stamp, PAYLOAD_BYTES, [covers, parity_used])
+}
+
+fn seal_with(
+    bytes: &mut [u8; PAGE_BYTES],
+    owner: Owner,
+    stamp: Stamp,
+    used: usize,
+    [covers, parity_used]: [u16; 2],
+) -> u64 {
     let mut header = Header {
         checksum: U64::ZERO,
         magic: MAGIC,
@@ -111,7 +147,8 @@ pub(super) fn seal(bytes: &mut [u8; PAGE_BYTES], owner: Owner, stamp: Stamp, use
         session: stamp.session.into(),
         mark: stamp.mark.into(),
         used: (used as u32).into(),
-        unused_too: U32::ZERO,
+        covers: covers.into(),
+        parity_used: parity_used.into(),
     };
     bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
     header.checksum = checksum(&bytes[SUM_BYTES..]).into();
@@ -127,6 +164,7 @@ pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
         1 => Kind::Log,
         2 => Kind::Dump,
         3 => Kind::Checkpoint,
+        4 => Kind::Parity,
         _ => return None,
     };
     let is_ours = header.magic == MAGIC && header.cache == owner.cache && header.shard.get() == owner.shard;
@@ -135,7 +173,13 @@ pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
     }
     let (seq, session, mark) = (header.seq.get(), header.session.get(), header.mark.get());
     let stamp = Stamp { kind, seq, session, mark };
-    Some(Page { stamp, checksum: header.checksum.get(), payload: &payload[..used] })
+    Some(Page {
+        stamp,
+        checksum: header.checksum.get(),
+        covers: header.covers.get(),
+        parity_used: header.parity_used.get(),
+        payload: &payload[..used],
+    })
 }
 
 #[cfg(test)]

@@ -175,9 +175,16 @@ impl Draft {
         }
     }
 
-    fn put_mixed(&mut self, block: &BlockAt, run: &Sectors, standings: &[Standing], sum: impl Fn(u64) -> u64) {
+    fn put_mixed(
+        &mut self,
+        block: &BlockAt,
+        run: &Sectors,
+        standings: &[Standing],
+        sum: impl Fn(u64) -> u64,
+    ) {
         let within = |sector: u64| (sector - block.sectors.start) as u8;
-        let record = RunRecord { kind: MIXED, first: within(run.start), last: within(run.end - 1), unused: 0 };
+        let record =
+            RunRecord { kind: MIXED, first: within(run.start), last: within(run.end - 1), unused: 0 };
         self.put(record.as_bytes());
         let standings = &standings[..(run.end - run.start) as usize];
         for four in standings.chunks(SECTORS_A_BYTE) {
@@ -186,7 +193,8 @@ impl Draft {
             self.put(&[bits.enumerate().fold(0, |byte, (at, bits)| byte | bits << (2 * at))]);
         }
         for (sector, standing) in run.clone().zip(standings) {
-            let sum = if standing.has_sums() { sum(block.place + (sector - block.sectors.start)) } else { NO_SUM };
+            let sum =
+                if standing.has_sums() { sum(block.place + (sector - block.sectors.start)) } else { NO_SUM };
             self.put(&sum.to_le_bytes());
         }
     }
@@ -284,7 +292,8 @@ fn unmix(
     sums: &[U64],
     each: &mut impl FnMut(&Statement<'_>) -> Result<(), &'static str>,
 ) -> Result<(), &'static str> {
-    let standing = |at: usize| MIXTURE[usize::from(bits[at / SECTORS_A_BYTE] >> (at % SECTORS_A_BYTE * 2) & 3)];
+    let standing =
+        |at: usize| MIXTURE[usize::from(bits[at / SECTORS_A_BYTE] >> (at % SECTORS_A_BYTE * 2) & 3)];
     let mut start = 0;
     while start < sums.len() {
         let of = standing(start);

@@ -3,7 +3,7 @@
 //! The log ends before the first page that is not the next one: not its sequence number, a wrong checksum, or left by
 //! an earlier session than the page before it. That is how a crash leaves it, and all that was not yet promised may be
 //! missing. But should any later page say that the missing one was durable once, then it was lost afterwards, and with
-//! it what was promised: the log is damaged.
+//! it what was promised: the log is damaged (`salvage` has what can be done then).
 //!
 //! A checkpoint whose header is intact and whose pages are not was damaged, or its slot was being used again after its
 //! header had failed to be written. In the second case the log still reaches from the older checkpoint up to where this
@@ -14,22 +14,22 @@ use super::error::StoreError;
 use super::io::Io;
 use super::layout::Layout;
 use super::map::Map;
-use super::page::{Kind, Owner, PAGE_BYTES, read};
+use super::page::{Kind, Owner, PAGE_BYTES, Page, Stamp, read};
 use super::record::decode;
 use super::writer::Resume;
 
 /// The first sequence number of a log.
-const FIRST_SEQ: u64 = 1;
+pub(super) const FIRST_SEQ: u64 = 1;
 
 /// A complete checkpoint, by its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Complete {
-    slot: usize,
-    generation: u64,
-    session: u64,
-    start: u64,
-    pages: u64,
-    chain: u64,
+pub(super) struct Complete {
+    pub(super) slot: usize,
+    pub(super) generation: u64,
+    pub(super) session: u64,
+    pub(super) start: u64,
+    pub(super) pages: u64,
+    pub(super) chain: u64,
 }
 
 /// What a shard's journal amounts to.
@@ -55,7 +55,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn shard(&self) -> u64 {
+    pub(super) fn shard(&self) -> u64 {
         self.owner.shard.into()
     }
 
@@ -103,19 +103,18 @@ impl Reader<'_> {
     }
 
     /// The header in a slot, if one is complete there.
-    fn header(&self, io: &mut Io<'_>, slot: usize) -> Result<Option<Complete>, StoreError> {
+    pub(super) fn header(&self, io: &mut Io<'_>, slot: usize) -> Result<Option<Complete>, StoreError> {
         let offset = self.layout.slot_offset(self.shard(), slot);
         let bytes = io.read(offset..offset + PAGE_BYTES as u64)?;
         let Some(page) = read(&bytes, self.owner) else { return Ok(None) };
-        let stamp = page.stamp;
-        let of = |(pages, chain)| {
-            let (generation, session, start) = (stamp.seq, stamp.session, stamp.mark);
-            Complete { slot, generation, session, start, pages, chain }
-        };
-        let is_header = |complete: &Complete| {
-            stamp.kind == Kind::Checkpoint && complete.pages <= self.layout.dump_pages && complete.start > 0
-        };
-        Ok(summary(page.payload).map(of).filter(is_header))
+        Ok(summary(page.payload).and_then(|summary| self.complete(slot, page.stamp, summary)))
+    }
+
+    /// The checkpoint that a page of this stamp and summary is the header of, if it can be one.
+    pub(super) fn complete(&self, slot: usize, stamp: Stamp, (pages, chain): (u64, u64)) -> Option<Complete> {
+        let (generation, session, start) = (stamp.seq, stamp.session, stamp.mark);
+        let is_header = stamp.kind == Kind::Checkpoint && pages <= self.layout.dump_pages && start > 0;
+        is_header.then_some(Complete { slot, generation, session, start, pages, chain })
     }
 
     /// Takes a checkpoint's pages in.
@@ -174,13 +173,14 @@ impl Reader<'_> {
     }
 
     fn log_page(&self, log: &mut Log, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let page = read(bytes, self.owner).filter(|page| page.stamp.kind == Kind::Log);
+        let page = read(bytes, self.owner).filter(Page::is_of_log);
         let page = page.filter(|page| page.stamp.session >= log.session);
         let damaged = |offset, what| StoreError::Log { shard: self.shard(), page: log.next, offset, what };
         match page {
             Some(page) if !log.ends && page.stamp.seq == log.next => {
                 let (map, at_rest) = (&mut log.map, self.ended == Some(page.stamp.session));
-                decode(page.payload, |statement| map.state(statement, at_rest))
+                let records = if page.stamp.kind == Kind::Log { page.payload } else { &[] };
+                decode(records, |statement| map.state(statement, at_rest))
                     .map_err(|found| damaged(offset, format!("at byte {}, {}", found.at, found.what)))?;
                 log.session = page.stamp.session;
                 log.next += 1;

@@ -2,7 +2,7 @@
 
 use super::error::StoreError;
 use super::io::Io;
-use super::store::{newest, read_copies, read_shard};
+use super::store::{Salvage, newest, read_copies, read_shard, reader};
 use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
 /// What is on a cache device.
@@ -35,6 +35,8 @@ pub struct ShardReport {
     pub dirty_bytes: u64,
     /// What is wrong, a line each.
     pub problems: Vec<String>,
+    /// Of a damaged journal: what can be trusted, which is what has been counted, and what not.
+    pub salvage: Option<Salvage>,
 }
 
 impl Report {
@@ -67,7 +69,14 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
         return Ok(report);
     }
     for shard in 0..superblock.layout.shards() {
-        let found = read_shard(io, superblock, shard, progress)?;
+        let mut found = read_shard(io, superblock, shard, progress)?;
+        let mut salvage = None;
+        if found.damage.is_some() {
+            let salvaged = reader(superblock, shard).salvage(io)?;
+            found.map = salvaged.map;
+            let (mended, gone, lost) = (salvaged.mended, salvaged.gone, salvaged.lost);
+            salvage = Some(Salvage { shard, mended, gone, lost });
+        }
         let (blocks, valid_bytes, dirty_bytes) = found.map.totals();
         let (checkpoint_generation, checkpoint_pages) = found.checkpoint.unwrap_or_default();
         report.shards.push(ShardReport {
@@ -79,6 +88,7 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
             valid_bytes,
             dirty_bytes,
             problems: found.damage.iter().map(StoreError::to_string).collect(),
+            salvage,
         });
     }
     Ok(report)

@@ -6,17 +6,18 @@
 
 use std::collections::BTreeSet;
 
-use super::change::{Change, NO_SUM};
+use super::change::{Change, NO_SUM, mix};
 use super::error::StoreError;
 use super::io::Io;
-use super::layout::Layout;
+use super::layout::{Layout, fits_dump};
 use super::map::{Finished, RestoredBlock};
 use super::page::Owner;
 use super::restore::{Found, Reader};
+use super::salvage::Salvaged;
 use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Volume};
 use super::writer::ShardJournal;
 use crate::bits::Bits;
-use crate::geometry::VolumeId;
+use crate::geometry::{Sectors, VolumeId};
 
 /// A cache that is to be made.
 #[derive(Debug, Clone)]
@@ -95,6 +96,19 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
     Ok(superblock)
 }
 
+/// What became of a shard's journal that was damaged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Salvage {
+    /// The shard.
+    pub shard: u64,
+    /// Its pages that were made again from others, a line each: nothing is lost with them.
+    pub mended: Vec<String>,
+    /// Its pages that are lost, a line each. What was noted in them alone is not known.
+    pub gone: Vec<String>,
+    /// The runs that only the cache had and that may have changed in those pages: what is in their places is not to be trusted.
+    pub lost: Vec<(VolumeId, Sectors)>,
+}
+
 /// Reads all there is to know of a cache: `None` when there is none on the device. `progress` is told the bytes read so
 /// far, and of how many.
 ///
@@ -102,6 +116,26 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
 /// When there is one that cannot be read whole.
 pub(crate) fn open(
     io: &mut Io<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Option<Opened>, StoreError> {
+    open_what_there_is(io, None, progress)
+}
+
+/// As [`open`], but of damaged journals what can be trusted. Each of them has to be [written anew](rewrite).
+///
+/// # Errors
+/// When the superblock cannot be read, or the device fails.
+pub(crate) fn salvage(
+    io: &mut Io<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Option<(Opened, Vec<Salvage>)>, StoreError> {
+    let mut salvages = Vec::new();
+    Ok(open_what_there_is(io, Some(&mut salvages), progress)?.map(|opened| (opened, salvages)))
+}
+
+fn open_what_there_is(
+    io: &mut Io<'_>,
+    mut salvages: Option<&mut Vec<Salvage>>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<Opened>, StoreError> {
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
@@ -114,9 +148,17 @@ pub(crate) fn open(
     let known: BTreeSet<_> = superblock.volumes.iter().map(|volume| volume.id).collect();
     let (mut found, mut gone) = (Vec::new(), BTreeSet::new());
     for shard in 0..superblock.layout.shards() {
-        let Found { mut map, resume, session, damage, .. } = read_shard(io, &superblock, shard, progress)?;
-        if let Some(damage) = damage {
-            return Err(damage);
+        let Found { mut map, mut resume, mut session, damage, .. } =
+            read_shard(io, &superblock, shard, progress)?;
+        match (damage, &mut salvages) {
+            (None, _) => {}
+            (Some(damage), None) => return Err(damage),
+            (Some(_), Some(salvages)) => {
+                let salvaged = reader(&superblock, shard).salvage(io)?;
+                let Salvaged { mended, gone, lost, .. } = salvaged;
+                salvages.push(Salvage { shard, mended, gone, lost });
+                (map, resume, session) = (salvaged.map, salvaged.resume, salvaged.session);
+            }
         }
         // A copy that is older than the journal is what is left when the other one was damaged.
         superblock.session = superblock.session.max(session);
@@ -144,6 +186,34 @@ pub(crate) fn open(
     };
     let shards = found.into_iter().enumerate().map(restored).collect();
     Ok(Some(Opened { superblock, gone, shards }))
+}
+
+/// Writes a checkpoint of all that is known of a shard, in the place of whatever its journal was before. Its session has begun.
+///
+/// # Errors
+/// When the device fails.
+pub(crate) fn rewrite(io: &mut Io<'_>, shard: &mut Restored) -> Result<(), StoreError> {
+    let Restored { blocks, sums, doubted, journal } = shard;
+    journal.begin_checkpoint();
+    let mut pages = Vec::new();
+    for block in blocks.iter() {
+        let mut changes = block.changes(sums, doubted);
+        if !fits_dump(&changes) {
+            mix(&mut changes);
+        }
+        for change in &changes {
+            let had_room = journal.dump(change, |place| sums[place as usize]);
+            debug_assert!(had_room, "nothing changes meanwhile");
+        }
+    }
+    let header = journal.finish_checkpoint(&mut pages).ok_or(StoreError::NoRoom)?;
+    for page in &pages {
+        io.write(page.offset, &page.bytes[..], false)?;
+    }
+    io.flush()?;
+    io.write(header.offset, &header.bytes[..], true)?;
+    journal.checkpoint_written();
+    Ok(())
 }
 
 /// The superblock of the cache on a device; `None` when there is none.
@@ -185,6 +255,11 @@ pub(super) fn owner(superblock: &Superblock, shard: u64) -> Owner {
     Owner { cache: superblock.id, shard: shard as u16 }
 }
 
+pub(super) fn reader(superblock: &Superblock, shard: u64) -> Reader<'_> {
+    let ended = superblock.clean.then_some(superblock.session);
+    Reader { layout: &superblock.layout, owner: owner(superblock, shard), ended }
+}
+
 /// Reads the journal of one of the shards, and tells of progress through all of them.
 pub(super) fn read_shard(
     io: &mut Io<'_>,
@@ -199,8 +274,7 @@ pub(super) fn read_shard(
         read = each.min(read + bytes);
         progress(shard * each + read, layout.shards() * each);
     };
-    let ended = superblock.clean.then_some(superblock.session);
-    let found = Reader { layout, owner: owner(superblock, shard), ended }.read(io, &mut advance)?;
+    let found = reader(superblock, shard).read(io, &mut advance)?;
     advance(each);
     Ok(found)
 }

@@ -4,6 +4,8 @@
 //! page goes into the ring only where no page stands that recovery still needs: those from `first` on, which is where the log
 //! goes on after the last durable checkpoint.
 //!
+//! Each batch ends with [parity](super::parity): any one of its pages may be lost.
+//!
 //! A checkpoint is a dump of what is true, taken while changes go on, and says from which page on the log is newer: the
 //! first one not known to be durable when it was begun. All that older pages state has reached whoever takes the dump
 //! by then, and everything later is stated in the log too. It goes into the slot that does not hold the last good one,
@@ -15,6 +17,7 @@ use super::change::Change;
 use super::checkpoint::{Checkpoint, Pages};
 use super::layout::Layout;
 use super::page::{Kind, Owner, PageBytes, PageWrite, Stamp, seal};
+use super::parity::{MOST_COVERED, Parity};
 use super::record::Draft;
 
 /// A shard's journal, to be written to. It says what shall be written where; whoever has it does that, and says so.
@@ -59,8 +62,8 @@ impl ShardJournal {
             session,
             draft: Draft::default(),
             queue: VecDeque::new(),
-            batch: Vec::new(),
             failed: false,
+            batch: Vec::new(),
             first: resume.first,
             next: resume.next,
             good_slot: resume.good_slot,
@@ -114,17 +117,36 @@ impl ShardJournal {
         if !self.draft.is_empty() {
             self.queue.push_back(std::mem::take(&mut self.draft).into_parts());
         }
-        while self.next < self.first + self.layout.ring_pages
+        let mut parity = Parity::default();
+        // The page after has to have room, too: that of the parity.
+        while self.next + 1 < self.first + self.layout.ring_pages
             && let Some((mut bytes, used)) = self.queue.pop_front()
         {
             let stamp = Stamp { kind: Kind::Log, seq: self.next, session: self.session, mark: durable };
             seal(&mut bytes, self.owner, stamp, used);
-            let offset = self.layout.page_offset(self.shard(), self.next);
-            self.batch.push(PageWrite { offset, bytes });
-            self.next += 1;
+            parity.add(&bytes[..], used);
+            self.push(bytes);
+            if parity.count() == MOST_COVERED || self.queue.is_empty() {
+                self.push_parity(&mut parity, durable);
+            }
+        }
+        if parity.count() > 0 {
+            self.push_parity(&mut parity, durable);
         }
         out.extend(self.batch.iter().cloned());
         self.queue.is_empty()
+    }
+
+    fn push_parity(&mut self, parity: &mut Parity, durable: u64) {
+        let stamp = Stamp { kind: Kind::Parity, seq: self.next, session: self.session, mark: durable };
+        let (bytes, _) = parity.take(self.owner, stamp);
+        self.push(bytes);
+    }
+
+    fn push(&mut self, bytes: PageBytes) {
+        let offset = self.layout.page_offset(self.shard(), self.next);
+        self.batch.push(PageWrite { offset, bytes });
+        self.next += 1;
     }
 
     /// The batch is durable.
@@ -141,7 +163,8 @@ impl ShardJournal {
     /// Whether a checkpoint should be begun: half of the ring is needed, or what waits has no room, and none is under way.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let (ring, used) = (self.layout.ring_pages, self.next - self.first);
-        let has_no_room = used > 0 && used + self.queue.len() as u64 > ring;
+        let waits = self.queue.len() as u64;
+        let has_no_room = used > 0 && used + waits + waits.div_ceil(MOST_COVERED) > ring;
         self.checkpoint.is_none() && (used > ring / 2 || has_no_room)
     }
 
@@ -168,6 +191,7 @@ impl ShardJournal {
             most: self.layout.dump_pages,
             count: 0,
             chain: 0,
+            parity: Parity::default(),
             ready: Vec::new(),
             overflowed: false,
         };
@@ -206,6 +230,7 @@ impl ShardJournal {
         if !draft.is_empty() {
             pages.push(std::mem::take(draft));
         }
+        pages.end();
         out.append(&mut pages.ready);
         (!pages.overflowed).then(|| pages.header(*start))
     }

@@ -2,7 +2,7 @@
 
 use super::{KeptCache, forget_runs};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::journal::{self, Io, NO_SUM, StoreError, Superblock};
+use crate::journal::{self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock};
 
 /// A run of a volume of which the cache device does not hold what was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,18 +88,66 @@ impl KeptCache {
         }
         journal::begin_session(io, &mut self.superblock)?;
         for shard in &mut self.shards {
-            let mut pages = Vec::new();
-            let had_room = shard.journal.commit(&mut pages);
-            for page in &pages {
-                io.write(page.offset, &page.bytes[..], true)?;
-            }
-            shard.journal.committed();
-            if !had_room {
+            if !commit(io, shard)? {
                 return Ok(None);
             }
         }
         Ok(Some(self.superblock))
     }
+
+    /// What can be trusted of the cache on a device whose journals are damaged, and what not, by damaged shard; `None` when there is no cache.
+    /// Nothing is written.
+    ///
+    /// # Errors
+    /// When its superblock cannot be read, or the device fails.
+    pub fn salvage(io: &mut Io<'_>) -> Result<Option<(Self, Vec<Salvage>)>, StoreError> {
+        let found = journal::salvage(io, &mut |_, _| {})?;
+        Ok(found.map(|(journal::Opened { superblock, gone, shards }, salvages)| {
+            (Self { superblock, gone, shards }, salvages)
+        }))
+    }
+
+    /// Writes the journals of these shards anew, durably, as a session of its own that serves nobody. Answers the superblock, which is to be
+    /// written again to say that all is in order. `None` when a log has no room, which a session that serves would make.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn rewrite(
+        mut self,
+        io: &mut Io<'_>,
+        salvages: &[Salvage],
+    ) -> Result<Option<Superblock>, StoreError> {
+        journal::begin_session(io, &mut self.superblock)?;
+        for (number, shard) in (0..).zip(&mut self.shards) {
+            if salvages.iter().any(|salvage| salvage.shard == number) {
+                journal::rewrite(io, shard)?;
+            }
+            if !commit(io, shard)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.superblock))
+    }
+
+    /// The runs of a volume that are known to be lost.
+    pub fn lost_runs(&self, volume: VolumeId) -> Vec<Sectors> {
+        let blocks = self.shards.iter().flat_map(|shard| &shard.blocks);
+        blocks
+            .filter(|block| block.at.volume == volume)
+            .flat_map(|block| block.lost.iter().cloned())
+            .collect()
+    }
+}
+
+/// Makes durable what a shard's journal has to say. Answers whether there was room for all of it.
+fn commit(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> {
+    let mut pages = Vec::new();
+    let had_room = shard.journal.commit(&mut pages);
+    for page in &pages {
+        io.write(page.offset, &page.bytes[..], true)?;
+    }
+    shard.journal.committed();
+    Ok(had_room)
 }
 
 fn length(clean: &Clean) -> u64 {

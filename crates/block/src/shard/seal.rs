@@ -64,7 +64,8 @@ fn set(bits: &mut Bits, range: Sectors, value: bool) {
 /// The parts of a run of a block for whose places a bit is set.
 fn parts<'a>(bits: &'a Bits, kept: &Sectors, run: &Sectors) -> impl Iterator<Item = Sectors> + use<'a> {
     let (from, to) = (kept.start, run.start);
-    bits.runs(kept.clone()).filter_map(move |(at, bit)| bit.then_some(at.start - from + to..at.end - from + to))
+    bits.runs(kept.clone())
+        .filter_map(move |(at, bit)| bit.then_some(at.start - from + to..at.end - from + to))
 }
 
 impl Shard {
@@ -126,7 +127,9 @@ impl Shard {
     /// Whether something sealed is in the way of what a task is to store in a run of a block.
     pub(super) fn is_sealed(&self, block: Block, run: &Sectors) -> bool {
         let sealed = &self.log.seals.sealed;
-        sealed.ones() > 0 && sealed.any(self.directory.cache_sectors(block, run)) && !planted!(SealedOverwritten)
+        sealed.ones() > 0
+            && sealed.any(self.directory.cache_sectors(block, run))
+            && !planted!(SealedOverwritten)
     }
 
     /// Makes it durable that what a task has still to overwrite may be, and has the task wait for that.

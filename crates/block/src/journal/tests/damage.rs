@@ -1,4 +1,5 @@
-//! Flipped bits anywhere in the metadata: an error that names the place, or the same map as without them.
+//! Flipped bits anywhere in the metadata: an error that names the place, or the same map as without them. What is salvaged of a
+//! damaged journal is the same map again, or less of it where more than a page of a batch is lost, and never another.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -14,8 +15,6 @@ struct Used {
     journal: ShardJournal,
     random: SmallRng,
     model: Model,
-    /// The same before the last page of the log.
-    before: Model,
 }
 
 impl Used {
@@ -26,14 +25,12 @@ impl Used {
         let mut opened = disk.open().unwrap().unwrap();
         disk.io(|io| begin_session(io, &mut opened.superblock)).unwrap();
         let journal = opened.shards.pop().unwrap().journal;
-        let (model, before) = (Model::default(), Model::default());
-        Used { disk, journal, random: random(4), model, before }
+        Used { disk, journal, random: random(4), model: Model::default() }
     }
 
-    /// Writes so many pages of the log, durably, one after the other.
-    fn log(&mut self, pages: u64) {
-        for _ in 0..pages {
-            self.before = self.model.clone();
+    /// Writes so many batches of a page of the log and its parity, durably, one after the other.
+    fn log(&mut self, batches: u64) {
+        for _ in 0..batches {
             let number = self.journal.pages_so_far();
             for _ in 0..3 {
                 let change = random_change(&mut self.random, &self.model, GROUPS);
@@ -43,7 +40,7 @@ impl Used {
             }
             let mut pages = Vec::new();
             assert!(self.journal.commit(&mut pages));
-            assert_eq!(pages.len(), 1);
+            assert_eq!(pages.len(), 2);
             assert!(self.disk.write(&pages) && self.disk.flush());
             self.journal.committed();
         }
@@ -71,16 +68,16 @@ impl Used {
     }
 }
 
-/// A cache that has seen three checkpoints and some log after them, and what it holds; also without its last page.
-fn used() -> (Disk, Layout, Model, Model) {
+/// A cache that has seen three checkpoints and some log after them, and what it holds.
+fn used() -> (Disk, Layout, Model) {
     let mut used = Used::new();
-    for pages in [41, 60, 60] {
-        used.log(pages);
+    for batches in [21, 30, 30] {
+        used.log(batches);
         used.checkpoint();
     }
-    used.log(39);
+    used.log(19);
     assert_eq!(used.journal.pages_so_far(), 200);
-    (used.disk, layout(GROUPS, 1), used.model, used.before)
+    (used.disk, layout(GROUPS, 1), used.model)
 }
 
 fn found(disk: &mut Disk) -> Result<Model, StoreError> {
@@ -88,22 +85,31 @@ fn found(disk: &mut Disk) -> Result<Model, StoreError> {
     Ok(Model::restored(&opened.shards[0].blocks, &opened.shards[0].sums))
 }
 
+/// What can be trusted of a damaged cache, and what is said of its only shard.
+fn salvaged(disk: &mut Disk) -> (Model, Salvage) {
+    let (opened, mut salvages) = disk.io(|io| salvage(io, &mut |_, _| {})).unwrap().unwrap();
+    (
+        Model::restored(&opened.shards[0].blocks, &opened.shards[0].sums),
+        salvages.pop().expect("it is damaged"),
+    )
+}
+
 #[test]
 fn flipped_bits_are_an_error_or_harmless() {
-    let (disk, layout, model, before_the_last) = used();
+    let (disk, layout, model) = used();
     let whole = disk.memory;
     let clean = Disk::of(whole.clone()).open().unwrap().unwrap();
     assert_eq!(clean.superblock.session, 1);
-    let last = layout.page_offset(0, 200);
     let mut random = random(9);
-    let (mut errors, mut harmless, mut shorter) = (0, 0, 0);
+    let (mut errors, mut harmless) = (0, 0);
     let mut bytes = vec![0; layout.end_bytes() as usize];
     whole.read_at(0, &mut bytes);
     for round in 0..700 {
         // Where something is, for the most part.
         let at = loop {
             let at = random.random_range(0..layout.data_offset_bytes(0));
-            if bytes[at as usize] != 0 || round % 8 == 0 {
+            let in_last = (layout.page_offset(0, 199)..layout.page_offset(0, 200) + 4096).contains(&at);
+            if !in_last && (bytes[at as usize] != 0 || round % 8 == 0) {
                 break at;
             }
         };
@@ -114,46 +120,138 @@ fn flipped_bits_are_an_error_or_harmless() {
             Err(error) => {
                 assert!(error.to_string().contains(" at offset "), "{error}");
                 errors += 1;
+                let (found, Salvage { mended, gone, lost, .. }) = salvaged(&mut Disk::of(whole.clone()));
+                assert_eq!(found.sectors(), model.sectors(), "byte {at} was damaged");
+                assert_eq!((mended.len(), gone.len(), lost.len()), (1, 0, 0), "{mended:?}, {gone:?}");
             }
-            Ok(found) if found.sectors() == model.sectors() => harmless += 1,
             Ok(found) => {
-                // Nothing after the last page tells that it was there.
-                assert_eq!(found.sectors(), before_the_last.sectors(), "byte {at} was damaged");
-                assert!((last..last + 4096).contains(&at), "byte {at} was damaged");
-                shorter += 1;
+                assert_eq!(found.sectors(), model.sectors(), "byte {at} was damaged");
+                harmless += 1;
             }
         }
         whole.write_at(at, &[bytes[at as usize]]);
     }
-    assert!(errors > 100 && harmless > 100 && shorter > 0, "{errors} errors, {harmless} harmless, {shorter}");
+    assert!(errors > 100 && harmless > 100, "{errors} errors, {harmless} harmless");
+}
+
+#[test]
+fn any_page_of_a_journal_may_be_lost_as_a_whole() {
+    let (disk, layout, model) = used();
+    let whole = disk.memory;
+    let start = layout.slot_offset(0, 0);
+    let mut mended_pages = 0;
+    // Nothing after the last batch tells that it was there.
+    let last = layout.page_offset(0, 199);
+    for offset in (start..layout.ring(0).end).step_by(4096).filter(|offset| *offset != last) {
+        let mut page = [0; 4096];
+        whole.read_at(offset, &mut page);
+        whole.write_at(offset, &[0x5a; 4096]);
+        let is_header = [0, 1].map(|slot| layout.slot_offset(0, slot)).contains(&offset);
+        match found(&mut Disk::of(whole.clone())) {
+            Ok(found) => assert_eq!(found.sectors(), model.sectors(), "the page at {offset} is lost"),
+            Err(_) if is_header => {} // nothing says what it was
+            Err(_) => {
+                let (found, Salvage { mended, gone, lost, .. }) = salvaged(&mut Disk::of(whole.clone()));
+                assert_eq!(found.sectors(), model.sectors(), "the page at {offset} is lost");
+                assert_eq!((mended.len(), gone.len(), lost.len()), (1, 0, 0), "{mended:?}, {gone:?}");
+                mended_pages += 1;
+            }
+        }
+        whole.write_at(offset, &page);
+    }
+    assert!(mended_pages > 30, "{mended_pages}");
+}
+
+#[test]
+fn what_is_salvaged_around_a_gap_is_true_and_the_rest_is_called_lost() {
+    let (disk, layout, model) = used();
+    let whole = disk.memory;
+    let (mut trusted, mut condemned) = (0, 0);
+    for first in (163..197).step_by(2) {
+        let offset = layout.page_offset(0, first);
+        // A page and its parity.
+        let offsets = [offset, layout.page_offset(0, first + 1)];
+        let pages = offsets.map(|offset| {
+            let mut page = [0; 4096];
+            whole.read_at(offset, &mut page);
+            whole.write_at(offset, &[0; 4096]);
+            page
+        });
+        let mut disk = Disk::of(whole.clone());
+        match found(&mut disk) {
+            Ok(_) => panic!("page {first} is not missed"),
+            Err(error) => {
+                assert!(error.to_string().contains(&format!("page {first},")), "{error}");
+                let (found, Salvage { mended, gone, lost, .. }) = salvaged(&mut disk);
+                let named = format!("pages {first} to {} of the log, from offset {offset} on", first + 1);
+                assert_eq!(gone, [named], "{mended:?}");
+                for (found, is) in found.sectors().into_iter().zip(model.sectors()) {
+                    match found {
+                        Some((_, Standing::Lost, _)) => condemned += 1,
+                        Some(_) => {
+                            assert_eq!(found, is, "after losing page {first}");
+                            trusted += 1;
+                        }
+                        None => {} // forgotten, or known to the lost page alone
+                    }
+                }
+                let said: u64 = lost.iter().map(|(_, run)| run.end - run.start).sum();
+                let suspects = model.sectors().len() as u64;
+                assert!(said <= suspects, "{said} sectors of {suspects}");
+            }
+        }
+        offsets.iter().zip(&pages).for_each(|(offset, page)| whole.write_at(*offset, page));
+    }
+    assert!(trusted > 20 && condemned > 20, "{trusted} sectors trusted, {condemned} lost");
+}
+
+#[test]
+fn a_journal_that_is_written_anew_says_what_could_be_trusted() {
+    let (disk, layout, _) = used();
+    for (pages, is_whole) in [(1, true), (2, false)] {
+        let copy = MemoryDevice::new(layout.end_bytes());
+        let mut bytes = vec![0; layout.end_bytes() as usize];
+        disk.memory.read_at(0, &mut bytes);
+        copy.write_at(0, &bytes);
+        copy.write_at(layout.page_offset(0, 181), &vec![0; pages * 4096]);
+        let mut disk = Disk::of(copy);
+        let (expected, said) = salvaged(&mut disk);
+        assert_eq!(said.gone.is_empty(), is_whole);
+        let (mut opened, _) = disk.io(|io| salvage(io, &mut |_, _| {})).unwrap().unwrap();
+        disk.io(|io| begin_session(io, &mut opened.superblock)).unwrap();
+        disk.io(|io| rewrite(io, &mut opened.shards[0])).unwrap();
+        assert_eq!(found(&mut disk).unwrap().sectors(), expected.sectors());
+        let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
+        assert!(!report.has_problems(), "{:?}", report.shards[0].problems);
+    }
 }
 
 #[test]
 fn a_lost_page_of_the_log_is_named() {
-    let (disk, layout, ..) = used();
-    let offset = layout.page_offset(0, 170);
+    let (disk, layout, _) = used();
+    let offset = layout.page_offset(0, 171);
     disk.memory.write_at(offset, &[0; 4096]);
     let mut disk = Disk::of(disk.memory);
     let error = found(&mut disk).unwrap_err().to_string();
     let expected = format!(
-        "the log of shard 0 is damaged: page 170, at offset {offset}, is not there, but page 171 says it was once"
+        "the log of shard 0 is damaged: page 171, at offset {offset}, is not there, but page 173 says it was once"
     );
     assert_eq!(error, expected);
     let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
     assert_eq!(report.shards[0].problems, [expected]);
-    assert_eq!((report.shards[0].checkpoint_generation, report.shards[0].log_pages), (3, 170 - 162));
+    assert_eq!((report.shards[0].checkpoint_generation, report.shards[0].log_pages), (3, 171 - 163));
 }
 
 #[test]
 fn damaged_superblocks_are_named_and_one_of_two_is_enough() {
-    let (mut disk, _, model, _) = used();
+    let (mut disk, _, model) = used();
     let good = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
     assert!(!good.has_problems(), "{:?}", good.problems);
     let shard = &good.shards[0];
     let sectors: Vec<_> = model.sectors().into_iter().flatten().collect();
     assert_eq!(shard.valid_bytes, sectors.len() as u64 * 4096);
     assert_eq!(shard.dirty_bytes, sectors.iter().filter(|sector| sector.1.is_dirty()).count() as u64 * 4096);
-    assert_eq!((shard.checkpoint_generation, shard.log_pages), (3, 200 - 161));
+    assert_eq!((shard.checkpoint_generation, shard.log_pages), (3, 200 - 162));
 
     disk.memory.write_at(50, &[0xee]);
     assert_eq!(found(&mut disk).unwrap().sectors(), model.sectors());
@@ -210,8 +308,8 @@ fn a_damaged_checkpoint_is_made_up_for_by_the_log_or_refused() {
         used.model.sectors(),
         "all of it is in the log since the checkpoint before"
     );
-    // Without the last page of that, nothing but the header knows that there was one.
-    used.disk.memory.write_at(layout(GROUPS, 1).page_offset(0, 20), &[0; 4096]);
+    // Without the last batch of that, nothing but the header knows that there was one.
+    used.disk.memory.write_at(layout(GROUPS, 1).page_offset(0, 39), &[0; 2 * 4096]);
     let error = found(&mut used.disk).unwrap_err().to_string();
     let expected = format!(
         "the checkpoint of shard 0 is damaged: page 0, at offset {dump_offset}, is not the page that was written there"

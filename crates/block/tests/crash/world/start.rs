@@ -249,7 +249,11 @@ impl World {
         match corrupt {
             0 => Ok(()),
             _ if self.kept.harmed => Ok(()),
-            _ => Err(self.failure(format!("{corrupt} sectors are held against a device that is well"), 0, 0..0)),
+            _ => Err(self.failure(
+                format!("{corrupt} sectors are held against a device that is well"),
+                0,
+                0..0,
+            )),
         }
     }
 
@@ -262,7 +266,9 @@ impl World {
         for _ in 0..4 {
             let volumes = self.sizes.len();
             let rotten = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng));
-            if let Some((byte, is_dirty)) = rotten {
+            let is_there =
+                |byte: usize| self.kept.rotten_dirty.iter().any(|(at, _)| at / UNIT == byte / UNIT);
+            if let Some((byte, is_dirty)) = rotten.filter(|(byte, _)| !is_there(*byte)) {
                 self.cache.rot(byte);
                 self.kept.harmed = true;
                 if is_dirty {
