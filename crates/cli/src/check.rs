@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use clap::Args;
-use floe_block::Calibrated;
+use floe_block::{Calibrated, Salvage};
 use floe_device::{Role, Spec};
 use floe_export::kept::{Checked, Holds, StartError, check, holds, repair};
 use floe_export::server::DeviceSource;
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::export_dirty::Range;
 use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
@@ -18,7 +19,8 @@ Examples:
   floe check stripe:/dev/nvme0n1+/dev/nvme1n1 --json | jq .problems
   floe check /dev/nvme0n1 --repair
 
-It ends with 0 when all is well or has been mended, and with 1 when not, or when there is no cache. What is dirty is never touched.";
+It ends with 0 when all is well or has been mended without loss, and with 1 when not, or when there is no cache. What is dirty is never
+touched but where the journal that says so is damaged: --repair writes that anew with all that can be trusted, and lists what is lost.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -26,7 +28,7 @@ pub(crate) struct Arguments {
     /// The cache device, as for floe serve, or just its path; no server may be using it
     #[arg(value_name = "CACHE", value_parser = cache)]
     cache: Spec,
-    /// Mend what can be mended without losing anything: superblocks, and clean data that is not what was stored
+    /// Mend superblocks, clean data that is not what was stored, and damaged journals; what cannot be trusted any more is listed, and lost
     #[arg(long)]
     repair: bool,
     /// One JSON object instead of text
@@ -55,6 +57,8 @@ struct Outcome {
     log_pages: u64,
     /// Clean copies that a crash found half overwritten: they are not used.
     half_overwritten: usize,
+    /// Data that only the cache had, and that is lost, or will be once the journal is mended.
+    lost: Vec<Lost>,
     problems: Vec<String>,
     repaired: bool,
 }
@@ -64,6 +68,13 @@ struct OfCalibration {
     write_cost: f64,
     target: f64,
     target_bytes: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Lost {
+    volume: String,
+    #[serde(flatten)]
+    range: Range,
 }
 
 #[derive(Debug, Serialize)]
@@ -123,13 +134,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     match outcome.problems.len() {
         problems if problems > 0 && !repaired => {
-            let way = if arguments.repair {
-                "; they cannot be mended without losing data: floe export-dirty saves what it can, and floe serve --initialise makes a new cache"
-            } else {
-                "; --repair mends what can be mended without losing anything"
+            let way = match (arguments.repair, outcome.cache) {
+                (true, _) | (_, false) => {
+                    "; they cannot be mended: floe serve --initialise makes a new cache"
+                }
+                (false, true) if checked.gives_up() => {
+                    "; --repair mends them, and gives up what is listed as lost"
+                }
+                (false, true) => "; --repair mends them, and nothing is lost",
             };
             Err(CliError::failure(format!("{}: {problems} problem(s){way}", arguments.cache)))
         }
+        _ if repaired && checked.gives_up() => Err(CliError::failure(format!(
+            "{}: mended, and some of what only the cache had is lost, as listed: it reads as errors until it is written anew; floe export-dirty writes the rest back",
+            arguments.cache
+        ))),
         _ => Ok(()),
     }
 }
@@ -139,9 +158,17 @@ impl Outcome {
         let (report, superblock) = (&checked.report, checked.report.superblock.as_ref());
         let mut problems = report.problems.clone();
         problems.extend(report.shards.iter().flat_map(|shard| shard.problems.iter().cloned()));
+        for Salvage { shard, mended, gone, .. } in report.shards.iter().filter_map(|it| it.salvage.as_ref()) {
+            problems.extend(
+                mended.iter().map(|what| format!("shard {shard}: {what}, is made again from others")),
+            );
+            problems.extend(gone.iter().map(|what| {
+                format!("shard {shard}: {what}, is lost; what was written and noted there alone reads as the volume has it")
+            }));
+        }
         let name = |id| {
             let volume = superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
-            volume.map_or("?", |volume| &volume.name)
+            volume.map_or("?", |volume| volume.name.as_str())
         };
         problems.extend(checked.rotted().map(|rotten| {
             let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
@@ -182,6 +209,11 @@ impl Outcome {
             dirty_bytes: sum(|shard| shard.dirty_bytes),
             log_pages: sum(|shard| shard.log_pages),
             half_overwritten: checked.half_overwritten(),
+            lost: checked
+                .lost
+                .iter()
+                .map(|(volume, run)| Lost { volume: name(*volume).to_owned(), range: Range::of(run) })
+                .collect(),
             problems,
             repaired,
         }
@@ -218,6 +250,9 @@ impl Outcome {
                 "clean copies that were half overwritten when it ended, and are not used: {}",
                 self.half_overwritten
             );
+        }
+        for Lost { volume, range: Range { offset, length } } in &self.lost {
+            output::say!("lost: volume {volume:?}, offset {offset}, {length} bytes");
         }
         self.problems.iter().for_each(|problem| output::say!("problem: {problem}"));
         match (self.problems.is_empty(), self.repaired) {

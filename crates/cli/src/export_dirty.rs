@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
+use floe_block::{SECTOR_BYTES, Sectors};
 use floe_device::{Role, Spec};
 use floe_export::kept::{Target, WrittenBack, write_back};
 use floe_export::server::DeviceSource;
@@ -20,7 +21,8 @@ Examples:
   floe export-dirty /dev/nvme0n1 --backing pictures=file:/dev/vdb --backing archive=file:/srv/archive.img
   floe export-dirty /dev/nvme0n1 /dev/sdc --backing file:/dev/vdb     # two tiers, the lower one's data first
 
-What the cache has of other volumes stays as it is. Nothing is written when a device is not its volume's.";
+What the cache has of other volumes stays as it is. Nothing is written when a device is not its volume's. It ends with 1 when something
+only the cache had is lost, and lists that.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -47,6 +49,21 @@ pub(crate) struct Arguments {
 struct Row<'a> {
     volume: &'a str,
     written_bytes: u64,
+    /// What only the cache had and has no more.
+    lost: Vec<Range>,
+}
+
+/// A run of a volume.
+#[derive(Debug, Serialize)]
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+impl Range {
+    pub(crate) fn of(run: &Sectors) -> Self {
+        Self { offset: run.start * SECTOR_BYTES, length: (run.end - run.start) * SECTOR_BYTES }
+    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -58,12 +75,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         bar.get_or_insert_with(|| output::progress(all, "writing back")).set_position(written);
     });
     bar.into_iter().for_each(|bar| bar.finish_and_clear());
-    for WrittenBack { volume, bytes } in written.map_err(refused)? {
+    let mut lost_bytes = 0;
+    for WrittenBack { volume, bytes, lost } in written.map_err(refused)? {
+        let lost: Vec<Range> = lost.iter().map(Range::of).collect();
+        lost_bytes += lost.iter().map(|range| range.length).sum::<u64>();
         if arguments.json {
-            output::json_line(&Row { volume: &volume, written_bytes: bytes }).or_failure()?;
+            output::json_line(&Row { volume: &volume, written_bytes: bytes, lost }).or_failure()?;
         } else {
             output::say!("{} written back to volume {volume:?}", output::bytes(bytes));
+            for Range { offset, length } in lost {
+                output::say!("lost: volume {volume:?}, offset {offset}, {length} bytes");
+            }
         }
+    }
+    if lost_bytes > 0 {
+        return Err(CliError::failure(format!(
+            "{lost_bytes} bytes that only the cache had are lost and were not written back; restore them from a backup or write them anew"
+        )));
     }
     Ok(())
 }

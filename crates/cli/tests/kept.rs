@@ -613,3 +613,124 @@ fn dirty_data_that_rots_while_nobody_serves_is_an_error() {
     assert!(connect(&server).read((MIB + 8192) as u64, &mut sector).is_err());
     assert_same("what is beside it", &read(&server, MIB, 8192), &content[MIB..][..8192]);
 }
+
+/// The offsets in the cache of its log's pages that are intact, in order of their numbers, those of parity among them, by shard.
+fn log_pages(bytes: &[u8]) -> Vec<Vec<usize>> {
+    let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let is_log = |at: &usize| bytes[at + 8..at + 12] == *b"FlPg" && [1, 4].contains(&bytes[at + 12]);
+    let mut shards: Vec<Vec<usize>> = vec![Vec::new(); 256];
+    for at in (64 << 10..bytes.len()).step_by(4096).filter(is_log) {
+        shards[usize::from(bytes[at + 14])].push(at);
+    }
+    shards.iter_mut().for_each(|pages| pages.sort_unstable_by_key(|at| number(at + 32)));
+    shards.retain(|pages| pages.len() > 4);
+    shards
+}
+
+/// A cache of one shard with several flushed writes, killed, and what the volume should read.
+fn killed() -> (Volume, Vec<u8>) {
+    let mut content = noise(30, 4 * MIB);
+    let volume = Volume::new(&content, "back").with(&NEVER).with(&["--shards", "1"]).on("1");
+    let server = volume.serve();
+    for round in 0..6 {
+        let piece = noise(31 + round as u64, 64 << 10);
+        let at = round * (128 << 10);
+        write(&server, at, &piece, true);
+        content[at..][..piece.len()].copy_from_slice(&piece);
+    }
+    server.kill(&volume);
+    (volume, content)
+}
+
+#[test]
+fn a_damaged_page_of_the_log_is_mended_and_loses_nothing() {
+    for whole_page in [false, true] {
+        let (volume, content) = killed();
+        let mut bytes = std::fs::read(volume.path("cache.img")).expect("the cache");
+        let at = log_pages(&bytes)[0][2];
+        match whole_page {
+            true => bytes[at..at + 4096].fill(0),
+            false => bytes[at + 77] ^= 8,
+        }
+        std::fs::write(volume.path("cache.img"), &bytes).expect("damage");
+        let said = refusal(&volume, &[]);
+        assert!(
+            said.contains("the log of shard 0 is damaged") && said.contains("floe check --repair"),
+            "{said}"
+        );
+        let backing = format!("file:{}", volume.path("backing.img").display());
+        let (code, _, said) = offline(&volume, &["export-dirty", "--backing", &backing]);
+        assert!(code == Some(2) && said.contains("floe check --repair"), "{said}");
+        let (code, printed, said) = offline(&volume, &["check"]);
+        assert!(code == Some(1) && said.contains("--repair mends them, and nothing is lost"), "{said}");
+        assert!(printed.contains("is made again from others") && !printed.contains("lost:"), "{printed}");
+        let (code, printed, said) = offline(&volume, &["check", "--repair"]);
+        assert_eq!(code, Some(0), "{printed}{said}");
+        let (code, printed, _) = offline(&volume, &["check"]);
+        assert_eq!(code, Some(0), "{printed}");
+        let server = volume.serve();
+        assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+        server.drain_and_end();
+        assert_same("the backing device", &volume.backing(), &content);
+    }
+}
+
+#[test]
+fn what_cannot_be_mended_is_listed_and_never_read_or_written_back() {
+    let (volume, content) = killed();
+    let before = volume.backing();
+    let mut bytes = std::fs::read(volume.path("cache.img")).expect("the cache");
+    let pages = log_pages(&bytes)[0].clone();
+    let middle = pages.len() / 2 / 2 * 2;
+    for at in &pages[middle..middle + 2] {
+        bytes[*at..at + 4096].fill(0); // a page and its parity
+    }
+    std::fs::write(volume.path("cache.img"), &bytes).expect("damage");
+    let (code, printed, said) = offline(&volume, &["check", "--repair", "--json"]);
+    assert!(code == Some(1) && said.contains("some of what only the cache had is lost"), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(json["repaired"], true);
+    let lost: Vec<std::ops::Range<usize>> = json["lost"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|range| {
+            assert_eq!(range["volume"], "floe");
+            let number = |name: &str| range[name].as_u64().expect("a number") as usize;
+            number("offset")..number("offset") + number("length")
+        })
+        .collect();
+    assert!(!lost.is_empty(), "{printed}");
+
+    // What was noted in the lost page alone is nowhere; the rest is right, or an error.
+    let server = volume.serve();
+    let mut client = connect(&server);
+    let (mut right, mut errors, mut old) = (0, 0, 0);
+    for at in (0..6 * (128 << 10)).step_by(4096) {
+        let mut found = vec![0; 4096];
+        let is_lost = lost.iter().any(|run| run.contains(&at));
+        match client.read(at as u64, &mut found) {
+            Ok(()) if found == content[at..at + 4096] => right += 1,
+            Ok(()) => {
+                assert!(!is_lost && found == before[at..at + 4096], "at {at}");
+                old += 1;
+            }
+            Err(_) => {
+                assert!(is_lost, "at {at}");
+                errors += 1;
+            }
+        }
+    }
+    assert!(right > 16 && errors > 0 && old <= 16, "{right} right, {errors} errors, {old} old");
+    drop(client);
+    server.kill(&volume);
+    let backing = format!("file:{}", volume.path("backing.img").display());
+    let (code, printed, said) =
+        offline(&volume, &["export-dirty", "--backing", &backing, "--accept-backing"]);
+    assert!(code == Some(1) && said.contains("are lost and were not written back"), "{said}");
+    assert!(printed.contains("lost: volume \"floe\", offset "), "{printed}");
+    let after = volume.backing();
+    for run in lost {
+        assert_same("what is lost", &after[run.clone()], &before[run]);
+    }
+}

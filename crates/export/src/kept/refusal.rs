@@ -76,9 +76,7 @@ pub enum Refusal {
     )]
     Foreign,
     /// A cache that cannot be read whole.
-    #[error(
-        "the cache cannot be used: {0}; `floe check` says more, and --initialise makes a new one in its place"
-    )]
+    #[error("the cache cannot be used: {0}; {way}", way = way_out(.0))]
     Unreadable(StoreError),
     /// It would be replaced, and may hold the only copy of something.
     #[error(
@@ -386,6 +384,17 @@ impl fmt::Display for Given {
 fn names(of: &[String]) -> String {
     let names: Vec<String> = of.iter().map(|name| format!("{name:?}")).collect();
     format!("volume{} {}", if of.len() == 1 { "" } else { "s" }, names.join(", "))
+}
+
+/// What helps when a cache cannot be read.
+fn way_out(error: &StoreError) -> &'static str {
+    match error {
+        StoreError::Log { .. } | StoreError::Checkpoint { .. } => {
+            "`floe check --repair CACHE` writes its journal anew and says what is lost, if anything is"
+        }
+        StoreError::Newer { .. } => "a newer version of floe can use it",
+        _ => "`floe check` says more, and --initialise makes a new one in its place",
+    }
 }
 
 /// Bytes, and in a unit where that says the same.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Driver, Evict, Gate, KeptCache, Kind, Memory, Request, Serving, Volume as Known, VolumeId,
-    WriteMode,
+    Answer, Begun, Driver, Evict, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES, Sectors, Serving,
+    Volume as Known, VolumeId, WriteMode,
 };
 
 use super::company::{Order, from_the_lowest};
@@ -45,6 +45,8 @@ pub struct WrittenBack {
     pub volume: String,
     /// What only the cache had.
     pub bytes: u64,
+    /// Runs that only the cache had, and that are lost: the volume has something older there, or nothing.
+    pub lost: Vec<Sectors>,
 }
 
 /// A tier whose data has been brought back.
@@ -84,12 +86,15 @@ pub fn write_back(
     let mut written: Vec<WrittenBack> = Vec::new();
     let mut done: Vec<Done> = Vec::new();
     for at in order {
-        for WrittenBack { volume, bytes } in
+        for WrittenBack { volume, bytes, lost } in
             write_back_one(&tiers[at], targets, accept, is_whole, state, &mut done, progress)?
         {
             match written.iter_mut().find(|other| other.volume == volume) {
-                Some(before) => before.bytes += bytes,
-                None => written.push(WrittenBack { volume, bytes }),
+                Some(before) => {
+                    before.bytes += bytes;
+                    before.lost.extend(lost);
+                }
+                None => written.push(WrittenBack { volume, bytes, lost }),
             }
         }
     }
@@ -143,7 +148,9 @@ fn write_back_one(
         driver.add_volume_at(*id, &volume.name, backing);
     }
     let all = dirty.iter().sum();
-    for (volume, id) in volumes.iter().zip(&ids) {
+    let mut lost: Vec<(VolumeId, Sectors)> = Vec::new();
+    let mut stays = driver.stats().dirty_bytes;
+    for ((volume, id), bytes) in volumes.iter().zip(&ids).zip(&dirty) {
         driver.submit(Request { volume: *id, kind: Kind::Drain, offset: 0, len: 0 }, None);
         let mut answers: Vec<Answer> = Vec::new();
         while answers.is_empty() || !driver.is_idle() {
@@ -154,8 +161,12 @@ fn write_back_one(
             }
             progress(all - driver.stats().dirty_bytes.min(all), all);
         }
-        if let Some(Err(fault)) = answers.pop().map(|answer| answer.result) {
-            let left_bytes = driver.stats().dirty_bytes;
+        driver.take_newly_lost(&mut lost);
+        stays -= bytes - lost_sectors(&lost, *id) * SECTOR_BYTES;
+        let left_bytes = driver.stats().dirty_bytes;
+        if let Some(Err(fault)) = answers.pop().map(|answer| answer.result)
+            && left_bytes != stays
+        {
             return Err(StartError::WriteBack { volume: volume.name.clone(), fault, left_bytes });
         }
     }
@@ -168,8 +179,16 @@ fn write_back_one(
         keeper.link_alone(random_stack()?)?;
     }
     below.push(Done { keeper, backings });
-    let written = |(volume, bytes): (Volume, u64)| WrittenBack { volume: volume.name, bytes };
-    Ok(volumes.into_iter().zip(dirty).map(written).collect())
+    let written = |((volume, id), bytes): ((Volume, VolumeId), u64)| WrittenBack {
+        volume: volume.name,
+        bytes: bytes - lost_sectors(&lost, id) * SECTOR_BYTES,
+        lost: lost.iter().filter(|(of, _)| *of == id).map(|(_, run)| run.clone()).collect(),
+    };
+    Ok(volumes.into_iter().zip(ids).zip(dirty).map(written).collect())
+}
+
+fn lost_sectors(lost: &[(VolumeId, Sectors)], volume: VolumeId) -> u64 {
+    lost.iter().filter(|(of, _)| *of == volume).map(|(_, run)| run.end - run.start).sum()
 }
 
 /// Which of the cache's volumes the devices are.
