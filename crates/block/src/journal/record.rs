@@ -365,8 +365,11 @@ mod tests {
         sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
     }
 
+    /// What is said of a sector of a block, or of all of it; nothing of a block.
+    type Said = Option<(BlockAt, Option<(u64, Standing)>)>;
+
     /// What a change says, sector by sector, so that runs may be cut.
-    fn sectors(change: &Change) -> Vec<Option<(BlockAt, Option<(u64, Standing)>)>> {
+    fn sectors(change: &Change) -> Vec<Said> {
         match change {
             Change::Crashed => vec![None],
             Change::Dropped { block } => vec![Some((block.clone(), None))],
