@@ -211,3 +211,26 @@ fn an_index_that_is_bypassed_and_resumed_shows_nothing_old() {
         reader.join().unwrap();
     });
 }
+
+#[test]
+fn what_is_frozen_and_removed_is_not_freed_under_a_reader_when_the_barrier_is_refused_later() {
+    sync::with_own_fences(false);
+    barrier::with(barrier::Kind::Refused);
+    model(2, || {
+        let cache = Cache::small(2);
+        cache.put(1, 10);
+        cache.put(2, 20);
+        assert_eq!(cache.freeze(1.0).entries, 2);
+        let other = Handle::of(&cache);
+        let reader = thread::spawn(move || {
+            // By the second lookup the reader can have been told, and the index is still there.
+            assert!(other.value(1).is_none_or(|value| value == 10));
+            assert!(other.value(2).is_none_or(|value| value == 20));
+        });
+        for key in [1, 2] {
+            drop(cache.remove(&Tracked::new(key)));
+            cache.reclaim();
+        }
+        reader.join().unwrap();
+    });
+}
