@@ -600,13 +600,13 @@ fn two_servers_cannot_have_the_same_files_or_socket() {
     refused(&volume, &[], "nbd.sock");
     refused(
         &volume,
-        &[("nbd.sock", "b.sock"), ("cache.img", "b.img")],
+        &[("nbd.sock", "b.sock"), ("admin.sock", "b.admin"), ("cache.img", "b.img")],
         "backing.img is in use by another process",
     );
     std::fs::copy(volume.path("backing.img"), volume.path("b.img")).expect("a copy");
     refused(
         &volume,
-        &[("nbd.sock", "b.sock"), ("backing.img", "b.img")],
+        &[("nbd.sock", "b.sock"), ("admin.sock", "b.admin"), ("backing.img", "b.img")],
         "cache.img is in use by another process",
     );
     refused(&volume, &[("backing.img", "b.img"), ("cache.img", "c.img")], "nbd.sock");
