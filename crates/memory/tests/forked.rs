@@ -27,7 +27,7 @@ fn a_child_finds_no_lock_of_a_cache_taken_by_the_library() {
     let caches: Vec<_> = (0..100)
         .map(|_| Cache::builder().capacity(4000).time_to_live(Duration::from_millis(1)).build())
         .collect();
-    for _ in 0..30 {
+    for _ in 0..10 {
         for cache in &caches {
             (0..2000).for_each(|key| cache.insert(key, vec![key; 4]));
         }
@@ -62,7 +62,7 @@ fn what_expires_does_so_in_a_child_as_in_its_parent() {
     old.insert(0, tally.value(0));
     other.insert(0, tally.value(0));
     assert!(comes_true(|| old.stats().expirations == 1), "the parent has a thread for it");
-    for round in 0..20 {
+    for round in 0..6 {
         old.insert(1, tally.value(1));
         // SAFETY: the child uses nothing that another thread of the parent's may have locked but the library, and ends by `_exit`.
         let child = unsafe { libc::fork() };
