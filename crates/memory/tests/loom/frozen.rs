@@ -216,7 +216,7 @@ fn an_index_that_is_bypassed_and_resumed_shows_nothing_old() {
 fn what_is_frozen_and_removed_is_not_freed_under_a_reader_when_the_barrier_is_refused_later() {
     sync::with_own_fences(false);
     barrier::with(barrier::Kind::Refused);
-    model(2, || {
+    model(3, || {
         let cache = Cache::small(2);
         cache.put(1, 10);
         cache.put(2, 20);
