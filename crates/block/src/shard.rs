@@ -111,6 +111,8 @@ pub(crate) struct Shard {
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
     /// device, until they are written anew.
     lost: BTreeSet<Place>,
+    /// Those of which memory has something newer, and only memory.
+    lost_below: BTreeSet<Place>,
     /// Those that nobody has been told of, in the order in which they were found.
     newly_lost: Vec<Place>,
     log: Log,
@@ -146,6 +148,7 @@ impl Shard {
             spare_survey: Survey::default(),
             spare_waiting: Vec::new(),
             lost: BTreeSet::new(),
+            lost_below: BTreeSet::new(),
             newly_lost: Vec::new(),
             events: Vec::new(),
             counters: Counters::default(),

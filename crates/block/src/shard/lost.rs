@@ -121,19 +121,23 @@ impl Shard {
         there
     }
 
-    /// A run of a dirty block in parts that are lost and parts that are not.
+    /// A run of a dirty block in parts that the cache device has lost and parts that it has not, whether memory has something newer or not.
     pub(super) fn by_loss(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
-        let there = self.dirty_there(block, run);
-        let (mut parts, mut start) = (Vec::new(), run.start);
-        for part in there {
-            if start < part.start {
-                parts.push((start..part.start, true));
-            }
-            start = part.end;
-            parts.push((part, false));
+        if self.lost.is_empty() && self.lost_below.is_empty() {
+            return vec![(run.clone(), false)];
         }
-        if start < run.end {
-            parts.push((start..run.end, true));
+        let volume = self.directory.volume(block);
+        let is_lost = |sector: u64| {
+            let place = Place::new(volume, sector);
+            self.lost.contains(&place) || self.lost_below.contains(&place)
+        };
+        let mut parts: Vec<(Sectors, bool)> = Vec::new();
+        for sector in run.clone() {
+            let lost = is_lost(sector);
+            match parts.last_mut() {
+                Some((part, of)) if *of == lost => part.end = sector + 1,
+                _ => parts.push((sector..sector + 1, lost)),
+            }
         }
         parts
     }

@@ -5,6 +5,8 @@
 //! device. Others are taken in their place meanwhile; once that many are being cleaned ahead of need (`dirt`), the task waits and goes on where it was. What is not to come in (`admission`), or finds everything cold in use, is not
 //! cached, and goes to the backing device if it would be lost otherwise.
 
+use std::ops::Range;
+
 use super::Shard;
 use super::admission::Removal;
 use super::operations::part_of;
@@ -280,15 +282,20 @@ impl Shard {
         let volume = self.tasks[id as usize].volume;
         self.let_go(volume, run, orders);
         self.found_in_memory(volume, run);
-    }
-
-    /// Memory has new content of a run: nothing of it is lost any more.
-    pub(super) fn found_in_memory(&mut self, volume: VolumeId, run: &Sectors) {
-        if !self.lost.is_empty() {
-            let places = Place::new(volume, run.start)..Place::new(volume, run.end);
-            while let Some(&place) = self.lost.range(places.clone()).next() {
-                self.lost.remove(&place);
-            }
+        while let Some(&place) = self.lost_below.range(places(volume, run)).next() {
+            self.lost_below.remove(&place);
         }
     }
+
+    /// Memory has new content of a run: nothing of it is lost any more, but for the log, which outlives memory.
+    pub(super) fn found_in_memory(&mut self, volume: VolumeId, run: &Sectors) {
+        while let Some(&place) = self.lost.range(places(volume, run)).next() {
+            self.lost.remove(&place);
+            self.lost_below.insert(place);
+        }
+    }
+}
+
+fn places(volume: VolumeId, run: &Sectors) -> Range<Place> {
+    Place::new(volume, run.start)..Place::new(volume, run.end)
 }

@@ -42,6 +42,7 @@ impl Shard {
         self.held.remove_volume(id);
         let places = Place::all_of(id);
         self.lost.retain(|place| !places.contains(place));
+        self.lost_below.retain(|place| !places.contains(place));
         self.set_volume(id, VolumeSize { sectors: 0 }); // what was ordered to be fetched of it is no more
     }
 
