@@ -84,11 +84,6 @@ pub fn in_data(
     }
 }
 
-/// Whether a byte is one of dirty data without a checksum.
-pub fn is_open(kept: &KeptCache, byte: usize, volumes: usize) -> bool {
-    dirty_at(kept, byte, volumes).is_some_and(|(volume, sector)| has_no_sum(kept, volume, sector))
-}
-
 fn has_no_sum(kept: &KeptCache, volume: VolumeId, sector: u64) -> bool {
     kept.unsealed_runs(volume).iter().any(|run| run.contains(&sector))
 }

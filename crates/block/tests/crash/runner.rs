@@ -10,7 +10,7 @@ use floe_device::Pool;
 use crate::world::{Options, Survived, World};
 
 /// Lives of a world: enough for what one crash does to what an earlier one left, few enough for many kinds of worlds.
-const LIVES: u32 = 25;
+pub const LIVES: u32 = 25;
 
 /// Memory for buffers of a thread; what does not fit comes from the heap.
 const ARENA_BYTES: usize = 4 << 20;

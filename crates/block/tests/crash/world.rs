@@ -287,13 +287,10 @@ impl World {
         let (dies, cache, dead) =
             self.draw(|rng| (rng.random_ratio(1, 1000), rng.random_bool(0.7), rng.random_bool(0.3)));
         let devices_fail = self.disks().any(|disk| disk.failed() > 0);
-        if dies && (dead || devices_fail) {
+        if dies && (dead || devices_fail) && !(cache && self.kept.is_rotten()) {
             self.history.note(Event::DeviceDead { cache, dead });
             match cache {
-                true => {
-                    self.spare(|_| true);
-                    self.cache.set_dead(dead);
-                }
+                true => self.cache.set_dead(dead),
                 false => self.backings.iter().for_each(|disk| disk.set_dead(dead)),
             }
             if !dead {

@@ -8,6 +8,7 @@ use super::{Failure, UNITS_A_SECTOR, World};
 use crate::boot::{Boot, NoBoot, Service, make_sure};
 use crate::history::{End, Event};
 use crate::rot::{self, Rotten};
+use crate::runner::LIVES;
 use crate::stamp::UNIT;
 
 /// What is known of a kept cache.
@@ -33,6 +34,13 @@ pub struct Kept {
     rotten_dirty: Vec<(usize, Vec<u8>)>,
     /// Some sector on its device may not be what was stored, through no crash.
     pub harmed: bool,
+}
+
+impl Kept {
+    /// Whether what only it has may still be what it rotted to.
+    pub fn is_rotten(&self) -> bool {
+        !self.rotten_dirty.is_empty()
+    }
 }
 
 impl World {
@@ -82,7 +90,7 @@ impl World {
         });
         self.cache.set_failing(cache);
         if cache > 0.0 {
-            self.spare(|_| true); // a write that fails leaves no checksum either
+            self.spare(); // a write that fails leaves no checksum either
         }
         if self.format.kept {
             self.cache.set_flipping(flips, self.format.data_start());
@@ -124,7 +132,6 @@ impl World {
             _ => self.create()?,
         };
         self.find_sealed(&kept)?;
-        self.spare_open(&kept);
         self.rot_data(&kept);
         let (driver, superblock) = self.boot().begin(kept, service)?;
         (self.kept.drained, self.kept.warm) = (false, 0);
@@ -219,23 +226,12 @@ impl World {
         self.cache.peek(start..start + UNIT)
     }
 
-    /// What has rotted, and was about to be overwritten when the last life ended, has no checksum any more: it is as it was.
-    fn spare_open(&mut self, kept: &KeptCache) {
-        let volumes = self.sizes.len();
-        self.spare(|byte| rot::is_open(kept, byte, volumes));
-    }
-
-    /// Only the cache has what has rotted: some of that, unless it has been overwritten, is as it was.
-    pub(super) fn spare(&mut self, which: impl Fn(usize) -> bool) {
+    /// What only the cache has is as it was before it rotted.
+    fn spare(&mut self) {
         for (byte, now) in std::mem::take(&mut self.kept.rotten_dirty) {
-            if self.unit_of(byte) != now {
-                continue;
-            }
-            if which(byte) {
+            if self.unit_of(byte) == now {
                 self.cache.rot(byte);
                 self.history.note(Event::Rotten { byte });
-            } else {
-                self.kept.rotten_dirty.push((byte, now));
             }
         }
     }
@@ -266,9 +262,9 @@ impl World {
         for _ in 0..4 {
             let volumes = self.sizes.len();
             let rotten = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng));
-            let is_there =
-                |byte: usize| self.kept.rotten_dirty.iter().any(|(at, _)| at / UNIT == byte / UNIT);
-            if let Some((byte, is_dirty)) = rotten.filter(|(byte, _)| !is_there(*byte)) {
+            // What only the cache has rots in the last life: what is about to be overwritten as one ends has no checksum in the next.
+            let is_last = self.life == LIVES;
+            if let Some((byte, is_dirty)) = rotten.filter(|(_, is_dirty)| !is_dirty || is_last) {
                 self.cache.rot(byte);
                 self.kept.harmed = true;
                 if is_dirty {
