@@ -10,8 +10,8 @@
 
 use crate::ghost_queues::GhostQueues;
 use crate::index::Tag;
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameters, Policy, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, AlwaysPromote, Lists, Parameters, Policy, Slot};
 
 /// T1 and B1: seen once.
 const ONCE: usize = 0;
@@ -64,20 +64,6 @@ impl Arc {
         self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot));
         Some(slot)
     }
-
-    fn resized(&mut self) {
-        let slots = self.cached.slots();
-        self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve(slots + 1);
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn memory(&self) -> usize {
-        self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
-    }
 }
 
 impl Policy for Arc {
@@ -98,8 +84,19 @@ impl Policy for Arc {
     }
 }
 
-impl Eviction for Arc {
+impl Listed for Arc {
     type Marks = AlwaysPromote;
+    type Lists = Lists<2>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<2> {
+        &self.cached
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<2> {
+        &mut self.cached
+    }
 
     fn marks(&self) -> &AlwaysPromote {
         &AlwaysPromote
@@ -146,8 +143,20 @@ impl Eviction for Arc {
         self.replace(seen)
     }
 
-    ordered_by_lists! {
-        order: cached, hottest: |_this| [AGAIN, ONCE], weights: cached,
-        resized: resized, moved: moved, memory: memory
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [AGAIN, ONCE]
+    }
+    fn resized(&mut self) {
+        let slots = self.cached.slots();
+        self.tags.resize(slots, Tag::default());
+        self.ghosts.reserve(slots + 1);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
     }
 }

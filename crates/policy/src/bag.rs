@@ -179,7 +179,7 @@ macro_rules! ordered_by_bag {
      $(, memory: $memory:ident)?) => {
         fn reserve(&mut self, slots: usize) {
             self.$order.reserve(slots);
-            self.$marks.reserve(slots);
+            $crate::Marks::reserve(&mut self.$marks, slots);
             $(self.$resized();)?
         }
 
@@ -220,7 +220,7 @@ macro_rules! ordered_by_bag {
         }
 
         fn memory_bytes(&self) -> usize {
-            self.$order.memory_bytes() + self.$marks.memory_bytes() $(+ self.$memory())?
+            self.$order.memory_bytes() + $crate::Marks::memory_bytes(&self.$marks) $(+ self.$memory())?
         }
     };
 }

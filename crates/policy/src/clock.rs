@@ -6,13 +6,16 @@
 //!
 //! Not to be used where scans are common: an entry that is never hit stays for a whole round.
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, Counters, Eviction, List, Parameter, Parameters, Policy, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, Counters, Lists, Marks, Parameter, Parameters, Policy, Slot};
+
+/// The only list.
+const RING: usize = 0;
 
 /// FIFO with a second chance.
 #[derive(Debug, Clone)]
 pub struct Clock {
-    ring: List,
+    ring: Lists<1>,
     chances: Counters,
 }
 
@@ -21,18 +24,14 @@ impl Clock {
     #[inline(always)]
     fn advance(&mut self) -> Option<Slot> {
         loop {
-            let hand = self.ring.tail()?;
+            let hand = self.ring.tail(RING)?;
             let chances = self.chances.get(hand);
             if chances == 0 {
                 return Some(hand);
             }
             self.chances.set(hand, chances - 1);
-            self.ring.move_to_head(hand);
+            self.ring.move_to_head(RING, hand);
         }
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.chances.set(to, self.chances.get(from));
     }
 }
 
@@ -42,12 +41,21 @@ impl Policy for Clock {
 
     fn new(parameters: &Parameters) -> Self {
         let limit = (1u8 << parameters.count("bits")) - 1;
-        Self { ring: List::named("ring"), chances: Counters::new(limit) }
+        Self { ring: Lists::named(["ring"]), chances: Counters::new(limit) }
     }
 }
 
-impl Eviction for Clock {
+impl Listed for Clock {
     type Marks = Counters;
+    type Lists = Lists<1>;
+
+    fn lists(&self) -> &Lists<1> {
+        &self.ring
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<1> {
+        &mut self.ring
+    }
 
     #[inline]
     fn marks(&self) -> &Counters {
@@ -59,18 +67,31 @@ impl Eviction for Clock {
     #[inline]
     fn insert(&mut self, slot: Slot, _: &Access) {
         self.chances.set(slot, 0);
-        self.ring.push_head(slot);
+        self.ring.push_head(RING, slot);
     }
 
     #[inline]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
         self.advance()?;
-        self.ring.pop_tail()
+        self.ring.pop_tail(RING)
     }
 
     fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
         self.advance()
     }
 
-    ordered_by_lists! { order: ring, hottest: |_this| [0], counters: chances, moved: moved }
+    fn hits(&self) -> Option<&Counters> {
+        Some(&self.chances)
+    }
+    fn resized(&mut self) {
+        self.chances.reserve(self.ring.slots());
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.chances.set(to, self.chances.get(from));
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.chances.memory_bytes()
+    }
 }

@@ -6,25 +6,37 @@
 //!
 //! Not to be used where misses are expensive: nothing protects a popular entry from leaving.
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, Eviction, List, NoMarks, Parameters, Policy, Ranked, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, Lists, NoMarks, Parameters, Policy, Ranked, Slot};
+
+/// The only list.
+const QUEUE: usize = 0;
 
 /// First in, first out.
 #[derive(Debug, Clone)]
 pub struct Fifo {
-    queue: List,
+    queue: Lists<1>,
 }
 
 impl Policy for Fifo {
     const ABOUT: About = About::new("fifo", "leaves in the order of arrival", "-");
 
     fn new(_: &Parameters) -> Self {
-        Self { queue: List::named("queue") }
+        Self { queue: Lists::named(["queue"]) }
     }
 }
 
-impl Eviction for Fifo {
+impl Listed for Fifo {
     type Marks = NoMarks;
+    type Lists = Lists<1>;
+
+    fn lists(&self) -> &Lists<1> {
+        &self.queue
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<1> {
+        &mut self.queue
+    }
 
     fn marks(&self) -> &NoMarks {
         &NoMarks
@@ -34,23 +46,21 @@ impl Eviction for Fifo {
 
     #[inline]
     fn insert(&mut self, slot: Slot, _: &Access) {
-        self.queue.push_head(slot);
+        self.queue.push_head(QUEUE, slot);
     }
 
     #[inline]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.queue.pop_tail()
+        self.queue.pop_tail(QUEUE)
     }
 
     fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.queue.tail()
+        self.queue.tail(QUEUE)
     }
-
-    ordered_by_lists! { order: queue, hottest: |_this| [0] }
 }
 
 impl Ranked for Fifo {
     fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.queue.coldest_first()
+        self.queue.coldest_first(QUEUE)
     }
 }

@@ -16,7 +16,10 @@ use crate::frequency::FrequencyList;
 use crate::ghost::Ghosts;
 use crate::index::Tag;
 use crate::random::Random;
-use crate::{About, Access, AlwaysPromote, Cursor, Eviction, List, Parameter, Parameters, Policy, Slot};
+use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+
+/// The only LRU list.
+const RECENCY: usize = 0;
 
 const LRU: usize = 0;
 const LFU: usize = 1;
@@ -36,7 +39,7 @@ struct Left {
 /// Two experts and regret.
 #[derive(Debug, Clone)]
 pub struct LeCaR {
-    recency: List,
+    recency: Lists<1>,
     frequency: FrequencyList,
     ghosts: Ghosts<2, Left>,
     tags: Vec<Tag>,
@@ -80,7 +83,7 @@ impl Policy for LeCaR {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            recency: List::named("recency"),
+            recency: Lists::named(["recency"]),
             frequency: FrequencyList::default(),
             ghosts: Ghosts::named(["ghosts of LRU", "ghosts of LFU"]),
             tags: Vec::new(),
@@ -116,7 +119,7 @@ impl Eviction for LeCaR {
 
     fn promote(&mut self, slot: Slot) {
         self.now += 1;
-        self.recency.move_to_head(slot);
+        self.recency.move_to_head(RECENCY, slot);
         self.frequency.hit(slot);
     }
 
@@ -125,13 +128,13 @@ impl Eviction for LeCaR {
         let used_before = self.regret(tag);
         self.coming = None;
         self.tags[slot.index()] = tag;
-        self.recency.push_head(slot);
+        self.recency.push_head(RECENCY, slot);
         self.frequency.insert(slot, used_before + 1);
     }
 
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         self.coming = incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.regret(tag)));
-        let (oldest, rarest) = (self.recency.tail()?, self.frequency.coldest()?);
+        let (oldest, rarest) = (self.recency.tail(RECENCY)?, self.frequency.coldest()?);
         let expert = if self.random.share() < self.trust_in_lru { LRU } else { LFU };
         let victim = if expert == LRU { oldest } else { rarest };
         self.entries = self.recency.len();
@@ -163,7 +166,7 @@ impl Eviction for LeCaR {
     /// By the expert that is trusted more.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
         if self.trust_in_lru >= 0.5 {
-            self.recency.rank(&[0], from, out)
+            self.recency.rank(&[RECENCY], from, out)
         } else {
             self.frequency.rank(from, out)
         }

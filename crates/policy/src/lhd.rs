@@ -45,16 +45,6 @@ pub struct AgedHits {
 }
 
 impl AgedHits {
-    fn reserve(&mut self, slots: usize) {
-        if slots > self.stamps.times().slots() {
-            self.stamps.reserve(slots);
-            // Statistics of its own: until now they may have been shared with a clone.
-            self.hits = self.hits.iter().map(|count| AtomicU32::new(count.load(Relaxed))).collect(); // see `touch`
-            self.step = Arc::default();
-            self.span(slots);
-        }
-    }
-
     /// Spreads the ages over some times the number of entries.
     fn span(&self, entries: usize) {
         self.step.store((entries * SPAN / AGES).max(1) as u32, Relaxed); // changes rarely, and an old one only misfiles
@@ -79,15 +69,25 @@ impl AgedHits {
     fn transfer(&self, from: Slot, to: Slot) {
         self.stamps.transfer(from, to);
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.stamps.memory_bytes() + size_of_val(&*self.hits) + size_of::<AtomicU32>()
-    }
 }
 
 impl Marks for AgedHits {
     const KIND: Kind = Kind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
+
+    fn reserve(&mut self, slots: usize) {
+        if slots > self.stamps.times().slots() {
+            self.stamps.reserve(slots);
+            // Statistics of its own: until now they may have been shared with a clone.
+            self.hits = self.hits.iter().map(|count| AtomicU32::new(count.load(Relaxed))).collect(); // see `touch`
+            self.step = Arc::default();
+            self.span(slots);
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.stamps.memory_bytes() + size_of_val(&*self.hits) + size_of::<AtomicU32>()
+    }
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {

@@ -81,7 +81,7 @@ mod ghost_table;
 mod heap;
 mod icebox;
 mod index;
-mod list;
+mod listed;
 mod lists;
 mod marks;
 mod order;
@@ -121,7 +121,7 @@ mod w_tinylfu;
 pub use about::{About, Parameter, Parameters, Policy, Replacement};
 pub use any::{AnyMarks, AnyPolicy};
 pub use due::Due;
-pub use list::List;
+pub use listed::{Listed, SlotLists};
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
 #[doc(hidden)]

@@ -3,57 +3,88 @@
 //! The type of an LRU-like policy: each hit owes a delink and a head update on one shared list, and at high hit
 //! ratios these limit throughput ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 3.1).
 //!
+//! The marks decide which hits are promoted: all of them here, those that find the list free in
+//! [`relaxed_lru`](crate::RelaxedLru), a share of them in [`prob_lru`](crate::ProbLru).
+//!
 //! Not to be used with scans or loops larger than the cache, which push everything else out, nor where many cores
 //! hit at once.
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, AlwaysPromote, Eviction, List, Parameters, Policy, Ranked, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, AlwaysPromote, Lists, Marks, Parameters, Policy, Ranked, Slot};
 
-/// Least recently used.
+/// The only list.
+const RECENCY: usize = 0;
+
+/// An LRU list of which hits promote as its marks say.
 #[derive(Debug, Clone)]
-pub struct Lru {
-    recency: List,
+pub struct ByRecency<M> {
+    list: Lists<1>,
+    marks: M,
+}
+
+/// Least recently used: every hit is promoted.
+pub type Lru = ByRecency<AlwaysPromote>;
+
+impl<M> ByRecency<M> {
+    pub(crate) fn with(marks: M) -> Self {
+        Self { list: Lists::named(["list"]), marks }
+    }
 }
 
 impl Policy for Lru {
     const ABOUT: About = About::new("lru", "leaves when unused for longest", "-");
 
     fn new(_: &Parameters) -> Self {
-        Self { recency: List::named("list") }
+        Self::with(AlwaysPromote)
     }
 }
 
-impl Eviction for Lru {
-    type Marks = AlwaysPromote;
+impl<M: Marks> Listed for ByRecency<M> {
+    type Marks = M;
+    type Lists = Lists<1>;
 
-    fn marks(&self) -> &AlwaysPromote {
-        &AlwaysPromote
+    fn lists(&self) -> &Lists<1> {
+        &self.list
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<1> {
+        &mut self.list
+    }
+
+    fn marks(&self) -> &M {
+        &self.marks
     }
 
     #[inline]
     fn promote(&mut self, slot: Slot) {
-        self.recency.move_to_head(slot);
+        self.list.move_to_head(RECENCY, slot);
     }
 
     #[inline]
     fn insert(&mut self, slot: Slot, _: &Access) {
-        self.recency.push_head(slot);
+        self.list.push_head(RECENCY, slot);
     }
 
     #[inline]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.recency.pop_tail()
+        self.list.pop_tail(RECENCY)
     }
 
     fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.recency.tail()
+        self.list.tail(RECENCY)
     }
 
-    ordered_by_lists! { order: recency, hottest: |_this| [0] }
+    fn resized(&mut self) {
+        self.marks.reserve(self.list.slots());
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.marks.memory_bytes()
+    }
 }
 
-impl Ranked for Lru {
+impl<M: Marks> Ranked for ByRecency<M> {
     fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.recency.coldest_first()
+        self.list.coldest_first(RECENCY)
     }
 }

@@ -65,11 +65,6 @@ impl Counters {
         Self { counts: Arc::default(), limit }
     }
 
-    /// Makes room for slots `0..slots`.
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        grow(&mut self.counts, slots, |old| AtomicU8::new(old.map_or(0, |count| count.load(Relaxed))));
-    }
-
     /// The count of a slot.
     #[inline]
     pub(crate) fn get(&self, slot: Slot) -> u8 {
@@ -90,15 +85,19 @@ impl Counters {
     pub(crate) fn class(&self, slot: Slot) -> usize {
         3 - ((u8::BITS - self.get(slot).leading_zeros()) as usize).min(3)
     }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.counts)
-    }
 }
 
 impl Marks for Counters {
     const KIND: Kind = Kind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
+
+    fn reserve(&mut self, slots: usize) {
+        grow(&mut self.counts, slots, |old| AtomicU8::new(old.map_or(0, |count| count.load(Relaxed))));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.counts)
+    }
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
@@ -129,19 +128,19 @@ impl Coins {
     pub fn new(skip: f64, seed: u64) -> Self {
         Self { hits: Arc::default(), promote_below: ((1.0 - skip) * (1u64 << 32) as f64) as u64, seed }
     }
-
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        grow(&mut self.hits, slots, |old| AtomicU16::new(old.map_or(0, |hits| hits.load(Relaxed))));
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.hits)
-    }
 }
 
 impl Marks for Coins {
     const KIND: Kind = Kind::LruLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
+
+    fn reserve(&mut self, slots: usize) {
+        grow(&mut self.hits, slots, |old| AtomicU16::new(old.map_or(0, |hits| hits.load(Relaxed))));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.hits)
+    }
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
@@ -162,14 +161,6 @@ pub struct LastUses {
 }
 
 impl LastUses {
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        if slots > self.slots() {
-            // A clock of its own: until now it may have been shared with a clone.
-            self.now = Arc::new(AtomicU32::new(self.now()));
-        }
-        grow(&mut self.last, slots, |old| AtomicU32::new(old.map_or(0, |last| last.load(Relaxed))));
-    }
-
     /// The number of slots there is room for.
     pub(crate) fn slots(&self) -> usize {
         self.last.len()
@@ -207,15 +198,23 @@ impl LastUses {
     pub(crate) fn transfer(&self, from: Slot, to: Slot) {
         self.last[to.index()].store(self.last[from.index()].load(Relaxed), Relaxed); // `to` is not yet visible
     }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.last) + size_of::<AtomicU32>()
-    }
 }
 
 impl Marks for LastUses {
     const KIND: Kind = Kind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
+
+    fn reserve(&mut self, slots: usize) {
+        if slots > self.slots() {
+            // A clock of its own: until now it may have been shared with a clone.
+            self.now = Arc::new(AtomicU32::new(self.now()));
+        }
+        grow(&mut self.last, slots, |old| AtomicU32::new(old.map_or(0, |last| last.load(Relaxed))));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.last) + size_of::<AtomicU32>()
+    }
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
@@ -237,11 +236,6 @@ impl Stamps {
     /// Counts from 0 to `limit`.
     pub(crate) fn new(limit: u32) -> Self {
         Self { uses: LastUses::default(), counts: Arc::default(), limit }
-    }
-
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        self.uses.reserve(slots);
-        grow(&mut self.counts, slots, |old| AtomicU32::new(old.map_or(0, |count| count.load(Relaxed))));
     }
 
     /// The times.
@@ -278,15 +272,20 @@ impl Stamps {
         self.uses.transfer(from, to);
         self.set_count(to, self.count(from));
     }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.uses.memory_bytes() + size_of_val(&*self.counts)
-    }
 }
 
 impl Marks for Stamps {
     const KIND: Kind = Kind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
+
+    fn reserve(&mut self, slots: usize) {
+        self.uses.reserve(slots);
+        grow(&mut self.counts, slots, |old| AtomicU32::new(old.map_or(0, |count| count.load(Relaxed))));
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.uses.memory_bytes() + size_of_val(&*self.counts)
+    }
 
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {

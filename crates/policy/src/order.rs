@@ -109,6 +109,14 @@ pub trait Marks: Clone + Send + Sync {
     #[doc(hidden)]
     const PLAIN: Option<Plain<Self>> = None;
 
+    /// Makes room for slots `0..slots`. Never shrinks.
+    fn reserve(&mut self, _slots: usize) {}
+
+    /// Bytes of memory held.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
     /// Notes a hit on `slot`. A hit on a slot that has just left is harmless.
     fn touch(&self, slot: Slot) -> Touch;
 }

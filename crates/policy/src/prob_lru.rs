@@ -5,20 +5,16 @@
 //! for q of at least 1 - 1/N with N requests in flight ("Can Increasing the Hit Ratio Hurt Cache Throughput?",
 //! section 4).
 //!
-//! Not to be used with q near 1 and a small cache: what is hit a few times only leaves as under FIFO.
+//! Not to be used with q near 1 and a small cache: entries that are hit only a few times leave as under FIFO.
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, Coins, Eviction, List, Parameter, Parameters, Policy, Ranked, Slot};
+use crate::lru::ByRecency;
+use crate::{About, Coins, Parameter, Parameters, Policy};
 
 /// Seed of the coins; any number does.
 const SEED: u64 = 0xf10e;
 
 /// LRU that skips most promotions.
-#[derive(Debug, Clone)]
-pub struct ProbLru {
-    recency: List,
-    coins: Coins,
-}
+pub type ProbLru = ByRecency<Coins>;
 
 impl Policy for ProbLru {
     const ABOUT: About =
@@ -26,41 +22,6 @@ impl Policy for ProbLru {
             .with(&[Parameter::share("q", 0.5, "probability that a hit skips the promotion")]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self { recency: List::named("list"), coins: Coins::new(parameters.get("q"), SEED) }
-    }
-}
-
-impl Eviction for ProbLru {
-    type Marks = Coins;
-
-    fn marks(&self) -> &Coins {
-        &self.coins
-    }
-
-    #[inline]
-    fn promote(&mut self, slot: Slot) {
-        self.recency.move_to_head(slot);
-    }
-
-    #[inline]
-    fn insert(&mut self, slot: Slot, _: &Access) {
-        self.recency.push_head(slot);
-    }
-
-    #[inline]
-    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.recency.pop_tail()
-    }
-
-    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.recency.tail()
-    }
-
-    ordered_by_lists! { order: recency, hottest: |_this| [0], marks: coins }
-}
-
-impl Ranked for ProbLru {
-    fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
-        self.recency.coldest_first()
+        Self::with(Coins::new(parameters.get("q"), SEED))
     }
 }

@@ -10,8 +10,8 @@
 
 use crate::ghost_table::GhostTable;
 use crate::index::Tag;
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, Counters, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, Counters, Lists, Marks, Parameter, Parameters, Policy, Slot};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
@@ -74,15 +74,6 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
         }
     }
 
-    fn resized(&mut self) {
-        let slots = self.queues.slots();
-        self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.small_target = (capacity * self.small_share) as u64;
-        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
-    }
-
     /// Whether the order is filling and its main queue has room that the small one has no claim to.
     #[inline]
     fn fills_main(&mut self, weight: u32) -> bool {
@@ -116,19 +107,21 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
             }
         }
     }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.hits.set(to, self.hits.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn memory(&self) -> usize {
-        self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
-    }
 }
 
-impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Eviction for SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
+impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed for SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
     type Marks = Counters;
+    type Lists = Lists<2>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<2> {
+        &self.queues
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<2> {
+        &mut self.queues
+    }
 
     #[inline]
     fn marks(&self) -> &Counters {
@@ -162,8 +155,29 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Eviction for SmallMainGhost
         self.advance().map(|(_, oldest)| oldest)
     }
 
-    ordered_by_lists! {
-        order: queues, hottest: |_this| [MAIN, SMALL], weights: queues,
-        counters: hits, resized: resized, moved: moved, memory: memory
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [MAIN, SMALL]
+    }
+
+    fn hits(&self) -> Option<&Counters> {
+        Some(&self.hits)
+    }
+    fn resized(&mut self) {
+        let slots = self.queues.slots();
+        self.hits.reserve(slots);
+        self.tags.resize(slots, Tag::default());
+        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
+        let capacity = self.queues.capacity() as f64;
+        self.small_target = (capacity * self.small_share) as u64;
+        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.hits.set(to, self.hits.get(from));
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.hits.memory_bytes() + self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! Not to be used for keys without order, nor with many cores: every hit moves its entry.
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Slot};
 
 const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
@@ -34,10 +34,6 @@ pub struct Sarc {
 }
 
 impl Sarc {
-    fn resized(&mut self) {
-        self.bottom_size = ((self.lists.capacity() as f64 * BOTTOM_SHARE) as u64).max(1);
-    }
-
     /// Moves the target by one towards equal marginal utility: 2·s/L for sequential, Δr/ΔL for random.
     fn adapt(&mut self, weight: u64) {
         let sequential = 2 * self.sequential_misses * self.bottom_size;
@@ -51,10 +47,6 @@ impl Sarc {
             self.sequential_misses /= 2;
             self.random_bottom_hits /= 2;
         }
-    }
-
-    fn reweighed(&mut self, _: Slot) {
-        self.settle();
     }
 
     /// Keeps the cold end of the random list at its size.
@@ -88,8 +80,19 @@ impl Policy for Sarc {
     }
 }
 
-impl Eviction for Sarc {
+impl Listed for Sarc {
     type Marks = AlwaysPromote;
+    type Lists = Lists<3>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<3> {
+        &self.lists
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<3> {
+        &mut self.lists
+    }
 
     fn marks(&self) -> &AlwaysPromote {
         &AlwaysPromote
@@ -139,8 +142,14 @@ impl Eviction for Sarc {
         Some(self.threshold)
     }
 
-    ordered_by_lists! {
-        order: lists, hottest: |_this| [RANDOM, SEQUENTIAL, RANDOM_BOTTOM], weights: lists, reweighed: reweighed,
-        resized: resized
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [RANDOM, SEQUENTIAL, RANDOM_BOTTOM]
+    }
+    fn resized(&mut self) {
+        self.bottom_size = ((self.lists.capacity() as f64 * BOTTOM_SHARE) as u64).max(1);
+    }
+
+    fn reweighed(&mut self, _: Slot) {
+        self.settle();
     }
 }

@@ -9,8 +9,8 @@
 //!
 //! Not to be used for block storage with scans: every block of a scan that is touched twice stays for a round.
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, Counters, Eviction, Lists, Parameters, Policy, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, Counters, Lists, Marks, Parameters, Policy, Slot};
 
 /// FIFO with a hand that spares.
 #[derive(Debug, Clone)]
@@ -24,10 +24,6 @@ pub struct Sieve {
 impl Sieve {
     fn passed(&self) -> usize {
         1 - self.ahead
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.visited.set(to, self.visited.get(from));
     }
 
     /// Moves the hand to the first entry that was not visited.
@@ -62,8 +58,17 @@ impl Policy for Sieve {
     }
 }
 
-impl Eviction for Sieve {
+impl Listed for Sieve {
     type Marks = Counters;
+    type Lists = Lists<2>;
+
+    fn lists(&self) -> &Lists<2> {
+        &self.order
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<2> {
+        &mut self.order
+    }
 
     #[inline]
     fn marks(&self) -> &Counters {
@@ -89,5 +94,22 @@ impl Eviction for Sieve {
         self.advance()
     }
 
-    ordered_by_lists! { order: order, hottest: |this| [this.ahead, this.passed()], counters: visited, moved: moved }
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [self.ahead, self.passed()]
+    }
+
+    fn hits(&self) -> Option<&Counters> {
+        Some(&self.visited)
+    }
+    fn resized(&mut self) {
+        self.visited.reserve(self.order.slots());
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.visited.set(to, self.visited.get(from));
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.visited.memory_bytes()
+    }
 }

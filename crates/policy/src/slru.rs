@@ -7,8 +7,8 @@
 //! Not to be used with many cores: a hit moves entries in two segments, and throughput falls from a hit ratio of
 //! about one half (queueing paper, section 3.5).
 
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Ranked, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Ranked, Slot};
 
 /// The most segments there can be.
 const SEGMENTS_MAX: usize = 8;
@@ -27,10 +27,6 @@ pub struct Slru {
 }
 
 impl Slru {
-    fn resized(&mut self) {
-        self.segment_size = self.segments.capacity() / (self.top as u64 + 1);
-    }
-
     /// Lowers the coldest entries of a segment that has grown, and of those below that grow by it.
     #[inline]
     fn spill(&mut self, mut full: usize) {
@@ -42,12 +38,6 @@ impl Slru {
             if self.segments.size(full) <= self.segment_size {
                 full -= 1;
             }
-        }
-    }
-
-    fn reweighed(&mut self, slot: Slot) {
-        if let Some(segment) = self.segments.list_of(slot) {
-            self.spill(segment);
         }
     }
 }
@@ -66,8 +56,19 @@ impl Policy for Slru {
     }
 }
 
-impl Eviction for Slru {
+impl Listed for Slru {
     type Marks = AlwaysPromote;
+    type Lists = Lists<SEGMENTS_MAX>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<SEGMENTS_MAX> {
+        &self.segments
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<SEGMENTS_MAX> {
+        &mut self.segments
+    }
 
     fn marks(&self) -> &AlwaysPromote {
         &AlwaysPromote
@@ -96,9 +97,17 @@ impl Eviction for Slru {
         (0..=self.top).find_map(|segment| self.segments.tail(segment))
     }
 
-    ordered_by_lists! {
-        order: segments, hottest: |_this| [7, 6, 5, 4, 3, 2, 1, 0], weights: segments, reweighed: reweighed,
-        resized: resized
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [7, 6, 5, 4, 3, 2, 1, 0]
+    }
+    fn resized(&mut self) {
+        self.segment_size = self.segments.capacity() / (self.top as u64 + 1);
+    }
+
+    fn reweighed(&mut self, slot: Slot) {
+        if let Some(segment) = self.segments.list_of(slot) {
+            self.spill(segment);
+        }
     }
 }
 

@@ -10,8 +10,8 @@
 
 use crate::ghost_table::GhostTable;
 use crate::index::Tag;
-use crate::lists::ordered_by_lists;
-use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::listed::Listed;
+use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Slot};
 
 const A1IN: usize = 0;
 const AM: usize = 1;
@@ -28,24 +28,7 @@ pub struct TwoQ {
     out_limit: u64,
 }
 
-impl TwoQ {
-    fn resized(&mut self) {
-        let slots = self.queues.slots();
-        self.tags.resize(slots, Tag::default());
-        self.a1out.reserve((slots as f64 * self.out_share) as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.in_target = (capacity * self.in_share) as u64;
-        self.out_limit = ((capacity * self.out_share) as u64).min(slots as u64);
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn memory(&self) -> usize {
-        self.tags.capacity() * size_of::<Tag>() + self.a1out.memory_bytes()
-    }
-}
+impl TwoQ {}
 
 impl Policy for TwoQ {
     const ABOUT: About = About::new(
@@ -71,8 +54,19 @@ impl Policy for TwoQ {
     }
 }
 
-impl Eviction for TwoQ {
+impl Listed for TwoQ {
     type Marks = AlwaysPromote;
+    type Lists = Lists<2>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<2> {
+        &self.queues
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<2> {
+        &mut self.queues
+    }
 
     fn marks(&self) -> &AlwaysPromote {
         &AlwaysPromote
@@ -116,8 +110,23 @@ impl Eviction for TwoQ {
         if self.queues.size(A1IN) <= self.in_target { coldest.or(oldest) } else { oldest.or(coldest) }
     }
 
-    ordered_by_lists! {
-        order: queues, hottest: |_this| [AM, A1IN], weights: queues,
-        resized: resized, moved: moved, memory: memory
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [AM, A1IN]
+    }
+    fn resized(&mut self) {
+        let slots = self.queues.slots();
+        self.tags.resize(slots, Tag::default());
+        self.a1out.reserve((slots as f64 * self.out_share) as usize);
+        let capacity = self.queues.capacity() as f64;
+        self.in_target = (capacity * self.in_share) as u64;
+        self.out_limit = ((capacity * self.out_share) as u64).min(slots as u64);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.tags.capacity() * size_of::<Tag>() + self.a1out.memory_bytes()
     }
 }

@@ -15,9 +15,9 @@
 //! Not to be used where recency is all: the window has to grow before new entries stand a chance.
 
 use crate::index::Tag;
-use crate::lists::ordered_by_lists;
+use crate::listed::Listed;
 use crate::sketch::Sketch;
-use crate::{About, Access, AlwaysPromote, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Slot};
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
@@ -58,15 +58,6 @@ pub struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    fn resized(&mut self) {
-        let slots = self.segments.slots();
-        self.tags.resize(slots, Tag::default());
-        self.sketch.reserve(slots);
-        let capacity = self.segments.capacity() as f64;
-        self.window_target = ((capacity * self.window_share) as u64).max(1);
-        self.protected_target = (capacity * (1.0 - self.window_share) * PROTECTED_SHARE) as u64;
-    }
-
     /// Counts a request, and now and then takes a step of the climb. A cache that still fills tells nothing.
     #[inline]
     fn count(&mut self, hit: bool) {
@@ -117,18 +108,6 @@ impl WTinyLfu {
         }
     }
 
-    fn reweighed(&mut self, _: Slot) {
-        self.limit_protected();
-    }
-
-    fn moved(&mut self, from: Slot, to: Slot) {
-        self.tags[to.index()] = self.tags[from.index()];
-    }
-
-    fn memory(&self) -> usize {
-        self.tags.capacity() * size_of::<Tag>() + self.sketch.memory_bytes()
-    }
-
     #[inline]
     fn frequency(&self, slot: Slot) -> u64 {
         self.sketch.estimate(self.tags[slot.index()].bits())
@@ -166,8 +145,19 @@ impl Policy for WTinyLfu {
     }
 }
 
-impl Eviction for WTinyLfu {
+impl Listed for WTinyLfu {
     type Marks = AlwaysPromote;
+    type Lists = Lists<3>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<3> {
+        &self.segments
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<3> {
+        &mut self.segments
+    }
 
     fn marks(&self) -> &AlwaysPromote {
         &AlwaysPromote
@@ -215,8 +205,27 @@ impl Eviction for WTinyLfu {
         Some(loser)
     }
 
-    ordered_by_lists! {
-        order: segments, hottest: |_this| [PROTECTED, PROBATION, WINDOW], weights: segments, reweighed: reweighed,
-        resized: resized, moved: moved, memory: memory
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [PROTECTED, PROBATION, WINDOW]
+    }
+    fn resized(&mut self) {
+        let slots = self.segments.slots();
+        self.tags.resize(slots, Tag::default());
+        self.sketch.reserve(slots);
+        let capacity = self.segments.capacity() as f64;
+        self.window_target = ((capacity * self.window_share) as u64).max(1);
+        self.protected_target = (capacity * (1.0 - self.window_share) * PROTECTED_SHARE) as u64;
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn reweighed(&mut self, _: Slot) {
+        self.limit_protected();
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.tags.capacity() * size_of::<Tag>() + self.sketch.memory_bytes()
     }
 }
