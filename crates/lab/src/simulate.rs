@@ -2,7 +2,9 @@
 
 mod admitted;
 pub mod blocks;
+mod latency;
 pub mod objects;
 pub mod operations;
+mod positions;
 mod sample;
 pub mod stream;

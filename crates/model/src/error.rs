@@ -75,10 +75,12 @@ pub enum ModelError {
         most: u32,
     },
     /// A policy without a network.
-    #[error("no model is called `{name}`; there are: {}", crate::policies::names().join(", "))]
+    #[error("no model is called `{name}`; there are: {}", known.join(", "))]
     UnknownPolicy {
         /// What was asked for.
         name: String,
+        /// The policies that have one.
+        known: Vec<&'static str>,
     },
     /// Service times lack a policy.
     #[error("there are no service times for {policy}; there are some for: {}", known.join(", "))]

@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod bound;
+mod check;
 pub mod convolution;
 pub mod cores;
 pub mod counted;
@@ -10,6 +11,7 @@ pub mod events;
 pub mod mva;
 pub mod network;
 pub mod open;
+mod operation;
 pub mod peak;
 pub mod policies;
 pub mod service;
@@ -19,8 +21,9 @@ mod student;
 pub use advice::{Advice, Situation};
 pub use error::ModelError;
 pub use network::{Network, Outcome, Station, Step, Visit};
+pub use operation::Operation;
 pub use policies::{Policy, Setting};
-pub use service::{Locks, Operation, Service, Time, Times};
+pub use service::{Locks, Service, Time, Times};
 pub use shares::Shares;
 pub use student::t_975;
 

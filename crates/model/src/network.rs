@@ -8,6 +8,7 @@
 //! Invariants of a [`Network`]: probabilities are of 0 to 1 and add up to 1; every time is finite and at least 0; every visit is
 //! to a station of the network.
 
+use crate::check::{share, time};
 use crate::{Load, ModelError, Time};
 
 /// Where requests are served one after the other.
@@ -165,14 +166,4 @@ impl Network {
         let of = |outcome: &Outcome| outcome.probability * outcome.steps.iter().map(&us).sum::<f64>();
         self.outcomes.iter().map(of).sum()
     }
-}
-
-/// Refuses what is no probability.
-pub(crate) fn share(what: &'static str, share: f64) -> Result<(), ModelError> {
-    if (0.0..=1.0).contains(&share) { Ok(()) } else { Err(ModelError::Share { what, share }) }
-}
-
-/// Refuses what is no time.
-pub(crate) fn time(what: &'static str, us: f64) -> Result<(), ModelError> {
-    if us >= 0.0 && us.is_finite() { Ok(()) } else { Err(ModelError::Time { what, us }) }
 }

@@ -5,9 +5,9 @@
 //! a figure there follow its section 5.1. Any of them can be *frozen*: a share of the hits then ends with a lookup
 //! in the frozen index, and everything else begins with one in vain.
 
-use crate::network::{share, time};
-use crate::service::{Locks, Operation, Times};
-use crate::{ModelError, Network, Outcome, Service, Shares, Station, Step, Time, Visit};
+use crate::check::{share, time};
+use crate::service::{Locks, Times};
+use crate::{ModelError, Network, Operation, Outcome, Service, Shares, Station, Step, Time, Visit};
 
 mod route;
 
@@ -142,7 +142,7 @@ impl Policy {
     /// None is called so.
     pub fn named(name: &str) -> Result<Policy, ModelError> {
         let policy = POLICIES.iter().find(|policy| policy.name == name);
-        policy.copied().ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned() })
+        policy.copied().ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned(), known: names() })
     }
 
     /// The policy whose hits and misses lock as those of a cache's policy do, by the name that one has in `floe_policy`. Hits

@@ -5,64 +5,13 @@
 //! may be given at several queue lengths. The form of the file is in `docs/model.md`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use crate::ModelError;
-use crate::network::time;
+use crate::check::time;
+use crate::{ModelError, Operation};
 
 #[cfg(feature = "serde")]
 mod form;
 mod paper;
-
-/// What a request may have to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
-pub enum Operation {
-    /// Finding a key in the index, or finding that it is not there.
-    Lookup,
-    /// The same in the frozen index.
-    FrozenLookup,
-    /// Finding out whether a key left lately.
-    GhostLookup,
-    /// Noting a hit where it takes no lock.
-    Mark,
-    /// Taking an entry out of the middle of a list.
-    Delink,
-    /// Putting an entry at the head of a list.
-    Head,
-    /// Taking the entry at the tail of a list.
-    Tail,
-    /// Passing an entry by on the way to one that may leave.
-    Step,
-    /// Choosing who leaves among entries drawn at random.
-    Sample,
-    /// What else a miss computes outside of locks: a value made, another freed.
-    Miss,
-}
-
-impl Operation {
-    /// Its name in files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Operation::Lookup => "lookup",
-            Operation::FrozenLookup => "frozen-lookup",
-            Operation::GhostLookup => "ghost-lookup",
-            Operation::Mark => "mark",
-            Operation::Delink => "delink",
-            Operation::Head => "head",
-            Operation::Tail => "tail",
-            Operation::Step => "step",
-            Operation::Sample => "sample",
-            Operation::Miss => "miss",
-        }
-    }
-}
-
-impl fmt::Display for Operation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// How long something takes, in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -240,7 +189,7 @@ impl Service {
     pub fn check(&self) -> Result<(), ModelError> {
         for times in &self.policies {
             if let Some(q) = times.q {
-                crate::network::share("q", q)?;
+                crate::check::share("q", q)?;
             }
             crate::count("the number of shards", times.shards, Self::SHARDS_MAX)?;
             times.times.iter().try_for_each(|(operation, time)| time.check(operation.name()))?;

@@ -5,11 +5,10 @@
 
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::compact::CompactTrace;
 use crate::error::{Error, ErrorKind};
 use crate::request::{Kind, Request};
 use crate::stats::BLOCK_BYTES;
-use crate::trace::{OpenOptions, Trace};
+use crate::trace::Trace;
 
 /// Stands for "never again" among next accesses.
 pub const NEVER: u32 = u32::MAX;
@@ -80,18 +79,6 @@ impl DenseKeys {
         let mut numbering = Numbering::new();
         let keys = keys.into_iter().map(|key| numbering.number(0, key)).collect::<Option<_>>()?;
         Some(Self { keys, distinct: numbering.distinct() })
-    }
-
-    /// Opens a file or generator and reads all of it, the compact form by its fast way.
-    ///
-    /// # Errors
-    /// As [`Trace::open_source`] and [`DenseKeys::read`].
-    pub fn load(text: &str, options: &OpenOptions) -> Result<Self, Error> {
-        let mut trace = Trace::open_source(text, options)?;
-        if trace.format().name() == "floe" && trace.kind() != Kind::Block {
-            return CompactTrace::open(text)?.into_dense();
-        }
-        Self::read(&mut trace)
     }
 
     /// Reads a trace to its end. A touch is a request, or a block of 4 KiB that a block request covers in part or whole.

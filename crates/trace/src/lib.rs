@@ -26,6 +26,7 @@ mod compact;
 mod compress;
 mod decode;
 mod dense;
+mod dense_load;
 mod detect;
 mod error;
 mod fields;

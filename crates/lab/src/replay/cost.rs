@@ -5,8 +5,6 @@
 
 use serde::Serialize;
 
-use super::outcome::Outcome;
-
 /// What the cache would cost.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostOutcome {
@@ -19,18 +17,14 @@ pub struct CostOutcome {
 }
 
 impl CostOutcome {
-    /// Of an outcome, by the price of each of its tiers from the top.
+    /// The cost of tiers of these sizes at these prices, from the top.
     ///
     /// # Panics
     /// When there are not as many prices as tiers.
-    pub(super) fn of(outcome: &Outcome, prices: Vec<f64>) -> Self {
-        let sizes: Vec<u64> = match &outcome.tiers[..] {
-            [] => vec![outcome.cache_bytes],
-            tiers => tiers.iter().map(|tier| tier.cache_bytes).collect(),
-        };
+    pub(super) fn of(sizes: &[u64], requests_per_second: Option<f64>, prices: Vec<f64>) -> Self {
         assert_eq!(sizes.len(), prices.len(), "each tier has a price");
         let bytes: f64 = sizes.iter().zip(&prices).map(|(bytes, price)| *bytes as f64 * price).sum();
         let gib = bytes / (1u64 << 30) as f64;
-        Self { prices, gib, requests_per_second_per_gib: outcome.requests_per_second.map(|rate| rate / gib) }
+        Self { prices, gib, requests_per_second_per_gib: requests_per_second.map(|rate| rate / gib) }
     }
 }

@@ -302,7 +302,11 @@ impl Outcome {
     /// # Panics
     /// When there are not as many prices as tiers.
     pub fn price(&mut self, prices: Vec<f64>) {
-        self.cost = Some(CostOutcome::of(self, prices));
+        let sizes: Vec<u64> = match &self.tiers[..] {
+            [] => vec![self.cache_bytes],
+            tiers => tiers.iter().map(|tier| tier.cache_bytes).collect(),
+        };
+        self.cost = Some(CostOutcome::of(&sizes, self.requests_per_second, prices));
     }
 
     /// Puts the histograms among the fields.

@@ -13,7 +13,8 @@ use floe_policy::admission::{
 use floe_policy::registry::Visitor;
 use floe_policy::{Access, Direction, Due, Policy, Slot, Tick, mix};
 
-use super::objects::{Latency, Positions};
+use super::latency::Latency;
+use super::positions::Positions;
 use super::stream::{NEVER, Stream};
 
 /// Requests between two windows: divides the 200 between checks of FussyCache, so that these come when they are due.

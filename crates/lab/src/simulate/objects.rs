@@ -4,33 +4,25 @@
 //! miss, the policy's own work. Each pair of policy and size is a run of its own; runs share the trace and are spread over
 //! all cores. The loop is compiled once per policy. Behind an admission another loop runs (`admitted`).
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::streams::Streams;
 use floe_policy::{Access, Direction, Policy, Slot, admission, mix};
 use serde::Serialize;
 
 use super::admitted;
+use super::positions::Positions;
 use super::sample::{self, Estimate, Missed};
 use super::stream::{NEVER, Stream};
+
+pub use super::latency::Latency;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
 
 /// Requests between two reports of progress, as a mask.
 const PROGRESS_MASK: usize = (1 << 16) - 1;
-
-/// What a hit and a miss take, to turn hits into latency.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Latency {
-    /// A hit, in microseconds.
-    pub hit_us: f64,
-    /// A miss, in microseconds.
-    pub miss_us: f64,
-}
 
 /// A run: which policy, and how much it holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -412,55 +404,6 @@ impl Weighed {
         self.slot_of[key as usize] = slot;
         self.weight += u64::from(size);
         order.insert(Slot(slot), access);
-    }
-}
-
-/// The streams of a trace, for whoever looks at them, and the key at each position, where what comes next is fetched ahead. Positions that
-/// several volumes have stand for the volume that used them first.
-pub(super) struct Positions<'a> {
-    streams: Option<Streams>,
-    numbers: &'a [u64],
-    fetches_from: u64,
-    keys: HashMap<u64, u32>,
-}
-
-impl<'a> Positions<'a> {
-    pub(super) fn of<P: Policy>(stream: &'a Stream, order: &P) -> Self {
-        let mut keys = HashMap::new();
-        let fetches_from = order.fetches_ahead();
-        if fetches_from.is_some() {
-            for (key, &number) in (0..).zip(&stream.numbers) {
-                keys.entry(number).or_insert(key);
-            }
-        }
-        Self {
-            streams: P::ABOUT.streams.then(Streams::default),
-            numbers: &stream.numbers,
-            fetches_from: fetches_from.unwrap_or(u64::MAX),
-            keys,
-        }
-    }
-
-    /// The same where somebody else looks at them, too.
-    pub(super) fn followed_if(mut self, wanted: bool) -> Self {
-        self.streams = self.streams.or_else(|| wanted.then(Streams::default));
-        self
-    }
-
-    /// How many positions in a row a request is the last of; 0 where nobody looks.
-    #[inline]
-    pub(super) fn follow(&mut self, key: u32) -> u64 {
-        let Some(streams) = &mut self.streams else { return 0 };
-        let position = self.numbers[key as usize];
-        position + 1 - streams.follow(&(position..position + 1))
-    }
-
-    /// The keys that are to be fetched after the request followed last. What the trace never asks for is not known, and not fetched.
-    #[inline]
-    pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
-        let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));
-        let keys = ahead.into_iter().flatten().filter_map(|position| self.keys.get(&position).copied());
-        keys.collect::<Vec<u32>>().into_iter()
     }
 }
 

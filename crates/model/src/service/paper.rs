@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::Operation::{Delink, FrozenLookup, GhostLookup, Head, Lookup, Sample, Step, Tail};
-use super::{Locks, Operation, Service, Time, Times};
+use super::{Locks, Service, Time, Times};
+use crate::Operation;
+use crate::Operation::{Delink, FrozenLookup, GhostLookup, Head, Lookup, Sample, Step, Tail};
 
 /// A lookup, in the cache or among ghosts.
 const LOOKUP_US: f64 = 0.51;

@@ -1,6 +1,5 @@
 //! Several generators in one trace, each with its own range of keys, taking turns at random by weight.
 
-use super::parameter::Parameter;
 use super::rng::{Rng, derived, threshold};
 use super::{Access, Entry, Generate, Made, Plan, SpecError};
 
@@ -24,9 +23,6 @@ pub(super) static MIX: Entry = Entry {
         Ok(Made { span, generator: Box::new(Mix { rng: Rng::new(plan.seed), parts }) })
     },
 };
-
-/// What a part may be told besides its own parameters.
-pub(super) const OF_PARTS: &[Parameter] = &[super::parameter::WEIGHT];
 
 struct Mix {
     rng: Rng,

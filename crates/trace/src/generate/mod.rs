@@ -8,6 +8,7 @@
 
 mod cycle;
 mod drift;
+mod error;
 mod mix;
 mod parameter;
 mod rng;
@@ -18,7 +19,8 @@ mod uniform;
 mod ycsb;
 mod zipf;
 
-pub use spec::{GeneratorSpec, SpecError};
+pub use error::SpecError;
+pub use spec::GeneratorSpec;
 
 use serde::Serialize;
 

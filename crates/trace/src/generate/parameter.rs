@@ -33,6 +33,9 @@ pub(super) const READ: Parameter =
 pub(super) const WEIGHT: Parameter =
     Parameter { name: "weight", of: Type::Weight, default: "1", about: "how often this part's turn comes" };
 
+/// Parameters that a part of a mix takes besides its generator's own.
+pub(super) const OF_PARTS: &[Parameter] = &[WEIGHT];
+
 /// What a parameter may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {

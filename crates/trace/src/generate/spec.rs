@@ -6,8 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::parameter::{BLOCK, Parameter, READ, REQUESTS, SEED, Value};
-use super::{ENTRIES, Entry, Made, Plan, mix, sfs};
+use super::parameter::{BLOCK, OF_PARTS, Parameter, READ, REQUESTS, SEED, Value};
+use super::{ENTRIES, Entry, Made, Plan, SpecError, mix, sfs};
 
 /// A generated trace in words. Parses from `zipf:keys=1000,theta=0.9` and prints as what was given.
 ///
@@ -27,64 +27,6 @@ pub struct GeneratorSpec {
     is_part: bool,
 }
 
-/// Why a text is no generator.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SpecError {
-    /// No generator has this name.
-    #[error("no generator is called {name:?}; there are {generators}")]
-    UnknownGenerator {
-        /// The name that was asked for.
-        name: String,
-        /// All generators, separated by commas.
-        generators: String,
-    },
-    /// The generator has no such parameter.
-    #[error("{generator} has no parameter {name:?}; it has {parameters}")]
-    UnknownParameter {
-        /// The generator.
-        generator: &'static str,
-        /// The parameter that was given.
-        name: String,
-        /// Its parameters, separated by commas.
-        parameters: String,
-    },
-    /// A parameter is not what it should be.
-    #[error("{parameter}: expected {expected}, found {found:?}")]
-    Value {
-        /// The parameter.
-        parameter: &'static str,
-        /// What should have been there.
-        expected: &'static str,
-        /// What was there.
-        found: String,
-    },
-    /// A parameter is there twice.
-    #[error("{parameter} is given twice")]
-    Twice {
-        /// The parameter.
-        parameter: &'static str,
-    },
-    /// Only a mix has parts.
-    #[error("{generator} takes no parts; a mix does: mix:requests=9000+zipf:keys=100+loop:keys=50")]
-    Parts {
-        /// The generator.
-        generator: &'static str,
-    },
-    /// A mix of nothing.
-    #[error("mix needs parts, as in mix:requests=9000+zipf:keys=100+loop:keys=50")]
-    NoParts,
-    /// A mix in a mix.
-    #[error("a mix cannot be part of a mix; give its parts")]
-    Nested,
-    /// The last block would lie behind the end of any disk.
-    #[error("{keys} keys of this block size do not fit on a disk")]
-    TooFar {
-        /// How many keys there are.
-        keys: u64,
-    },
-}
-
 /// All parameters of a generator, or those it takes as part of a mix.
 pub(super) fn parameters_of(
     entry: &'static Entry,
@@ -92,7 +34,7 @@ pub(super) fn parameters_of(
 ) -> impl Iterator<Item = &'static Parameter> {
     static LENGTH: &[Parameter] = &[REQUESTS, SEED, BLOCK];
     static OPS: &[Parameter] = &[READ];
-    let common = if is_part { mix::OF_PARTS } else { LENGTH };
+    let common = if is_part { OF_PARTS } else { LENGTH };
     let ops = if is_part || entry.chooses_ops { &[] } else { OPS };
     entry.parameters.iter().chain(common).chain(ops)
 }

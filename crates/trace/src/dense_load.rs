@@ -1,0 +1,21 @@
+//! Reading a whole trace as dense keys, by the fastest way that its form has.
+
+use crate::compact::CompactTrace;
+use crate::dense::DenseKeys;
+use crate::error::Error;
+use crate::request::Kind;
+use crate::trace::{OpenOptions, Trace};
+
+impl DenseKeys {
+    /// Opens a file or generator and reads all of it, the compact form by its fast way.
+    ///
+    /// # Errors
+    /// As [`Trace::open_source`] and [`DenseKeys::read`].
+    pub fn load(text: &str, options: &OpenOptions) -> Result<Self, Error> {
+        let mut trace = Trace::open_source(text, options)?;
+        if trace.format().name() == "floe" && trace.kind() != Kind::Block {
+            return CompactTrace::open(text)?.into_dense();
+        }
+        Self::read(&mut trace)
+    }
+}
