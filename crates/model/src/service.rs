@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::ModelError;
 use crate::check::time;
-use crate::{ModelError, Operation};
+pub use crate::operation::Operation;
 
 #[cfg(feature = "serde")]
 mod form;
