@@ -25,8 +25,12 @@ use crate::write_cache::{Dirty, UNIT_BYTES, WriteCache};
 use crate::{Action, Completion, Device, Operation};
 
 mod plan;
+mod script;
 
 pub use plan::{AfterTear, Fault, FaultPlan, Kind, Rates};
+
+pub use script::Script;
+pub(crate) use script::ScriptedDevice;
 
 mod settle;
 

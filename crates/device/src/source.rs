@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::Pool;
+use crate::fault::{Script, ScriptedDevice};
 use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::identity::Identity;
 use crate::medium::{Medium, MediumDevice, SharedMedium};
@@ -32,6 +33,7 @@ pub struct Source {
     kind: Kind,
     volatile: Option<VolatileDisk>,
     medium: Option<SharedMedium>,
+    faults: Option<Script>,
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +51,12 @@ enum Kind {
 impl Source {
     /// A file or block device; it is opened, and locked against other processes.
     pub(crate) fn file(path: impl AsRef<Path>, options: &FileOptions) -> Result<Source, OpenError> {
-        Ok(Source { kind: Kind::File(FileSource::prepare(path, options)?), volatile: None, medium: None })
+        Ok(Source {
+            kind: Kind::File(FileSource::prepare(path, options)?),
+            volatile: None,
+            medium: None,
+            faults: None,
+        })
     }
 
     /// Files and block devices in turn, chunk by chunk. With a size, missing ones are made large enough for it and existing
@@ -78,19 +85,24 @@ impl Source {
         if room < wanted {
             return Err(OpenError::StripeSize { room, wanted, chunk });
         }
-        Ok(Source { kind: Kind::Stripe { members, chunk, size }, volatile: None, medium: None })
+        Ok(Source { kind: Kind::Stripe { members, chunk, size }, volatile: None, medium: None, faults: None })
     }
 
     /// Memory, zero at first.
     pub(crate) fn memory(size: u64) -> Result<Source, OpenError> {
         let device = MemoryDevice::try_new(size).map_err(|source| OpenError::Memory { size, source })?;
-        Ok(Source { kind: Kind::Memory(device), volatile: None, medium: None })
+        Ok(Source { kind: Kind::Memory(device), volatile: None, medium: None, faults: None })
     }
 
     /// The same device, made to behave like a slower medium.
     pub(crate) fn slowed(self, medium: Option<&Medium>, seed: u64) -> Source {
         let medium = medium.map(|medium| SharedMedium::new(medium.clone(), seed));
         Source { medium, ..self }
+    }
+
+    /// The same device, made to fail as a file says.
+    pub(crate) fn failing(self, faults: Option<&Path>) -> Source {
+        Source { faults: faults.map(Script::new), ..self }
     }
 
     /// The same file, made to behave like a disk that loses what was not flushed when the process ends.
@@ -189,11 +201,31 @@ impl Source {
     }
 
     fn opened(&self, device: impl Device + 'static) -> Box<dyn Device> {
+        match &self.faults {
+            Some(script) => self.paced(ScriptedDevice::new(device, script.clone(), self.volatile.clone())),
+            None => self.paced(device),
+        }
+    }
+
+    fn paced(&self, device: impl Device + 'static) -> Box<dyn Device> {
         match &self.medium {
             Some(medium) => Box::new(MediumDevice::sharing(device, medium.clone())),
             None => Box::new(device),
         }
     }
+}
+
+/// Bytes of memory that the process can have at most, as far as the system says: reserving more succeeds, and using it ends
+/// the process.
+pub(crate) fn most_memory() -> Option<u64> {
+    let total = || {
+        let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+        let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    };
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let limit = |path: &&str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+    limits.iter().filter_map(limit).chain(total()).min()
 }
 
 /// How large a stripe of the members can be.

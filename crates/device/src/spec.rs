@@ -1,6 +1,7 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or `stripe:/dev/sdb+/dev/sdc`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads writes do not slow, to tell what that does.
+//! `faults=FILE` has it fail as a file says, for tests ([`crate::fault::Script`]); no help tells of it.
 //! `write-cache=volatile` makes files lose what was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
 //!
 //! The form of the command line and of configuration files. A comma ends the path and separates settings; anything else,
@@ -18,7 +19,7 @@ use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
 use crate::ring::Ring;
-use crate::source::{MEDIUM_SEED, Source};
+use crate::source::{MEDIUM_SEED, Source, most_memory};
 use crate::stripe::{CHUNK_BYTES, Layout};
 use crate::{Device, SECTOR_BYTES};
 
@@ -29,6 +30,8 @@ pub struct Spec {
     /// Loses what is not flushed when the process ends.
     volatile: bool,
     medium: Option<Medium>,
+    /// Where it stands what fails; of a stripe, in each member.
+    faults: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -206,6 +209,7 @@ impl Spec {
         let read_only = role == Role::Backing { read_only: true };
         let finish = |source: Source, path: &Path, number| {
             let source = if self.volatile { source.losing_unflushed(path)? } else { source };
+            let source = source.failing(self.faults.as_deref());
             Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED + number))
         };
         match (&self.kind, wanted) {
@@ -220,7 +224,12 @@ impl Spec {
                 Err(OpenError::WrongMemorySize { actual: *size, wanted })
             }
             (Kind::Memory { size }, _) => {
-                Ok(Source::memory(*size)?.slowed(self.medium.as_ref(), MEDIUM_SEED))
+                // A cache fills up; of a backing device in memory only what is written takes any.
+                if let (Role::Cache { .. }, Some(has)) = (role, most_memory().filter(|has| size > has)) {
+                    return Err(OpenError::TooMuchMemory { size: *size, has });
+                }
+                let source = Source::memory(*size)?.failing(self.faults.as_deref());
+                Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
             }
             (Kind::Stripe { chunk, size: Some(size), .. }, Some(wanted)) if *size != wanted => {
                 Err(OpenError::StripeSize { room: *size, wanted, chunk: *chunk })
@@ -257,7 +266,7 @@ impl FromStr for Spec {
             "stripe" => "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
-        let (mut size, mut chunk, mut write_cache) = (None, None, None);
+        let (mut size, mut chunk, mut write_cache, mut faults) = (None, None, None, None);
         let (mut medium, mut interference) = (None::<Medium>, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -276,6 +285,7 @@ impl FromStr for Spec {
                         .ok_or_else(|| SpecError::Medium { spec: spec(), medium: value.to_owned() })?;
                     medium.replace(found).is_some()
                 }
+                "faults" if !value.is_empty() => faults.replace(PathBuf::from(value)).is_some(),
                 "interference" => interference.replace((setting, value)).is_some(),
                 _ => return Err(SpecError::Setting { spec: spec(), setting: name.to_owned(), known }),
             };
@@ -297,7 +307,7 @@ impl FromStr for Spec {
             }
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
-        Ok(Spec { kind, volatile: write_cache.is_some(), medium })
+        Ok(Spec { kind, volatile: write_cache.is_some(), medium, faults })
     }
 }
 
@@ -361,6 +371,9 @@ impl fmt::Display for Spec {
         }
         if self.volatile {
             f.write_str(",write-cache=volatile")?;
+        }
+        if let Some(faults) = &self.faults {
+            write!(f, ",faults={}", faults.display())?;
         }
         match &self.medium {
             None => Ok(()),

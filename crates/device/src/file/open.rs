@@ -97,6 +97,16 @@ pub enum OpenError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A memory device larger than the machine.
+    #[error(
+        "a device of {size} bytes in memory is more than the {has} bytes that there are for it; give a smaller size, or a file"
+    )]
+    TooMuchMemory {
+        /// Its size.
+        size: u64,
+        /// The machine's memory, or what this process may have of it.
+        has: u64,
+    },
     /// A stripe ends with a whole sector.
     #[error("a stripe of {size} bytes is not a multiple of {SECTOR_BYTES}")]
     StripeUnit {
@@ -224,7 +234,12 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
     }
     let block_device = match std::fs::metadata(path) {
         Ok(data) if data.file_type().is_block_device() => true,
-        Ok(data) if data.is_file() => false,
+        Ok(data) if data.is_file() => {
+            if data.len() == 0 && options.create {
+                fill(path, options)?; // somebody was stopped between making it and giving it its size
+            }
+            false
+        }
         Ok(_) => return Err(OpenError::WrongKind { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound && options.create => {
             create(path, options)?;
@@ -277,6 +292,21 @@ fn create(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     file.set_len(size).and_then(|()| file.sync_all()).map_err(|error| {
         // Half made is worse than not made: the next start would find a file of the wrong size.
         let _ = std::fs::remove_file(path);
+        failed("set the size of")(error)
+    })
+}
+
+/// Gives an empty file its size.
+fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
+    let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
+    let Some(size) = options.size else { return Ok(()) };
+    let file = OpenOptions::new().write(true).open(path).map_err(failed("open"))?;
+    lock(&file, path, false)?;
+    if file.metadata().is_ok_and(|data| data.len() > 0) {
+        return Ok(()); // another process was faster
+    }
+    file.set_len(size).and_then(|()| file.sync_all()).map_err(|error| {
+        let _ = std::fs::remove_file(path); // as when it is made
         failed("set the size of")(error)
     })
 }

@@ -112,6 +112,11 @@ impl VolatileDisk {
         lock(&self.0.cache)
     }
 
+    /// The power fails: what was not written out is lost.
+    pub(crate) fn lose_unflushed(&self) {
+        self.cache().clear();
+    }
+
     pub(super) fn give(&self, job: Job) {
         let jobs = self.0.jobs.as_ref().expect("there until the end");
         jobs.send(job).expect("the thread takes jobs as long as there are handles");
