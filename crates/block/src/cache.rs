@@ -448,7 +448,8 @@ impl BlockCache {
 
     /// Everything there is to know of this part at this moment.
     pub fn stats(&self) -> Stats {
-        let mut stats = Stats { requests: self.requests, ..Stats::default() };
+        let refused_bytes = self.refused_bytes();
+        let mut stats = Stats { requests: self.requests, refused_bytes, ..Stats::default() };
         stats.blocks = self.sizes.classes().map(|class| (self.sizes.bytes(class), 0)).collect();
         for shard in &self.shards {
             let directory = &shard.directory;
@@ -532,9 +533,15 @@ impl BlockCache {
 
     /// Handles what shards have told, and begins the commits that are wanted, until all are silent.
     fn handle_events(&mut self, orders: &mut Vec<Order>) {
-        self.hear_shards(orders);
-        while self.kept && self.begin_commits(orders) {
-            self.hear_shards(orders); // and whoever hears that a commit has failed may want the next
+        loop {
+            self.hear_shards(orders);
+            if self.commits.bypass.is_some() {
+                self.drains_without_journal(orders);
+                self.hear_shards(orders);
+            }
+            if !self.kept || !self.begin_commits(orders) {
+                return; // whoever hears that a commit has failed may want the next
+            }
         }
     }
 

@@ -143,6 +143,16 @@ impl Driver {
         self.cache.restore();
     }
 
+    /// Goes on without a journal that cannot be written; see [`BlockCache::bypass`].
+    pub fn bypass(&mut self, stuck: bool) {
+        self.cache.bypass(stuck, &mut self.orders);
+    }
+
+    /// Goes on without anything that the journal says; see [`BlockCache::retire`].
+    pub fn retire(&mut self) {
+        self.cache.retire(&mut self.orders);
+    }
+
     /// Sets the share of the hits on the cache device that is read from the backing device; see [`BlockCache::shed`].
     pub fn shed(&mut self, share: f64) {
         self.cache.shed(share);
@@ -167,6 +177,7 @@ impl Driver {
         if let Some(journal) = &self.journal {
             stats.sector_metadata_bytes += journal.memory_bytes();
             stats.corrupt_sectors = journal.corrupt_sectors;
+            stats.counters.cache_write_bytes += journal.written_bytes;
         }
         stats
     }
@@ -384,7 +395,9 @@ impl Driver {
                 continue;
             }
             let mut told = result.as_ref().copied().map_err(|error| match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Fault::NoSpace,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                    Fault::NoSpace
+                }
                 io::ErrorKind::Unsupported => Fault::Unsupported,
                 _ => Fault::Io,
             });

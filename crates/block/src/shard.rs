@@ -13,6 +13,7 @@
 //! under a task, and dirty data is never dropped.
 
 mod admission;
+mod bypass;
 mod clean;
 mod cut;
 mod dirt;
@@ -46,6 +47,7 @@ use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 use crate::stats::Counters;
 use admission::Door;
+use bypass::Bypass;
 use clean::Rounds;
 use cut::Cuts;
 use dirt::Dirt;
@@ -116,6 +118,7 @@ pub(crate) struct Shard {
     /// Those that nobody has been told of, in the order in which they were found.
     newly_lost: Vec<Place>,
     log: Log,
+    bypass: Bypass,
     dirt: Dirt,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
@@ -131,6 +134,7 @@ impl Shard {
             ),
             held: Held::new(config.memory),
             log: Log::new(config.kept, config.cache.end - config.cache.start),
+            bypass: Bypass::default(),
             dirt: Dirt::default(),
             door: Door::new(&config),
             fetches: Fetches::default(),
@@ -239,8 +243,16 @@ impl Shard {
             while let Some(volume) = self.rounds.take_moved() {
                 self.run_round(volume, orders);
             }
+            if let Some(id) = self.take_anew() {
+                self.start(id, orders);
+                continue;
+            }
             let Some(id) = self.ready.pop_front() else {
                 if self.start_fetch(orders) {
+                    continue;
+                }
+                if self.wants_rounds() {
+                    self.begin_rounds(orders);
                     continue;
                 }
                 break;
@@ -295,7 +307,7 @@ impl Shard {
                 self.directory.set_clean(block, &run);
                 self.note_clean(block, &run, orders);
             }
-            (Part::Store(block), Err(fault)) => self.store_failed(id, block, run, fault, orders),
+            (Part::Store(block), Err(_)) => self.store_failed(id, block, run, orders),
             (Part::Cached(block), Err(fault)) => {
                 self.counters.cache_errors += 1;
                 self.cached_read_failed(id, block, run, fault, orders);
@@ -307,6 +319,7 @@ impl Shard {
                 self.directory.set_clean(block, &run);
             }
             (Part::Unlogged, Ok(())) => self.store_around(id, &run, orders),
+            (Part::Unlogged, Err(_)) => self.tasks[id as usize].retry = true,
             (_, Ok(())) => {}
             (_, Err(fault)) => self.tasks[id as usize].fault = Some(fault),
         }

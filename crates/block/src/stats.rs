@@ -156,7 +156,9 @@ pub struct Stats {
     pub corrupt_sectors: u64,
     /// Bytes of data whose only copy is gone: it reads as errors until it is written anew.
     pub lost_bytes: u64,
-    /// Where in the volumes, the first runs of each part.
+    /// Bytes of which some requests are refused, at most: what is lost, and dirty data that cannot be read or replaced.
+    pub refused_bytes: u64,
+    /// Where in the volumes is what is lost, the first runs of each part.
     pub lost_runs: Vec<(VolumeId, Sectors)>,
 }
 
@@ -188,6 +190,7 @@ impl AddAssign<&Stats> for Stats {
         self.degraded_shards += other.degraded_shards;
         self.corrupt_sectors += other.corrupt_sectors;
         self.lost_bytes += other.lost_bytes;
+        self.refused_bytes += other.refused_bytes;
         self.lost_runs.extend_from_slice(&other.lost_runs);
     }
 }

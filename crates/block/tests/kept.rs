@@ -1,10 +1,13 @@
 //! A cache that outlives the program: what was cached, and what was dirty, is there when it is opened again.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use floe_block::{
     Begun, BlockSizes, Driver, Evict, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request,
     Serving, Volume, VolumeId, WriteMode,
 };
-use floe_device::{Device, MemoryDevice, Pool};
+use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 
 const SECTOR: u64 = 4096;
 const VOLUME: u64 = 64 * SECTOR;
@@ -50,6 +53,11 @@ impl Machine {
     }
 
     fn start(&self, mode: WriteMode) -> Driver {
+        self.start_on(mode, Box::new(self.cache.clone()))
+    }
+
+    /// With something in front of the cache device.
+    fn start_on(&self, mode: WriteMode, cache_device: Box<dyn Device>) -> Driver {
         let serving =
             Serving { mode, gate: Gate::default(), evict: Evict::default(), memory: Memory::None, parts: 1 };
         let begun: Begun = self.with_io(|io| {
@@ -58,7 +66,7 @@ impl Machine {
         });
         let (cache, journal) = begun.parts.into_iter().next().unwrap();
         let mut driver =
-            Driver::new(cache, Box::new(self.cache.clone()), self.pool.clone()).with_journal(Some(journal));
+            Driver::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
         driver.add_volume_at(ID, "v", Box::new(self.backing.clone()) as Box<dyn Device>);
         driver
     }
@@ -132,6 +140,107 @@ fn what_was_flushed_is_dirty_in_the_next_life_and_what_was_read_is_a_hit() {
     assert_eq!(driver.stats().dirty_bytes, 0);
     assert_eq!(read(&mut driver, 3), 4);
     assert_eq!(driver.stats().requests.read_hits, 1);
+}
+
+/// A cache device that counts what it is to write, and takes nothing while it is `full`.
+struct Watched {
+    device: MemoryDevice,
+    written: Rc<Cell<u64>>,
+    full: Rc<Cell<bool>>,
+    refused: Vec<Completion>,
+}
+
+impl Watched {
+    fn over(machine: &Machine) -> (Box<dyn Device>, Rc<Cell<u64>>, Rc<Cell<bool>>) {
+        let (written, full) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let (of, is_full) = (Rc::clone(&written), Rc::clone(&full));
+        let device = machine.cache.clone();
+        (Box::new(Self { device, written: of, full: is_full, refused: Vec::new() }), written, full)
+    }
+}
+
+impl Device for Watched {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let Action::Write { from, .. } = &operation.action else { return self.device.submit(operation) };
+        self.written.set(self.written.get() + from.len() as u64);
+        if self.full.get() {
+            let result = Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
+            return self.refused.push(Completion { token: operation.token, result });
+        }
+        self.device.submit(operation);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.refused);
+        self.device.poll(done);
+    }
+
+    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.device.set_size(bytes)
+    }
+}
+
+#[test]
+fn what_the_journal_writes_is_counted() {
+    let machine = Machine::new();
+    machine.create(2);
+    let (device, written, _) = Watched::over(&machine);
+    let mut driver = machine.start_on(WriteMode::Back, device);
+    for round in 0..200 {
+        write(&mut driver, round % 64, round as u8);
+        flush(&mut driver); // checkpoints come, too
+    }
+    assert!(written.get() > 200 * 2 * SECTOR, "data and a page of the journal each time");
+    assert_eq!(driver.stats().counters.cache_write_bytes, written.get());
+}
+
+#[test]
+fn requests_wait_for_what_becomes_of_a_journal_that_cannot_be_written_and_then_go_past_it() {
+    let machine = Machine::new();
+    machine.create(2);
+    let (device, _, full) = Watched::over(&machine);
+    let mut driver = machine.start_on(WriteMode::Back, device);
+    (0..8).for_each(|sector| write(&mut driver, sector, 1 + sector as u8));
+    flush(&mut driver);
+    write(&mut driver, 3, 33); // in the journal that is what it was before
+    full.set(true);
+    let mut ask = |kind, sector: u64, byte: u8| {
+        let len = if kind == Kind::Flush { 0 } else { SECTOR };
+        let request = Request { volume: ID, kind, offset: sector * SECTOR, len };
+        let buffer = (len > 0).then(|| driver.buffer(&request));
+        buffer.iter().for_each(|buffer| buffer.whole().copy_from(&[byte; SECTOR as usize]));
+        driver.submit(request, buffer);
+    };
+    ask(Kind::Flush, 0, 0);
+    ask(Kind::Write { durable: false }, 5, 55);
+    ask(Kind::Write { durable: true }, 40, 66);
+    let mut answers = Vec::new();
+    let mut go_on = |driver: &mut Driver| {
+        for _ in 0..1000 {
+            driver.advance();
+        }
+        driver.take_answers(&mut answers);
+        answers.drain(..).map(|answer| answer.result).collect::<Vec<_>>()
+    };
+    let early = go_on(&mut driver);
+    assert!(driver.cache().has_lost_journal() && !driver.cache().is_bypassed());
+    assert!(early.len() < 3 && early.iter().all(Result::is_ok), "{early:?}");
+    driver.bypass(false);
+    let later = go_on(&mut driver);
+    assert!(driver.cache().is_emptied(), "what was dirty is brought down");
+    assert!(early.len() + later.len() < 3, "the flush may not promise what the journal may replace");
+    driver.retire();
+    let last = go_on(&mut driver);
+    assert_eq!(early.len() + later.len() + last.len(), 3);
+    assert!(later.iter().chain(&last).all(Result::is_ok), "{later:?} {last:?}");
+    let backing = bytes_of(&machine.backing);
+    let found = [0, 3, 5, 7, 40].map(|sector| backing[sector * SECTOR as usize]);
+    assert_eq!(found, [1, 33, 55, 8, 66]);
+    assert_eq!((read(&mut driver, 3), read(&mut driver, 5)), (33, 55));
 }
 
 #[test]

@@ -5,9 +5,10 @@
 //! writes the logs. What is noted meanwhile, of data that the flush may not cover, is for the next.
 
 use super::{BlockCache, ROUTER};
-use crate::geometry::VolumeId;
+use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::order::{DeviceId, OpId, Order};
 use crate::request::Fault;
+use crate::shard::Shard;
 use crate::turns::Turns;
 
 /// What an operation of the router is for, in the bits below its mark. A request's own flush has none.
@@ -58,7 +59,21 @@ pub(super) struct Commits {
     put_off: bool,
     /// A log could not be written.
     failed: bool,
+    /// What becomes of requests then, once that is known.
+    pub(super) bypass: Option<Bypassing>,
     settlements: Vec<Settlements>,
+}
+
+/// What is known of a cache whose journal cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bypassing {
+    /// The next start forgets what is clean.
+    Clean {
+        /// Some dirty data could not be brought down.
+        stuck: bool,
+    },
+    /// The next start forgets everything.
+    Retired,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +99,21 @@ impl Commits {
         let settlements = self.of(volume);
         settlements.wanted = true;
         settlements.turns.next()
+    }
+
+    /// Whether nothing is to be committed any more, since nothing that the logs say counts.
+    pub(super) fn is_retired(&self) -> bool {
+        self.bypass == Some(Bypassing::Retired)
+    }
+
+    /// Whether a log could not be written.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Whether the logs cannot be written and still count.
+    pub(super) fn is_lost(&self) -> bool {
+        self.failed && !self.is_retired()
     }
 
     /// Whether a commit is under way or wanted.
@@ -124,10 +154,67 @@ impl BlockCache {
     /// A checkpoint could not be written: a log that was full stays so, and can be told nothing more.
     pub(crate) fn checkpoint_failed(&mut self, orders: &mut Vec<Order>) {
         if self.commits.put_off {
-            self.commits.failed = true;
-            self.degrade();
+            self.lose_journal();
             self.log_has_room(orders);
         }
+    }
+
+    /// A log cannot be written. Whoever waits for a commit waits until it is known what becomes of requests.
+    fn lose_journal(&mut self) {
+        (self.commits.failed, self.commits.wanted) = (true, true);
+        self.degrade(); // a cache that cannot keep what it takes is none
+        self.shards.iter_mut().for_each(Shard::lose_log);
+    }
+
+    /// Goes on past a cache whose journal cannot be written, in this part: the next start forgets what is clean, or cannot
+    /// be told. What is dirty is brought down now, and with it come writes that wait for that; `stuck` says that some of
+    /// it cannot be brought down in some part, and that such writes are to be refused.
+    ///
+    /// It is for all parts alike, also those that could write their logs.
+    pub fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
+        if self.commits.is_retired() {
+            return;
+        }
+        self.lose_journal();
+        self.commits.bypass = Some(Bypassing::Clean { stuck });
+        self.shards.iter_mut().for_each(|shard| shard.bypass(stuck, orders));
+        self.go_on_without_journal(orders);
+    }
+
+    /// Goes on past a cache of which the next start forgets everything, in this part. All of it has been
+    /// [brought down](BlockCache::is_emptied) in all parts.
+    pub fn retire(&mut self, orders: &mut Vec<Order>) {
+        self.lose_journal();
+        self.commits.bypass = Some(Bypassing::Retired);
+        self.shards.iter_mut().for_each(|shard| shard.retire(orders));
+        self.go_on_without_journal(orders);
+    }
+
+    fn go_on_without_journal(&mut self, orders: &mut Vec<Order>) {
+        self.commits.put_off = false;
+        self.stirred = u128::MAX;
+        self.handle_events(orders);
+    }
+
+    /// Whether requests go past the journal since it could not be written.
+    pub fn is_bypassed(&self) -> bool {
+        self.commits.bypass.is_some()
+    }
+
+    /// Whether nothing in this part is dirty below memory.
+    pub fn is_emptied(&self) -> bool {
+        self.shards.iter().all(Shard::is_emptied)
+    }
+
+    /// Whether dirty data could not be brought down since the journal could not be written.
+    pub fn is_blocked(&self) -> bool {
+        self.commits.is_lost() && self.shards.iter().any(Shard::is_blocked)
+    }
+
+    /// Bytes of which some requests are refused, at most, for what this part's shards have of them is lost, cannot be read, or
+    /// cannot be replaced.
+    pub fn refused_bytes(&self) -> u64 {
+        self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }
 
     /// Wants what would let the next start of the program find more.
@@ -178,6 +265,9 @@ impl BlockCache {
         if !self.commits.wanted || self.commits.turns.is_under_way() || self.commits.put_off {
             return false;
         }
+        if self.commits.failed && self.commits.bypass.is_none() {
+            return false;
+        }
         (self.commits.wanted, self.commits.inherited) = (false, false);
         self.commits.turns.begin();
         let mut flushes = false;
@@ -205,6 +295,11 @@ impl BlockCache {
     ) {
         match (op, result) {
             (RouterOp::Request(request), _) => self.request_flushed(request, result, orders),
+            (RouterOp::CommitFlush | RouterOp::CommitWrite, _) if self.commits.failed => {
+                self.commits.turns.end(); // some other part's log cannot be written: none counts any more
+                self.shards.iter_mut().for_each(Shard::commit_abandoned);
+                self.commits.wanted = true;
+            }
             (RouterOp::CommitFlush, Ok(())) => {
                 orders.push(Order::WriteLogs { op: RouterOp::CommitWrite.op() });
             }
@@ -213,12 +308,11 @@ impl BlockCache {
                 (self.commits.wanted, self.commits.put_off) = (true, true);
                 self.shards.iter_mut().for_each(|shard| shard.commit_put_off(orders));
             }
-            (RouterOp::CommitFlush | RouterOp::CommitWrite, _) => {
-                if result.is_err() {
-                    self.commits.failed = true;
-                    self.degrade(); // a cache that cannot keep what it takes is none
-                }
-                self.commit_ended(result, orders);
+            (RouterOp::CommitWrite, Ok(())) => self.commit_ended(result, orders),
+            (RouterOp::CommitFlush | RouterOp::CommitWrite, Err(_)) => {
+                self.commits.turns.end();
+                self.lose_journal();
+                self.shards.iter_mut().for_each(Shard::commit_abandoned);
             }
             (RouterOp::Settle(volume), _) => {
                 let ended = self.commits.of(volume).turns.end();

@@ -6,16 +6,22 @@
 //! committed, in this order.
 
 use super::BlockCache;
+use super::commits::Bypassing;
 use crate::geometry::VolumeId;
 use crate::order::Order;
 use crate::part::Message;
 use crate::request::{Fault, RequestId};
+use crate::shard::Shard;
 
 /// A drain that this part works on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drain {
     request: RequestId,
     volume: VolumeId,
+    /// All that is dirty has to go, also what the cache could keep.
+    to_backing: bool,
+    /// Without a journal: what is dirty was seen to since it was lost.
+    is_checked: bool,
     stage: Stage,
     fault: Option<Fault>,
 }
@@ -27,6 +33,8 @@ enum Stage {
     /// The settlement, and then the commit, that is waited for.
     Settling(u64),
     Committing(u64),
+    /// The journal cannot be written, and it is not known yet what that comes to.
+    Waiting,
 }
 
 impl BlockCache {
@@ -39,11 +47,60 @@ impl BlockCache {
         orders: &mut Vec<Order>,
     ) {
         let stage = Stage::Shards(self.shards.len());
-        self.drains.push(Drain { request, volume, stage, fault: None });
+        let is_checked = self.commits.is_retired();
+        self.drains.push(Drain { request, volume, to_backing, is_checked, stage, fault: None });
+        if self.commits.is_lost() {
+            self.drain_of(request).stage = Stage::Waiting;
+            return;
+        }
+        let to_backing = to_backing || !self.kept || self.commits.is_retired();
         for shard in &mut self.shards {
-            shard.drain(request.0, volume, to_backing || !self.kept, orders);
+            shard.drain(request.0, volume, to_backing, orders);
         }
         self.stirred = u128::MAX;
+    }
+
+    /// What becomes of requests without a journal is known, or has changed: drains that have waited for it go on.
+    ///
+    /// While what the log calls dirty counts, the next start may write an older version of it than was flushed. So a drain
+    /// waits until nothing in the log counts, unless some of it stays for good ([`BlockCache::bypass`]).
+    pub(super) fn drains_without_journal(&mut self, orders: &mut Vec<Order>) {
+        if !matches!(self.commits.bypass, Some(Bypassing::Retired | Bypassing::Clean { stuck: true })) {
+            return;
+        }
+        for request in self.waiting_drains(|drain| drain.stage == Stage::Waiting) {
+            let Drain { volume, to_backing, .. } = *self.drain_of(request);
+            if self.commits.is_retired() {
+                let shards = self.shards.len();
+                let drain = self.drain_of(request);
+                (drain.stage, drain.fault, drain.is_checked) = (Stage::Shards(shards), None, true);
+                for shard in &mut self.shards {
+                    shard.drain(request.0, volume, true, orders);
+                }
+                self.stirred = u128::MAX;
+                continue;
+            }
+            let is_missing = |shard: &Shard| match to_backing {
+                true => shard.has_dirty_of(volume) || shard.is_unsure_of(volume),
+                false => shard.is_unsure_of(volume),
+            };
+            match self.shards.iter().any(is_missing) {
+                true => self.fail_drain(request, Fault::Io, orders),
+                false => {
+                    self.drain_of(request).is_checked = true;
+                    self.settle_drain(request, volume, orders);
+                }
+            }
+        }
+    }
+
+    /// Has a drain wait that began before the journal was lost; answers whether it does.
+    fn waits_without_journal(&mut self, request: RequestId) -> bool {
+        let waits = self.commits.has_failed() && !self.drain_of(request).is_checked;
+        if waits {
+            self.drain_of(request).stage = Stage::Waiting;
+        }
+        waits
     }
 
     fn drain_of(&mut self, request: RequestId) -> &mut Drain {
@@ -61,9 +118,17 @@ impl BlockCache {
             return;
         }
         let (volume, failed) = (drain.volume, drain.fault.is_some());
+        if self.waits_without_journal(request) {
+            return;
+        }
         if failed || !self.kept {
             return self.end_drain(request, orders);
         }
+        self.settle_drain(request, volume, orders);
+    }
+
+    /// Waits until what a volume's backing device has been told is durable, and then for a commit.
+    fn settle_drain(&mut self, request: RequestId, volume: VolumeId, orders: &mut Vec<Order>) {
         if self.shards.iter().any(|shard| shard.is_unsettled(volume)) {
             self.drain_of(request).stage = Stage::Settling(self.commits.want_settlement(volume));
         } else {
@@ -76,7 +141,10 @@ impl BlockCache {
         if planted!(SkippedFlush) {
             return self.end_drain(request, orders);
         }
-        if !self.commits.is_busy() && !self.has_to_commit() {
+        if self.waits_without_journal(request) {
+            return;
+        }
+        if self.commits.has_failed() || !self.commits.is_busy() && !self.has_to_commit() {
             return self.end_drain(request, orders);
         }
         self.drain_of(request).stage = Stage::Committing(self.commits.want());
@@ -113,7 +181,7 @@ impl BlockCache {
         {
             match result {
                 Ok(()) => self.end_drain(request, orders),
-                Err(fault) => self.fail_drain(request, fault, orders),
+                Err(_) => self.drain_of(request).stage = Stage::Waiting, // the journal cannot be written
             }
         }
     }

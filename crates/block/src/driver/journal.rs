@@ -73,6 +73,8 @@ pub(super) struct Journal {
     next_token: u64,
     /// Sectors whose content was not what had been stored.
     pub(super) corrupt_sectors: u64,
+    /// Bytes of its own that it has given the device to write.
+    pub(super) written_bytes: u64,
 }
 
 /// A read of the cache device, and where it goes.
@@ -174,6 +176,7 @@ impl Journal {
             own: HashMap::default(),
             next_token: 0,
             corrupt_sectors: 0,
+            written_bytes: 0,
         }
     }
 
@@ -329,6 +332,8 @@ impl Driver {
                 buffer.slice(start..start + SECTOR_BYTES as usize).copy_from(&page.bytes[..]);
             }
             let action = Action::Write { from: buffer.whole(), durable };
+            let journal = self.journal.as_mut().expect("a cache that is kept has a journal");
+            journal.written_bytes += row.len() as u64 * SECTOR_BYTES;
             self.submit_own(own, row[0].offset, action);
             operations += 1;
         }

@@ -146,7 +146,11 @@ impl Shard {
     }
 
     fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>, only_sinks: bool) {
-        let left = self.held.runs_of(volume, self.config.sizes.largest()).collect();
+        let sinks = !self.waits_for_log();
+        let left = match sinks {
+            true => self.held.runs_of(volume, self.config.sizes.largest()).collect(),
+            false => VecDeque::new(), // what is held may have to wait for what is cleaned
+        };
         self.rounds.0.push(Round {
             volume,
             moved: false,
@@ -189,6 +193,7 @@ impl Shard {
             }
             let at = self.rounds.0.iter().position(|round| round.volume == volume);
             let ended = self.rounds.0.swap_remove(at.expect("it has just been found"));
+            self.note_round(volume, ended.fault);
             let result = |drain: &Drain| match ended.fault {
                 Some(fault) => Err(fault),
                 None if drain.lost => Err(Fault::Io),
@@ -200,6 +205,8 @@ impl Shard {
             if !ended.waiting.is_empty() {
                 let only_sinks = !ended.waiting.iter().any(|drain| drain.to_backing);
                 self.begin_round(volume, ended.waiting, only_sinks);
+            } else if ended.fault.is_none() && self.is_to_be_emptied(volume) {
+                self.begin_round(volume, Vec::new(), false);
             }
         }
     }
@@ -300,10 +307,6 @@ impl Shard {
         if self.tasks[id as usize].fault.is_some() || !self.is_kept() {
             return self.finish(id, orders);
         }
-        if !self.is_logging() {
-            self.tasks[id as usize].fault = Some(Fault::Io); // it stays dirty in the log
-            return self.finish(id, orders);
-        }
         if planted!(CleanBeforeFlush) {
             return self.settling_ended(id, orders);
         }
@@ -313,11 +316,23 @@ impl Shard {
 
     /// The log calls it clean.
     pub(super) fn clean_noted(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        self.set_clean(id, false, orders);
+    }
+
+    /// The backing device has what was dirty, durably, and the log cannot be told.
+    pub(super) fn brought_down(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        self.set_clean(id, true, orders);
+    }
+
+    fn set_clean(&mut self, id: TaskId, without_log: bool, orders: &mut Vec<Order>) {
         if let Some((block, _)) = self.block_to_clean(id) {
-            let runs = self.dirty_there(block, &self.directory.sectors(block));
-            for run in &runs {
-                self.forget_seals(block, run);
-                self.directory.set_clean(block, run);
+            let volume = self.directory.volume(block);
+            for run in self.dirty_there(block, &self.directory.sectors(block)) {
+                self.forget_seals(block, &run);
+                self.directory.set_clean(block, &run);
+                if without_log {
+                    self.note_brought_down(volume, &run);
+                }
             }
             if self.directory.is_dirty(block) {
                 self.tasks[id as usize].fault = Some(Fault::Io); // the rest is lost, and in the way

@@ -26,6 +26,24 @@ const FAILURES_IN_A_ROW: u32 = 16;
 pub(super) struct Health {
     failures: u32,
     degraded: bool,
+    /// The device has failed to give dirty data back, and has not given all of it back since.
+    unreadable: bool,
+}
+
+impl Health {
+    pub(super) fn is_unreadable(&self) -> bool {
+        self.unreadable
+    }
+
+    /// All that is dirty in a volume could be read.
+    pub(super) fn note_readable(&mut self) {
+        self.unreadable = false;
+    }
+
+    /// Dirty data could not be read.
+    pub(super) fn note_unreadable(&mut self) {
+        self.unreadable = true;
+    }
 }
 
 impl Shard {
@@ -70,6 +88,7 @@ impl Shard {
         if on_cache && ok {
             self.health.failures = 0;
         } else if on_cache {
+            self.health.unreadable |= matches!(part, Part::Dirty(_));
             self.health.failures += 1;
             self.health.degraded |= self.health.failures >= FAILURES_IN_A_ROW;
         }

@@ -25,6 +25,7 @@ use hashbrown::HashMap;
 
 use super::Shard;
 use super::admission::Removal;
+use super::bypass::LogState;
 use super::operations::part_of;
 use super::seal::Seals;
 use super::task::{Event, Part, Step, Work, common};
@@ -44,12 +45,14 @@ const MOST_DEFERRED: usize = 1 << 16;
 pub(super) struct Log {
     /// Whether there is one.
     kept: bool,
-    /// It could not be written: what it says stays as it is.
-    failed: bool,
+    /// Where it could not be written, what it says stays as it is.
+    pub(super) state: LogState,
     commits: Turns,
     /// Changes have been noted since the last commit began; some of them say that data is dirty.
     noted: bool,
     noted_dirty: bool,
+    /// The same of the commit under way.
+    committing_dirty: bool,
     /// Where dirty data has checksums.
     pub(super) seals: Seals,
     waiting: Vec<(u64, OpId)>,
@@ -76,10 +79,11 @@ impl Log {
     pub(super) fn new(kept: bool, sectors: u64) -> Self {
         Self {
             kept,
-            failed: false,
+            state: LogState::default(),
             commits: Turns::default(),
             noted: false,
             noted_dirty: false,
+            committing_dirty: false,
             seals: Seals::new(if kept { sectors } else { 0 }),
             waiting: Vec::new(),
             late: Vec::new(),
@@ -87,6 +91,16 @@ impl Log {
             backings: Vec::new(),
             deferred: BTreeMap::new(),
         }
+    }
+
+    /// Whether some dirty data may not be durable.
+    pub(super) fn has_uncommitted_dirty(&self) -> bool {
+        self.noted_dirty || self.committing_dirty
+    }
+
+    /// Whether it may have copies in a region that are gone.
+    pub(super) fn has_gone_in(&self, region: Place) -> bool {
+        self.gone.contains_key(&region)
     }
 
     fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
@@ -105,19 +119,7 @@ impl Log {
 impl Shard {
     /// Whether changes are noted: there is a log, and a device that takes it.
     pub(super) fn is_logging(&self) -> bool {
-        self.log.kept && !self.log.failed
-    }
-
-    /// Whether a task's range must stay as it is, for the log cannot be told any more of a change: it has copies of it, which
-    /// would come back with the device.
-    pub(super) fn is_shut(&mut self, id: TaskId) -> bool {
-        if !self.log.failed {
-            return false;
-        }
-        let survey = self.survey(id);
-        let has_copies = survey.blocks.iter().any(|(block, run)| self.directory.has_valid(*block, run));
-        self.spare_survey = survey;
-        has_copies || self.log.gone.contains_key(&self.task_region(id))
+        self.log.kept && self.log.state == LogState::Writable
     }
 
     /// Whether the cache outlives the program.
@@ -144,11 +146,14 @@ impl Shard {
             return;
         }
         let at = self.block_at(block);
+        if standing.is_dirty() {
+            self.note_unsure();
+        }
         self.log.noted_dirty |= standing.is_dirty();
         if standing == Standing::Invalid {
             self.note_gone(at.volume, run);
         }
-        if self.log.failed {
+        if !self.is_logging() {
             return;
         }
         if standing != Standing::Clean && !self.log.deferred.is_empty() {
@@ -162,6 +167,8 @@ impl Shard {
     pub(super) fn note_rewritten(&mut self) {
         if self.is_logging() {
             (self.log.noted, self.log.noted_dirty) = (true, true);
+        } else {
+            self.note_unsure();
         }
     }
 
@@ -196,7 +203,7 @@ impl Shard {
         if self.log.kept {
             let at = self.block_at(block);
             self.note_gone(at.volume, &at.sectors);
-            if !self.log.failed {
+            if self.is_logging() {
                 self.log.seals.forget(self.directory.cache_sectors(block, &at.sectors));
                 self.change(Change::Dropped { block: at }, orders);
             }
@@ -267,19 +274,28 @@ impl Shard {
         self.seal(orders);
         self.log.commits.begin();
         self.log.noted = false;
-        std::mem::take(&mut self.log.noted_dirty)
+        self.log.committing_dirty = std::mem::take(&mut self.log.noted_dirty);
+        self.log.committing_dirty
     }
 
-    /// The commit has ended. Where it failed, nothing more is noted.
+    /// The commit has ended. One that failed did so for good: see [`Shard::lose_log`].
     pub(crate) fn commit_ended(&mut self, result: Result<(), Fault>, orders: &mut Vec<Order>) {
         let ended = self.log.commits.end();
-        match result {
-            Ok(()) => self.log.gone.retain(|_, due| *due > ended),
-            Err(_) => (self.log.failed, self.log.noted) = (true, true),
+        if result.is_ok() {
+            self.log.committing_dirty = false;
+            self.log.gone.retain(|_, due| *due > ended);
+        } else {
+            debug_assert_ne!(self.log.state, LogState::Writable);
+            self.log.noted = true;
         }
         let due: Vec<OpId> =
             self.log.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect();
         due.into_iter().for_each(|op| self.completed(op, result, orders));
+    }
+
+    /// The commit has been given up, since the log cannot be written. Whoever waits for it waits for what comes instead.
+    pub(crate) fn commit_abandoned(&mut self) {
+        self.log.commits.end();
     }
 
     /// The commit has been given up for lack of room in the log; the next one serves whoever waited for it.
@@ -381,9 +397,10 @@ impl Shard {
         self.directory.set_clean_invalid(block, run);
     }
 
-    /// Whether the log may still have copies in a task's region that are gone.
+    /// Whether the log may still have copies in a task's region that are gone, and that count.
     pub(super) fn has_gone(&self, id: TaskId) -> bool {
-        self.log.kept && self.log.gone.contains_key(&self.task_region(id))
+        let counts = matches!(self.log.state, LogState::Writable | LogState::Unwritable);
+        self.log.kept && counts && self.log.has_gone_in(self.task_region(id))
     }
 
     /// Whether a task's range has dirty sectors below memory.

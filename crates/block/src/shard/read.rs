@@ -322,6 +322,7 @@ impl Shard {
         };
         let alike: Vec<(Sectors, bool)> = self.directory.dirtiness(block, &run).collect();
         if let [(_, true)] = alike[..] {
+            self.health.note_unreadable();
             self.tasks[id as usize].fault = Some(fault);
             return;
         }

@@ -154,7 +154,11 @@ impl Shard {
 
     /// What is dirty in a task's range may be overwritten.
     pub(super) fn unsealing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.has_failed_with_log(id) {
+            self.tasks[id as usize].retry = true; // what is sealed stays so
+        }
         match self.tasks[id as usize].fault {
+            _ if self.tasks[id as usize].retry => self.storing_ended(id, orders),
             Some(_) => self.storing_ended(id, orders),
             None => self.store(id, orders),
         }

@@ -16,7 +16,6 @@ use crate::directory::{Block, Origin, Room};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::{OpId, Order};
-use crate::request::Fault;
 
 /// What became of the search for a block.
 enum Placed {
@@ -43,6 +42,10 @@ impl Shard {
         let volume = self.tasks[id as usize].volume;
         let end = self.tasks[id as usize].store.end;
         while self.tasks[id as usize].cursor < end {
+            if self.tasks[id as usize].store_dirty && self.is_bound_by_log() {
+                self.tasks[id as usize].retry = true;
+                break;
+            }
             let left = self.tasks[id as usize].cursor..end;
             let block = match self.directory.find(volume, left.start) {
                 Some(block) => Some(block),
@@ -115,6 +118,9 @@ impl Shard {
     /// All that was to be stored has been; where it is to be durable, so must be what the log says of it.
     pub(super) fn storing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
+        if task.retry && task.fault.is_none() {
+            return self.write_through(id, orders);
+        }
         if task.fault.is_none() && task.store_dirty && self.is_durable(id) {
             self.tasks[id as usize].step = Step::Noting;
             let range = self.tasks[id as usize].range.clone();
@@ -231,20 +237,15 @@ impl Shard {
     /// The cache device did not take the data: what is clean is simply not cached, what is dirty goes to the backing
     /// device instead. Until it is there, older dirty data that it was to replace is lost, unless something newer is held.
     ///
-    /// Where the cache outlives the program the write fails: its log may have an older version, which could not be taken
-    /// back before the backing device has the new one if the device fails to keep that, too.
-    pub(super) fn store_failed(
-        &mut self,
-        id: TaskId,
-        block: Block,
-        run: Sectors,
-        fault: Fault,
-        orders: &mut Vec<Order>,
-    ) {
+    /// Where the cache outlives the program its log may have an older version, which is to be taken back only when the backing
+    /// device has the new one: the write starts anew and goes through.
+    pub(super) fn store_failed(&mut self, id: TaskId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
         self.counters.cache_errors += 1;
         if self.is_kept() {
             if self.tasks[id as usize].store_dirty {
-                self.tasks[id as usize].fault = Some(fault);
+                (self.tasks[id as usize].retry, self.tasks[id as usize].damaged) = (true, true);
+            }
+            if self.tasks[id as usize].store_dirty && self.directory.is_dirty_in(block, &run) {
                 self.note_rewritten(); // what was dirty may have been overwritten all the same, and be read
             }
             self.directory.set_clean_invalid(block, &run);

@@ -166,6 +166,12 @@ pub(super) struct Task {
     pub(super) cleaning: u32,
     /// A victim could not be cleaned: no block is taken for the rest.
     pub(super) no_room: bool,
+    /// The cache could not take some of what it writes: it starts anew.
+    pub(super) retry: bool,
+    /// A failed store may have gone over what it is to change in part.
+    pub(super) damaged: bool,
+    /// It writes to the backing device first, whatever the mode.
+    pub(super) through: bool,
 }
 
 impl Task {
@@ -193,6 +199,9 @@ impl Task {
             bypassed: Vec::new(),
             cleaning: 0,
             no_room: false,
+            retry: false,
+            damaged: false,
+            through: false,
         }
     }
 

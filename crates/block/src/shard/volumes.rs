@@ -40,6 +40,7 @@ impl Shard {
             }
         }
         self.held.remove_volume(id);
+        self.forget_round(id);
         let places = Place::all_of(id);
         self.lost.retain(|place| !places.contains(place));
         self.lost_below.retain(|place| !places.contains(place));

@@ -10,6 +10,7 @@
 
 use super::Shard;
 use super::admission::Removal;
+use super::bypass::LogState;
 use super::task::{Data, Part, Step, Work};
 use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors};
@@ -164,14 +165,14 @@ impl Shard {
     /// Whole sectors go to the tiers below memory.
     pub(super) fn write_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
-        if self.is_shut(id) {
-            self.tasks[id as usize].fault = Some(Fault::Io);
-            return self.finish(id, orders);
+        if !self.may_change(id, orders) {
+            return;
         }
         if !matches!(self.tasks[id as usize].work, Work::Sink) {
             self.forget(id, orders); // what sinks does not change
         }
-        let may_stay = self.mode().keeps_writes() && (self.is_kept() || !self.is_durable(id));
+        let keeps = self.mode().keeps_writes() && !self.tasks[id as usize].through;
+        let may_stay = keeps && (self.is_kept() || !self.is_durable(id));
         if may_stay && self.may_be_dirty(id) {
             self.offer_write(id);
             return self.begin_store(id, range, true, orders);
@@ -183,6 +184,12 @@ impl Shard {
 
     /// No clean copy of a task's range would come back: its backing device may change.
     pub(super) fn unlogging_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        if self.has_failed_with_log(id) {
+            let cleans = matches!(self.tasks[id as usize].work, Work::Clean { .. });
+            if !cleans && !self.may_change(id, orders) {
+                return;
+            }
+        }
         if self.tasks[id as usize].fault.is_some() {
             return self.finish(id, orders);
         }
@@ -208,9 +215,8 @@ impl Shard {
             return;
         }
         self.forget(id, orders);
-        if self.is_shut(id) {
-            self.tasks[id as usize].fault = Some(Fault::Io);
-            return self.finish(id, orders);
+        if !self.may_change(id, orders) {
+            return;
         }
         if !self.unlog(id, orders) {
             self.zero_or_trim(id, orders);
@@ -231,15 +237,12 @@ impl Shard {
     }
 
     /// The backing device has the new content, or has failed to take it. What is dirty is to stay until that is durable, and
-    /// the log has it; for good, if the log takes no more.
+    /// the log has it.
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].fault.is_none() && self.is_kept() && self.is_dirty_below(id) {
-            if self.is_logging() {
-                self.tasks[id as usize].step = Step::Settling;
-                return self.await_settlement(id);
-            }
-            self.tasks[id as usize].fault = Some(Fault::Io);
-            return self.finish(id, orders);
+        let counts = self.is_kept() && self.log.state != LogState::Retired;
+        if self.tasks[id as usize].fault.is_none() && counts && self.is_dirty_below(id) {
+            self.tasks[id as usize].step = Step::Settling;
+            return self.await_settlement(id);
         }
         self.backing_settled(id, orders);
     }
@@ -283,8 +286,12 @@ impl Shard {
 
     /// What was noted of a task's range is durable.
     pub(super) fn noting_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
+        let without_log = self.has_failed_with_log(id);
         let failed = self.tasks[id as usize].fault.is_some();
         match self.tasks[id as usize].work {
+            Work::Clean { .. } if without_log => self.brought_down(id, orders),
+            // The log may call dirty what it replaces.
+            _ if without_log => self.start_anew(id, orders),
             _ if failed => self.finish(id, orders),
             Work::Clean { .. } => self.clean_noted(id, orders),
             _ if self.tasks[id as usize].store_dirty => self.finish(id, orders), // a durable write in the cache

@@ -106,7 +106,8 @@ impl Boot<'_> {
         let mut device: Handle = self.cache.handle();
         let mut wait = || match self.cache.next_due() {
             Some(due) if self.machine.has_power() => {
-                self.machine.pass_until(due.max(self.machine.now()));
+                // What is due may be a driver's, that does not look now.
+                self.machine.pass_until(due.max(self.machine.now() + 1));
                 Ok(())
             }
             _ => Err(io::Error::other("the power has failed")),
@@ -136,6 +137,11 @@ impl Boot<'_> {
     /// Opens the kept cache, if there is one.
     pub fn open(&self) -> Result<Option<KeptCache>, NoBoot> {
         self.with_io(|io| KeptCache::open(io, &mut |_, _| {}))
+    }
+
+    /// Writes the superblock of a cache that is being served.
+    pub fn write(&self, superblock: &mut Superblock) -> Result<(), NoBoot> {
+        self.with_io(|io| write_superblock(io, superblock))
     }
 
     /// Says that a session ends in good order.

@@ -91,6 +91,8 @@ impl AddAssign for Survived {
         self.rotten_bits += other.rotten_bits;
         self.checked_units += other.checked_units;
         self.checkpoints += other.checkpoints;
+        self.bypassed += other.bypassed;
+        self.retired += other.retired;
     }
 }
 
@@ -99,7 +101,8 @@ impl fmt::Display for Survived {
         write!(
             f,
             "{} crashes ({} power cuts, {} of them while starting; {} kills) and {} orderly ends; {} requests, \
-             {} of which failed after {} failures of devices; {} bits rotted; {} units of 512 bytes checked; {} checkpoints",
+             {} of which failed after {} failures of devices; {} bits rotted; {} units of 512 bytes checked; {} checkpoints; \
+             {} journals gone past, {} caches retired",
             self.crashes(),
             self.power_cuts,
             self.cuts_while_starting,
@@ -110,7 +113,9 @@ impl fmt::Display for Survived {
             self.failed_operations,
             self.rotten_bits,
             self.checked_units,
-            self.checkpoints
+            self.checkpoints,
+            self.bypassed,
+            self.retired
         )
     }
 }

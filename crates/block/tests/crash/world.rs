@@ -4,6 +4,7 @@
 //! when chance wants it, and at some moment the power fails, the process is killed, or all is flushed and ended. Then the
 //! disks are what they are, and the next life begins with clients reading what they may have lost.
 
+mod bypass;
 mod clients;
 mod start;
 mod wishes;
@@ -17,6 +18,7 @@ use floe_device::Pool;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use bypass::Bypassing;
 use clients::Pending;
 use start::Kept;
 use wishes::Temper;
@@ -68,6 +70,9 @@ pub struct Survived {
     pub rotten_bits: u64,
     pub checked_units: u64,
     pub checkpoints: u64,
+    /// Journals that could not be written: how often requests went past the cache, and how often nothing of it counted.
+    pub bypassed: u64,
+    pub retired: u64,
 }
 
 /// What went wrong.
@@ -96,6 +101,7 @@ pub struct World {
     life: u32,
     /// Whether a failing cache device may cost data in this life.
     may_be_dirty: bool,
+    bypassing: Bypassing,
     survived: Survived,
     answers: Vec<Answer>,
     bytes: Vec<u8>,
@@ -151,6 +157,7 @@ impl World {
             versions: 0,
             life: 0,
             may_be_dirty: false,
+            bypassing: Bypassing::Not,
             survived: Survived::default(),
             answers: Vec::new(),
             bytes: Vec::new(),
@@ -313,6 +320,7 @@ impl World {
             self.pending.clear(); // no client hears anything any more
             return Ok(());
         }
+        self.see_to_journal()?;
         let mut answers = std::mem::take(&mut self.answers);
         self.driver().take_answers(&mut answers);
         for Answer { request: id, result } in answers.drain(..) {
@@ -326,9 +334,23 @@ impl World {
         match self.disks().filter_map(Disk::next_due).min() {
             Some(due) => self.machine.pass_until(due.max(self.machine.now())),
             None if self.pending.is_empty() && self.driver().is_idle() => {}
+            None if self.driver().has_orders() => {} // it goes on without a device
             None => {
+                let before = self.bypassing;
+                for _ in 0..100 {
+                    self.see_to_journal()?; // a device that fails now and then may have failed
+                    if self.bypassing != before {
+                        return Ok(());
+                    }
+                }
                 let units = self.pending.first().map_or(0..0, |pending| units_of(&pending.request));
-                let what = format!("{} requests wait for nothing", self.pending.len());
+                let waiting: Vec<_> = self.pending.iter().map(|pending| pending.request.kind).collect();
+                let (bypassing, cache) = (self.bypassing, self.driver().cache());
+                let (lost, empty) = (cache.has_lost_journal(), cache.is_emptied());
+                let what = format!(
+                    "{} requests wait for nothing: {waiting:?}; journal lost {lost}, {bypassing:?}, emptied {empty}",
+                    waiting.len()
+                );
                 return Err(self.failure(what, 0, units));
             }
         }

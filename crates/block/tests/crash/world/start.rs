@@ -4,6 +4,7 @@ use floe_block::{KeptCache, MemoryWrite, StoreError, Superblock, VolumeId, Write
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::bypass::Bypassing;
 use super::{Failure, UNITS_A_SECTOR, World};
 use crate::boot::{Boot, NoBoot, Service, make_sure};
 use crate::history::{End, Event};
@@ -34,6 +35,8 @@ pub struct Kept {
     rotten_dirty: Vec<(usize, Vec<u8>)>,
     /// Some sector on its device may not be what was stored, through no crash.
     pub harmed: bool,
+    /// Nothing that it holds counts: another cache takes its place at the next start.
+    forsaken: bool,
 }
 
 impl Kept {
@@ -55,8 +58,8 @@ impl World {
         self.disks().for_each(|disk| disk.set_failing(0.0));
         self.cache.set_flipping(0.0, 0);
         let service = self.draw(draw_service);
-        self.may_be_dirty =
-            self.format.kept || service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
+        self.bypassing = Bypassing::Not;
+        self.may_be_dirty = service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
         if self.format.kept && self.draw(|rng| rng.random_ratio(1, 20)) {
             self.cache.set_failing(0.02);
         }
@@ -128,10 +131,16 @@ impl World {
         };
         self.kept.rotten = None;
         let kept = match found {
-            Some(kept) if !(self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) => kept,
+            Some(kept)
+                if !self.kept.forsaken && !(self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) =>
+            {
+                kept
+            }
             _ => self.create()?,
         };
         self.find_sealed(&kept)?;
+        let volumes = (0..self.sizes.len()).map(|volume| VolumeId(volume as u16));
+        self.may_be_dirty |= volumes.map(|volume| kept.dirty_bytes(volume)).sum::<u64>() > 0;
         self.rot_data(&kept);
         let (driver, superblock) = self.boot().begin(kept, service)?;
         (self.kept.drained, self.kept.warm) = (false, 0);
@@ -176,7 +185,22 @@ impl World {
         self.kept.attempted.push(id);
         let made = self.boot().create(id)?;
         self.note_found(Some(id));
+        self.kept.forsaken = false;
         Ok(made)
+    }
+
+    /// The cache is not used again.
+    pub(super) fn forsake(&mut self) {
+        (self.kept.forsaken, self.kept.warm) = (true, 0);
+    }
+
+    /// Writes down that what the cache holds as clean does not count.
+    pub(super) fn note_void(&mut self) -> Result<(), NoBoot> {
+        let mut superblock = self.kept.superblock.take().expect("a session is under way");
+        superblock.void = true;
+        let written = self.boot().write(&mut superblock);
+        self.kept.superblock = Some(superblock);
+        written
     }
 
     /// A bit flips in the superblock or the journal.
@@ -296,6 +320,10 @@ impl World {
         self.kept.drained = drained;
         if drained && self.driver().has_dirty_data() {
             return Err(self.failure("a drain leaves something dirty".to_owned(), 0, 0..0));
+        }
+        if self.driver().cache().has_lost_journal() {
+            self.kept.drained = false;
+            return Ok(End::Orderly);
         }
         let Some(superblock) = self.kept.superblock.take().filter(|_| self.draw(|rng| rng.random())) else {
             return Ok(End::Orderly);
