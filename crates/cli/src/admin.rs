@@ -143,6 +143,36 @@ fn print_tiers(tiers: &[TierStatus]) {
     output::print_table(&table);
 }
 
+/// What a tier refuses and why, and how far it is from being used as it was.
+fn print_failure(number: usize, tier: &TierStatus) {
+    let (dirty, refused) = (output::bytes(tier.dirty_bytes), output::bytes(tier.refused_bytes));
+    if tier.refused_bytes > 0 {
+        output::say!(
+            "REFUSING: reads or writes of up to {refused} are refused, for tier {number} has dirty data there that cannot be read or replaced; \
+             mend its cache device, then floe restore"
+        );
+    }
+    match tier.bypass.as_str() {
+        "" => {}
+        "emptying" => output::say!(
+            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any more; {dirty} of dirty data are being written \
+             back, and writes to them wait for that"
+        ),
+        "stuck" => output::say!(
+            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any more; {dirty} of dirty data could not be \
+             written back, which is tried again and again"
+        ),
+        "ended" => output::say!(
+            "CACHE ENDED: the journal of tier {number} could not be written; the volumes have everything, requests go past it, and the next \
+             start of floe makes a new cache there"
+        ),
+        _ => output::say!(
+            "CACHE ENDED: the journal of tier {number} could not be written, and its device cannot be told so; the volumes have everything, and \
+             requests go past it; do not start floe with it again without --initialise"
+        ),
+    }
+}
+
 fn print(status: &Status) {
     let up = std::time::Duration::from_secs(status.uptime_seconds as u64);
     output::say!(
@@ -153,17 +183,13 @@ fn print(status: &Status) {
         status.connections,
         status.threads.len(),
     );
-    if status.degraded {
+    for (number, tier) in status.tiers.iter().enumerate() {
+        print_failure(number, tier);
+    }
+    if status.degraded && !status.journal_lost {
         output::say!(
             "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe restore",
             output::bytes(status.bypassed_bytes)
-        );
-    }
-    if status.journal_lost {
-        output::say!(
-            "JOURNAL LOST: the cache device takes no more records, and writes to the {} that are dirty on it are refused; stop the server, \
-             then mend the device and start again, or save what can be read with floe export-dirty",
-            output::bytes(status.dirty_bytes)
         );
     }
     output::say!();

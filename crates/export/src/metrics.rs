@@ -310,13 +310,18 @@ fn cache(page: &mut Page, report: &Report) {
     );
     page.gauge(
         "floe_cache_journal_lost",
-        "1 when the cache's journal cannot be written: what is dirty can be read, but not written to.",
+        "1 when the journal of some tier cannot be written: nothing is cached there any more.",
         u64::from(report.facts.journal_lost()),
     );
     page.gauge(
         "floe_cache_kept",
         "1 for a cache that outlives the server.",
         u64::from(report.facts.top().session.is_some()),
+    );
+    page.gauge(
+        "floe_refused_bytes",
+        "Bytes of which some requests are refused, at most, in all tiers.",
+        report.sum.tiers().map(|(stats, _)| stats.refused_bytes).sum::<u64>(),
     );
     page.gauge(
         "floe_degraded",

@@ -17,6 +17,7 @@ mod admin_side;
 mod admin_tls;
 mod aside;
 mod bound;
+mod bypass;
 mod clients;
 mod config;
 mod errand;
@@ -68,10 +69,13 @@ impl Server {
     /// Serves until it is told to end, then flushes, and says on the cache device that all is in order.
     ///
     /// # Errors
-    /// When a ring or a thread fails, or the last flush leaves dirty data behind.
+    /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was lost.
     pub fn run(self) -> Result<(), ServeError> {
         let ended = self.front.run();
         drop(self.team);
-        ended?.finish().map_err(ServeError::Close)
+        let closing = ended?;
+        let lost = closing.lost();
+        closing.finish().map_err(ServeError::Close)?;
+        lost.map_or(Ok(()), |lost| Err(ServeError::DataLost(lost)))
     }
 }

@@ -137,8 +137,12 @@ pub struct Status {
     pub tiers: Vec<TierStatus>,
     /// The cache device of some tier, or a part of it, has failed and been given up: what was cached there is passed through.
     pub degraded: bool,
-    /// The journal of some tier cannot be written: what is dirty can still be read, but not written to.
+    /// The journal of some tier cannot be written: nothing is cached there any more.
     pub journal_lost: bool,
+    /// Bytes of which some requests are refused, at most, in all tiers: what is lost, and dirty data that cannot be read or
+    /// replaced.
+    #[serde(default)]
+    pub refused_bytes: u64,
     /// Counts the times the cache was opened; `None` for one that ends with the server.
     pub session: Option<u64>,
     /// Bytes of reads and writes that went past the cache for that reason.
@@ -380,6 +384,7 @@ impl Report {
                 .collect(),
             degraded: self.is_degraded(),
             journal_lost: self.facts.journal_lost(),
+            refused_bytes: self.sum.tiers().map(|(stats, _)| stats.refused_bytes).sum(),
             session: self.facts.top().session,
             bypassed_bytes: counters.bypassed_bytes,
             write_mode: self.facts.top().mode.to_string(),

@@ -5,11 +5,14 @@
 use std::io::{IsTerminal, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread::Builder;
 
 use floe_export::admin::Token;
 use floe_export::tls::TlsConfig;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use crate::OrFail;
@@ -31,6 +34,8 @@ pub(super) fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     }
     let hang_up = if std::io::stderr().is_terminal() { end } else { reload };
     pipe::register(SIGHUP, hang_up).or_failure()?;
+    // A file that would grow beyond the process's limit is an error then, as on a full file system, instead of the end.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).or_failure()?;
     Ok((ended.into(), reloading))
 }
 

@@ -245,9 +245,17 @@ impl Server {
 
     /// The same, or what it wrote to standard error before it ended by itself.
     pub(crate) fn attempt(line: &[&str], log: PathBuf) -> Result<Self, String> {
+        Self::begin(Command::new(env!("CARGO_BIN_EXE_floe")).args(line), log)
+    }
+
+    /// The same by another command, which becomes `floe serve`.
+    pub(crate) fn spawn(command: &mut Command, log: PathBuf) -> Self {
+        Self::begin(command, log).unwrap_or_else(|log| panic!("no URI from floe serve: {log}"))
+    }
+
+    fn begin(command: &mut Command, log: PathBuf) -> Result<Self, String> {
         let state = log.parent().expect("it is in a folder").join("state");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
-            .args(line)
+        let mut child = command
             .env_remove("FLOE_LOG")
             .env("STATE_DIRECTORY", state)
             .stdin(Stdio::null())
@@ -316,6 +324,11 @@ impl Server {
         };
         let is_silent = || UnixStream::connect(volume.path("nbd.sock")).is_err();
         wait_until("its end", || is_free("cache.img") && is_free("backing.img") && is_silent());
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        wait_for(&mut self.child).code()
     }
 
     /// Waits until it has ended by itself, and well.

@@ -38,6 +38,8 @@ pub(crate) enum Trouble {
     NoLength,
     /// A device failed.
     Failed,
+    /// Some requests of clients are refused.
+    Refusing,
     /// The server ends.
     Ending,
     /// Too much is asked for at once.
@@ -55,7 +57,7 @@ impl Trouble {
             Self::TooLong => "413 Content Too Large",
             Self::HeadTooLong => "431 Request Header Fields Too Large",
             Self::Failed => "500 Internal Server Error",
-            Self::Ending | Self::Busy => "503 Service Unavailable",
+            Self::Ending | Self::Busy | Self::Refusing => "503 Service Unavailable",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The superblock of a cache that is being served: changed when volumes come, go or grow, and when all has come to its end.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use floe_block::{Companion, KeptCache, Samples, Superblock, VolumeId, write_superblock};
 
@@ -93,12 +94,26 @@ impl Keeper {
         })
     }
 
-    /// Writes down whether what the cache has as clean may be old.
-    pub(crate) fn set_void(&mut self, void: bool) -> Result<(), StartError> {
-        if self.superblock.void == void {
+    /// Writes down whether what the cache has as clean may be old, and whether nothing in it counts any more.
+    pub(crate) fn set_void(&mut self, void: bool, retired: bool) -> Result<(), StartError> {
+        if (self.superblock.void, self.superblock.retired.is_some()) == (void, retired) {
             return Ok(());
         }
-        self.change(|superblock| superblock.void = void)
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        self.change(|superblock| {
+            superblock.void = void;
+            superblock.retired = retired.then_some(now);
+        })
+    }
+
+    /// Whether the cache device takes what is written to it, and gives it back.
+    pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
+        self.write()?;
+        let found = Disk::open(&self.cache)?.with_io(KeptCache::identify)?;
+        match found {
+            Some(found) if found.generation == self.superblock.generation => Ok(()),
+            _ => Err(StartError::Forgets),
+        }
     }
 
     /// Writes down that all is in order, and what the ends of the backing devices look like. Nothing writes to any device any more.

@@ -22,6 +22,7 @@ pub use check::{Checked, check, repair};
 pub use company::company;
 pub use disk::{Disk, DiskError};
 pub(crate) use keeper::Keeper;
+pub(crate) use passing::try_volatile;
 pub use passing::{claim, volatile_data_start};
 pub use refusal::{Difference, Given, Refusal, StartError};
 pub(crate) use start::random_stack;

@@ -37,6 +37,20 @@ pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), Sta
     Ok(disk.with_io(|io| io.write_durably(0, &mark()))?)
 }
 
+/// Whether the device of a cache that ends with its server, with its data from so many bytes on, can be read, and written where the mark
+/// has room for it.
+///
+/// # Errors
+/// As the device says.
+pub(crate) fn try_volatile(source: &Arc<dyn DeviceSource>, data_start: u64) -> Result<(), StartError> {
+    let mut disk = Disk::open(source)?;
+    if data_start > 0 {
+        disk.with_io(|io| io.write_durably(0, &mark()))?;
+    }
+    disk.with_io(|io| io.read(data_start..data_start + SECTOR_BYTES)).map(drop)?;
+    Ok(())
+}
+
 /// Whether the first bytes of a device say that a cache used it which ended with its server.
 pub(super) fn is_marked(first: &[u8]) -> bool {
     let mark = mark();

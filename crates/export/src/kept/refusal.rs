@@ -45,6 +45,9 @@ pub enum StartError {
         /// What is left.
         left_bytes: u64,
     },
+    /// The cache device does not keep what it is given.
+    #[error("what was written to it is not there")]
+    Forgets,
     /// The ring does not wait.
     #[error("waiting for I/O failed: {0}")]
     Wait(std::io::Error),
@@ -61,7 +64,7 @@ impl StartError {
                 matches!(error, StoreError::Io { .. })
             }
             Self::Backing { .. } | Self::WriteBack { .. } | Self::Wait(_) | Self::Random(_) => true,
-            Self::Disk(DiskError::Ring(_)) => true,
+            Self::Forgets | Self::Disk(DiskError::Ring(_)) => true,
             Self::Refused(_) | Self::Layout(_) | Self::Begin(_) | Self::Disk(_) => false,
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use floe_block::{
     Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal, SECTOR_BYTES,
-    Serving, StoreError, VolumeId, scan, write_superblock,
+    Serving, StoreError, Superblock, VolumeId, scan, write_superblock,
 };
 use floe_device::Identity;
 
@@ -125,6 +125,8 @@ pub(super) enum Found {
     Nothing,
     Foreign,
     Cache(KeptCache),
+    /// A cache of which nothing counts any more.
+    Retired,
     Unreadable(StoreError),
 }
 
@@ -186,6 +188,9 @@ pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, Start
 
 /// Finds out what is on a cache device.
 pub(super) fn look(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Found, StoreError> {
+    if let Ok(Some(Superblock { retired: Some(_), .. })) = KeptCache::identify(io) {
+        return Ok(Found::Retired);
+    }
     match KeptCache::open(io, progress) {
         Ok(Some(kept)) => return Ok(Found::Cache(kept)),
         Ok(None) => {}
@@ -209,6 +214,12 @@ fn replacement(found: Found, cache: &mut Disk, wishes: &Wishes) -> Result<Option
     let consent = wishes.consent;
     let (dirty_bytes, exact) = match found {
         Found::Nothing => return Ok(None),
+        Found::Retired => {
+            tracing::warn!(
+                "the cache was ended when its journal could not be written; a new one is made in its place"
+            );
+            return Ok(None);
+        }
         Found::Foreign if consent.initialise => (0, true),
         Found::Foreign => return Err(Refusal::Foreign.into()),
         Found::Cache(kept) if consent.initialise => (all_dirty_bytes(&kept), true),
@@ -372,7 +383,7 @@ pub fn holds(source: &Arc<dyn DeviceSource>) -> Result<Holds, StartError> {
     Ok(match disk.with_io(|io| look(io, &mut |_, _| {}))? {
         Found::Nothing => Holds::Nothing,
         Found::Foreign => Holds::Data,
-        Found::Cache(_) | Found::Unreadable(_) => Holds::Cache,
+        Found::Cache(_) | Found::Retired | Found::Unreadable(_) => Holds::Cache,
     })
 }
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Driver, Evict, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES, Sectors, Serving,
-    Volume as Known, VolumeId, WriteMode,
+    Answer, Begun, Driver, Evict, Fault, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES, Sectors,
+    Serving, Volume as Known, VolumeId, WriteMode,
 };
 
 use super::company::{Order, from_the_lowest};
@@ -110,7 +110,7 @@ fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartErro
     match cache.with_io(|io| look(io, &mut |_, _| {}))? {
         Found::Cache(kept) => Ok((cache, kept)),
         Found::Unreadable(error) => Err(Refusal::Unreadable(error).into()),
-        Found::Nothing | Found::Foreign => Err(Refusal::NoCache.into()),
+        Found::Nothing | Found::Foreign | Found::Retired => Err(Refusal::NoCache.into()),
     }
 }
 
@@ -156,6 +156,9 @@ fn write_back_one(
         while answers.is_empty() || !driver.is_idle() {
             driver.advance();
             driver.take_answers(&mut answers);
+            if driver.cache().has_lost_journal() && !driver.cache().is_bypassed() {
+                driver.bypass(true); // what was brought down cannot be noted: the drain fails, and may be repeated
+            }
             if !driver.has_orders() && !driver.is_idle() {
                 ring.wait_until(Some(Instant::now() + LONGEST_WAIT)).map_err(StartError::Wait)?;
             }
@@ -164,8 +167,13 @@ fn write_back_one(
         driver.take_newly_lost(&mut lost);
         stays -= bytes - lost_sectors(&lost, *id) * SECTOR_BYTES;
         let left_bytes = driver.stats().dirty_bytes;
-        if let Some(Err(fault)) = answers.pop().map(|answer| answer.result)
-            && left_bytes != stays
+        let without_journal = driver.cache().has_lost_journal();
+        let drained = match answers.pop().map_or(Ok(()), |answer| answer.result) {
+            Ok(()) if without_journal => Err(Fault::Io), // what was brought down cannot be noted
+            drained => drained,
+        };
+        if let Err(fault) = drained
+            && (without_journal || left_bytes != stays)
         {
             return Err(StartError::WriteBack { volume: volume.name.clone(), fault, left_bytes });
         }

@@ -92,6 +92,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             evict: "sarc:threshold=4".to_owned(),
             session: Some(3),
             journal_lost: false,
+            bypass: "",
             size_bytes: 1 << 30,
         }],
         started: SystemTime::now(),

@@ -236,8 +236,7 @@ impl Front {
         }
         let begun = match command {
             Command::Health if self.phase != Phase::Serving => Err(Reply::trouble(Trouble::Ending, "ending")),
-            Command::Health if self.is_degraded() => Err(Reply::Done("degraded")),
-            Command::Health => Err(Reply::Done("ok")),
+            Command::Health => Err(self.health()),
             Command::Status => self.ask_status(Then::Status { admin: index }),
             Command::Metrics => self.ask_status(Then::Metrics { admin: index }),
             Command::ListVolumes => self.ask_status(Then::Volumes { admin: index }),
@@ -255,11 +254,7 @@ impl Front {
                 }
                 Ok(())
             }
-            Command::RestoreCache => {
-                self.tiers.iter_mut().for_each(|tier| tier.degraded = false); // unless a worker says otherwise from here on
-                self.ask_all(Deed::Restore, Then::Restored { admin: index });
-                Ok(())
-            }
+            Command::RestoreCache => self.restore(index),
             Command::AddVolume(addition) => self.add_volume(index, *addition),
             Command::RemoveVolume { name, force } => self.remove_volume(index, &name, force),
             Command::ResizeVolume { name, size_bytes } => self.resize_volume(index, &name, size_bytes),
@@ -305,23 +300,14 @@ impl Front {
         self.tell_admin(index, &reply);
     }
 
-    pub(super) fn cache_restored(&mut self, index: u32) {
-        tracing::info!("the cache device is used again");
-        if self.keeps_anything() {
-            self.flush(self.offer.ids(), Kind::Flush, Then::Remembered);
-        }
-        self.tell_admin(index, &Reply::Done("restored"));
-    }
-
     /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for nothing yet.
     pub(super) fn tell_stopped(&mut self) {
-        let reply = match &self.last_flush {
-            Ok(()) if self.left_lost.bytes > 0 => {
-                let problem = format!("the server has ended, but {}", self.left_lost);
-                Reply::trouble(Trouble::Failed, problem)
+        let reply = match (&self.last_flush, self.says_what_is_lost()) {
+            (Ok(()), Some(lost)) => {
+                Reply::trouble(Trouble::Failed, format!("the server has ended, but {lost}"))
             }
-            Ok(()) => Reply::Done("stopped"),
-            Err(problem) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {problem}")),
+            (Ok(()), None) => Reply::Done("stopped"),
+            (Err(problem), _) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {problem}")),
         };
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];

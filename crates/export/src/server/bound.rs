@@ -143,6 +143,8 @@ impl Bound {
             last_flush: Ok(()),
             left_dirty: Dirty::default(),
             left_lost: LostStatus::default(),
+            left_refused_bytes: 0,
+            note_again: None,
             died: None,
             config,
         };

@@ -129,6 +129,9 @@ pub enum ServeError {
     /// The cache could not be told that all is in order; everything that was flushed is there.
     #[error("the cache could not be closed: {0}; it is as after a crash")]
     Close(StartError),
+    /// All went as it should, but for data that nobody can read any more.
+    #[error("the server has ended, but {0}")]
+    DataLost(String),
     /// Dirty data is left at the end.
     #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
     LastFlush {

@@ -51,7 +51,7 @@ pub(super) enum Then {
     /// The cache device is used again.
     Restored { admin: Admin },
     /// What became old meanwhile is forgotten durably.
-    Remembered,
+    Remembered { admin: Admin },
     /// What is dirty when the end begins is known: clients are told to end.
     FirstLook,
     /// All clients have their answers: the last flush is next.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use floe_block::{BlockCache, Driver, Exchange, Fault, PartJournal};
 use floe_device::{OpenError, Pool, Ring};
 
-use super::letter::{Outcome, Problem, TierDeed};
+use super::letter::{News, Outcome, Problem, TierDeed};
 use super::tier::TierKey;
 use super::volume::DeviceSource;
 use super::worker::Worker;
@@ -42,11 +42,45 @@ pub(super) struct Told {
     pub(super) key: TierKey,
     pub(super) degraded: bool,
     pub(super) journal_lost: bool,
+    /// Without a journal: nothing is dirty, or some of it could not be brought down.
+    pub(super) emptied: bool,
+    pub(super) blocked: bool,
+    /// Some requests are refused.
+    pub(super) refusing: bool,
+    /// Data has been lost.
+    pub(super) has_lost: bool,
 }
 
 impl Told {
     pub(super) fn nothing(key: TierKey) -> Self {
-        Self { key, degraded: false, journal_lost: false }
+        let (degraded, journal_lost, emptied, blocked) = (false, false, false, false);
+        Self { key, degraded, journal_lost, emptied, blocked, refusing: false, has_lost: false }
+    }
+
+    /// What is news of a tier's cache in this worker; it counts as told.
+    pub(super) fn news(&mut self, worker: usize, cache: &BlockCache) -> Vec<News> {
+        let (tier, mut news) = (self.key, Vec::new());
+        let mut first = |is: bool, told: &mut bool, what: News| {
+            if is && !std::mem::replace(told, is) {
+                news.push(what);
+            }
+        };
+        first(cache.is_degraded(), &mut self.degraded, News::Degraded { tier });
+        if cache.has_lost_journal() {
+            first(true, &mut self.journal_lost, News::JournalLost { tier });
+            let emptied = cache.is_bypassed() && !self.emptied && cache.is_emptied();
+            first(emptied, &mut self.emptied, News::Emptied { worker, tier });
+            let blocked = cache.is_blocked();
+            first(blocked, &mut self.blocked, News::Blocked { tier });
+            self.blocked = blocked;
+        }
+        if self.degraded || self.has_lost || self.refusing {
+            let refusing = cache.refused_bytes() > 0;
+            if refusing != std::mem::replace(&mut self.refusing, refusing) {
+                news.push(News::Refusing { worker, tier, refusing });
+            }
+        }
+        news
     }
 }
 

@@ -105,6 +105,10 @@ pub(super) struct Front {
     pub(super) left_dirty: Dirty,
     /// What is dirty and cannot be brought down, since its only copy is gone.
     pub(super) left_lost: LostStatus,
+    /// What requests were refused for, since it cannot be read or replaced.
+    pub(super) left_refused_bytes: u64,
+    /// When to try again to write down what became of a cache.
+    pub(super) note_again: Option<Instant>,
     pub(super) died: Option<ServeError>,
 }
 
@@ -143,6 +147,7 @@ impl Front {
             self.accept_what_was_refused();
             self.hang_up_on_late_admins();
             self.warnings.tell(Instant::now());
+            self.note_what_is_due();
             if !busy {
                 self.wait()?;
             }
@@ -167,6 +172,7 @@ impl Front {
             .chain(self.sockets.next_due())
             .chain(self.admin_due())
             .chain(self.warnings.due())
+            .chain(self.note_again)
             .min();
         let bell = self.news.bell();
         bell.wait(&self.ring, due, || self.news.is_empty()).map(drop).map_err(ServeError::Wait)
@@ -198,6 +204,9 @@ impl Front {
                 News::Degraded { tier } => self.degrade(tier),
                 News::JournalLost { tier } => self.lose_journal(tier),
                 News::DataLost { tier, volume, run } => self.lose_data(tier, volume, &run),
+                News::Emptied { worker, tier } => self.tier_emptied(worker, tier),
+                News::Blocked { tier } => self.block_tier(tier),
+                News::Refusing { worker, tier, refusing } => self.tier_refuses(worker, tier, refusing),
                 News::TierMade(made) => self.tier_made(made),
                 News::Died(error) => self.died = Some(error),
             }
@@ -361,8 +370,7 @@ impl Front {
             Then::Tier(step) => self.restacked(step, problem),
             Then::Tiers { admin } => self.tell_tiers(admin, errand.into_snapshots()),
             Then::Restored { admin } => self.cache_restored(admin),
-            Then::Remembered if problem.is_none() => self.remembered(),
-            Then::Remembered => {}
+            Then::Remembered { admin } => self.remembered(admin, problem),
             Then::FirstLook => {
                 let dirty = Dirty::of(&errand.into_snapshots());
                 tracing::info!(dirty_bytes = dirty.bytes(), held_bytes = dirty.held_bytes, "ending");
@@ -380,6 +388,9 @@ impl Front {
                 self.left_dirty = Dirty::of(&snapshots);
                 let Dirty { held_bytes, .. } = self.left_dirty;
                 self.left_lost = LostStatus::of(&snapshots, &self.offer.facts());
+                let tiers = snapshots.iter().flat_map(Snapshot::tiers);
+                self.left_refused_bytes = tiers.map(|(stats, _)| stats.refused_bytes).sum();
+                self.note_unnoted();
                 tracing::info!(dirty_bytes = self.left_dirty.bytes(), held_bytes, "ended");
                 self.phase = Phase::Telling;
                 self.tell_stopped();

@@ -28,6 +28,14 @@ pub(super) enum Instruction {
     Open { errand: u32, tier: Box<BeginningTier> },
     /// Another worker has found the cache device of a tier failing: stop using it.
     Degrade { tier: TierKey },
+    /// The journal of a tier cannot be written: go on past it.
+    Bypass {
+        tier: TierKey,
+        /// Some of its dirty data cannot be brought down.
+        stuck: bool,
+    },
+    /// Nothing that a tier has counts any more: go on past it altogether.
+    Retire { tier: TierKey },
     /// Everything has come to its end.
     Stop,
 }
@@ -93,6 +101,12 @@ pub(super) enum News {
     Degraded { tier: TierKey },
     /// The journal of a tier cannot be written.
     JournalLost { tier: TierKey },
+    /// Nothing is dirty any more in a worker's part of a tier whose journal cannot be written.
+    Emptied { worker: usize, tier: TierKey },
+    /// Some of it could not be brought down.
+    Blocked { tier: TierKey },
+    /// A worker begins to refuse requests for what its part of a tier has, or no longer does.
+    Refusing { worker: usize, tier: TierKey, refusing: bool },
     /// The only copy of a run of a volume, by the tier's id of it, is gone.
     DataLost { tier: TierKey, volume: VolumeId, run: Range<u64> },
     /// A tier to come has been made, or cannot be.

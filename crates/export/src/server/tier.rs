@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use floe_block::{Companion, Exchange, SECTOR_BYTES, VolumeId, WriteMode};
 
+use super::bypass::Failing;
 use super::footing::BeginningTier;
 use super::front::Front;
-use super::letter::Instruction;
 use super::volume::DeviceSource;
 use crate::kept::{Keeper, Parts, StartError};
 use crate::status::TierFacts;
@@ -52,10 +52,12 @@ pub(super) struct KnownTier {
     may_be_dirty: bool,
     /// Of a tier that outlives the program.
     pub(super) keeper: Option<Keeper>,
-    /// The cache device has been given up.
-    pub(super) degraded: bool,
-    /// The journal cannot be written.
-    pub(super) journal_lost: bool,
+    /// Its cache device.
+    pub(super) source: Arc<dyn DeviceSource>,
+    /// Where its data begins on it, of one that ends with the program, in bytes.
+    pub(super) data_start: u64,
+    /// What is wrong with it.
+    pub(super) failing: Failing,
     /// Places of which it was said that the only copy of data is gone.
     pub(super) lost_places: u32,
 }
@@ -82,8 +84,9 @@ pub(super) fn in_threads(
         evict: cache.parts[0].0.evict().to_string(),
         cache_bytes,
         keeper: cache.keeper,
-        degraded: false,
-        journal_lost: false,
+        source: Arc::clone(&source),
+        data_start: cache.data_start,
+        failing: Failing::default(),
         lost_places: 0,
     };
     let data_start = cache.data_start;
@@ -108,7 +111,8 @@ impl KnownTier {
             admission: self.admission.clone(),
             evict: self.evict.clone(),
             session: self.keeper.as_ref().map(Keeper::session),
-            journal_lost: self.journal_lost,
+            journal_lost: self.failing.journal_lost,
+            bypass: self.failing.bypass(),
             size_bytes: self.cache_bytes,
         }
     }
@@ -125,7 +129,7 @@ pub(super) fn link<'a>(stack: u32, tiers: impl Iterator<Item = &'a mut KnownTier
     let all: Vec<_> = tiers.iter().map(|tier| tier.companion(tier.may_be_dirty)).collect();
     let keepers = |tiers: &mut [&mut KnownTier],
                    act: &dyn Fn(usize, &mut Keeper) -> Result<(), StartError>| {
-        let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.degraded);
+        let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.failing.degraded);
         sound.try_for_each(|(at, tier)| tier.keeper.as_mut().map_or(Ok(()), |keeper| act(at, keeper)))
     };
     keepers(&mut tiers, &|_, keeper| keeper.announce(stack))?;
@@ -142,11 +146,6 @@ fn others(companions: &[Option<Companion>], at: usize) -> Vec<Companion> {
 }
 
 impl Front {
-    /// Whether some tier's cache device has been given up.
-    pub(super) fn is_degraded(&self) -> bool {
-        self.tiers.iter().any(|tier| tier.degraded)
-    }
-
     /// Whether some tier outlives the program.
     pub(super) fn keeps_anything(&self) -> bool {
         self.tiers.iter().any(|tier| tier.keeper.is_some())
@@ -155,47 +154,6 @@ impl Front {
     /// Where a tier is, from the top; one that has gone is nowhere.
     pub(super) fn at(&self, key: TierKey) -> Option<usize> {
         self.tiers.iter().position(|tier| tier.key == key)
-    }
-
-    /// A worker has found a cache device failing: none uses it from now on.
-    pub(super) fn degrade(&mut self, key: TierKey) {
-        let Some(tier) = self.at(key) else { return };
-        if !std::mem::replace(&mut self.tiers[tier].degraded, true) {
-            tracing::error!(
-                tier,
-                "the cache device is failing and is not used any more; `floe restore` tries it again"
-            );
-        }
-        self.workers.iter().for_each(|worker| worker.instructions.post(Instruction::Degrade { tier: key }));
-        self.set_void(tier, true);
-    }
-
-    /// Writes down, if that is still possible, whether what the cache device has of what is below it may be old.
-    fn set_void(&mut self, tier: usize, void: bool) {
-        if let Some(Err(error)) = self.tiers[tier].keeper.as_mut().map(|keeper| keeper.set_void(void)) {
-            tracing::error!(tier, %error, "the superblock of the cache could not be written");
-        }
-    }
-
-    /// What became old while a cache device was given up is forgotten durably.
-    pub(super) fn remembered(&mut self) {
-        for tier in 0..self.tiers.len() {
-            if !self.tiers[tier].degraded {
-                self.set_void(tier, false);
-            }
-        }
-    }
-
-    /// A worker could not write a journal: what is dirty there cannot be changed durably any more.
-    pub(super) fn lose_journal(&mut self, key: TierKey) {
-        let Some(tier) = self.at(key) else { return };
-        if !std::mem::replace(&mut self.tiers[tier].journal_lost, true) {
-            tracing::error!(
-                tier,
-                "the journal of the cache cannot be written: writes to what is dirty in the cache are refused, and other requests \
-                 go past it; mend or replace the cache device, then start floe again"
-            );
-        }
     }
 
     /// A tier has found that the only copy of a run of a volume is gone.
@@ -229,15 +187,19 @@ impl Front {
         ids: &[VolumeId],
         change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StartError>,
     ) -> Option<String> {
-        let keepers =
-            self.tiers.iter_mut().zip(ids).filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
+        // What is not to be used again need not know.
+        let used = self.tiers.iter_mut().zip(ids).filter(|(tier, _)| !tier.failing.journal_lost);
+        let keepers = used.filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
         let failed = keepers.filter_map(|(keeper, id)| change(keeper, id).err());
         failed.map(|error| error.to_string()).reduce(|first, _| first)
     }
 }
 
 /// What is left to do once all workers have stopped: those tiers are told that all is in order of which it is so.
-pub(super) struct Closing(Vec<InOrder>);
+pub(super) struct Closing {
+    in_order: Vec<InOrder>,
+    lost: Option<String>,
+}
 
 /// A tier that is in order, and the backing devices of its volumes.
 struct InOrder {
@@ -250,15 +212,21 @@ struct InOrder {
 impl Closing {
     /// Of a front desk that has come to its end.
     pub(super) fn of(front: Front) -> Self {
+        let lost = front.says_what_is_lost();
         let Front { tiers, offer, left_dirty, .. } = front;
         let dirty = tiers.iter().zip(&left_dirty.tiers);
         let all: Vec<_> = dirty.map(|(tier, bytes)| tier.companion(*bytes > 0)).collect();
         let in_order = |(at, tier): (usize, KnownTier)| {
-            let keeper = tier.keeper.filter(|_| !tier.degraded && !tier.journal_lost)?;
+            let keeper = tier.keeper.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
             let backings = offer.all().iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
             Some(InOrder { keeper, backings: backings.collect(), companions: others(&all, at) })
         };
-        Self(tiers.into_iter().enumerate().filter_map(in_order).collect())
+        Self { in_order: tiers.into_iter().enumerate().filter_map(in_order).collect(), lost }
+    }
+
+    /// What nobody can read any more, if there is anything.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.lost.clone()
     }
 
     /// Writes down that the tiers are in order.
@@ -267,7 +235,7 @@ impl Closing {
     /// The first failure of a device; the other tiers are told all the same.
     pub(super) fn finish(self) -> Result<(), StartError> {
         let ended = self
-            .0
+            .in_order
             .into_iter()
             .map(|InOrder { keeper, backings, companions }| keeper.end(&backings, Some(companions)));
         ended.fold(Ok(()), Result::and)

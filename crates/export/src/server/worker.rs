@@ -248,6 +248,17 @@ impl Worker {
                     self.tier(tier).degrade();
                 }
             }
+            Instruction::Bypass { tier, stuck } => {
+                if let Some(at) = self.told.iter().position(|told| told.key == tier) {
+                    (self.told[at].degraded, self.told[at].journal_lost) = (true, true);
+                    self.tier(tier).bypass(stuck);
+                }
+            }
+            Instruction::Retire { tier } => {
+                if self.told.iter().any(|told| told.key == tier) {
+                    self.tier(tier).retire();
+                }
+            }
             Instruction::Stop => self.stopped = true,
         }
     }
@@ -348,17 +359,11 @@ impl Worker {
 
     /// Does what is due by time, or because something has ended.
     fn watch_the_clock(&mut self) {
-        for (driver, told) in self.driver.tiers().zip(&mut self.told) {
-            if driver.cache().is_degraded() && !std::mem::replace(&mut told.degraded, true) {
-                self.news.post(News::Degraded { tier: told.key });
-            }
-            if driver.cache().has_lost_journal() && !std::mem::replace(&mut told.journal_lost, true) {
-                self.news.post(News::JournalLost { tier: told.key });
-            }
-        }
-        for (tier, told) in self.told.iter().enumerate() {
+        for (tier, told) in self.told.iter_mut().enumerate() {
             let driver = self.driver.tier_mut(tier).expect("workers have all tiers");
             driver.take_newly_lost(&mut self.newly_lost);
+            told.has_lost |= !self.newly_lost.is_empty();
+            told.news(self.number, driver.cache()).into_iter().for_each(|news| self.news.post(news));
             for (volume, run) in self.newly_lost.drain(..) {
                 self.news.post(News::DataLost { tier: told.key, volume, run });
             }

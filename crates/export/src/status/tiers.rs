@@ -22,6 +22,13 @@ pub struct TierStatus {
     pub degraded: bool,
     /// Its journal cannot be written.
     pub journal_lost: bool,
+    /// How far it is gone past since: `emptying` while what is dirty is written back, `stuck` when some of it cannot be,
+    /// `ended` when nothing in it counts any more, `ended-unnoted` when its device could not be told so.
+    #[serde(default)]
+    pub bypass: String,
+    /// Bytes of which some requests are refused, at most.
+    #[serde(default)]
+    pub refused_bytes: u64,
     /// Reads answered.
     pub read_requests: u64,
     /// Reads that found everything cached.
@@ -64,6 +71,8 @@ impl TierStatus {
     /// How it is with the tier, in a word; none where there is nothing to say.
     pub fn standing(&self) -> &'static str {
         match self {
+            Self { refused_bytes: 1.., .. } => "REFUSING",
+            Self { journal_lost: true, bypass, .. } if bypass.starts_with("ended") => "ENDED",
             Self { journal_lost: true, .. } => "JOURNAL LOST",
             Self { degraded: true, .. } => "DEGRADED",
             Self { session: Some(_), .. } => "kept",
@@ -81,6 +90,7 @@ pub(crate) struct TierFacts {
     pub(crate) evict: String,
     pub(crate) session: Option<u64>,
     pub(crate) journal_lost: bool,
+    pub(crate) bypass: &'static str,
     pub(crate) size_bytes: u64,
 }
 
@@ -95,6 +105,8 @@ impl TierFacts {
             session: self.session,
             degraded: stats.degraded_shards > 0,
             journal_lost: self.journal_lost,
+            bypass: self.bypass.to_owned(),
+            refused_bytes: stats.refused_bytes,
             read_requests: requests.reads,
             read_hits: requests.read_hits,
             read_hit_ratio: super::ratio(requests.read_hits, requests.reads),
