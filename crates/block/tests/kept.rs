@@ -65,8 +65,7 @@ impl Machine {
             kept.begin(io, vec![volume()], &serving).unwrap()
         });
         let (cache, journal) = begun.parts.into_iter().next().unwrap();
-        let mut driver =
-            Driver::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
+        let mut driver = Driver::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
         driver.add_volume_at(ID, "v", Box::new(self.backing.clone()) as Box<dyn Device>);
         driver
     }
