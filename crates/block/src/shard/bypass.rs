@@ -75,7 +75,7 @@ impl Shard {
         if self.log.state != LogState::Retired {
             self.log.state = LogState::Bypassed { stuck };
         }
-        self.go_on(orders);
+        self.restart_waiting(orders);
         self.clean_all(orders);
     }
 
@@ -85,7 +85,7 @@ impl Shard {
         self.log.state = LogState::Retired;
         self.bypass.brought_down.clear();
         self.forget_clean();
-        self.go_on(orders);
+        self.restart_waiting(orders);
     }
 
     /// Whether the next start may need something that the cache device alone has.
@@ -290,7 +290,7 @@ impl Shard {
     }
 
     /// Starts anew what has waited.
-    fn go_on(&mut self, orders: &mut Vec<Order>) {
+    fn restart_waiting(&mut self, orders: &mut Vec<Order>) {
         self.bypass.ready.extend(self.bypass.waiting.drain(..));
         self.run_ready(orders);
     }

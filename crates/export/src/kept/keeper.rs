@@ -13,6 +13,9 @@ use super::state_dir::StateDir;
 use super::suit::known;
 use crate::server::{DeviceSource, Volume};
 
+/// How far the state noted of a cache is ahead of its superblock when that cannot be written.
+const UNWRITTEN: u64 = 1 << 20;
+
 /// A superblock and the device it is on.
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -100,10 +103,16 @@ impl Keeper {
             return Ok(());
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        self.change(|superblock| {
+        let written = self.change(|superblock| {
             superblock.void = void;
             superblock.retired = retired.then_some(now);
-        })
+        });
+        if let (Err(_), true, Some(state)) = (&written, void, &self.state) {
+            // What is on the device counts as an old copy from now on, until it says so itself.
+            let generation = self.superblock.generation + UNWRITTEN;
+            let _ = state.note(&Superblock { generation, ..self.superblock.clone() });
+        }
+        written
     }
 
     /// Whether the cache device takes what is written to it, and gives it back.

@@ -128,7 +128,7 @@ fn write_back_one(
     let (volumes, ids) = matched(&mut kept, targets, accept, false)?;
     let dirty: Vec<u64> = ids.iter().map(|id| kept.dirty_bytes(*id)).collect();
     if dirty.iter().any(|bytes| *bytes > 0) {
-        below.iter_mut().try_for_each(|lower| lower.keeper.set_void(true))?;
+        below.iter_mut().try_for_each(|lower| lower.keeper.set_void(true, false))?;
     }
     let after = after(&kept, &volumes, &ids);
     let serving = Serving {
