@@ -149,8 +149,11 @@ struct Watched {
     refused: Vec<Completion>,
 }
 
+/// The device, what it was to write, and whether it is full.
+type Watch = (Box<dyn Device>, Rc<Cell<u64>>, Rc<Cell<bool>>);
+
 impl Watched {
-    fn over(machine: &Machine) -> (Box<dyn Device>, Rc<Cell<u64>>, Rc<Cell<bool>>) {
+    fn over(machine: &Machine) -> Watch {
         let (written, full) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let (of, is_full) = (Rc::clone(&written), Rc::clone(&full));
         let device = machine.cache.clone();

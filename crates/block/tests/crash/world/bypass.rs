@@ -33,8 +33,8 @@ impl World {
                 Err(NoBoot::Power) => {}
                 // It would wait for ever: what it may have in the way cannot be told.
                 Err(NoBoot::Device(_)) => self.revive(),
-                Err(NoBoot::Refused(error)) => {
-                    return Err(self.failure(format!("the superblock is refused: {error}"), 0, 0..0));
+                Err(error) => {
+                    return Err(self.failure(format!("the superblock is refused: {error:?}"), 0, 0..0));
                 }
             },
             Bypassing::Clean { .. } if emptied => self.retire(),
