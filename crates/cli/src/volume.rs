@@ -15,7 +15,7 @@ pub(crate) enum Command {
     /// Show the volumes
     List(List),
     /// Serve one more volume
-    Add(Add),
+    Add(Box<Add>),
     /// Take a volume away that no client uses, once what was written to it is on its backing device
     Remove(Remove),
     /// Give a volume another size
