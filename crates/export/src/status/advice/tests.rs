@@ -15,6 +15,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
             evict: "lru".to_owned(),
             session: None,
             journal_lost: false,
+            bypass: "",
             size_bytes: 1 << 30,
         }],
         started: std::time::SystemTime::now(),
