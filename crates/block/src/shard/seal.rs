@@ -71,10 +71,10 @@ fn parts<'a>(bits: &'a Bits, kept: &Sectors, run: &Sectors) -> impl Iterator<Ite
 impl Shard {
     /// A run has been stored as dirty: the next commit seals it.
     pub(super) fn seal_later(&mut self, block: Block, run: &Sectors) {
+        self.note_rewritten();
         if !self.is_logging() {
             return;
         }
-        self.note_rewritten();
         let kept = self.directory.cache_sectors(block, run);
         self.log.seals.due.set(kept);
         if self.log.seals.blocks.last() != Some(&block) {

@@ -132,7 +132,7 @@ impl World {
         self.kept.rotten = None;
         let kept = match found {
             Some(kept)
-                if !self.kept.forsaken && !(self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) =>
+                if !(self.kept.forsaken || self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) =>
             {
                 kept
             }
