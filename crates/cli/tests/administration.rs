@@ -168,7 +168,8 @@ fn server_and_clients_find_the_socket_that_a_service_has() {
     let run = volume.path("run");
     let floe = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-        command.env("RUNTIME_DIRECTORY", &run).stdin(Stdio::null());
+        command.env("RUNTIME_DIRECTORY", &run).env("STATE_DIRECTORY", volume.path("state"));
+        command.stdin(Stdio::null());
         command
     };
     let mut server =

@@ -416,6 +416,7 @@ fn a_second_signal_says_what_is_still_dirty() {
         .collect();
     let mut child = Command::new(env!("CARGO_BIN_EXE_floe"))
         .args(slow)
+        .env("STATE_DIRECTORY", volume.path("state"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
