@@ -16,7 +16,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -102,14 +102,14 @@ impl std::ops::DerefMut for Locked {
 
 impl Locked {
     fn wait(self, on: &Condvar) -> Self {
-        let keeper = Self(on.wait(self.0).unwrap_or_else(PoisonError::into_inner));
+        let keeper = Self(crate::sync::wait(on, &KEEPER, self.0));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
         keeper
     }
 
     fn wait_until(self, on: &Condvar, at: u64) -> Self {
         let time = Duration::from_micros(at.saturating_sub(now_us()));
-        let keeper = Self(on.wait_timeout(self.0, time).unwrap_or_else(PoisonError::into_inner).0);
+        let keeper = Self(crate::sync::wait_timeout(on, &KEEPER, self.0, time));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
         keeper
     }

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex};
 
-use crate::sync::{PoisonError, lock};
+use crate::sync::{lock, wait};
 
 #[derive(Debug)]
 struct Sections {
@@ -48,7 +48,7 @@ pub(crate) fn quiet() -> Option<Quiet> {
     MAY_BE_QUIET.replace(false).then(|| {
         let mut sections = lock(&SECTIONS);
         while sections.is_forking {
-            sections = CHANGED.wait(sections).unwrap_or_else(PoisonError::into_inner);
+            sections = wait(&CHANGED, &SECTIONS, sections);
         }
         sections.under_way += 1;
         Quiet(())
@@ -64,8 +64,9 @@ mod fork {
     use std::sync::{MutexGuard, Once};
     use std::time::{Duration, Instant};
 
-    use super::{CHANGED, PoisonError, SECTIONS, Sections, lock};
+    use super::{CHANGED, SECTIONS, Sections, lock, wait};
     use crate::keeper::{self, Forking};
+    use crate::sync::wait_timeout;
 
     /// How long a fork waits at most.
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -83,7 +84,7 @@ mod fork {
     extern "C" fn before() {
         let mut sections = lock(&SECTIONS);
         while sections.is_forking {
-            sections = CHANGED.wait(sections).unwrap_or_else(PoisonError::into_inner); // another thread does
+            sections = wait(&CHANGED, &SECTIONS, sections); // another thread does
         }
         sections.is_forking = true;
         let until = Instant::now() + PATIENCE;
@@ -92,7 +93,7 @@ mod fork {
             if patience.is_zero() {
                 break;
             }
-            sections = CHANGED.wait_timeout(sections, patience).unwrap_or_else(PoisonError::into_inner).0;
+            sections = wait_timeout(&CHANGED, &SECTIONS, sections, patience);
         }
         let taken = (sections, keeper::forking());
         // SAFETY: this thread has the sections locked.

@@ -28,3 +28,30 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(not(floe_thread_sanitizer))]
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Waits for a condition. The thread sanitizer sees neither how a wait gives the lock back nor how it takes it again, so under it
+/// this only lets go of the lock for a moment, and the caller looks again.
+pub(crate) fn wait<'a, T>(on: &Condvar, mutex: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    if cfg!(floe_thread_sanitizer) {
+        return wait_timeout(on, mutex, guard, MOMENT);
+    }
+    on.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// [`wait`], but no longer than for a time.
+pub(crate) fn wait_timeout<'a, T>(
+    on: &Condvar,
+    mutex: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+    time: std::time::Duration,
+) -> MutexGuard<'a, T> {
+    if cfg!(floe_thread_sanitizer) {
+        drop(guard);
+        std::thread::sleep(time.min(MOMENT));
+        return lock(mutex);
+    }
+    on.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// How long the thread sanitizer's threads wait at a time.
+const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);

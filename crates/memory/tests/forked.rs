@@ -1,6 +1,7 @@
 //! A forked process has none of the library's threads, and starts its own: alone in its process, which it forks.
 
-#![cfg(all(target_os = "linux", not(miri)))]
+// The thread sanitizer starts no threads in a child.
+#![cfg(all(target_os = "linux", not(miri), not(floe_thread_sanitizer)))]
 #![allow(unsafe_code)] // fork
 
 mod common;

@@ -1,6 +1,6 @@
 //! The memory of a cache that is no more, of which a value is still held: alone in its process, as it looks at all of that's.
 
-#![cfg(all(target_os = "linux", not(miri)))]
+#![cfg(all(target_os = "linux", not(miri), not(floe_thread_sanitizer)))] // whose own memory stays
 
 use floe_memory::Cache;
 

@@ -65,12 +65,12 @@ impl Drop for Bomb {
 #[cfg_attr(miri, ignore = "waits for the system's clock")]
 fn what_panics_in_vain_and_what_it_throws_end_no_expiry() {
     let alive = Arc::new(());
-    let cache = Cache::builder().capacity(100).shards(4).time_to_live(Duration::from_millis(1)).build();
+    let cache = Cache::builder().capacity(2000).shards(4).time_to_live(Duration::from_millis(1)).build();
     for round in 1..=3u64 {
-        for key in 0..20 {
+        for key in 0..400 {
             cache.insert(key, Bomb(Arc::clone(&alive)));
         }
-        wait_until("some are not taken out", || cache.stats().expirations == 20 * round);
+        wait_until("some are not taken out", || cache.stats().expirations == 400 * round);
     }
     let tally = Tally::new();
     let other = Cache::builder().capacity(10).time_to_live(Duration::from_millis(1)).build();
