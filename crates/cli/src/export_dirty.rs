@@ -50,6 +50,7 @@ struct Row<'a> {
     volume: &'a str,
     written_bytes: u64,
     /// What only the cache had and has no more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<Range>,
 }
 
