@@ -31,6 +31,8 @@ pub struct Kept {
     sealed: bool,
     /// Something that only the cache has is not what was stored.
     pub lossy: bool,
+    /// Reads of its device may find a bit flipped in this life.
+    flips: bool,
     /// Bytes in which it is not, and what is around them since.
     rotten_dirty: Vec<(usize, Vec<u8>)>,
     /// Some sector on its device may not be what was stored, through no crash.
@@ -40,9 +42,9 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Whether what only it has may still be what it rotted to.
+    /// Whether it has to tell what it stored from what it finds, so that its device must not lose writes besides.
     pub fn is_rotten(&self) -> bool {
-        !self.rotten_dirty.is_empty()
+        self.flips || !self.rotten_dirty.is_empty()
     }
 }
 
@@ -92,6 +94,9 @@ impl World {
             if rng.random_bool(0.7) { (0.0, 0.0, flips) } else { (rate(rng), rate(rng), flips) }
         });
         self.cache.set_failing(cache);
+        // What a failed write has left has no checksum, so that nothing could tell a flipped bit in it.
+        let flips = if cache > 0.0 { 0.0 } else { flips };
+        self.kept.flips = flips > 0.0;
         if cache > 0.0 {
             self.spare(); // a write that fails leaves no checksum either
         }
