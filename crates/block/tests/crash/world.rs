@@ -339,7 +339,7 @@ impl World {
                 let before = self.bypassing;
                 for _ in 0..100 {
                     self.see_to_journal()?; // a device that fails now and then may have failed
-                    if self.bypassing != before {
+                    if self.bypassing != before || !self.machine.has_power() {
                         return Ok(());
                     }
                 }
