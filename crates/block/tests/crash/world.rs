@@ -340,7 +340,7 @@ impl World {
                 for _ in 0..100 {
                     self.see_to_journal()?; // a device that fails now and then may have failed
                     if self.bypassing != before || !self.machine.has_power() {
-                        return Ok(());
+                        return self.turn(); // what it has answered is taken before a name is given again
                     }
                 }
                 let units = self.pending.first().map_or(0..0, |pending| units_of(&pending.request));
