@@ -443,6 +443,7 @@ impl World {
     }
 
     fn take_answers(&mut self) {
+        self.bench.see_to_journal();
         for answer in std::mem::take(&mut self.bench.answers) {
             self.answered(answer);
         }
@@ -556,6 +557,7 @@ impl World {
         while !self.bench.under_way.is_empty() || !self.bench.said.is_empty() {
             self.complete(0, u8::MAX, 0);
             self.deliver(0);
+            self.bench.see_to_journal();
         }
         (0..2).for_each(|_| self.change_volumes()); // what is dirty is discarded the second time
         assert!(self.leaving.iter().all(Option::is_none) && self.growing.iter().all(Option::is_none));

@@ -57,7 +57,16 @@ pub struct UnderWay {
     since: u64,
 }
 
+/// How far the requests have left a journal that cannot be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bypassing {
+    Not,
+    Clean { stuck: bool },
+    Retired,
+}
+
 pub struct Bench {
+    bypassing: Bypassing,
     /// The first part, in most tests the only one.
     pub cache: BlockCache,
     others: Vec<BlockCache>,
@@ -137,6 +146,7 @@ impl Bench {
             devices.insert(DeviceId::Backing(ids[0]), Medium::new(bytes, 0));
         }
         Self {
+            bypassing: Bypassing::Not,
             cache: others.remove(0),
             others,
             said: Vec::new(),
@@ -289,6 +299,34 @@ impl Bench {
         let cache = if part == 0 { &mut self.cache } else { &mut self.others[part - 1] };
         act(cache, &mut self.orders);
         self.carry_out(part);
+    }
+
+    /// Plays the server's control thread where a journal cannot be written: has all parts go past it,
+    /// and end caching once nothing is dirty in any of them. Call it whenever something has happened.
+    pub fn see_to_journal(&mut self) {
+        let mut parts = vec![&self.cache];
+        parts.extend(&self.others);
+        if !parts.iter().any(|part| part.has_lost_journal()) {
+            return;
+        }
+        let emptied = parts.iter().all(|part| part.is_emptied());
+        let blocked = parts.iter().any(|part| part.is_blocked());
+        let next = match self.bypassing {
+            Bypassing::Not => Bypassing::Clean { stuck: false },
+            Bypassing::Clean { .. } if emptied => Bypassing::Retired,
+            Bypassing::Clean { stuck: false } if blocked => Bypassing::Clean { stuck: true },
+            same => same,
+        };
+        if next == self.bypassing {
+            return;
+        }
+        self.bypassing = next;
+        for part in 0..=self.others.len() {
+            self.in_part(part, |cache, orders| match next {
+                Bypassing::Clean { stuck } => cache.bypass(stuck, orders),
+                _ => cache.retire(orders),
+            });
+        }
     }
 
     /// Lets a part hear the oldest thing that another has said to it.
