@@ -189,6 +189,9 @@ impl KeptCache {
             }
         }
         superblock.volumes = volumes;
+        if !superblock.clean {
+            journal::clear_torn_pages(io, shards.iter().map(|shard| shard.journal.next_page_offset()))?;
+        }
         journal::begin_session(io, &mut superblock)?;
         let mut journals: Vec<Vec<Restored>> = caches.iter().map(|_| Vec::new()).collect();
         for (number, shard) in shards.into_iter().enumerate() {

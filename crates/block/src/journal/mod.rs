@@ -37,7 +37,8 @@ pub(crate) use page::PageWrite;
 pub use scan::{Report, ShardReport, scan};
 pub use store::{NewCache, Salvage};
 pub(crate) use store::{
-    Opened, Restored, begin_session, create, open, rewrite, salvage, superblock_of, write_superblock,
+    Opened, Restored, begin_session, clear_torn_pages, create, open, rewrite, salvage, superblock_of,
+    write_superblock,
 };
 pub use sum::sum_of;
 pub use superblock::{Companion, MOST_NAME_BYTES, MOST_VOLUMES, Superblock, Volume};

@@ -11,7 +11,7 @@ use super::error::StoreError;
 use super::io::Io;
 use super::layout::{Layout, fits_dump};
 use super::map::{Finished, RestoredBlock};
-use super::page::Owner;
+use super::page::{Owner, PAGE_BYTES};
 use super::restore::{Found, Reader};
 use super::salvage::Salvaged;
 use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock, Volume};
@@ -235,6 +235,20 @@ pub(crate) fn begin_session(io: &mut Io<'_>, superblock: &mut Superblock) -> Res
     superblock.session += 1;
     superblock.clean = false;
     write_superblock(io, superblock)
+}
+
+/// Puts zeros, durably, in the place of the first page behind each log, which a crash may have torn.
+///
+/// The next session writes that page. A crash that tears the write would otherwise complete the old
+/// page where both have zeros, and its statements count again though their places were used since.
+pub(crate) fn clear_torn_pages(
+    io: &mut Io<'_>,
+    offsets: impl Iterator<Item = u64>,
+) -> Result<(), StoreError> {
+    for offset in offsets {
+        io.write(offset, &[0; PAGE_BYTES], false)?;
+    }
+    io.flush()
 }
 
 /// Writes a superblock that was changed, durably.

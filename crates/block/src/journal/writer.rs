@@ -55,6 +55,11 @@ pub(super) struct Resume {
 }
 
 impl ShardJournal {
+    /// The place of the next page of the log, in bytes.
+    pub(crate) fn next_page_offset(&self) -> u64 {
+        self.layout.page_offset(u64::from(self.owner.shard), self.next)
+    }
+
     pub(super) fn new(layout: Layout, owner: Owner, session: u64, resume: Resume) -> Self {
         Self {
             layout,

@@ -45,6 +45,9 @@ pub struct Options {
     pub lie: Option<(Where, Lie)>,
     /// Whether the cache begins to serve before what it has found on its devices would survive a power cut.
     pub hasty: bool,
+    /// Also fails where flushed data has no checksum, or a healthy device is held to be corrupt, and
+    /// flips bits of data that only the cache has.
+    pub strict: bool,
     /// A fault of the cache itself.
     #[cfg(floe_crash)]
     pub planted: Option<floe_block::planted::Planted>,
@@ -88,6 +91,8 @@ pub struct World {
     format: Format,
     sizes: Vec<u32>,
     hasty: bool,
+    /// See [`Options::strict`].
+    strict: bool,
     /// Its disks lie.
     lies: bool,
     cache: Disk,
@@ -147,6 +152,7 @@ impl World {
             oracle: Oracle::new(&sizes),
             sizes,
             hasty: options.hasty,
+            strict: options.strict,
             lies: options.lie.is_some(),
             cache,
             backings,
