@@ -1,6 +1,6 @@
 //! SARC: sequential data is fetched ahead and shares the cache with random data, each by what a little more is worth.
 //!
-//! Once a stream of positions that follow each other is long enough, its next positions are fetched ([`Eviction::fetches_ahead`];
+//! Once a stream of positions that follow each other is long enough, its next positions are fetched ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead);
 //! the streams are the owner's). Sequential and random entries live in two LRU lists. A list deserves more
 //! room when hits fall on the cold end of the random list (random does) or when sequential requests still miss
 //! (sequential does), and the target size of the sequential list moves towards equal marginal utility (Gill and Modha,
