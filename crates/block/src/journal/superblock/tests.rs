@@ -1,3 +1,5 @@
+//! The superblock written and read again, damaged, full, and of version 2.
+
 use floe_device::{Fact, FactKind, Identity};
 
 use super::*;
