@@ -1,4 +1,4 @@
-//! The superblock written and read again, damaged, full, and of version 2.
+//! The superblock written and read again, and refused where it is damaged or says what cannot be.
 
 use floe_device::{Fact, FactKind, Identity};
 
