@@ -157,6 +157,8 @@ fn shards_hit_as_often_as_one_does() {
 }
 
 /// `cargo test --release -p floe-memory --test shares -- --ignored --nocapture`, as the next one.
+// Fails still: a policy blind to weight loses up to 4.7 points where rare entries weigh a hundred times
+// the others, a fifth of a shard's share and more.
 #[test]
 #[ignore = "takes minutes"]
 fn shards_hit_as_often_as_one_does_with_many_loads() {
