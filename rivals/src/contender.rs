@@ -1,4 +1,5 @@
-//! Caches with their content, and the loops that ask them: made for each cache, so that its lookup can be inlined.
+//! Caches with their content, and the loops that ask them: made for each cache, so that its lookup
+//! can be inlined.
 
 use crate::subjects::{Cache, Fixed, Lookup};
 use crate::workload::{BATCH, CHUNK, Keys, Load, Ops, Request};
@@ -55,7 +56,8 @@ fn batches(subject: &impl Lookup, requests: &[Request], counts: &mut Counts) {
         });
         counts.hits += hits;
         if hits == BATCH as u64 {
-            counts.wrong = counts.wrong.wrapping_add(read.wrapping_sub(2 * keys.iter().sum::<u64>()));
+            counts.wrong =
+                counts.wrong.wrapping_add(read.wrapping_sub(2 * keys.iter().sum::<u64>()));
         }
     }
 }
@@ -107,7 +109,8 @@ impl<T: Fixed> Contender for ReadOnly<T> {
     }
 }
 
-/// Fills a cache: with all keys when all requests are to hit, else with the most popular ones, these last.
+/// Fills a cache: with all keys when all requests are to hit, else with the most popular ones,
+/// these last.
 pub fn fill<C: Cache>(load: &Load, keys: &Keys) -> Box<dyn Contender> {
     let Some(capacity) = load.capacity else {
         return fill_all::<C>(load.keys);
@@ -120,7 +123,8 @@ pub fn fill<C: Cache>(load: &Load, keys: &Keys) -> Box<dyn Contender> {
     Box::new(Filled { subject, capacity })
 }
 
-/// Shards are not equally full, so there is room to spare: twice the number of keys, more when that does not hold them.
+/// Shards are not equally full, so there is room to spare: twice the number of keys, more when that
+/// does not hold them.
 fn fill_all<C: Cache>(keys: usize) -> Box<dyn Contender> {
     let mut capacity = 2 * keys;
     loop {

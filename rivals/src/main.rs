@@ -1,9 +1,10 @@
 //! The cache in memory beside those of others, and beside what a lookup costs at least.
 //!
-//! For each row every cache is filled and made steady, then all have their turns, round by round (`measure`). Rows of the
-//! same load share their caches. What is printed: processor time of a request on its thread, its time with waiting,
-//! requests a second of all threads, the share of hits, and how many times as long it takes as Floe and as the floor, the
-//! median of the rounds with its 95 % interval. Apart from that, hit ratios are counted on traces (`traces`).
+//! For each row every cache is filled and made steady, then all have their turns, round by round
+//! (`measure`). Rows of the same load share their caches. What is printed: processor time of a
+//! request on its thread, its time with waiting, requests a second of all threads, the share of
+//! hits, and how many times as long it takes as Floe and as the floor, the median of the rounds
+//! with its 95 % interval. Apart from that, hit ratios are counted on traces (`traces`).
 
 mod contender;
 mod measure;
@@ -28,25 +29,26 @@ use workload::{Keys, Load, Row};
 #[derive(Parser)]
 #[command(about, long_about = None)]
 struct Arguments {
-    /// Rows to measure, all unless given: names as --list prints them, parts of names as `hits-1k/2t`, `goals`, or
-    /// `goals-frozen`
+    /// Rows to measure, all unless given: names as --list prints them, parts of names as
+    /// `hits-1k/2t`, `goals`, or `goals-frozen`
     #[arg(long, value_name = "ROW", value_delimiter = ',')]
     only: Vec<String>,
     /// Caches that take part, all unless given; the floor always does
     #[arg(long, value_name = "CACHE", value_delimiter = ',')]
     caches: Vec<String>,
-    /// Whose time the others' are compared with; the first cache of the roster where it does not take part
+    /// Whose time the others' are compared with; the first cache of the roster where it does not
+    /// take part
     #[arg(long, value_name = "CACHE", default_value = "floe")]
     base: String,
     /// Turns that each cache has
     #[arg(long, value_name = "N", default_value = "31", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Length of a turn; its first half is not counted, and is longer where it takes longer to ask for three times as many
-    /// keys as there are
+    /// Length of a turn; its first half is not counted, and is longer where it takes longer to ask
+    /// for three times as many keys as there are
     #[arg(long, value_name = "S", default_value = "0.05", value_parser = seconds)]
     seconds: f64,
-    /// Counts misses on traces in place of measuring: files or generators in words, all in the folder that FLOE_TRACES
-    /// names unless given
+    /// Counts misses on traces in place of measuring: files or generators in words, all in the
+    /// folder that FLOE_TRACES names unless given
     #[arg(long, value_name = "TRACE", num_args = 0.., conflicts_with = "only")]
     traces: Option<Vec<String>>,
     /// One JSON object for each row and cache, a line each
@@ -59,7 +61,11 @@ struct Arguments {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().map_err(|_| "not a number of seconds".to_owned())?;
-    if (0.001..=60.0).contains(&seconds) { Ok(seconds) } else { Err("must be 0.001 to 60".to_owned()) }
+    if (0.001..=60.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("must be 0.001 to 60".to_owned())
+    }
 }
 
 fn main() -> ExitCode {
@@ -67,7 +73,11 @@ fn main() -> ExitCode {
     let subjects = Subject::all(64);
     let names: BTreeSet<_> = match arguments.traces {
         Some(_) => traces::names().collect(),
-        None => subjects.iter().filter(|subject| subject.is_cache()).map(|subject| subject.name).collect(),
+        None => subjects
+            .iter()
+            .filter(|subject| subject.is_cache())
+            .map(|subject| subject.name)
+            .collect(),
     };
     if arguments.list {
         for row in Row::all() {
@@ -76,12 +86,17 @@ fn main() -> ExitCode {
         eprintln!("caches: {}", Vec::from_iter(names).join(", "));
         return ExitCode::SUCCESS;
     }
-    if let Some(unknown) = arguments.only.iter().find(|wanted| !Row::all().iter().any(|row| row.is(wanted))) {
+    if let Some(unknown) =
+        arguments.only.iter().find(|wanted| !Row::all().iter().any(|row| row.is(wanted)))
+    {
         eprintln!("rivals: there is no row {unknown}; --list names them");
         return ExitCode::from(2);
     }
     if let Some(unknown) = arguments.caches.iter().find(|wanted| !names.contains(wanted.as_str())) {
-        eprintln!("rivals: there is no cache {unknown}; there are {}", Vec::from_iter(names).join(", "));
+        eprintln!(
+            "rivals: there is no cache {unknown}; there are {}",
+            Vec::from_iter(names).join(", ")
+        );
         return ExitCode::from(2);
     }
     if !names.contains(arguments.base.as_str()) {
@@ -106,7 +121,8 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), String> {
-    let wanted = |row: &Row| arguments.only.is_empty() || arguments.only.iter().any(|only| row.is(only));
+    let wanted =
+        |row: &Row| arguments.only.is_empty() || arguments.only.iter().any(|only| row.is(only));
     let rows: Vec<Row> = Row::all().into_iter().filter(wanted).collect();
     let threads = rows.iter().map(|row| row.threads).max().unwrap_or(1);
     let mut keys = Keys::none();
@@ -131,7 +147,12 @@ struct Entrant {
     hit_ratio: f64,
 }
 
-fn measure_group(arguments: &Arguments, load: &Load, group: &[Row], keys: &Keys) -> Result<(), String> {
+fn measure_group(
+    arguments: &Arguments,
+    load: &Load,
+    group: &[Row],
+    keys: &Keys,
+) -> Result<(), String> {
     let chosen = |subject: &Subject| {
         let named = arguments.caches.iter().any(|name| name == subject.name);
         let needed = group.iter().any(|row| subject.takes(load, row.ops));
@@ -139,7 +160,8 @@ fn measure_group(arguments: &Arguments, load: &Load, group: &[Row], keys: &Keys)
     };
     let fill = |subject: Subject| {
         eprintln!("filling {} for {} of {} bytes", subject.name, load.name, load.value_bytes);
-        // On a thread, as requests are later: allocators keep the memory of the first thread apart from that of others.
+        // On a thread, as requests are later: allocators keep the memory of the first thread apart
+        // from that of others.
         std::thread::scope(|scope| {
             let filled = scope.spawn(|| {
                 let contender = subject.fill(load, keys);
@@ -168,8 +190,10 @@ fn measure_group(arguments: &Arguments, load: &Load, group: &[Row], keys: &Keys)
             if turns.iter().any(|turn| turn.counts.wrong != 0) {
                 return Err(format!("{name} answered with another key's value in {}", row.name()));
             }
-            let missed: u64 =
-                turns.iter().map(|turn| turn.counts.requests - turn.counts.writes - turn.counts.hits).sum();
+            let missed: u64 = turns
+                .iter()
+                .map(|turn| turn.counts.requests - turn.counts.writes - turn.counts.hits)
+                .sum();
             if load.capacity.is_none() && missed > 0 {
                 eprintln!("{name} missed {missed} times in {}, where all should hit", row.name());
             }

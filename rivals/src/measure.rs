@@ -1,10 +1,12 @@
-//! How time is taken: all caches in turn, again and again, so that what disturbs the machine disturbs them alike.
+//! How time is taken: all caches in turn, again and again, so that what disturbs the machine
+//! disturbs them alike.
 //!
-//! In each round every cache has a turn on every thread: requests that are not counted, until its memory is near again, then
-//! requests that are; all threads begin and end together. *Near again* takes requests, not time: where all have had their
-//! turns, a set of ten megabytes comes back from memory in several milliseconds, the same few nanoseconds a request for everyone,
-//! which would hide what they differ by. So each turn begins with some times as many requests as there are keys. What is compared is processor time of the threads; ratios are
-//! taken within a round.
+//! In each round every cache has a turn on every thread: requests that are not counted, until its
+//! memory is near again, then requests that are; all threads begin and end together. *Near again*
+//! takes requests, not time: where all have had their turns, a set of ten megabytes comes back from
+//! memory in several milliseconds, the same few nanoseconds a request for everyone, which would
+//! hide what they differ by. So each turn begins with some times as many requests as there are
+//! keys. What is compared is processor time of the threads; ratios are taken within a round.
 
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
@@ -61,8 +63,8 @@ impl Turn {
     }
 }
 
-/// The turns of each contender, round by round, with a thread for each stream. Where threads share cores, turns are
-/// longer, so that every thread comes to run in each.
+/// The turns of each contender, round by round, with a thread for each stream. Where threads share
+/// cores, turns are longer, so that every thread comes to run in each.
 pub fn rounds(
     contenders: &[&dyn Contender],
     ops: Ops,
@@ -70,8 +72,8 @@ pub fn rounds(
     plan: Plan,
 ) -> Vec<Vec<Turn>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let length =
-        Duration::from_secs_f64(plan.seconds).mul_f64((streams.len() as f64 / cores as f64).max(1.0));
+    let length = Duration::from_secs_f64(plan.seconds)
+        .mul_f64((streams.len() as f64 / cores as f64).max(1.0));
     let schedule = &Schedule {
         contenders,
         ops,
@@ -104,7 +106,8 @@ struct Schedule<'a> {
     /// Requests of a thread before a turn counts.
     warm_requests: usize,
     together: Barrier,
-    /// When the first thread began with each half of a turn: for all of them it ends by the same clock.
+    /// When the first thread began with each half of a turn: for all of them it ends by the same
+    /// clock.
     begun: Vec<OnceLock<Instant>>,
 }
 
@@ -173,8 +176,8 @@ fn cpu_time() -> Duration {
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
-/// The share of hits in the second half of a stream that one thread asks for, the same for every cache; the first half
-/// makes it steady.
+/// The share of hits in the second half of a stream that one thread asks for, the same for every
+/// cache; the first half makes it steady.
 pub fn hit_ratio(contender: &dyn Contender, stream: &[Request]) -> f64 {
     let (first, second) = stream.split_at(stream.len() / 2);
     contender.run(Ops::Read, first, &mut Counts::default());

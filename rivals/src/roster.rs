@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use crate::contender::{Contender, fill, fixed};
-use crate::subjects::{Line, Page, Value, floe, floor, foyer, lfu, lru, moka, quick_cache, scc, tinyufo};
+use crate::subjects::{
+    Line, Page, Value, floe, floor, foyer, lfu, lru, moka, quick_cache, scc, tinyufo,
+};
 use crate::workload::{Keys, Load, Ops};
 
 type Make = fn(&Load, &Keys) -> Box<dyn Contender>;
@@ -28,7 +30,8 @@ pub enum Kind {
 }
 
 impl Subject {
-    /// Ours first, then the rivals, then the floor: for values that are kept in place or handed out as `S`.
+    /// Ours first, then the rivals, then the floor: for values that are kept in place or handed out
+    /// as `S`.
     fn list<V: Value, S: Value>() -> Vec<Self> {
         let cache = |name, make| Self { name, kind: Kind::Cache, make };
         let frozen = |name, make| Self { name, kind: Kind::Frozen, make };

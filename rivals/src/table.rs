@@ -50,12 +50,13 @@ impl Outcome<'_> {
         floors.min_by(|a, b| a.cpu_ns().middle.total_cmp(&b.cpu_ns().middle))
     }
 
-    /// Whether threads that had a core each waited even where nothing makes them: then other work took the cores, and
-    /// they met each other less than they should have.
+    /// Whether threads that had a core each waited even where nothing makes them: then other work
+    /// took the cores, and they met each other less than they should have.
     pub fn was_disturbed(&self) -> bool {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let waiting =
-            |cache: &Measured| Median::of(cache.turns.iter().map(|turn| turn.wall_ns() / turn.cpu_ns()));
+        let waiting = |cache: &Measured| {
+            Median::of(cache.turns.iter().map(|turn| turn.wall_ns() / turn.cpu_ns()))
+        };
         self.row.threads <= cores && self.caches.iter().all(|cache| waiting(cache).middle > 1.1)
     }
 

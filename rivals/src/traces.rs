@@ -1,8 +1,10 @@
-//! Hit ratios on traces, counted in objects: one thread asks for every key in turn and inserts what was missing.
+//! Hit ratios on traces, counted in objects: one thread asks for every key in turn and inserts what
+//! was missing.
 //!
-//! Every cache keeps its defaults, shards too, and starts empty. Sizes are shares of a trace's distinct keys; those that come
-//! to fewer than `CAPACITY_MIN` entries are left out, since a dozen entries over shards say nothing about a policy. A trace
-//! that asks for nothing twice is left out as a whole.
+//! Every cache keeps its defaults, shards too, and starts empty. Sizes are shares of a trace's
+//! distinct keys; those that come to fewer than `CAPACITY_MIN` entries are left out, since a dozen
+//! entries over shards say nothing about a policy. A trace that asks for nothing twice is left out
+//! as a whole.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -68,7 +70,8 @@ impl Cell {
     }
 
     fn to_base(&self) -> impl Iterator<Item = f64> {
-        let (_, base) = self.misses.iter().find(|(name, _)| *name == BASE).expect("the base takes part");
+        let (_, base) =
+            self.misses.iter().find(|(name, _)| *name == BASE).expect("the base takes part");
         self.misses.iter().map(|&(_, misses)| misses as f64 / *base as f64)
     }
 
@@ -93,8 +96,8 @@ impl Cell {
     }
 }
 
-/// Counts misses of the chosen caches, all unless chosen, on all traces (files, or generators in words) and prints them, as
-/// they come or as a table at the end.
+/// Counts misses of the chosen caches, all unless chosen, on all traces (files, or generators in
+/// words) and prints them, as they come or as a table at the end.
 pub fn run(sources: &[String], chosen: &[String], as_json: bool) -> Result<(), String> {
     let takes_part = |(name, _): &&(&str, Misses)| {
         *name == BASE || chosen.is_empty() || chosen.iter().any(|chosen| chosen == name)
@@ -123,8 +126,12 @@ pub fn run(sources: &[String], chosen: &[String], as_json: bool) -> Result<(), S
                 continue;
             }
             eprintln!("{name} at {percent}%: {capacity} of {distinct} keys");
-            let misses = caches.iter().map(|&(name, misses)| (name, misses(capacity, &trace.keys))).collect();
-            let cell = Cell { trace: name.clone(), percent, capacity, requests: trace.keys.len(), misses };
+            let misses = caches
+                .iter()
+                .map(|&(name, misses)| (name, misses(capacity, &trace.keys)))
+                .collect();
+            let cell =
+                Cell { trace: name.clone(), percent, capacity, requests: trace.keys.len(), misses };
             if as_json {
                 cell.print_json().map_err(printing)?;
             }
@@ -139,8 +146,9 @@ pub fn run(sources: &[String], chosen: &[String], as_json: bool) -> Result<(), S
 
 /// Names and places of traces: those given, or all in the folder that FLOE_TRACES names, by name.
 fn named(sources: &[String]) -> Result<BTreeMap<String, String>, String> {
-    let name =
-        |path: &PathBuf| path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into());
+    let name = |path: &PathBuf| {
+        path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into())
+    };
     if !sources.is_empty() {
         let short = |source: &String| {
             let path = PathBuf::from(source);
@@ -148,8 +156,8 @@ fn named(sources: &[String]) -> Result<BTreeMap<String, String>, String> {
         };
         return Ok(sources.iter().map(|source| (short(source), source.clone())).collect());
     }
-    let folder =
-        std::env::var_os("FLOE_TRACES").ok_or("FLOE_TRACES names no folder, and no trace is given")?;
+    let folder = std::env::var_os("FLOE_TRACES")
+        .ok_or("FLOE_TRACES names no folder, and no trace is given")?;
     let reading = |error| format!("cannot read {}: {error}", PathBuf::from(&folder).display());
     let files = std::fs::read_dir(&folder).map_err(reading)?;
     files
@@ -166,12 +174,15 @@ fn print_table(cells: &[Cell]) -> std::io::Result<()> {
     for line in [TableComponent::HeaderLines, TableComponent::MiddleHeaderIntersections] {
         table.set_style(line, '─');
     }
-    table.set_header(["trace", "size"].into_iter().chain(cells[0].misses.iter().map(|&(name, _)| name)));
+    table.set_header(
+        ["trace", "size"].into_iter().chain(cells[0].misses.iter().map(|&(name, _)| name)),
+    );
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    let row =
-        |name: &str, size: String, values: Vec<String>| [name.to_owned(), size].into_iter().chain(values);
+    let row = |name: &str, size: String, values: Vec<String>| {
+        [name.to_owned(), size].into_iter().chain(values)
+    };
     for cell in cells {
         let ratios = cell.miss_ratios().map(|ratio| format!("{ratio:.4}")).collect();
         table.add_row(row(&cell.trace, format!("{}%", cell.percent), ratios));

@@ -1,7 +1,9 @@
-//! What the caches are asked: keys by Zipf's law, what is read and written, and the rows of the benchmark.
+//! What the caches are asked: keys by Zipf's law, what is read and written, and the rows of the
+//! benchmark.
 //!
-//! Keys are 0, 1, 2, …; which of them are popular is shuffled, so that filling a cache in their order does not lay popular
-//! values side by side. Every thread has a stream of requests drawn beforehand, the same for every cache.
+//! Keys are 0, 1, 2, …; which of them are popular is shuffled, so that filling a cache in their
+//! order does not lay popular values side by side. Every thread has a stream of requests drawn
+//! beforehand, the same for every cache.
 
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -16,7 +18,8 @@ pub const CHUNK: usize = 1024;
 /// Keys in one call of `get_many`.
 pub const BATCH: usize = 16;
 
-/// A request as it is stored: the key in the low bits, above it a number that decides between reading and writing.
+/// A request as it is stored: the key in the low bits, above it a number that decides between
+/// reading and writing.
 #[derive(Clone, Copy)]
 pub struct Request(u32);
 
@@ -70,7 +73,8 @@ impl Keys {
 pub struct Load {
     pub name: &'static str,
     pub keys: usize,
-    /// Entries a cache may hold; none means all keys with room to spare, so that every request hits.
+    /// Entries a cache may hold; none means all keys with room to spare, so that every request
+    /// hits.
     pub capacity: Option<usize>,
     pub value_bytes: usize,
 }
@@ -87,8 +91,12 @@ pub enum Ops {
 }
 
 impl Ops {
-    const ALL: [(&'static str, Ops); 4] =
-        [("read", Ops::Read), ("95-5", Ops::Write(205)), ("50-50", Ops::Write(2048)), ("batch", Ops::Batch)];
+    const ALL: [(&'static str, Ops); 4] = [
+        ("read", Ops::Read),
+        ("95-5", Ops::Write(205)),
+        ("50-50", Ops::Write(2048)),
+        ("batch", Ops::Batch),
+    ];
 
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, ops)| *ops == self).expect("all have a name").0
@@ -115,12 +123,10 @@ impl Row {
         let shares = [("1%", 1), ("10%", 10), ("50%", 50)];
         let mut rows = Vec::new();
         for (value_bytes, most) in [(64, 1_000_000), (4096, 100_000)] {
-            let hits = hits.into_iter().filter(|&(_, keys)| keys <= most).map(|(name, keys)| Load {
-                name,
-                keys,
-                capacity: None,
-                value_bytes,
-            });
+            let hits = hits
+                .into_iter()
+                .filter(|&(_, keys)| keys <= most)
+                .map(|(name, keys)| Load { name, keys, capacity: None, value_bytes });
             let shares = shares.map(|(name, percent)| Load {
                 name,
                 keys: most,

@@ -1,11 +1,15 @@
-//! What the cache itself costs: nanoseconds for a 4 KiB read that hits, and for the same read passed through, with
-//! every ordered operation completed at once. The difference is the overhead of caching. The same of caches with an admission.
+//! What the cache itself costs: nanoseconds for a 4 KiB read that hits, and for the same read
+//! passed through, with every ordered operation completed at once. The difference is the overhead
+//! of caching. The same of caches with an admission.
 //!
-//! The caches take turns, so that a machine that wanders does so for all; the median of all rounds is printed.
+//! The caches take turns, so that a machine that wanders does so for all; the median of all rounds
+//! is printed.
 
 use std::time::Instant;
 
-use floe_block::{BlockCache, Config, Evict, Gate, Kind, Memory, Order, Request, RequestId, WriteMode};
+use floe_block::{
+    BlockCache, Config, Evict, Gate, Kind, Memory, Order, Request, RequestId, WriteMode,
+};
 
 const BLOCKS: u64 = 16_384;
 const ROUNDS: usize = 31;
@@ -15,7 +19,8 @@ const MIB: u64 = 1 << 20;
 const MOST_FILLINGS: usize = 64;
 const ADMISSIONS: [&str; 5] = ["always", "second-access", "obp", "fussy:tune=1", "duel"];
 
-/// A cache of small and large blocks that holds the first `BLOCKS` sectors of its volume, read in a mixed order.
+/// A cache of small and large blocks that holds the first `BLOCKS` sectors of its volume, read in a
+/// mixed order.
 struct Subject {
     cache: BlockCache,
     orders: Vec<Order>,
@@ -56,7 +61,8 @@ impl Subject {
     }
 
     fn read(&mut self, offset: u64) {
-        let request = Request { volume: floe_block::VolumeId(0), kind: Kind::Read, offset, len: 4096 };
+        let request =
+            Request { volume: floe_block::VolumeId(0), kind: Kind::Read, offset, len: 4096 };
         self.cache.submit(RequestId(0), request, &mut self.orders);
         let mut next = 0;
         while next < self.orders.len() {
@@ -72,7 +78,8 @@ impl Subject {
     fn round(&mut self) -> f64 {
         let start = Instant::now();
         for _ in 0..REQUESTS_PER_ROUND {
-            self.at = (self.at + 7919) % BLOCKS; // a prime: every block in turn, neighbours far apart
+            // a prime: every block in turn, neighbours far apart
+            self.at = (self.at + 7919) % BLOCKS;
             self.read(self.at * 4096);
         }
         start.elapsed().as_nanos() as f64 / REQUESTS_PER_ROUND as f64
@@ -90,7 +97,10 @@ fn main() {
         values.sort_by(f64::total_cmp);
         values[values.len() / 2]
     };
-    println!("pass-through request: {:.0} ns", median(rounds.iter().map(|(pass, _)| *pass).collect()));
+    println!(
+        "pass-through request: {:.0} ns",
+        median(rounds.iter().map(|(pass, _)| *pass).collect())
+    );
     for (at, admit) in ADMISSIONS.into_iter().enumerate() {
         let hit = median(rounds.iter().map(|(_, hits)| hits[at]).collect());
         let over = median(rounds.iter().map(|(pass, hits)| hits[at] - pass).collect());

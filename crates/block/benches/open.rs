@@ -1,11 +1,12 @@
-//! How long a kept cache takes to come back: reading its journal and making its shards, by block size, for a gibibyte of cached data in
-//! memory, and what that makes for 100. What is asked for is 1 s for 100 GiB of 256 KiB blocks.
+//! How long a kept cache takes to come back: reading its journal and making its shards, by block
+//! size, for a gibibyte of cached data in memory, and what that makes for 100. What is asked for is
+//! 1 s for 100 GiB of 256 KiB blocks.
 
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request, Serving,
-    Volume, VolumeId, WriteMode,
+    Begun, BlockSizes, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request,
+    Serving, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 
@@ -22,7 +23,9 @@ fn open(device: &MemoryDevice, pool: &Pool) -> (Driver, Duration) {
     let mut device = device.clone();
     let begun_at = Instant::now();
     let mut io = Io { device: &mut device, pool, wait: &mut || Ok(()) };
-    let kept = KeptCache::open(&mut io, &mut |_, _| {}).expect("the device works").expect("there is a cache");
+    let kept = KeptCache::open(&mut io, &mut |_, _| {})
+        .expect("the device works")
+        .expect("there is a cache");
     let serving = Serving {
         mode: WriteMode::Through,
         gate: Gate::default(),

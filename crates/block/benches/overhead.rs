@@ -1,18 +1,19 @@
-//! What caching costs a request, carried out: processor time and instructions of a 4 KiB request that hits, against the same request
-//! passed through, on devices in memory, with the buffers and the driver that serve. What is asked for is under 0.5 µs. Then the same of a
-//! cache that outlives the program, with its checksums and its journal, and of caches with an admission, which is told of hits, and for which
-//! operations are timed.
+//! What caching costs a request, carried out: processor time and instructions of a 4 KiB request
+//! that hits, against the same request passed through, on devices in memory, with the buffers and
+//! the driver that serve. What is asked for is under 0.5 µs. Then the same of a cache that outlives
+//! the program, with its checksums and its journal, and of caches with an admission, which is told
+//! of hits, and for which operations are timed.
 //!
-//! All take turns, so that a machine that wanders does so for both; medians of all rounds are printed, the overhead
-//! with its 95 % interval. Instructions are counted by valgrind's callgrind, which runs this program again for the
-//! difference between some requests and twice as many.
+//! All take turns, so that a machine that wanders does so for both; medians of all rounds are
+//! printed, the overhead with its 95 % interval. Instructions are counted by valgrind's callgrind,
+//! which runs this program again for the difference between some requests and twice as many.
 
 use std::process::Command;
 use std::time::Instant;
 
 use floe_block::{
-    Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory,
-    NewCache, Request, Serving, Volume, VolumeId, WriteMode,
+    Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind,
+    Layout, Memory, NewCache, Request, Serving, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 use rustix::time::{ClockId, clock_gettime};
@@ -29,8 +30,9 @@ const IN_FLIGHT: u64 = 32;
 /// What is asked of the cache: a name, and how many of ten requests write.
 const LOADS: [(&str, u64); 2] = [("reads", 0), ("70 % reads, 30 % writes", 3)];
 
-/// What is compared, write-back being what hits with writes too: how it is called, the mode, whether the cache outlives the program, and who is asked what
-/// comes in. The first is what caching costs beside the second, which the others are measured against.
+/// What is compared, write-back being what hits with writes too: how it is called, the mode,
+/// whether the cache outlives the program, and who is asked what comes in. The first is what
+/// caching costs beside the second, which the others are measured against.
 const SUBJECTS: [(&str, WriteMode, bool, &str); 7] = [
     ("cached", WriteMode::Back, false, "always"),
     ("passed through", WriteMode::Pass, false, "always"),
@@ -58,8 +60,10 @@ impl Subject {
     fn new((name, mode, kept, admit): (&str, WriteMode, bool, &str)) -> Self {
         let pool = Pool::new(16 << 20);
         let gate = Gate::new(admit.parse().expect("the admission is registered"));
-        let driver = if kept { kept_driver(mode, gate, pool) } else { volatile_driver(mode, gate, pool) };
-        let mut subject = Self { driver: driver.with_clock(Instant::now), answers: Vec::new(), at: 0 };
+        let driver =
+            if kept { kept_driver(mode, gate, pool) } else { volatile_driver(mode, gate, pool) };
+        let mut subject =
+            Self { driver: driver.with_clock(Instant::now), answers: Vec::new(), at: 0 };
         for _ in 0..MOST_FILLINGS {
             let before = subject.misses();
             subject.ask(SECTORS, 0);
@@ -77,7 +81,8 @@ impl Subject {
                 self.at = (self.at + 7919) % SECTORS; // a prime
                 let writes = number * 7 % 10 < writes_of_ten;
                 let kind = if writes { Kind::Write { durable: false } } else { Kind::Read };
-                let request = Request { volume: VolumeId(0), kind, offset: self.at * 4096, len: 4096 };
+                let request =
+                    Request { volume: VolumeId(0), kind, offset: self.at * 4096, len: 4096 };
                 let buffer = self.driver.buffer(&request);
                 self.driver.submit(request, Some(buffer));
             }
@@ -128,7 +133,8 @@ fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let begun: Begun = {
         let mut io = Io { device: &mut device, pool: &pool, wait: &mut || Ok(()) };
         let new = NewCache { id: [1; 16], layout, volumes: vec![volume.clone()] };
-        let serving = Serving { mode, gate, evict: Evict::default(), memory: Memory::None, parts: 1 };
+        let serving =
+            Serving { mode, gate, evict: Evict::default(), memory: Memory::None, parts: 1 };
         let kept = KeptCache::create(&mut io, new).expect("devices in memory do not fail");
         kept.begin(&mut io, vec![volume], &serving).expect("devices in memory do not fail")
     };
@@ -148,7 +154,11 @@ fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let (count, middle) = (values.len() as f64, values.len() / 2);
     let reach = (0.98 * count.sqrt()).ceil() as usize;
-    (values[middle], values[middle.saturating_sub(reach)], values[(middle + reach).min(values.len() - 1)])
+    (
+        values[middle],
+        values[middle.saturating_sub(reach)],
+        values[(middle + reach).min(values.len() - 1)],
+    )
 }
 
 /// Instructions of a request, counted; `None` without valgrind.
@@ -169,7 +179,8 @@ fn instructions(load: usize, mode: usize) -> Option<f64> {
 }
 
 fn main() {
-    let words: Vec<String> = std::env::args().skip_while(|word| word != "--count").skip(1).collect();
+    let words: Vec<String> =
+        std::env::args().skip_while(|word| word != "--count").skip(1).collect();
     if let [load, mode, requests] =
         words.iter().map(|word| word.parse().expect("a number")).collect::<Vec<u64>>()[..]
     {
@@ -179,12 +190,15 @@ fn main() {
     for (load, (name, writes_of_ten)) in LOADS.into_iter().enumerate() {
         let mut subjects = SUBJECTS.map(Subject::new);
         let misses = subjects.each_ref().map(Subject::misses);
-        let rounds: Vec<[f64; SUBJECTS.len()]> =
-            (0..ROUNDS).map(|_| subjects.each_mut().map(|subject| subject.round(writes_of_ten))).collect();
+        let rounds: Vec<[f64; SUBJECTS.len()]> = (0..ROUNDS)
+            .map(|_| subjects.each_mut().map(|subject| subject.round(writes_of_ten)))
+            .collect();
         let counted: Vec<Option<f64>> =
             (0..SUBJECTS.len()).map(|subject| instructions(load, subject)).collect();
         for (at, (subject, _, _, _)) in SUBJECTS.into_iter().enumerate() {
-            let of = |what: &dyn Fn(&[f64; SUBJECTS.len()]) -> f64| median(rounds.iter().map(what).collect());
+            let of = |what: &dyn Fn(&[f64; SUBJECTS.len()]) -> f64| {
+                median(rounds.iter().map(what).collect())
+            };
             let (ns, ..) = of(&|round| round[at]);
             let (over, low, high) = of(&|round| round[at] - round[PASSED]);
             if at != PASSED {
@@ -194,7 +208,9 @@ fn main() {
                 || "instructions not counted: valgrind is not installed".to_owned(),
                 |(here, passed)| format!("{here:.0} instructions, {:.0} more", here - passed),
             );
-            println!("{name}, {subject}: {ns:.0} ns, {over:.0} more ({low:.0} to {high:.0}); {counted}");
+            println!(
+                "{name}, {subject}: {ns:.0} ns, {over:.0} more ({low:.0} to {high:.0}); {counted}"
+            );
         }
     }
 }

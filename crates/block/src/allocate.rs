@@ -1,16 +1,18 @@
 //! Which blocks a request needs that are not there: AdaCache's Algorithms 1 and 2.
 //!
-//! First the *missing intervals*: the request, rounded out to the smallest block, less the blocks that are cached.
-//! Then the *greedy allocation*: each interval is filled from its start with the largest aligned block that fits
-//! what is left. As printed, Algorithm 1 rounds an aligned end up by one block too many and misses its end when a
-//! cached block reaches past it, and Algorithm 2 never goes back to larger sizes; here they do what the text says.
+//! First the *missing intervals*: the request, rounded out to the smallest block, less the blocks
+//! that are cached. Then the *greedy allocation*: each interval is filled from its start with the
+//! largest aligned block that fits what is left. As printed, Algorithm 1 rounds an aligned end up
+//! by one block too many and misses its end when a cached block reaches past it, and Algorithm 2
+//! never goes back to larger sizes; here they do what the text says.
 
 use crate::geometry::{BlockSizes, Class, Sectors};
 
-/// Algorithm 1: appends to `missing` the intervals of `range`, rounded out to smallest blocks, that are not cached.
+/// Algorithm 1: appends to `missing` the intervals of `range`, rounded out to smallest blocks, that
+/// are not cached.
 ///
-/// `cached_until` is asked for positions in ascending order and answers with the end of the cached block that
-/// covers the position, if there is one.
+/// `cached_until` is asked for positions in ascending order and answers with the end of the cached
+/// block that covers the position, if there is one.
 pub(crate) fn missing_intervals(
     sizes: &BlockSizes,
     range: &Sectors,
@@ -82,7 +84,8 @@ mod tests {
     ) -> Vec<Sectors> {
         let cached: Vec<Sectors> = cached.iter().cloned().map(kib).collect();
         let mut out = Vec::new();
-        let until = |at: u64| cached.iter().find(|block| block.contains(&at)).map(|block| block.end);
+        let until =
+            |at: u64| cached.iter().find(|block| block.contains(&at)).map(|block| block.end);
         missing_intervals(sizes, &kib(request), until, &mut out);
         out
     }
@@ -131,7 +134,8 @@ mod tests {
     #[test]
     fn allocation_goes_back_to_the_largest_size_after_each_block() {
         let sizes = BlockSizes::default();
-        let expected = [(32, 32), (64, 64), (128, 128), (256, 256), (512, 256), (768, 64), (832, 32)];
+        let expected =
+            [(32, 32), (64, 64), (128, 128), (256, 256), (512, 256), (768, 64), (832, 32)];
         assert_eq!(blocks(&sizes, 32..864), expected);
     }
 
@@ -150,7 +154,8 @@ mod tests {
     }
 
     proptest! {
-        /// Missing intervals are exactly the uncovered smallest blocks, and greedy blocks tile them.
+        /// Missing intervals are exactly the uncovered smallest blocks, and greedy blocks tile
+        /// them.
         #[test]
         fn blocks_tile_exactly_what_is_missing(
             start in 0u64..300, len in 1u64..300, cached in proptest::collection::vec((0u64..40, 0u8..4), 0..12)

@@ -1,4 +1,5 @@
-//! A bit for each sector of the cache device: which hold valid data, and which hold data newer than the backing's.
+//! A bit for each sector of the cache device: which hold valid data, and which hold data newer than
+//! the backing's.
 
 use std::ops::Range;
 

@@ -1,12 +1,13 @@
 //! The block cache: requests split over shards, answers joined, flushes fanned out.
 //!
-//! Each region of a volume belongs to one shard, chosen by a hash that is part of the cache's format. A [`BlockCache`] is
-//! one *part* of a cache: the shards that one thread owns, and the requests that were submitted there. A cache with one
-//! part is a whole one. Pieces of requests ([`crate::join`]) that belong to shards of other parts are sent there as
-//! [`Message`]s. A flush first lets every part bring what may be dirty to the backing device, then flushes that.
+//! Each region of a volume belongs to one shard, chosen by a hash that is part of the cache's
+//! format. A [`BlockCache`] is one *part* of a cache: the shards that one thread owns, and the
+//! requests that were submitted there. A cache with one part is a whole one. Pieces of requests
+//! ([`crate::join`]) that belong to shards of other parts are sent there as [`Message`]s. A flush
+//! first lets every part bring what may be dirty to the backing device, then flushes that.
 //!
-//! Like the shards this is a state machine without I/O: [`BlockCache::submit`], [`BlockCache::completed`] and
-//! [`BlockCache::received`] in, [`Order`]s out.
+//! Like the shards this is a state machine without I/O: [`BlockCache::submit`],
+//! [`BlockCache::completed`] and [`BlockCache::received`] in, [`Order`]s out.
 
 mod commits;
 mod drains;
@@ -41,7 +42,8 @@ pub const MOST_SHARDS: u64 = 128;
 /// Cache space that deserves a shard of its own when nobody says how many there shall be.
 const SHARD_BYTES: u64 = 1 << 30;
 
-/// Shards that even out what the parts of a cache have to do, and groups that keep such a shard useful.
+/// Shards that even out what the parts of a cache have to do, and groups that keep such a shard
+/// useful.
 const SHARDS_A_PART: u64 = 4;
 const GROUPS_A_SHARD: u64 = 16;
 
@@ -108,14 +110,16 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// One shard a gibibyte, as a power of two; and several for each of many parts, so that they have alike much to do.
+    /// One shard a gibibyte, as a power of two; and several for each of many parts, so that they
+    /// have alike much to do.
     pub fn natural_shards(&self, parts: usize) -> u64 {
         let by_size = (self.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
         if parts == 1 {
             return by_size;
         }
         let groups = self.cache_bytes / (self.sizes.largest() * SECTOR_BYTES);
-        let several = (SHARDS_A_PART * parts as u64).next_power_of_two().min(groups / GROUPS_A_SHARD);
+        let several =
+            (SHARDS_A_PART * parts as u64).next_power_of_two().min(groups / GROUPS_A_SHARD);
         by_size.max(several).clamp(parts as u64, MOST_SHARDS.max(parts as u64))
     }
 }
@@ -164,7 +168,8 @@ impl BlockCache {
     /// A cache in so many parts, empty and without volumes; [`BlockCache::part`] tells them apart.
     ///
     /// # Errors
-    /// When there is not a group for each shard or not a shard for each part, or a number is out of bounds.
+    /// When there is not a group for each shard or not a shard for each part, or a number is out of
+    /// bounds.
     pub fn parts(config: Config, parts: usize) -> Result<Vec<Self>, ConfigError> {
         let group_bytes = config.sizes.largest() * SECTOR_BYTES;
         let shards = config.shards.unwrap_or_else(|| config.natural_shards(parts));
@@ -175,7 +180,11 @@ impl BlockCache {
             return Err(ConfigError::Parts { parts, shards });
         }
         if config.cache_bytes / shards < group_bytes {
-            return Err(ConfigError::TooSmall { cache_bytes: config.cache_bytes, shards, group_bytes });
+            return Err(ConfigError::TooSmall {
+                cache_bytes: config.cache_bytes,
+                shards,
+                group_bytes,
+            });
         }
         if let Memory::Holds { sectors } = config.memory
             && sectors / shards < LEAST_HELD_SECTORS
@@ -240,7 +249,8 @@ impl BlockCache {
         self.mode
     }
 
-    /// Who comes in, as [`Admissions`](floe_policy::admission::Admissions) reads it; `None` where everything does.
+    /// Who comes in, as [`Admissions`](floe_policy::admission::Admissions) reads it; `None` where
+    /// everything does.
     pub fn admission(&self) -> Option<String> {
         let admission = &self.gate.admission;
         (!admission.is_always()).then(|| admission.to_string())
@@ -325,7 +335,8 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Where on the cache device an operation was to store something, and how many sectors; `None` if it was not.
+    /// Where on the cache device an operation was to store something, and how many sectors; `None`
+    /// if it was not.
     pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
         match Shard::of_op(op) {
             ROUTER => None,
@@ -333,7 +344,8 @@ impl BlockCache {
         }
     }
 
-    /// An operation has read `bad` sectors, which are not what was stored. Answers how many nobody knew of.
+    /// An operation has read `bad` sectors, which are not what was stored. Answers how many nobody
+    /// knew of.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let here = Shard::of_op(op) as usize / self.parts;
         let found = self.shards[here].read_corrupt(op, bad, orders);
@@ -346,7 +358,8 @@ impl BlockCache {
         found
     }
 
-    /// Moves the runs whose only copy this part has found to be gone since this was last asked into `out`.
+    /// Moves the runs whose only copy this part has found to be gone since this was last asked into
+    /// `out`.
     pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         if !std::mem::take(&mut self.has_newly_lost) {
             return;
@@ -354,7 +367,8 @@ impl BlockCache {
         self.shards.iter_mut().for_each(|shard| shard.take_newly_lost(out));
     }
 
-    /// Notes the checksums of what is dirty: when nothing is under way and nothing but the end is to come.
+    /// Notes the checksums of what is dirty: when nothing is under way and nothing but the end is
+    /// to come.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         self.shards.iter_mut().for_each(|shard| shard.note_rest(orders));
         if self.has_unlogged() {
@@ -369,25 +383,29 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Whether this part has given the cache device up, for failing again and again or by [`BlockCache::degrade`]: reads and
-    /// writes go past the cache, except for data that only the cache has.
+    /// Whether this part has given the cache device up, for failing again and again or by
+    /// [`BlockCache::degrade`]: reads and writes go past the cache, except for data that only the
+    /// cache has.
     pub fn is_degraded(&self) -> bool {
         self.degraded
     }
 
-    /// Gives the cache device up, as 16 failures in a row do by themselves. When one part has done it, so should all.
+    /// Gives the cache device up, as 16 failures in a row do by themselves. When one part has done
+    /// it, so should all.
     pub fn degrade(&mut self) {
         if !std::mem::replace(&mut self.degraded, true) {
             self.shards.iter_mut().for_each(Shard::degrade);
         }
     }
 
-    /// Uses the cache device again, in this part, also when it had not been given up. It must still hold every write it has
-    /// acknowledged: what was cached before is used as it is, since whatever has changed meanwhile has been dropped.
-    /// A device that may have lost some of it has its clean data dropped first, with [`BlockCache::forget_clean`];
-    /// dirty data that it lost cannot be told from good.
+    /// Uses the cache device again, in this part, also when it had not been given up. It must still
+    /// hold every write it has acknowledged: what was cached before is used as it is, since
+    /// whatever has changed meanwhile has been dropped. A device that may have lost some of it has
+    /// its clean data dropped first, with [`BlockCache::forget_clean`]; dirty data that it lost
+    /// cannot be told from good.
     ///
-    /// Where the cache outlives the program and its journal could not be written, it stays given up.
+    /// Where the cache outlives the program and its journal could not be written, it stays given
+    /// up.
     pub fn restore(&mut self) {
         if self.has_lost_journal() {
             return;
@@ -401,28 +419,31 @@ impl BlockCache {
         self.shards.iter_mut().for_each(Shard::forget_clean);
     }
 
-    /// From now on this share of the hits on the cache device, from 0 to 1, is read from the backing device instead, as far
-    /// as that has what the cache has; none at first. It is for whoever measures whether that pays. Shares are kept to 2⁻³²; a
-    /// share of 1 leaves out one hit in so many.
+    /// From now on this share of the hits on the cache device, from 0 to 1, is read from the
+    /// backing device instead, as far as that has what the cache has; none at first. It is for
+    /// whoever measures whether that pays. Shares are kept to 2⁻³²; a share of 1 leaves out one hit
+    /// in so many.
     pub fn shed(&mut self, share: f64) {
         let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
         self.shards.iter_mut().for_each(|shard| shard.shed(share));
     }
 
-    /// Tells who decides what comes in how long things take at present: see [`floe_policy::admission::Times`]. To be called now and then.
+    /// Tells who decides what comes in how long things take at present: see
+    /// [`floe_policy::admission::Times`]. To be called now and then.
     pub fn observe(&mut self, times: &Times) {
         self.shards.iter_mut().for_each(|shard| shard.observe(times));
     }
 
-    /// Sets how many bytes on the cache device may be newer than the backing devices, in all parts together: what would be more is
-    /// written through. Cleaning begins at half of that, and yields to clients the more the further the bound is.
+    /// Sets how many bytes on the cache device may be newer than the backing devices, in all parts
+    /// together: what would be more is written through. Cleaning begins at half of that, and yields
+    /// to clients the more the further the bound is.
     pub fn limit_dirty(&mut self, bytes: u64) {
         let sectors = (bytes / SECTOR_BYTES / self.all_shards).max(1);
         self.shards.iter_mut().for_each(|shard| shard.limit_dirty(sectors));
     }
 
-    /// Begins to bring this part's dirty data to the backing devices, where that is not going on already. To be called
-    /// now and then; how often bounds the age of dirty data.
+    /// Begins to bring this part's dirty data to the backing devices, where that is not going on
+    /// already. To be called now and then; how often bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
         for shard in &mut self.shards {
             shard.clean_all(orders);
@@ -436,7 +457,9 @@ impl BlockCache {
 
     /// Whether this part holds data that a backing device does not have.
     pub fn has_dirty_data(&self) -> bool {
-        self.shards.iter().any(|shard| shard.directory.dirty_sectors() > 0 || !shard.held.is_empty())
+        self.shards
+            .iter()
+            .any(|shard| shard.directory.dirty_sectors() > 0 || !shard.held.is_empty())
     }
 
     /// Whether nothing is under way in this part.
@@ -514,7 +537,8 @@ impl BlockCache {
             if owner == self.part {
                 self.serve(piece, shard, orders);
             } else {
-                orders.push(Order::Send { to: owner, message: Message::Piece(ForeignPiece(piece)) });
+                orders
+                    .push(Order::Send { to: owner, message: Message::Piece(ForeignPiece(piece)) });
             }
         }
     }
@@ -545,7 +569,8 @@ impl BlockCache {
         }
     }
 
-    /// Handles what shards have told, until they are silent: handling one shard's events may stir another.
+    /// Handles what shards have told, until they are silent: handling one shard's events may stir
+    /// another.
     fn hear_shards(&mut self, orders: &mut Vec<Order>) {
         while self.stirred != 0 {
             let stirred = self.stirred.trailing_zeros() as usize;
@@ -557,16 +582,24 @@ impl BlockCache {
                 match event {
                     Event::Answered { request, result, hit } => {
                         let finished = rest.next_if_eq(&Event::Finished { request }).is_some();
-                        self.tell(Message::Answered { request, result, hit, finished }, request, orders);
+                        self.tell(
+                            Message::Answered { request, result, hit, finished },
+                            request,
+                            orders,
+                        );
                     }
-                    Event::Finished { request } => self.tell(Message::Finished { request }, request, orders),
+                    Event::Finished { request } => {
+                        self.tell(Message::Finished { request }, request, orders)
+                    }
                     Event::WantsCommit => {
                         self.commits.want();
                     }
                     Event::WantsSettlement(volume) => {
                         self.commits.want_settlement(volume);
                     }
-                    Event::Drained { drain, result } => self.drained(RequestId(drain), result, orders),
+                    Event::Drained { drain, result } => {
+                        self.drained(RequestId(drain), result, orders)
+                    }
                 }
             }
             drop(rest);
@@ -575,7 +608,12 @@ impl BlockCache {
     }
 
     /// The backing device has been flushed for a request.
-    fn request_flushed(&mut self, request: u32, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+    fn request_flushed(
+        &mut self,
+        request: u32,
+        result: Result<(), Fault>,
+        orders: &mut Vec<Order>,
+    ) {
         let id = RequestId(request);
         self.join(id).answered(result, true);
         self.settle(id, orders);
@@ -584,7 +622,11 @@ impl BlockCache {
     /// Says something to the part whose request it is about, which may be this one.
     fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
         let to = request.part();
-        if to == self.part { self.heard(message, orders) } else { orders.push(Order::Send { to, message }) }
+        if to == self.part {
+            self.heard(message, orders)
+        } else {
+            orders.push(Order::Send { to, message })
+        }
     }
 
     fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
@@ -621,7 +663,8 @@ impl BlockCache {
         }
     }
 
-    /// Answers a request whose pieces all have answers, and lets it go when none uses its buffer any more.
+    /// Answers a request whose pieces all have answers, and lets it go when none uses its buffer
+    /// any more.
     fn settle(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let Some(join) = self.joins[id.number()].as_mut() else { return };
         let over = match join.settle() {

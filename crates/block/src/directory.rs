@@ -1,20 +1,23 @@
 //! What is cached where: blocks, their groups, and the two-level order in which they leave.
 //!
-//! The cache space is cut into *groups* as large as the largest block; a group holds blocks of one size, side by
-//! side (AdaCache, section III.C). All blocks stand in one order, by whatever policy ([`order`]), and all groups in another, by LRU: a touch tells the
-//! first and promotes the group in the second. Room for a block is found, in turn: in the open group of its size, in a free group, in
-//! place of the coldest block, the one the policy evicts, if that has the same size, or by emptying the coldest group (section III.D). The
-//! policy takes the blocks of an emptied group for removed: they leave no ghosts.
+//! The cache space is cut into *groups* as large as the largest block; a group holds blocks of one
+//! size, side by side (AdaCache, section III.C). All blocks stand in one order, by whatever policy
+//! ([`order`]), and all groups in another, by LRU: a touch tells the first and promotes the group
+//! in the second. Room for a block is found, in turn: in the open group of its size, in a free
+//! group, in place of the coldest block, the one the policy evicts, if that has the same size, or
+//! by emptying the coldest group (section III.D). The policy takes the blocks of an emptied group
+//! for removed: they leave no ghosts.
 //!
-//! A block dies only with its place: by replacement or with its whole group. Losing its data (a trim, a failed
-//! write) merely clears its valid bits, so groups never have holes.
+//! A block dies only with its place: by replacement or with its whole group. Losing its data (a
+//! trim, a failed write) merely clears its valid bits, so groups never have holes.
 //!
-//! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, 6 to 7 in the hash index; a group
-//! is 4 bytes and 8 for its order; each sector has a valid and a dirty bit. With one block size there is nothing to
-//! choose between groups, and their order does not exist.
+//! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, 6 to 7
+//! in the hash index; a group is 4 bytes and 8 for its order; each sector has a valid and a dirty
+//! bit. With one block size there is nothing to choose between groups, and their order does not
+//! exist.
 //!
-//! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds exactly the blocks
-//! with dirty sectors.
+//! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds
+//! exactly the blocks with dirty sectors.
 
 mod order;
 mod restore;
@@ -34,7 +37,8 @@ use order::{Order, VICTIMS_TRIED};
 /// No slot, no group.
 const NONE: u32 = u32::MAX;
 
-/// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the user's data.
+/// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the
+/// user's data.
 const GROWTH_SHARE: usize = 16;
 
 /// A block, by its slot.
@@ -71,7 +75,8 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(crate) struct Directory {
     sizes: BlockSizes,
-    /// By slot: what a block holds, and where that is kept, in smallest blocks from the start of the shard's space.
+    /// By slot: what a block holds, and where that is kept, in smallest blocks from the start of
+    /// the shard's space.
     extents: Vec<Extent>,
     places: Vec<u32>,
     slots: Runs,
@@ -93,12 +98,16 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// An empty directory over `sectors` of cache space; what is less than a whole group at the end is not used.
+    /// An empty directory over `sectors` of cache space; what is less than a whole group at the end
+    /// is not used.
     pub(crate) fn new(sizes: BlockSizes, sectors: u64, evict: &Evict) -> Self {
         let group_limit = sectors / sizes.largest();
         let used = group_limit * sizes.largest();
         let units = used / sizes.smallest();
-        assert!(units < u64::from(NONE), "a shard holds fewer than 2^32 smallest blocks, not {units}");
+        assert!(
+            units < u64::from(NONE),
+            "a shard holds fewer than 2^32 smallest blocks, not {units}"
+        );
         let classes = sizes.count();
         Self {
             extents: Vec::new(),
@@ -144,7 +153,8 @@ impl Directory {
         for class in self.sizes.classes().filter(|class| self.live[class.0 as usize] > 0) {
             let size = self.sizes.sectors(class);
             let extent = Extent::new(volume, sector & !(size - 1), size);
-            let found = self.index.find(extent.hash(), |slot| self.extents[slot as usize] == extent);
+            let found =
+                self.index.find(extent.hash(), |slot| self.extents[slot as usize] == extent);
             if found.is_some() {
                 return found.map(Slot);
             }
@@ -159,7 +169,8 @@ impl Directory {
     /// Whether a slot has a block.
     pub(crate) fn is_live(&self, slot: Block) -> bool {
         let Some(extent) = self.extents.get(slot.index()) else { return false };
-        self.index.find(extent.hash(), |other| self.extents[other as usize] == *extent) == Some(slot.0)
+        self.index.find(extent.hash(), |other| self.extents[other as usize] == *extent)
+            == Some(slot.0)
     }
 
     /// The sectors of its volume that a block holds.
@@ -197,7 +208,11 @@ impl Directory {
     }
 
     /// The run cut into parts of equal validity.
-    pub(crate) fn validity(&self, block: Block, run: &Sectors) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+    pub(crate) fn validity(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
         self.bit_runs(&self.valid, block, run)
     }
 
@@ -234,7 +249,8 @@ impl Directory {
         block: Block,
         run: &Sectors,
     ) -> impl Iterator<Item = Sectors> + use<'_> {
-        let valid = self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
+        let valid =
+            self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
         let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
         parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
     }
@@ -320,7 +336,8 @@ impl Directory {
         }
     }
 
-    /// How many of the smallest blocks that a run of a block touches were fetched ahead and are read for the first time.
+    /// How many of the smallest blocks that a run of a block touches were fetched ahead and are
+    /// read for the first time.
     #[inline]
     pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
         if self.ahead.is_none() {
@@ -350,8 +367,8 @@ impl Directory {
         self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }
 
-    /// How room for a block of `class` that begins at a sector can be had without taking a block for which `in_use` holds; `None`
-    /// when everything cold is in use.
+    /// How room for a block of `class` that begins at a sector can be had without taking a block
+    /// for which `in_use` holds; `None` when everything cold is in use.
     pub(crate) fn room(
         &mut self,
         volume: VolumeId,
@@ -450,7 +467,8 @@ impl Directory {
             self.unmap(block);
             self.extents[block.index()] = extent;
             self.map(block, class);
-            // The newcomer begins anew in the order: an order that does not promote would take it next otherwise.
+            // The newcomer begins anew in the order: an order that does not promote would take it
+            // next otherwise.
             self.block_order.remove(block);
             self.block_order.insert(block, &access);
             if self.grouped() {
@@ -474,7 +492,8 @@ impl Directory {
         block
     }
 
-    /// The next place in the open group of a class: the group and the number of the block within it.
+    /// The next place in the open group of a class: the group and the number of the block within
+    /// it.
     fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
         let open = match self.open[class.0 as usize] {
             Some(open) => open,
@@ -522,9 +541,9 @@ impl Directory {
         self.free_groups.push(group);
     }
 
-    /// Drops all data of a volume, dirty or not, and answers the groups it was in that now hold no data at all. Its
-    /// blocks in other groups stay, empty, until they are the coldest, as after a trim. They do no harm to a volume
-    /// that gets the same id: they spare it an allocation.
+    /// Drops all data of a volume, dirty or not, and answers the groups it was in that now hold no
+    /// data at all. Its blocks in other groups stay, empty, until they are the coldest, as after a
+    /// trim. They do no harm to a volume that gets the same id: they spare it an allocation.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
         let mut emptied = Vec::new();
         for group in 0..self.first_slots.len() as u32 {
@@ -557,7 +576,8 @@ impl Directory {
         if end > self.extents.len() {
             let nothing = Extent::new(VolumeId(0), 0, 1);
             if reserve_by_share(&mut self.extents, end) {
-                self.block_order.reserve(self.extents.capacity()); // policies may copy all they have
+                // policies may copy all they have
+                self.block_order.reserve(self.extents.capacity());
             }
             self.extents.resize(end, nothing);
             reserve_by_share(&mut self.places, end);
@@ -636,19 +656,26 @@ impl Directory {
                     );
                     assert!(!self.dirty_bits.any(kept.clone()) || self.valid.all(kept));
                 }
-                assert_eq!(self.is_dirty(block), self.dirty.contains_key(&self.extents[block.index()]));
+                assert_eq!(
+                    self.is_dirty(block),
+                    self.dirty.contains_key(&self.extents[block.index()])
+                );
             }
         }
         assert_eq!(seen, self.live().sum::<u64>());
         assert_eq!(seen, self.block_order.len() as u64);
-        assert_eq!(self.dirty.values().filter(|&&block| self.is_dirty(block)).count(), self.dirty.len());
+        assert_eq!(
+            self.dirty.values().filter(|&&block| self.is_dirty(block)).count(),
+            self.dirty.len()
+        );
     }
 }
 
 /// A B-tree's share of a key and value, its nodes half to wholly full.
 const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 / 2;
 
-/// What an order is told of a block when it comes: which it is, and how many smallest blocks it is as large as.
+/// What an order is told of a block when it comes: which it is, and how many smallest blocks it is
+/// as large as.
 fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
     let Sectors { start, end } = extent.sectors();
     Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }

@@ -1,12 +1,13 @@
 //! Carries the cache's orders out on real devices and buffers.
 //!
-//! One thread owns a driver with its devices and its part of the cache. [`Driver::submit`] takes requests,
-//! [`Driver::advance`] moves everything that can move without waiting, [`Driver::take_answers`] tells what is done.
-//! Between calls the thread waits on the ring its devices share, no longer than until [`Driver::next_due`], and where
-//! there are other parts only if its [`Bell`](crate::Bell) lets it.
+//! One thread owns a driver with its devices and its part of the cache. [`Driver::submit`] takes
+//! requests, [`Driver::advance`] moves everything that can move without waiting,
+//! [`Driver::take_answers`] tells what is done. Between calls the thread waits on the ring its
+//! devices share, no longer than until [`Driver::next_due`], and where there are other parts only
+//! if its [`Bell`](crate::Bell) lets it.
 //!
-//! A driver stands on backing devices, one a volume, or on another driver ([`Driver::on`]), which is then the tier below: `below`
-//! has how.
+//! A driver stands on backing devices, one a volume, or on another driver ([`Driver::on`]), which
+//! is then the tier below: `below` has how.
 
 mod below;
 mod journal;
@@ -127,13 +128,15 @@ impl Driver {
         }
     }
 
-    /// Leaves so many bytes at the beginning of the cache device alone. With a journal, that says where the data begins.
+    /// Leaves so many bytes at the beginning of the cache device alone. With a journal, that says
+    /// where the data begins.
     #[must_use]
     pub fn with_data_at(self, bytes: u64) -> Self {
         Self { data_start: bytes, ..self }
     }
 
-    /// Gives the cache device up; see [`BlockCache::degrade`]. As [`Driver::restore`] and [`Driver::shed`], it is for this tier alone.
+    /// Gives the cache device up; see [`BlockCache::degrade`]. As [`Driver::restore`] and
+    /// [`Driver::shed`], it is for this tier alone.
     pub fn degrade(&mut self) {
         self.cache.degrade();
     }
@@ -153,7 +156,8 @@ impl Driver {
         self.cache.retire(&mut self.orders);
     }
 
-    /// Sets the share of the hits on the cache device that is read from the backing device; see [`BlockCache::shed`].
+    /// Sets the share of the hits on the cache device that is read from the backing device; see
+    /// [`BlockCache::shed`].
     pub fn shed(&mut self, share: f64) {
         self.cache.shed(share);
     }
@@ -182,7 +186,8 @@ impl Driver {
         stats
     }
 
-    /// Failed operations of the cache device and of all backing devices, which are those of the lowest tier.
+    /// Failed operations of the cache device and of all backing devices, which are those of the
+    /// lowest tier.
     pub fn device_errors(&self) -> (u64, u64) {
         let own = self.backings.iter().flatten().map(|backing| backing.errors).sum::<u64>();
         (self.cache_device.errors, self.below().map_or(own, |below| below.device_errors().1))
@@ -199,8 +204,8 @@ impl Driver {
         self.backings.iter().flatten().chain([&self.cache_device])
     }
 
-    /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero outside of it; for a
-    /// map all zero.
+    /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero
+    /// outside of it; for a map all zero.
     pub fn buffer(&self, request: &Request) -> Buffer {
         let buffer = self.pool.allocate(request.buffer_bytes().max(SECTOR_BYTES) as usize);
         match request.kind {
@@ -222,8 +227,9 @@ impl Driver {
         buffer.slice(skew..skew + request.len as usize)
     }
 
-    /// Takes a request on. What has [`Request::buffer_bytes`] needs a buffer from [`Driver::buffer`]. Nobody may write to
-    /// it again, also after the answer: what was read or written may still be on its way from it into the cache.
+    /// Takes a request on. What has [`Request::buffer_bytes`] needs a buffer from
+    /// [`Driver::buffer`]. Nobody may write to it again, also after the answer: what was read or
+    /// written may still be on its way from it into the cache.
     ///
     /// # Panics
     /// When a request that needs a buffer comes without.
@@ -259,7 +265,8 @@ impl Driver {
         }
     }
 
-    /// Carries out orders and takes in completions until there is nothing more to do without waiting.
+    /// Carries out orders and takes in completions until there is nothing more to do without
+    /// waiting.
     pub fn advance(&mut self) {
         self.begin_held();
         loop {
@@ -284,7 +291,8 @@ impl Driver {
         }
     }
 
-    /// The queues to the other parts, of this tier; those of the tiers below ring the same [`Bell`](crate::Bell).
+    /// The queues to the other parts, of this tier; those of the tiers below ring the same
+    /// [`Bell`](crate::Bell).
     pub fn exchange(&self) -> Option<&Exchange> {
         self.exchange.as_ref()
     }
@@ -316,14 +324,17 @@ impl Driver {
         self.tiers().any(|tier| tier.cache.has_dirty_data())
     }
 
-    /// Whether some tier would find less at the next start of the program than it has now: see [`BlockCache::has_unlogged`].
+    /// Whether some tier would find less at the next start of the program than it has now: see
+    /// [`BlockCache::has_unlogged`].
     pub fn has_unlogged(&self) -> bool {
         self.tiers().any(|tier| tier.cache.has_unlogged())
     }
 
     /// Whether something waits for [`Driver::advance`] that will not announce itself.
     pub fn has_orders(&self) -> bool {
-        let has = |tier: &Self| !tier.orders.is_empty() || tier.journal_can_go_on() || tier.seam.can_go_on();
+        let has = |tier: &Self| {
+            !tier.orders.is_empty() || tier.journal_can_go_on() || tier.seam.can_go_on()
+        };
         self.tiers().any(has)
     }
 
@@ -338,7 +349,8 @@ impl Driver {
         is_idle && self.orders.is_empty() && !self.seam.has_held()
     }
 
-    /// Lets the cache hear what other parts have said so far, and keeps the buffers that came along.
+    /// Lets the cache hear what other parts have said so far, and keeps the buffers that came
+    /// along.
     fn hear(&mut self) {
         let Some(exchange) = &mut self.exchange else { return };
         for _ in 0..HEARD_AT_ONCE {
@@ -349,17 +361,21 @@ impl Driver {
                 self.guests.resize_with(self.guests.len().max(part + 1), Vec::new);
                 let guests = &mut self.guests[part];
                 guests.resize_with(guests.len().max(number + 1), || None);
-                guests[number].get_or_insert_with(|| Guest { buffer: buffer.attach(), pieces: 0 }).pieces +=
-                    1;
+                guests[number]
+                    .get_or_insert_with(|| Guest { buffer: buffer.attach(), pieces: 0 })
+                    .pieces += 1;
             }
             self.cache.received(message, &mut self.orders);
         }
     }
 
-    /// Sends a message, with the buffer if it is a piece; gives a buffer back once no piece uses it.
+    /// Sends a message, with the buffer if it is a piece; gives a buffer back once no piece uses
+    /// it.
     fn send(&mut self, to: PartId, message: Message) {
         let buffer = match &message {
-            Message::Piece(piece) => self.requests[piece.request().number()].as_ref().map(Buffer::lend),
+            Message::Piece(piece) => {
+                self.requests[piece.request().number()].as_ref().map(Buffer::lend)
+            }
             _ => None,
         };
         if let Some(request) = message.finishes() {
@@ -395,9 +411,9 @@ impl Driver {
                 continue;
             }
             let mut told = result.as_ref().copied().map_err(|error| match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
-                    Fault::NoSpace
-                }
+                io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::FileTooLarge => Fault::NoSpace,
                 io::ErrorKind::Unsupported => Fault::Unsupported,
                 _ => Fault::Io,
             });
@@ -405,7 +421,8 @@ impl Driver {
                 if result.is_err()
                     && let Some((offset, sectors)) = self.cache.stored_at(OpId(token))
                 {
-                    journal.forget(offset, sectors); // there may be the old, the new, or a mixture of both
+                    // there may be the old, the new, or a mixture of both
+                    journal.forget(offset, sectors);
                 }
                 match journal.verify(token, &result) {
                     Verified::Good => {}
@@ -458,7 +475,9 @@ impl Driver {
                 Order::Clear { span } => self.clear(&span),
                 Order::Mark { span } => self.slice(&span).copy_from(&[1; 256][..span.len as usize]),
                 Order::Memory { volume, sectors, deed } => self.page(volume, sectors, deed),
-                Order::Note { .. } | Order::SealLogs | Order::WriteLogs { .. } => self.keep_journal(order),
+                Order::Note { .. } | Order::SealLogs | Order::WriteLogs { .. } => {
+                    self.keep_journal(order)
+                }
                 Order::Send { to, message } => self.send(to, message),
                 Order::Answer { request, result } => self.answer(request, result),
                 Order::Release { buffer: BufferId::Scratch(scratch) } => {

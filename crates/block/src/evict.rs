@@ -44,7 +44,8 @@ impl Evict {
         &self.0
     }
 
-    /// From how many smallest blocks in a row on what comes next is fetched before it is asked for; `None` for most policies.
+    /// From how many smallest blocks in a row on what comes next is fetched before it is asked for;
+    /// `None` for most policies.
     pub fn fetches_ahead(&self) -> Option<u64> {
         AnyPolicy::new(&self.0).fetches_ahead()
     }

@@ -1,8 +1,10 @@
-//! How parts of a cache talk: a bounded queue from each thread to each other, and a bell for those who sleep.
+//! How parts of a cache talk: a bounded queue from each thread to each other, and a bell for those
+//! who sleep.
 //!
-//! Nothing is locked, and nothing is allocated once the queues are there. What does not fit into a full queue waits with
-//! its sender, in order; no more than the pieces of requests under way, which the server bounds. Bells are rung once per
-//! turn of the sender's loop, by [`Exchange::flush`], and only for those who sleep.
+//! Nothing is locked, and nothing is allocated once the queues are there. What does not fit into a
+//! full queue waits with its sender, in order; no more than the pieces of requests under way, which
+//! the server bounds. Bells are rung once per turn of the sender's loop, by [`Exchange::flush`],
+//! and only for those who sleep.
 
 use std::collections::VecDeque;
 use std::io;
@@ -49,7 +51,8 @@ impl Bell {
         Ok(Self { sleep: Sleep::new(), event })
     }
 
-    /// Wakes the thread if it sleeps, after something has been put where it will look; says whether it did.
+    /// Wakes the thread if it sleeps, after something has been put where it will look; says whether
+    /// it did.
     pub fn ring(&self) -> bool {
         let asleep = self.sleep.must_be_woken();
         if asleep {
@@ -59,7 +62,8 @@ impl Bell {
         asleep
     }
 
-    /// A descriptor that becomes readable when the bell is rung; [`Bell::heard`] makes it unreadable again.
+    /// A descriptor that becomes readable when the bell is rung; [`Bell::heard`] makes it
+    /// unreadable again.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -67,8 +71,8 @@ impl Bell {
         self.event.try_clone().map(Rc::new)
     }
 
-    /// Waits on the thread's own ring until something arrives, is due, or the bell is rung; only looks at the ring when there
-    /// is something where the thread looks. Says whether it waited.
+    /// Waits on the thread's own ring until something arrives, is due, or the bell is rung; only
+    /// looks at the ring when there is something where the thread looks. Says whether it waited.
     ///
     /// # Errors
     /// When the ring fails.
@@ -145,7 +149,8 @@ impl Exchange {
         Ok(Self::between(&bells(parts)?))
     }
 
-    /// The ends for a cache of so many tiers in so many parts: by part, from the top tier down. The tiers of a part share a bell.
+    /// The ends for a cache of so many tiers in so many parts: by part, from the top tier down. The
+    /// tiers of a part share a bell.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -158,7 +163,8 @@ impl Exchange {
         Ok(ends)
     }
 
-    /// An end for each of these bells, in the order of the parts: for a tier that comes to those that ring them already.
+    /// An end for each of these bells, in the order of the parts: for a tier that comes to those
+    /// that ring them already.
     pub fn between(bells: &[Arc<Bell>]) -> Vec<Exchange> {
         let parts = bells.len();
         let end = |bell: &Arc<Bell>| Exchange {
@@ -176,7 +182,12 @@ impl Exchange {
                 let outlet = (from != to).then(|| {
                     let (queue, inlet) = RingBuffer::new(parcels);
                     ends[to].inlets.push(inlet);
-                    Outlet { queue, late: VecDeque::new(), bell: Arc::clone(&bells[to]), unannounced: false }
+                    Outlet {
+                        queue,
+                        late: VecDeque::new(),
+                        bell: Arc::clone(&bells[to]),
+                        unannounced: false,
+                    }
                 });
                 ends[from].outlets.push(outlet);
             }
@@ -222,7 +233,8 @@ impl Exchange {
         }
     }
 
-    /// Puts what is late into its queue as far as there is room, and wakes whoever sleeps and has been sent something.
+    /// Puts what is late into its queue as far as there is room, and wakes whoever sleeps and has
+    /// been sent something.
     pub(crate) fn flush(&mut self) {
         for outlet in self.outlets.iter_mut().flatten() {
             while let Some(parcel) = outlet.late.pop_front() {

@@ -7,7 +7,8 @@ use floe_policy::admission::{Admission, Admissions};
 pub struct Gate {
     /// What is asked; each shard has one of its own.
     pub admission: Admissions,
-    /// Bytes that the memory above the cache holds, which answers before the cache is asked; 0 where there is none.
+    /// Bytes that the memory above the cache holds, which answers before the cache is asked; 0
+    /// where there is none.
     pub above_bytes: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Sectors, block sizes and regions: how a volume's address space is cut.
 //!
-//! Everything inside this crate counts in *sectors* of 4 KiB. A block is a power-of-two run of sectors aligned to its
-//! size (AdaCache, section III.A). A *region* is an aligned run as long as the largest block, so a block never
-//! reaches over a region's end; it is the unit by which requests are split and shards are chosen.
+//! Everything inside this crate counts in *sectors* of 4 KiB. A block is a power-of-two run of
+//! sectors aligned to its size (AdaCache, section III.A). A *region* is an aligned run as long as
+//! the largest block, so a block never reaches over a region's end; it is the unit by which
+//! requests are split and shards are chosen.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -32,8 +33,8 @@ pub struct Class(pub u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
-/// Bits of a [`Place`] that hold the sector. A volume has fewer than 2^47, so that the end of a range is a place too, and
-/// twice a sector as well.
+/// Bits of a [`Place`] that hold the sector. A volume has fewer than 2^47, so that the end of a
+/// range is a place too, and twice a sector as well.
 const SECTOR_BITS: u32 = 48;
 
 /// Largest volume: half an exbibyte.
@@ -73,8 +74,8 @@ impl Place {
         Self(number)
     }
 
-    /// A well-mixed hash (the finalizer of SplitMix64), the same in every run: which shard a region belongs to is
-    /// part of the cache's format.
+    /// A well-mixed hash (the finalizer of SplitMix64), the same in every run: which shard a region
+    /// belongs to is part of the cache's format.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         let mut x = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -84,7 +85,8 @@ impl Place {
     }
 }
 
-/// Which sectors of which volume a block holds, in one word: the volume, and twice the block's centre.
+/// Which sectors of which volume a block holds, in one word: the volume, and twice the block's
+/// centre.
 ///
 /// Blocks are aligned to their size, a power of two, so the centre's trailing zeros tell the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -135,7 +137,8 @@ pub enum BlockSizesError {
     Twice(String),
 }
 
-/// The block sizes of a cache, smallest first. With a single size the cache is an ordinary fixed-size one.
+/// The block sizes of a cache, smallest first. With a single size the cache is an ordinary
+/// fixed-size one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockSizes {
     sectors: Vec<u64>,
@@ -145,7 +148,8 @@ impl BlockSizes {
     /// Block sizes from a list of bytes in any order.
     ///
     /// # Errors
-    /// When the list is empty, names a size twice, or one that is no power of two from 4 KiB to 1 MiB.
+    /// When the list is empty, names a size twice, or one that is no power of two from 4 KiB to 1
+    /// MiB.
     pub fn new(bytes: &[u64]) -> Result<Self, BlockSizesError> {
         let mut sectors = Vec::new();
         for &size in bytes {
@@ -183,8 +187,12 @@ impl BlockSizes {
     /// # Panics
     /// When there is none.
     pub(crate) fn class(&self, sectors: u64) -> Class {
-        Class(self.sectors.iter().position(|&size| size == sectors).expect("blocks have one of the sizes")
-            as u8)
+        Class(
+            self.sectors
+                .iter()
+                .position(|&size| size == sectors)
+                .expect("blocks have one of the sizes") as u8,
+        )
     }
 
     /// Size of a class in bytes.
@@ -232,7 +240,8 @@ impl Default for BlockSizes {
 
 impl fmt::Display for BlockSizes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<String> = self.classes().map(|class| format_size(self.bytes(class))).collect();
+        let sizes: Vec<String> =
+            self.classes().map(|class| format_size(self.bytes(class))).collect();
         f.write_str(&sizes.join(","))
     }
 }
@@ -278,7 +287,10 @@ mod tests {
         let error = |text: &str| text.parse::<BlockSizes>().unwrap_err().to_string();
         assert_eq!(error("48KiB"), "block size 48KiB is not a power of two from 4KiB to 1MiB");
         assert_eq!(error("2MiB"), "block size 2MiB is not a power of two from 4KiB to 1MiB");
-        assert_eq!(error("32KiB,lots"), "block size `lots` is not a power of two from 4KiB to 1MiB");
+        assert_eq!(
+            error("32KiB,lots"),
+            "block size `lots` is not a power of two from 4KiB to 1MiB"
+        );
         assert_eq!(error("4KiB,4096"), "block size 4KiB is given twice");
         assert_eq!(BlockSizes::new(&[]), Err(BlockSizesError::None));
     }

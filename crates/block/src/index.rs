@@ -1,17 +1,20 @@
-//! A hash index from block places to slots that stays small: five bytes an entry, two thirds to four fifths of them used.
+//! A hash index from block places to slots that stays small: five bytes an entry, two thirds to
+//! four fifths of them used.
 //!
-//! Open addressing with linear probing. An entry is a slot and one byte of its hash; keys are not stored, the caller
-//! compares them where the byte matches; eight bytes are looked at together. Removal shifts entries back instead of
-//! leaving tombstones, so a cache that replaces blocks for ever never rehashes. The capacity need not be a power of two,
-//! grows by a sixteenth and shrinks when a third of it is not used. A general hash table (hashbrown) took up to 20 bytes
-//! an entry here after many replacements.
+//! Open addressing with linear probing. An entry is a slot and one byte of its hash; keys are not
+//! stored, the caller compares them where the byte matches; eight bytes are looked at together.
+//! Removal shifts entries back instead of leaving tombstones, so a cache that replaces blocks for
+//! ever never rehashes. The capacity need not be a power of two, grows by a sixteenth and shrinks
+//! when a third of it is not used. A general hash table (hashbrown) took up to 20 bytes an entry
+//! here after many replacements.
 //!
 //! Invariant: no empty entry lies between an entry and its home, the place its hash names.
 
 /// Entries per used entry, as a ratio: the table is at most four fifths full.
 const SPACE: (usize, usize) = (5, 4);
 
-/// Entries per used entry above which a table shrinks, as a ratio. After resizing there are four thirds at most.
+/// Entries per used entry above which a table shrinks, as a ratio. After resizing there are four
+/// thirds at most.
 const SPARE: (usize, usize) = (3, 2);
 
 /// A table of this size is not worth shrinking.
@@ -76,7 +79,8 @@ impl Index {
             let tags = self.tags[at..at + TOGETHER].try_into().expect("as many as were sliced");
             let tags = u64::from_le_bytes(tags);
             let empty = zero_bytes(tags);
-            // What lies beyond the first empty entry is not looked at; `empty` is exact up to there.
+            // What lies beyond the first empty entry is not looked at; `empty` is exact up to
+            // there.
             let mut same = zero_bytes(tags ^ wanted) & (empty.wrapping_sub(1) & !empty);
             while same != 0 {
                 let found = self.after(at, same.trailing_zeros() as usize / 8);
@@ -118,8 +122,9 @@ impl Index {
         while self.tags[at] != EMPTY {
             // An entry may move back into the hole unless its home lies beyond it.
             let home = self.home(hash_of(self.slots[at]));
-            let distance =
-                |from: usize, to: usize| if to >= from { to - from } else { to + self.capacity() - from };
+            let distance = |from: usize, to: usize| {
+                if to >= from { to - from } else { to + self.capacity() - from }
+            };
             if distance(home, at) >= distance(hole, at) {
                 self.set_tag(hole, self.tags[at]);
                 self.slots[hole] = self.slots[at];

@@ -1,8 +1,9 @@
 //! One request on its way: cut into pieces, and joined again from their answers.
 //!
-//! A request is cut at region ends, so that each piece belongs to one shard. Long requests (a trim can cover gigabytes)
-//! are cut bit by bit: only so many pieces are under way at once. The request has its answer when all pieces have
-//! theirs and, where it is to be durable, the backing device has been flushed; it is over when no piece uses its buffer.
+//! A request is cut at region ends, so that each piece belongs to one shard. Long requests (a trim
+//! can cover gigabytes) are cut bit by bit: only so many pieces are under way at once. The request
+//! has its answer when all pieces have theirs and, where it is to be durable, the backing device
+//! has been flushed; it is over when no piece uses its buffer.
 
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::piece::{Piece, PieceKind};
@@ -11,7 +12,8 @@ use crate::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 /// Pieces of one request under way at once: enough for the largest read or write of an NBD client.
 const PIECES_AT_ONCE: u32 = 128;
 
-/// The same for prefetches, whose pieces each take a buffer as long as a region: 8 MiB with the largest blocks.
+/// The same for prefetches, whose pieces each take a buffer as long as a region: 8 MiB with the
+/// largest blocks.
 const PREFETCHED_AT_ONCE: u32 = 8;
 
 /// What a request waits for, or does not.
@@ -36,8 +38,9 @@ pub(crate) struct Join {
     end: u64,
     /// The bytes of the last sector that lie behind the request and keep their content.
     tail: u16,
-    /// Whether the first and the last sector, covered in part by a fast zeroing, are still to be written: after the
-    /// whole ones, so that a device which cannot do those is found before anything has changed.
+    /// Whether the first and the last sector, covered in part by a fast zeroing, are still to be
+    /// written: after the whole ones, so that a device which cannot do those is found before
+    /// anything has changed.
     edges: [bool; 2],
     /// Answers awaited: of pieces, of drains, of the backing device's flush.
     unanswered: u32,
@@ -60,7 +63,9 @@ impl Join {
         let end = request.offset.checked_add(request.len);
         let fault = match (volume_bytes, end) {
             (Some(_), _) if matches!(request.kind, Kind::Flush | Kind::Drain) => None,
-            _ if request.kind == Kind::DirtyMap && request.len > MOST_MAPPED_BYTES => Some(Fault::OutOfRange),
+            _ if request.kind == Kind::DirtyMap && request.len > MOST_MAPPED_BYTES => {
+                Some(Fault::OutOfRange)
+            }
             (Some(bytes), Some(end)) if end <= bytes => None,
             _ => Some(Fault::OutOfRange),
         };
@@ -71,7 +76,8 @@ impl Join {
             Kind::Flush | Kind::Drain => 0..0,
             _ if fault.is_some() || request.len == 0 => 0..0,
             Kind::Trim | Kind::Zero { fast: true, .. } => {
-                let last = if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
+                let last =
+                    if ends_volume { end.div_ceil(SECTOR_BYTES) } else { end / SECTOR_BYTES };
                 request.offset.div_ceil(SECTOR_BYTES)..last
             }
             _ => request.offset / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES),
@@ -178,7 +184,8 @@ impl Join {
     /// How many pieces may be under way.
     fn at_once(&self) -> u32 {
         match self.request.kind {
-            Kind::Zero { fast: true, .. } if !self.has_succeeded => 1, // the first tells whether the device can do it
+            // the first tells whether the device can do it
+            Kind::Zero { fast: true, .. } if !self.has_succeeded => 1,
             Kind::Prefetch => PREFETCHED_AT_ONCE,
             _ => PIECES_AT_ONCE,
         }
@@ -288,10 +295,14 @@ mod tests {
     fn zeroing_spares_what_its_first_and_last_sectors_hold_besides() {
         let kind = Kind::Zero { durable: false, may_unmap: true, fast: false };
         let mut zero = join(kind, 100, 3 * 4096);
-        let kinds: Vec<PieceKind> =
-            std::iter::from_fn(|| zero.next_piece(RequestId(0), 64)).map(|piece| piece.kind).collect();
+        let kinds: Vec<PieceKind> = std::iter::from_fn(|| zero.next_piece(RequestId(0), 64))
+            .map(|piece| piece.kind)
+            .collect();
         let part = |head, tail| PieceKind::ZeroPart { durable: false, head, tail };
-        assert_eq!(kinds, [part(100, 0), PieceKind::Zero { may_unmap: true, fast: false }, part(0, 3996)]);
+        assert_eq!(
+            kinds,
+            [part(100, 0), PieceKind::Zero { may_unmap: true, fast: false }, part(0, 3996)]
+        );
     }
 
     const FAST: Kind = Kind::Zero { durable: false, may_unmap: true, fast: true };

@@ -1,4 +1,5 @@
-//! A cache that outlives the program, as its device has it: made, opened, and brought to life again.
+//! A cache that outlives the program, as its device has it: made, opened, and brought to life
+//! again.
 
 mod verify;
 
@@ -50,23 +51,35 @@ impl KeptCache {
         Ok(Self::open(io, &mut |_, _| {})?.expect("it has just been made"))
     }
 
-    /// Leaves an empty cache of no volumes, called `id`, in place of the one with this superblock, as large as that.
+    /// Leaves an empty cache of no volumes, called `id`, in place of the one with this superblock,
+    /// as large as that.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn vacate(io: &mut Io<'_>, superblock: &Superblock, id: [u8; 16]) -> Result<(), StoreError> {
+    pub fn vacate(
+        io: &mut Io<'_>,
+        superblock: &Superblock,
+        id: [u8; 16],
+    ) -> Result<(), StoreError> {
         let new = NewCache { id, layout: superblock.layout.clone(), volumes: Vec::new() };
         journal::create(io, new).map(drop)
     }
 
-    /// Reads the cache on a device; `None` when there is none. `progress` is told the bytes read so far, and of how many.
-    /// Nothing is written.
+    /// Reads the cache on a device; `None` when there is none. `progress` is told the bytes read so
+    /// far, and of how many. Nothing is written.
     ///
     /// # Errors
     /// When there is one that cannot be read whole, or the device fails.
-    pub fn open(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Self>, StoreError> {
+    pub fn open(
+        io: &mut Io<'_>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Option<Self>, StoreError> {
         let opened = journal::open(io, progress)?;
-        Ok(opened.map(|journal::Opened { superblock, gone, shards }| Self { superblock, gone, shards }))
+        Ok(opened.map(|journal::Opened { superblock, gone, shards }| Self {
+            superblock,
+            gone,
+            shards,
+        }))
     }
 
     /// What the cache on a device says of itself; `None` when there is none.
@@ -82,8 +95,8 @@ impl KeptCache {
         &self.superblock
     }
 
-    /// Whether an id was a volume's of which the logs still speak. That it is gone is durable only some time after the session has begun, so
-    /// the id must not be given again with that.
+    /// Whether an id was a volume's of which the logs still speak. That it is gone is durable only
+    /// some time after the session has begun, so the id must not be given again with that.
     pub fn is_of_gone(&self, volume: VolumeId) -> bool {
         self.gone.contains(&volume)
     }
@@ -104,22 +117,26 @@ impl KeptCache {
         sectors.map(|run| run.end - run.start).sum::<u64>() * SECTOR_BYTES
     }
 
-    /// The dirty runs of a volume, in its order, with the byte of the cache device where each begins.
+    /// The dirty runs of a volume, in its order, with the byte of the cache device where each
+    /// begins.
     pub fn dirty_runs(&self, volume: VolumeId) -> Vec<(Sectors, u64)> {
         let mut found = Vec::new();
         for (number, shard) in self.shards.iter().enumerate() {
             let start = self.superblock.layout.data_offset_bytes(number as u64);
             for block in shard.blocks.iter().filter(|block| block.at.volume == volume) {
                 let offset = |run: &Sectors| block.at.place + run.start - block.at.sectors.start;
-                found.extend(block.dirty.iter().map(|run| (run.clone(), start + offset(run) * SECTOR_BYTES)));
+                found.extend(
+                    block.dirty.iter().map(|run| (run.clone(), start + offset(run) * SECTOR_BYTES)),
+                );
             }
         }
         found.sort_unstable_by_key(|(run, _)| run.start);
         found
     }
 
-    /// Up to so many clean sectors of a volume, spread over what the cache has of it, with the checksums of what the backing device
-    /// has there, too. Sectors of zeros, which tell nothing, are left out.
+    /// Up to so many clean sectors of a volume, spread over what the cache has of it, with the
+    /// checksums of what the backing device has there, too. Sectors of zeros, which tell nothing,
+    /// are left out.
     pub fn clean_sums(&self, volume: VolumeId, most: usize) -> Vec<(u64, u64)> {
         let zeros = journal::sum_of(&[0; SECTOR_BYTES as usize]);
         let of_shard = |shard: &'_ Restored| -> Vec<(u64, u64)> {
@@ -127,7 +144,8 @@ impl KeptCache {
             let of = shard.blocks.iter().filter(|block| block.at.volume == volume);
             let first = |block: &RestoredBlock| {
                 let runs = block.valid.iter().flat_map(|run| less(run, &block.dirty));
-                let sum = |sector| sums[(block.at.place + sector - block.at.sectors.start) as usize];
+                let sum =
+                    |sector| sums[(block.at.place + sector - block.at.sectors.start) as usize];
                 let telling = |sum: u64| sum != journal::NO_SUM && sum != zeros;
                 runs.flatten().map(|sector| (sector, sum(sector))).find(|(_, sum)| telling(*sum))
             };
@@ -138,8 +156,10 @@ impl KeptCache {
         all.into_iter().step_by(step).collect()
     }
 
-    /// The dirty runs of a volume of which no checksum is known, by which one could tell whether they are as they were stored: they were about to be
-    /// overwritten when the cache was last used, or a version of Floe that notes none has written them. What is known to be lost is not among them.
+    /// The dirty runs of a volume of which no checksum is known, by which one could tell whether
+    /// they are as they were stored: they were about to be overwritten when the cache was last
+    /// used, or a version of Floe that notes none has written them. What is known to be lost is not
+    /// among them.
     pub fn unsealed_runs(&self, volume: VolumeId) -> Vec<Sectors> {
         let blocks = self.shards.iter().flat_map(|shard| &shard.blocks);
         let blocks = blocks.filter(|block| block.at.volume == volume);
@@ -150,15 +170,18 @@ impl KeptCache {
         unsealed.collect()
     }
 
-    /// Forgets what the cache has of a volume that the backing device should have too, when that may be another than it was.
+    /// Forgets what the cache has of a volume that the backing device should have too, when that
+    /// may be another than it was.
     pub fn forget_clean(&mut self, volume: VolumeId) {
         self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));
     }
 
-    /// Begins a session with these volumes, and brings the cache to life in so many parts, each with its journal for
-    /// [`Driver::with_journal`](crate::Driver::with_journal). What the cache has of other volumes is forgotten. Volumes are to be added
-    /// by their ids ([`Driver::add_volume_at`](crate::Driver::add_volume_at)), their backing devices flushed before: a process
-    /// that was killed may have left in their write caches what clients would read, and a power cut then take back.
+    /// Begins a session with these volumes, and brings the cache to life in so many parts, each
+    /// with its journal for [`Driver::with_journal`](crate::Driver::with_journal). What the cache
+    /// has of other volumes is forgotten. Volumes are to be added by their ids
+    /// ([`Driver::add_volume_at`](crate::Driver::add_volume_at)), their backing devices flushed
+    /// before: a process that was killed may have left in their write caches what clients would
+    /// read, and a power cut then take back.
     ///
     /// # Errors
     /// When the device fails, a volume does not fit, or there is not a shard for each part.
@@ -190,7 +213,10 @@ impl KeptCache {
         }
         superblock.volumes = volumes;
         if !superblock.clean {
-            journal::clear_torn_pages(io, shards.iter().map(|shard| shard.journal.next_page_offset()))?;
+            journal::clear_torn_pages(
+                io,
+                shards.iter().map(|shard| shard.journal.next_page_offset()),
+            )?;
         }
         journal::begin_session(io, &mut superblock)?;
         let mut journals: Vec<Vec<Restored>> = caches.iter().map(|_| Vec::new()).collect();
@@ -261,7 +287,8 @@ fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<S
             let gone: Vec<Sectors> = clean.iter().flat_map(|run| less(run, &block.dirty)).collect();
             left.extend(less(&run, &gone));
             for run in gone {
-                let change = Change::Run { block: block.at.clone(), run, standing: Standing::Invalid };
+                let change =
+                    Change::Run { block: block.at.clone(), run, standing: Standing::Invalid };
                 shard.journal.log(&change, |_| journal::NO_SUM);
             }
         }

@@ -1,22 +1,27 @@
 //! The block cache: adaptive blocks, groups and write policies, as state machines without I/O.
 //!
-//! [`BlockCache`] takes [`Request`]s and completions and gives [`Order`]s; it never touches a byte of data, a
-//! device or a clock. So the code that a server runs over io_uring is the code that the simulator runs over nothing
-//! and the tests run over failing devices. [`Driver`] carries orders out on real [`floe_device::Device`]s.
+//! [`BlockCache`] takes [`Request`]s and completions and gives [`Order`]s; it never touches a byte
+//! of data, a device or a clock. So the code that a server runs over io_uring is the code that the
+//! simulator runs over nothing and the tests run over failing devices. [`Driver`] carries orders
+//! out on real [`floe_device::Device`]s.
 //!
-//! Who comes in is asked for each smallest block that is not cached ([`Gate`], `shard::admission`); by default everything does. Who leaves is
-//! decided by a policy ([`Evict`], `directory::order`); by default by LRU.
+//! Who comes in is asked for each smallest block that is not cached ([`Gate`], `shard::admission`);
+//! by default everything does. Who leaves is decided by a policy ([`Evict`], `directory::order`);
+//! by default by LRU.
 //!
-//! Above it there may be a tier in memory (`memory`), which the shards keep coherent: they say what enters and leaves it.
+//! Above it there may be a tier in memory (`memory`), which the shards keep coherent: they say what
+//! enters and leaves it.
 //!
-//! A cache can outlive the program ([`KeptCache`]): its shards say what is to be noted, and what must be durable before what (`shard::log`), the
-//! `journal` knows the bytes, and [`Driver::with_journal`] brings the two together.
+//! A cache can outlive the program ([`KeptCache`]): its shards say what is to be noted, and what
+//! must be durable before what (`shard::log`), the `journal` knows the bytes, and
+//! [`Driver::with_journal`] brings the two together.
 //!
-//! The algorithms are AdaCache's (Yang et al.): `allocate` has the missing intervals and the greedy allocation,
-//! `directory` the groups and the two-level replacement, `shard` what happens to a request, `cache` the splitting
-//! over shards.
+//! The algorithms are AdaCache's (Yang et al.): `allocate` has the missing intervals and the greedy
+//! allocation, `directory` the groups and the two-level replacement, `shard` what happens to a
+//! request, `cache` the splitting over shards.
 
-/// Whether a fault has been planted here, for the crash simulator to find. Without `--cfg floe_crash` there are none.
+/// Whether a fault has been planted here, for the crash simulator to find. Without `--cfg
+/// floe_crash` there are none.
 #[cfg(floe_crash)]
 macro_rules! planted {
     ($fault:ident) => {
@@ -73,8 +78,8 @@ pub use floe_policy::shedder::Shedder;
 pub use floe_policy::shedding::Decision as SheddingDecision;
 pub use gate::Gate;
 pub use geometry::{
-    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors, VolumeId,
-    format_size,
+    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors,
+    VolumeId, format_size,
 };
 pub use journal::{
     Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,

@@ -1,14 +1,16 @@
-//! Who may touch which sectors now: shared and exclusive locks on ranges, with waiting in order of arrival.
+//! Who may touch which sectors now: shared and exclusive locks on ranges, with waiting in order of
+//! arrival.
 //!
-//! Every task of a shard holds a lock on the sectors it works on while its I/O is under way. Ranges never reach over
-//! a region, so conflicts are looked for among the few tasks of one region only; a region without tasks has no entry.
+//! Every task of a shard holds a lock on the sectors it works on while its I/O is under way. Ranges
+//! never reach over a region, so conflicts are looked for among the few tasks of one region only; a
+//! region without tasks has no entry.
 //!
-//! What is given back wakes only waiters that may now have what they need. What a task needs can shrink while it waits:
-//! a read that was to fetch a block only reads it once somebody else has. So a waiter is judged by the least it may
-//! need, and says what it does need when it is tried again.
+//! What is given back wakes only waiters that may now have what they need. What a task needs can
+//! shrink while it waits: a read that was to fetch a block only reads it once somebody else has. So
+//! a waiter is judged by the least it may need, and says what it does need when it is tried again.
 //!
-//! Invariants: no two holders overlap unless both are shared; a waiter never overtakes an earlier one it conflicts
-//! with.
+//! Invariants: no two holders overlap unless both are shared; a waiter never overtakes an earlier
+//! one it conflicts with.
 
 use std::collections::VecDeque;
 
@@ -95,8 +97,8 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Takes what `task` needs, or leaves it waiting; answers whether it was taken. A task that already waits keeps
-    /// its turn.
+    /// Takes what `task` needs, or leaves it waiting; answers whether it was taken. A task that
+    /// already waits keeps its turn.
     pub(crate) fn take(&mut self, region: Place, task: TaskId, need: Need) -> bool {
         let spare = &mut self.spare;
         let lane = self.lanes.entry(region).or_insert_with(|| spare.pop().unwrap_or_default());
@@ -117,8 +119,8 @@ impl Locks {
         !blocked
     }
 
-    /// Where others begin or cease to keep from a waiting task what it needs, rounded outwards to multiples of `unit`;
-    /// `None` when they keep all of it.
+    /// Where others begin or cease to keep from a waiting task what it needs, rounded outwards to
+    /// multiples of `unit`; `None` when they keep all of it.
     pub(crate) fn seam(&self, region: Place, task: TaskId, unit: u64) -> Option<u64> {
         let lane = self.lanes.get(&region)?;
         let turn = lane.waiting.iter().position(|(waiter, _)| *waiter == task)?;
@@ -127,7 +129,8 @@ impl Locks {
         let others = lane.held.iter().chain(ahead).map(|(_, other)| other);
         let (mut free_until, mut kept_until) = (need.range.end, u64::MAX);
         for other in others.filter(|other| conflict(other.now(), need.now())) {
-            let (start, end) = (other.range.start / unit * unit, other.range.end.next_multiple_of(unit));
+            let (start, end) =
+                (other.range.start / unit * unit, other.range.end.next_multiple_of(unit));
             match start <= need.range.start {
                 true => kept_until = kept_until.min(end),
                 false => free_until = free_until.min(start),
@@ -137,8 +140,8 @@ impl Locks {
         (at < need.range.end).then_some(at)
     }
 
-    /// Leaves a task what it holds or waits for before a sector; what it does from there on, `rest` does instead, in the
-    /// same turn.
+    /// Leaves a task what it holds or waits for before a sector; what it does from there on, `rest`
+    /// does instead, in the same turn.
     pub(crate) fn cut(&mut self, region: Place, task: TaskId, at: u64, rest: TaskId) {
         let Some(lane) = self.lanes.get_mut(&region) else { return };
         if let Some(held) = lane.held.iter_mut().find(|(holder, _)| *holder == task) {
@@ -190,10 +193,12 @@ impl Locks {
         self.lanes.get(&region).into_iter().flat_map(|lane| &lane.held).map(|(task, _)| *task)
     }
 
-    /// Whether any task holds or waits for some of these sectors: if none does, a lock on them is to be had at once.
+    /// Whether any task holds or waits for some of these sectors: if none does, a lock on them is
+    /// to be had at once.
     pub(crate) fn in_use(&self, region: Place, range: &Sectors) -> bool {
-        let touches =
-            |lane: &Lane| lane.held.iter().chain(&lane.waiting).any(|(_, need)| overlap(&need.range, range));
+        let touches = |lane: &Lane| {
+            lane.held.iter().chain(&lane.waiting).any(|(_, need)| overlap(&need.range, range))
+        };
         self.lanes.get(&region).is_some_and(touches)
     }
 
@@ -292,7 +297,8 @@ mod tests {
         assert!(locks.take(REGION(), 1, Need::exclusive(0..8)));
         locks.cut(REGION(), 1, 4, 2);
         assert!(
-            !locks.take(REGION(), 3, Need::exclusive(3..4)) && !locks.take(REGION(), 4, Need::shared(4..5))
+            !locks.take(REGION(), 3, Need::exclusive(3..4))
+                && !locks.take(REGION(), 4, Need::shared(4..5))
         );
         locks.release(REGION(), 1);
         assert_eq!(wakeable(&locks), [3]);
@@ -309,7 +315,10 @@ mod tests {
         assert!(!locks.take(REGION(), 4, Need::exclusive(0..1)));
         locks.release(REGION(), 1);
         assert_eq!(wakeable(&locks), [2, 3]);
-        assert!(locks.take(REGION(), 2, Need::exclusive_or_shared(0..8, 0..1)), "it still needs all");
+        assert!(
+            locks.take(REGION(), 2, Need::exclusive_or_shared(0..8, 0..1)),
+            "it still needs all"
+        );
         assert!(!locks.is_wakeable(REGION(), 3));
         locks.release(REGION(), 2);
         assert!(locks.take(REGION(), 3, Need::shared(1..2)));

@@ -1,18 +1,21 @@
-//! The tier in DRAM above the block cache: copies of pages, found by any thread that is asked for them.
+//! The tier in DRAM above the block cache: copies of pages, found by any thread that is asked for
+//! them.
 //!
-//! A page is a sector. [`MemoryTier`] is the handle that all threads of a server share; it is a [`floe::Cache`], so a hit
-//! takes no lock and no other thread has a part in it. [`Pages`] is what one thread's driver has of the tier: the handle, and
-//! the *held* pages of its shards, those of which no tier below has the newest content.
+//! A page is a sector. [`MemoryTier`] is the handle that all threads of a server share; it is a
+//! [`floe::Cache`], so a hit takes no lock and no other thread has a part in it. [`Pages`] is what
+//! one thread's driver has of the tier: the handle, and the *held* pages of its shards, those of
+//! which no tier below has the newest content.
 //!
-//! **Coherence.** What is in the tier is decided by the shards (`shard/held.rs`), and only while they hold a lock on the
-//! sector: whoever reads a sector puts it there before giving back the shared lock, whoever changes one takes it out, under
-//! the exclusive lock, before the first device is told. So a page that is being read when a write of it comes is either put
-//! in before the write takes it out, or not at all; nothing older than an acknowledged write is ever found. The orders of
-//! one part of a cache are carried out in sequence, by the one thread that owns its shards.
+//! **Coherence.** What is in the tier is decided by the shards (`shard/held.rs`), and only while
+//! they hold a lock on the sector: whoever reads a sector puts it there before giving back the
+//! shared lock, whoever changes one takes it out, under the exclusive lock, before the first device
+//! is told. So a page that is being read when a write of it comes is either put in before the write
+//! takes it out, or not at all; nothing older than an acknowledged write is ever found. The orders
+//! of one part of a cache are carried out in sequence, by the one thread that owns its shards.
 //!
-//! **Bounds.** The tier takes no more than it was given, with all that it costs to keep pages. Held pages lie outside of
-//! the cache, which may drop any of its pages at any time; they have a quarter of the tier's memory, and a write that
-//! finds it full goes to the tiers below.
+//! **Bounds.** The tier takes no more than it was given, with all that it costs to keep pages. Held
+//! pages lie outside of the cache, which may drop any of its pages at any time; they have a quarter
+//! of the tier's memory, and a write that finds it full goes to the tiers below.
 
 use std::fmt;
 use std::ops::Range;
@@ -30,8 +33,9 @@ use crate::stats::Stats;
 /// Least memory that a tier is given: with less it would hold hardly anything.
 pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
-/// What a page costs in the cache besides its bytes: its key, its place in index and order, and its share of pages that have
-/// left and wait to be dropped. A small cache has more of these for its number, and so something to spare. A test measures it.
+/// What a page costs in the cache besides its bytes: its key, its place in index and order, and its
+/// share of pages that have left and wait to be dropped. A small cache has more of these for its
+/// number, and so something to spare. A test measures it.
 const PAGE_COST_BYTES: u64 = 448;
 const SPARE_BYTES: u64 = 72 * (SECTOR_BYTES + 64);
 const SPARE_SHARE: u64 = 16;
@@ -55,8 +59,8 @@ pub enum MemoryWrite {
     /// At once: the tier has copies only.
     #[default]
     Through,
-    /// Later: a write is answered once its pages are in memory, and they go below by a flush, by the clock, or for want of
-    /// room. A write with FUA goes below at once.
+    /// Later: a write is answered once its pages are in memory, and they go below by a flush, by
+    /// the clock, or for want of room. A write with FUA goes below at once.
     Back,
 }
 
@@ -117,15 +121,16 @@ pub enum Memory {
     None,
     /// It has copies of what was read.
     Copies,
-    /// It also holds writes that no tier below has: so many sectors of all shards together, shared out evenly.
+    /// It also holds writes that no tier below has: so many sectors of all shards together, shared
+    /// out evenly.
     Holds {
         /// Sectors.
         sectors: u64,
     },
 }
 
-/// Where a page is. Volumes' ids are used again, so a page has the number that its volume had among all there ever were: what
-/// is left of a volume that has gone is never found, and leaves in time.
+/// Where a page is. Volumes' ids are used again, so a page has the number that its volume had among
+/// all there ever were: what is left of a volume that has gone is never found, and leaves in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PageKey {
     sector: u64,
@@ -167,7 +172,8 @@ impl MemoryTier {
     /// A tier of so many bytes, everything included; taken from the system as pages come.
     ///
     /// # Errors
-    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than can be, or its admission needs what memory does not have.
+    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than can be, or its admission needs what
+    /// memory does not have.
     pub fn new(bytes: u64, options: MemoryOptions) -> Result<Self, MemoryError> {
         let MemoryOptions { write, freezing, admission } = options;
         if bytes < LEAST_MEMORY_BYTES {
@@ -185,7 +191,8 @@ impl MemoryTier {
             None => described,
         };
         // Where everything comes in, nobody need be asked.
-        let described = if admission.is_always() { described } else { described.admission(admission) };
+        let described =
+            if admission.is_always() { described } else { described.admission(admission) };
         let pages = described.try_build().map_err(|error| match error {
             BuildError::Admission { .. } => MemoryError::Admission(error),
             _ => MemoryError::TooLarge(bytes, error),
@@ -210,7 +217,8 @@ impl MemoryTier {
         match self.write {
             MemoryWrite::Through => Memory::Copies,
             MemoryWrite::Back => Memory::Holds {
-                sectors: Self::held_bytes(self.bytes, self.write) / (SECTOR_BYTES + HELD_COST_BYTES),
+                sectors: Self::held_bytes(self.bytes, self.write)
+                    / (SECTOR_BYTES + HELD_COST_BYTES),
             },
         }
     }
@@ -251,8 +259,8 @@ impl fmt::Debug for MemoryTier {
     }
 }
 
-/// What an admission costs for each page: a hash of it, and its share of what the admission remembers, by one of some thousand
-/// pages; twice as much, for tables grow by leaps.
+/// What an admission costs for each page: a hash of it, and its share of what the admission
+/// remembers, by one of some thousand pages; twice as much, for tables grow by leaps.
 fn asking_cost_bytes(admission: &Admissions) -> u64 {
     let pages = 1 << 14;
     let mut asked = admission.clone();
@@ -264,7 +272,8 @@ fn asking_cost_bytes(admission: &Admissions) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Pages {
     tier: MemoryTier,
-    /// The number of each volume among all there ever were. Drivers see them come in the same order.
+    /// The number of each volume among all there ever were. Drivers see them come in the same
+    /// order.
     volumes: Vec<u32>,
     volumes_made: u32,
     held: HashMap<Place, Box<Page>, foldhash::fast::FixedState>,
@@ -310,16 +319,18 @@ impl Pages {
         PageKey { sector, volume: self.volumes[usize::from(volume.0)] }
     }
 
-    /// Reads into each buffer what its request wants, if every page of that is there, and says so in `hits`; otherwise the
-    /// buffer's content is unspecified. Requests of a page are looked for side by side, those for which `is_within` does not
-    /// hold not at all.
+    /// Reads into each buffer what its request wants, if every page of that is there, and says so
+    /// in `hits`; otherwise the buffer's content is unspecified. Requests of a page are looked for
+    /// side by side, those for which `is_within` does not hold not at all.
     pub(crate) fn read(
         &mut self,
         reads: &[(Request, Buffer)],
         is_within: impl Fn(&Request) -> bool,
         hits: &mut [bool],
     ) {
-        for (reads, hits) in reads.chunks(LOOKED_FOR_AT_ONCE).zip(hits.chunks_mut(LOOKED_FOR_AT_ONCE)) {
+        for (reads, hits) in
+            reads.chunks(LOOKED_FOR_AT_ONCE).zip(hits.chunks_mut(LOOKED_FOR_AT_ONCE))
+        {
             let mut keys = [PageKey { sector: 0, volume: 0 }; LOOKED_FOR_AT_ONCE];
             let (mut whose, mut count) = ([0; LOOKED_FOR_AT_ONCE], 0);
             for (which, (request, buffer)) in reads.iter().enumerate() {
@@ -390,10 +401,16 @@ impl Pages {
     }
 
     /// Holds sectors that no tier below has, and puts copies into the tier.
-    pub(crate) fn hold(&mut self, volume: VolumeId, sectors: Range<u64>, from: &floe_device::Slice) {
+    pub(crate) fn hold(
+        &mut self,
+        volume: VolumeId,
+        sectors: Range<u64>,
+        from: &floe_device::Slice,
+    ) {
         for (sector, bytes) in sectors.clone().zip(slices(from)) {
             let spare = &mut self.spare;
-            let fresh = || spare.pop().unwrap_or_else(|| Box::new(Page([0; SECTOR_BYTES as usize])));
+            let fresh =
+                || spare.pop().unwrap_or_else(|| Box::new(Page([0; SECTOR_BYTES as usize])));
             let page = self.held.entry(Place::new(volume, sector)).or_insert_with(fresh);
             bytes.copy_to(&mut page.0);
         }
@@ -434,7 +451,10 @@ mod tests {
     fn a_tier_takes_no_more_memory_than_it_was_given() {
         let sizes = [1, 3, 8, 17, 33, 64, 100].map(|mebibytes| mebibytes << 20);
         let plain = MemoryOptions::default();
-        let asks = |admission: &str| MemoryOptions { admission: admission.parse().unwrap(), ..plain.clone() };
+        let asks = |admission: &str| MemoryOptions {
+            admission: admission.parse().unwrap(),
+            ..plain.clone()
+        };
         let options = [
             plain.clone(),
             MemoryOptions { freezing: Some(Freezing::fixed(0.5)), ..plain.clone() },
@@ -463,7 +483,8 @@ mod tests {
 
     #[test]
     fn memory_that_cannot_be_is_refused() {
-        let error = |bytes| MemoryTier::new(bytes, MemoryOptions::default()).unwrap_err().to_string();
+        let error =
+            |bytes| MemoryTier::new(bytes, MemoryOptions::default()).unwrap_err().to_string();
         assert_eq!(error(4096), "4KiB is too small: a tier in memory has 1MiB at least");
         assert!(error(1 << 62).starts_with("4194304TiB: a capacity of"), "{}", error(1 << 62));
     }
@@ -472,7 +493,10 @@ mod tests {
     fn an_admission_that_needs_what_memory_does_not_have_is_refused_and_always_is_none() {
         let tier = |admission: &str| {
             let admission = admission.parse().unwrap();
-            MemoryTier::new(LEAST_MEMORY_BYTES, MemoryOptions { admission, ..MemoryOptions::default() })
+            MemoryTier::new(
+                LEAST_MEMORY_BYTES,
+                MemoryOptions { admission, ..MemoryOptions::default() },
+            )
         };
         for refused in ["fussy:tune=1", "second-access + sequential"] {
             assert!(matches!(tier(refused), Err(MemoryError::Admission(_))), "{refused}");
@@ -488,7 +512,8 @@ mod tests {
         pages.add_volume(VolumeId(0));
         let buffer = Pool::new(4096).allocate(4096);
         pages.fill(VolumeId(0), 7..8, &buffer.whole());
-        let request = Request { volume: VolumeId(0), kind: Kind::Read, offset: 7 * 4096, len: 4096 };
+        let request =
+            Request { volume: VolumeId(0), kind: Kind::Read, offset: 7 * 4096, len: 4096 };
         let is_there = |pages: &mut Pages| {
             let mut hit = [false];
             pages.read(&[(request, buffer.clone())], |_| true, &mut hit);

@@ -1,7 +1,8 @@
 //! What comes out of the block cache: orders to devices, buffers and other parts, and answers.
 //!
-//! The cache never sees a byte of data. It speaks of *spans* of buffers that its driver keeps: each request has one,
-//! as long as the request rounded out to whole sectors, and the cache orders scratch buffers as it needs them.
+//! The cache never sees a byte of data. It speaks of *spans* of buffers that its driver keeps: each
+//! request has one, as long as the request rounded out to whole sectors, and the cache orders
+//! scratch buffers as it needs them.
 
 use crate::geometry::{Sectors, VolumeId};
 use crate::journal::Change;
@@ -28,7 +29,8 @@ pub enum DeviceId {
 /// A buffer kept by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BufferId {
-    /// The buffer of a request: its first byte belongs to the first byte of the request's first sector.
+    /// The buffer of a request: its first byte belongs to the first byte of the request's first
+    /// sector.
     Request(RequestId),
     /// A buffer ordered by [`Order::Allocate`].
     Scratch(ScratchId),
@@ -57,10 +59,12 @@ pub enum Paging {
         /// Where they are.
         from: Span,
     },
-    /// Take copies out of the tier, for every reader, before any later order is carried out. Held sectors stay held.
+    /// Take copies out of the tier, for every reader, before any later order is carried out. Held
+    /// sectors stay held.
     Forget,
-    /// Hold them, since no tier below has them: they can be recalled until they are let go, whatever leaves the tier. It has
-    /// copies of them from now on, as after [`Paging::Fill`]. They may be held already: then these are newer.
+    /// Hold them, since no tier below has them: they can be recalled until they are let go,
+    /// whatever leaves the tier. It has copies of them from now on, as after [`Paging::Fill`]. They
+    /// may be held already: then these are newer.
     Hold {
         /// Where they are.
         from: Span,
@@ -74,7 +78,8 @@ pub enum Paging {
     LetGo,
 }
 
-/// What the driver is to do. Orders are carried out in sequence; those with an `op` end by a completion.
+/// What the driver is to do. Orders are carried out in sequence; those with an `op` end by a
+/// completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Read from a device.
@@ -167,18 +172,19 @@ pub enum Order {
         /// How. Spans have the sectors one after the other.
         deed: Paging,
     },
-    /// Take a change of the mapping into the log of a shard, in memory for now. The checksums of what it calls clean are those
-    /// that its sectors have at this moment.
+    /// Take a change of the mapping into the log of a shard, in memory for now. The checksums of
+    /// what it calls clean are those that its sectors have at this moment.
     Note {
         /// The shard.
         shard: u8,
         /// The change.
         noted: Noted,
     },
-    /// What the logs of this part's shards have in memory now is what the next [`Order::WriteLogs`] is about.
+    /// What the logs of this part's shards have in memory now is what the next [`Order::WriteLogs`]
+    /// is about.
     SealLogs,
-    /// Make durable what the logs had in memory when they were sealed. Fails with [`Fault::NoSpace`] when a log is
-    /// full until its checkpoint has been written.
+    /// Make durable what the logs had in memory when they were sealed. Fails with
+    /// [`Fault::NoSpace`] when a log is full until its checkpoint has been written.
     WriteLogs {
         /// To be completed.
         op: OpId,

@@ -1,8 +1,8 @@
 //! The parts of a cache: what each thread has of it, and what parts say to each other.
 //!
-//! Shards are dealt out to parts in turn. A request belongs to the part it was submitted to, which sends pieces to the
-//! parts that own their shards, and asks every part to drain when a flush comes. A request's name says whose it is,
-//! so that answers find back.
+//! Shards are dealt out to parts in turn. A request belongs to the part it was submitted to, which
+//! sends pieces to the parts that own their shards, and asks every part to drain when a flush
+//! comes. A request's name says whose it is, so that answers find back.
 
 use crate::geometry::{Sectors, VolumeId};
 use crate::piece::Piece;
@@ -53,7 +53,8 @@ pub enum Message {
         /// The first sector of the stream.
         stream: u64,
     },
-    /// A piece of your request has its answer; with `finished` it also does not need the buffer any more.
+    /// A piece of your request has its answer; with `finished` it also does not need the buffer any
+    /// more.
     Answered {
         /// The request.
         request: RequestId,
@@ -102,7 +103,9 @@ impl Message {
     /// The request whose buffer is free of one more piece once this has been said.
     pub fn finishes(&self) -> Option<RequestId> {
         match *self {
-            Self::Answered { request, finished: true, .. } | Self::Finished { request } => Some(request),
+            Self::Answered { request, finished: true, .. } | Self::Finished { request } => {
+                Some(request)
+            }
             _ => None,
         }
     }

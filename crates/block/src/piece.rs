@@ -7,7 +7,8 @@ use crate::request::RequestId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     Read,
-    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their content.
+    /// The first `head` bytes of the first sector and the last `tail` bytes of the last keep their
+    /// content.
     Write {
         durable: bool,
         head: u16,

@@ -1,6 +1,8 @@
-//! Faults planted in what keeps data over a crash, so that one can see whether the simulator finds them.
+//! Faults planted in what keeps data over a crash, so that one can see whether the simulator finds
+//! them.
 //!
-//! There are any only with `--cfg floe_crash`; `scripts/planted` plants each and waits until it is found.
+//! There are any only with `--cfg floe_crash`; `scripts/planted` plants each and waits until it is
+//! found.
 
 use std::cell::Cell;
 

@@ -2,11 +2,12 @@
 
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 
-/// Longest range of a [`Kind::DirtyMap`]: its buffer takes 64 KiB, and a shard's turn for it stays short.
+/// Longest range of a [`Kind::DirtyMap`]: its buffer takes 64 KiB, and a shard's turn for it stays
+/// short.
 pub const MOST_MAPPED_BYTES: u64 = 256 << 20;
 
-/// A request, named by the driver of the part it is submitted to. Names are small and reused; one is free again after
-/// [`Order::Release`](crate::Order::Release).
+/// A request, named by the driver of the part it is submitted to. Names are small and reused; one
+/// is free again after [`Order::Release`](crate::Order::Release).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u32);
 
@@ -26,26 +27,28 @@ pub enum Kind {
         durable: bool,
         /// Whether the space may be given back.
         may_unmap: bool,
-        /// Only if that is faster than writing zeros: [`Fault::Unsupported`] otherwise, with nothing changed. The
-        /// backing device is asked for the first whole sectors before anything else is done; a range without any
-        /// is not worth it.
+        /// Only if that is faster than writing zeros: [`Fault::Unsupported`] otherwise, with
+        /// nothing changed. The backing device is asked for the first whole sectors before anything
+        /// else is done; a range without any is not worth it.
         fast: bool,
     },
     /// The content is no longer needed. Only whole sectors are forgotten.
     Trim,
     /// Make all writes answered so far survive a power cut.
     Flush,
-    /// As a flush, and all that is dirty is brought to the backing device, also from a cache that could keep it.
+    /// As a flush, and all that is dirty is brought to the backing device, also from a cache that
+    /// could keep it.
     Drain,
-    /// Bring the range into the cache, as a read that misses does. Where nothing is cached, because of the write mode
-    /// or a failing cache device, it succeeds without doing anything.
+    /// Bring the range into the cache, as a read that misses does. Where nothing is cached, because
+    /// of the write mode or a failing cache device, it succeeds without doing anything.
     Prefetch,
-    /// Tell which sectors have data that the backing device does not: the request's buffer, which is zero before, has
-    /// a byte for each sector that the range touches, and gets ones. The range is at most [`MOST_MAPPED_BYTES`] long
-    /// ([`Fault::OutOfRange`]).
+    /// Tell which sectors have data that the backing device does not: the request's buffer, which
+    /// is zero before, has a byte for each sector that the range touches, and gets ones. The range
+    /// is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
     ///
-    /// Data leaves the cache for the backing device only. So whoever wants to know what is allocated asks this first
-    /// and the backing device after the answer; the other way round, data that moves meanwhile is overlooked.
+    /// Data leaves the cache for the backing device only. So whoever wants to know what is
+    /// allocated asks this first and the backing device after the answer; the other way round, data
+    /// that moves meanwhile is overlooked.
     DirtyMap,
 }
 

@@ -1,9 +1,12 @@
-//! Which slots are free, in runs: the blocks of a group have neighbouring slots, so a group knows them all by the first.
+//! Which slots are free, in runs: the blocks of a group have neighbouring slots, so a group knows
+//! them all by the first.
 //!
-//! A buddy allocator: a run is a power of two long and aligned to its length, is split in halves when only a longer one
-//! is free, and joined with its other half when both are. Runs come back whole, with their group, so holes heal.
+//! A buddy allocator: a run is a power of two long and aligned to its length, is split in halves
+//! when only a longer one is free, and joined with its other half when both are. Runs come back
+//! whole, with their group, so holes heal.
 //!
-//! Invariants: free runs are aligned and do not overlap; the two halves of a run are never both free.
+//! Invariants: free runs are aligned and do not overlap; the two halves of a run are never both
+//! free.
 
 use std::collections::BTreeSet;
 
@@ -91,7 +94,8 @@ mod tests {
             for (first, len) in taken.drain(..) {
                 runs.give_back(first, len);
             }
-            // With nothing in use, a long run can be had without growing, if there ever was room for one.
+            // With nothing in use, a long run can be had without growing, if there ever was room
+            // for one.
             let end = runs.end();
             if end >= 512 {
                 runs.take(256);

@@ -56,8 +56,8 @@ impl Samples {
 pub fn sampled_sectors(bytes: u64) -> Vec<u64> {
     let sectors = bytes.div_ceil(SECTOR_BYTES);
     let near_the_end = NEAR_THE_END.into_iter().filter_map(|before| sectors.checked_sub(before));
-    let quarters =
-        (1..QUARTERS).map(|part| (u128::from(sectors) * u128::from(part) / u128::from(QUARTERS)) as u64);
+    let quarters = (1..QUARTERS)
+        .map(|part| (u128::from(sectors) * u128::from(part) / u128::from(QUARTERS)) as u64);
     // Multiples of the golden ratio, as parts of the whole, are spread evenly however many of them
     // are taken.
     let spread = (1..=4 * MOST_SAMPLES as u64).map(|n| {
@@ -66,7 +66,10 @@ pub fn sampled_sectors(bytes: u64) -> Vec<u64> {
     });
     let mut seen = BTreeSet::new();
     let all = NEAR_THE_BEGINNING[..2].iter().copied().chain(near_the_end).chain(quarters);
-    let all = all.chain(NEAR_THE_BEGINNING[2..].iter().copied()).chain(spread).chain(0..MOST_SAMPLES as u64);
+    let all = all
+        .chain(NEAR_THE_BEGINNING[2..].iter().copied())
+        .chain(spread)
+        .chain(0..MOST_SAMPLES as u64);
     all.filter(|sector| *sector < sectors && seen.insert(*sector)).take(MOST_SAMPLES).collect()
 }
 
@@ -92,7 +95,10 @@ mod tests {
             if sectors > 1000 {
                 let eighth = |part: u64| sectors * part / 8..sectors * (part + 1) / 8;
                 for part in 0..8 {
-                    assert!(found.iter().any(|sector| eighth(part).contains(sector)), "{bytes}: part {part}");
+                    assert!(
+                        found.iter().any(|sector| eighth(part).contains(sector)),
+                        "{bytes}: part {part}"
+                    );
                 }
             }
         }
@@ -103,7 +109,8 @@ mod tests {
     fn sampled_sectors_never_change() {
         let found = sampled_sectors(10 << 30);
         let first = [
-            0, 1, 2_621_439, 2_621_438, 2_621_424, 655_360, 1_310_720, 1_966_080, 16, 32_768, 98_304, 163_840,
+            0, 1, 2_621_439, 2_621_438, 2_621_424, 655_360, 1_310_720, 1_966_080, 16, 32_768,
+            98_304, 163_840,
         ];
         assert_eq!(found[..12], first);
         assert_eq!(found[12..15], [1_620_139, 618_838, 2_238_977]);

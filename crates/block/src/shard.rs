@@ -1,16 +1,17 @@
 //! One shard of the block cache: a state machine that serves reads and writes of its regions.
 //!
-//! Pieces of requests and completions of operations go in; orders for devices and buffers, and events for the
-//! router, come out. A piece becomes a *task*, which takes a lock on its sectors ([`crate::locks`]), works through
-//! a few steps, each of which orders some operations and waits for all of them, and ends; or several tasks, where its
-//! sectors do not stand alike (`cut`). The steps stand in the files below this one: `read`, `write`, `store` (putting
-//! data into the cache, which both need) and `clean` (bringing dirty data to the backing device). What a tier in memory
-//! above it has is decided in `held`; `sink` brings what only that has to the tiers below. `admission` says who comes in, and
-//! `fetch` brings in what no client waits for.
+//! Pieces of requests and completions of operations go in; orders for devices and buffers, and
+//! events for the router, come out. A piece becomes a *task*, which takes a lock on its sectors
+//! ([`crate::locks`]), works through a few steps, each of which orders some operations and waits
+//! for all of them, and ends; or several tasks, where its sectors do not stand alike (`cut`). The
+//! steps stand in the files below this one: `read`, `write`, `store` (putting data into the cache,
+//! which both need) and `clean` (bringing dirty data to the backing device). What a tier in memory
+//! above it has is decided in `held`; `sink` brings what only that has to the tiers below.
+//! `admission` says who comes in, and `fetch` brings in what no client waits for.
 //!
-//! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only when no task holds
-//! or waits for a lock on it and none of its sectors is dirty. So a sector's place on the cache device never changes
-//! under a task, and dirty data is never dropped.
+//! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only
+//! when no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's
+//! place on the cache device never changes under a task, and dirty data is never dropped.
 
 mod admission;
 mod bypass;
@@ -110,8 +111,8 @@ pub(crate) struct Shard {
     /// Empty but for their memory.
     spare_survey: Survey,
     spare_waiting: Vec<TaskId>,
-    /// Sectors whose only copy the cache device has lost. They read as errors, not as the older data of the backing
-    /// device, until they are written anew.
+    /// Sectors whose only copy the cache device has lost. They read as errors, not as the older
+    /// data of the backing device, until they are written anew.
     lost: BTreeSet<Place>,
     /// Those of which memory has something newer, and only memory.
     lost_below: BTreeSet<Place>,
@@ -175,7 +176,12 @@ impl Shard {
     }
 
     /// An operation has ended.
-    pub(crate) fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+    pub(crate) fn completed(
+        &mut self,
+        op: OpId,
+        result: Result<(), Fault>,
+        orders: &mut Vec<Order>,
+    ) {
         let (id, part) = operations::part_of(op);
         self.tasks[id as usize].outstanding -= 1;
         let (part, run) = self.tasks[id as usize].parts[part].clone();
@@ -237,7 +243,8 @@ impl Shard {
         self.locks.take(region, id, need)
     }
 
-    /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may free many.
+    /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may free
+    /// many.
     fn run_ready(&mut self, orders: &mut Vec<Order>) {
         loop {
             while let Some(volume) = self.rounds.take_moved() {
@@ -276,7 +283,9 @@ impl Shard {
             Work::Piece(piece) => match piece.kind {
                 PieceKind::Read | PieceKind::Prefetch => self.start_read(id, orders),
                 PieceKind::DirtyMap => self.mark_dirty(id, orders),
-                PieceKind::Write { .. } | PieceKind::ZeroPart { .. } => self.start_write(id, orders),
+                PieceKind::Write { .. } | PieceKind::ZeroPart { .. } => {
+                    self.start_write(id, orders)
+                }
                 PieceKind::Zero { .. } | PieceKind::Trim => self.start_zero_or_trim(id, orders),
             },
         }
@@ -292,7 +301,8 @@ impl Shard {
         orders: &mut Vec<Order>,
     ) {
         if matches!(part, Part::Around | Part::Whole) && result != Err(Fault::Unsupported) {
-            self.note_unsettled(self.tasks[id as usize].volume); // what has failed may have happened in part
+            // what has failed may have happened in part
+            self.note_unsettled(self.tasks[id as usize].volume);
         }
         match (part, result) {
             (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {

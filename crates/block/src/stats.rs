@@ -27,7 +27,8 @@ pub struct Counters {
     pub restarts: u64,
     /// Blocks not made because everything cold was in use.
     pub stores_without_room: u64,
-    /// Smallest blocks that were read or written and not cached, about which the admission was asked. Without one, nobody is asked.
+    /// Smallest blocks that were read or written and not cached, about which the admission was
+    /// asked. Without one, nobody is asked.
     pub offered_blocks: u64,
     /// Those that were to come in.
     pub admitted_blocks: u64,
@@ -141,8 +142,9 @@ pub struct Stats {
     pub memory_hits: u64,
     /// Their bytes.
     pub memory_hit_bytes: u64,
-    /// Memory held for blocks and groups: 33 to 36 bytes a block in a full cache, 18 more for each dirty one. Worst is
-    /// a cache of the smallest blocks that has come to hold only the largest: the arrays keep the size they grew to.
+    /// Memory held for blocks and groups: 33 to 36 bytes a block in a full cache, 18 more for each
+    /// dirty one. Worst is a cache of the smallest blocks that has come to hold only the largest:
+    /// the arrays keep the size they grew to.
     pub block_metadata_bytes: u64,
     /// Memory held for valid and dirty bits, and in a kept cache for a checksum of each sector.
     pub sector_metadata_bytes: u64,
@@ -156,7 +158,8 @@ pub struct Stats {
     pub corrupt_sectors: u64,
     /// Bytes of data whose only copy is gone: it reads as errors until it is written anew.
     pub lost_bytes: u64,
-    /// Bytes of which some requests are refused, at most: what is lost, and dirty data that cannot be read or replaced.
+    /// Bytes of which some requests are refused, at most: what is lost, and dirty data that cannot
+    /// be read or replaced.
     pub refused_bytes: u64,
     /// Where in the volumes is what is lost, the first runs of each part.
     pub lost_runs: Vec<(VolumeId, Sectors)>,

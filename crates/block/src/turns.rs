@@ -1,4 +1,5 @@
-//! Something done again and again, one at a time: what is asked for while one is under way is served by the next.
+//! Something done again and again, one at a time: what is asked for while one is under way is
+//! served by the next.
 
 /// How many have begun and ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

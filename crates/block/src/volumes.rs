@@ -1,7 +1,8 @@
 //! Which volumes a cache has, and how large they are.
 //!
-//! A volume's id is a place in a table; a removed volume leaves a gap, which the next one to come fills. Every part of a
-//! cache keeps such a table, and volumes come and go in all of them alike, so ids agree.
+//! A volume's id is a place in a table; a removed volume leaves a gap, which the next one to come
+//! fills. Every part of a cache keeps such a table, and volumes come and go in all of them alike,
+//! so ids agree.
 
 use crate::geometry::{MOST_VOLUME_BYTES, SECTOR_BYTES, VolumeId};
 
@@ -51,7 +52,10 @@ impl Volumes {
     /// # Panics
     /// When there is none, or the volume has more than half an exbibyte.
     pub(crate) fn add_at(&mut self, id: VolumeId, bytes: u64) {
-        assert!(bytes <= MOST_VOLUME_BYTES, "a volume has at most half an exbibyte, not {bytes} bytes");
+        assert!(
+            bytes <= MOST_VOLUME_BYTES,
+            "a volume has at most half an exbibyte, not {bytes} bytes"
+        );
         let at = id.0 as usize;
         self.0.resize(self.0.len().max(at + 1), None);
         assert!(self.0[at].is_none(), "volume {at} is there already");
@@ -76,7 +80,8 @@ impl Volumes {
         self.0[id.0 as usize] = Some(bytes);
     }
 
-    /// Whether a volume can have this many bytes; answers the sector that its old end cuts in two, if it does.
+    /// Whether a volume can have this many bytes; answers the sector that its old end cuts in two,
+    /// if it does.
     pub(crate) fn may_grow(&self, id: VolumeId, bytes: u64) -> Result<Option<u64>, VolumeError> {
         match self.bytes(id) {
             None => Err(VolumeError::Unknown),

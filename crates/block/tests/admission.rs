@@ -1,4 +1,5 @@
-//! What clients and devices see of an admission: nothing wrong, and what it keeps out only on the backing device.
+//! What clients and devices see of an admission: nothing wrong, and what it keeps out only on the
+//! backing device.
 
 mod common;
 
@@ -7,7 +8,8 @@ use floe_block::{Config, DeviceId, Gate, Kind, Memory, Order, WriteMode};
 
 /// A block of the smallest size.
 const BLOCK: u64 = 8;
-const CACHING: [WriteMode; 4] = [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Only];
+const CACHING: [WriteMode; 4] =
+    [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Only];
 
 fn gate(admit: &str) -> Gate {
     Gate::new(admit.parse().unwrap())
@@ -35,7 +37,8 @@ fn ordered(bench: &mut Bench) -> Vec<(DeviceId, bool, u64, u64)> {
 fn ragged(count: u64) -> impl Iterator<Item = (floe_block::Request, u8)> {
     let mut state = 7u64;
     let mut draw = move |most: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % most
     };
     (0..count).map(move |number| {
@@ -58,10 +61,15 @@ fn what_is_never_admitted_leaves_the_cache_device_alone_in_every_mode() {
         for (request, stamp) in ragged(500) {
             bench.ask(request, stamp).unwrap();
         }
-        let on_cache = |order: &&Order| on_cache(order) && !matches!(order, Order::WriteLogs { .. });
+        let on_cache =
+            |order: &&Order| on_cache(order) && !matches!(order, Order::WriteLogs { .. });
         assert_eq!(bench.log.iter().filter(on_cache).count(), 0, "{mode}");
         let stats = bench.cache.stats();
-        assert_eq!((stats.valid_bytes, stats.blocks_allocated(), stats.dirty_bytes), (0, 0, 0), "{mode}");
+        assert_eq!(
+            (stats.valid_bytes, stats.blocks_allocated(), stats.dirty_bytes),
+            (0, 0, 0),
+            "{mode}"
+        );
         assert!(stats.counters.offered_blocks > 0 && stats.counters.admitted_blocks == 0, "{mode}");
         assert_eq!(stats.requests.read_hits, 0);
         bench.check_idle();
@@ -127,7 +135,8 @@ fn a_write_that_stays_out_goes_to_the_backing_device_and_one_of_a_block_there_is
         assert_eq!(ordered(&mut bench), [(BACKING, true, 0, 20)], "{mode}: in one piece");
         assert_eq!(bench.cache.stats().dirty_bytes, 0);
         bench.put(8..16, 201);
-        let on_cache = ordered(&mut bench).iter().filter(|(device, ..)| *device == DeviceId::Cache).count();
+        let on_cache =
+            ordered(&mut bench).iter().filter(|(device, ..)| *device == DeviceId::Cache).count();
         assert_eq!(on_cache, 1, "{mode}");
         bench.put(10..14, 202);
         let counted = bench.cache.stats().counters;
@@ -165,7 +174,9 @@ fn obp_keeps_writes_to_its_share_of_lookups() {
         let mut bench = bench(admit, WriteMode::Through);
         let mut state = 1u64;
         for _ in 0..20_000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             // Half of the reads are of twelve blocks, which fit.
             let blocks = if state >> 63 == 0 { 12 } else { 500 };
             bench.get((state >> 33) % blocks * BLOCK).unwrap();
@@ -175,7 +186,8 @@ fn obp_keeps_writes_to_its_share_of_lookups() {
     };
     let ((eager, _), (obp, hits)) = (run("always"), run("obp:target=0.1:half-life=1000"));
     assert!(eager > 9_000, "{eager}");
-    // Each insertion into a full cache empties a block or a group; so many make up a tenth of 20,000 lookups at most.
+    // Each insertion into a full cache empties a block or a group; so many make up a tenth of
+    // 20,000 lookups at most.
     assert!((200..=2_100).contains(&obp), "{obp}");
     assert!(hits > 2_000, "{hits}");
 }
@@ -211,7 +223,8 @@ fn what_a_block_lacks_comes_in_though_the_cache_is_full() {
         (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
         // Write-around takes what is written out of its block; a trim does in any mode.
         bench.put(2 * BLOCK..3 * BLOCK, 7);
-        let trim = floe_block::Request { kind: Kind::Trim, ..read(3 * BLOCK * SECTOR, BLOCK * SECTOR) };
+        let trim =
+            floe_block::Request { kind: Kind::Trim, ..read(3 * BLOCK * SECTOR, BLOCK * SECTOR) };
         bench.ask(trim, 0).unwrap();
         (0..4).for_each(|block| assert!(bench.get(block * BLOCK).is_ok()));
         bench.get(5 * BLOCK).unwrap();
@@ -222,7 +235,10 @@ fn what_a_block_lacks_comes_in_though_the_cache_is_full() {
             "{mode}: all is there"
         );
         bench.get(5 * BLOCK).unwrap();
-        assert!(ordered(&mut bench).iter().all(|(device, ..)| *device == BACKING), "{mode}: nobody left");
+        assert!(
+            ordered(&mut bench).iter().all(|(device, ..)| *device == BACKING),
+            "{mode}: nobody left"
+        );
     }
 }
 
@@ -236,7 +252,11 @@ fn what_fits_above_stays_out_and_what_does_not_comes_in() {
         for at in 0..20 * blocks {
             bench.get(at % (2 * blocks) * BLOCK).unwrap();
         }
-        assert_eq!(bench.cache.stats().counters.admitted_blocks > 0, comes_in, "twice {blocks} blocks");
+        assert_eq!(
+            bench.cache.stats().counters.admitted_blocks > 0,
+            comes_in,
+            "twice {blocks} blocks"
+        );
     }
 }
 
@@ -278,8 +298,11 @@ fn what_was_ordered_of_a_volume_that_has_gone_is_not_fetched() {
 
 #[test]
 fn held_writes_that_sink_are_offered_and_none_is_lost() {
-    let config =
-        Config { memory: Memory::Holds { sectors: 16 }, gate: gate("never"), ..small(WriteMode::Back) };
+    let config = Config {
+        memory: Memory::Holds { sectors: 16 },
+        gate: gate("never"),
+        ..small(WriteMode::Back)
+    };
     let mut bench: Bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
     (0..40).for_each(|sector| bench.put(sector..sector + 1, 100 + sector as u8));
     bench.ask(flush(), 0).unwrap();
@@ -292,16 +315,22 @@ fn held_writes_that_sink_are_offered_and_none_is_lost() {
 
 #[test]
 fn nothing_leaves_while_the_admission_holds() {
-    let config = Config { gate: gate("until-full"), ..config("32KiB", 4 * BLOCK * SECTOR, WriteMode::Back) };
+    let config =
+        Config { gate: gate("until-full"), ..config("32KiB", 4 * BLOCK * SECTOR, WriteMode::Back) };
     let mut bench: Bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
     // A window, so that it is known to hold.
     (0..100).for_each(|_| assert!(bench.get(0).is_ok()));
-    // There is room for three, and five come at once: all are let in, and two find that they would have to take another's place.
-    let ids: Vec<_> = (1..6).map(|block| bench.submit(read(block * BLOCK * SECTOR, SECTOR), 0)).collect();
+    // There is room for three, and five come at once: all are let in, and two find that they would
+    // have to take another's place.
+    let ids: Vec<_> =
+        (1..6).map(|block| bench.submit(read(block * BLOCK * SECTOR, SECTOR), 0)).collect();
     bench.run();
     ids.into_iter().for_each(|id| assert_eq!(bench.answer(id).result, Ok(())));
     let counted = bench.cache.stats().counters;
-    assert_eq!((counted.admitted_blocks, counted.stores_withheld, counted.blocks_replaced), (6, 2, 0));
+    assert_eq!(
+        (counted.admitted_blocks, counted.stores_withheld, counted.blocks_replaced),
+        (6, 2, 0)
+    );
     bench.put(7 * BLOCK..8 * BLOCK, 200);
     assert_eq!(bench.cache.stats().dirty_bytes, 0);
     let stats = bench.cache.stats();

@@ -14,7 +14,8 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-#[allow(unsafe_code)] // the only way to count allocations; everything is handed to the system's allocator as it is
+// the only way to count allocations; everything is handed to the system's allocator as it is
+#[allow(unsafe_code)]
 // SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -39,7 +40,9 @@ fn a_hit_allocates_nothing() {
         for (sectors, requests) in [(1u64, 500), (24, 20)] {
             let mut round = |rounds: u64| {
                 for at in 0..rounds * requests {
-                    assert!(bench.cache_only(read(at % requests * sectors * SECTOR, sectors * SECTOR)));
+                    assert!(
+                        bench.cache_only(read(at % requests * sectors * SECTOR, sectors * SECTOR))
+                    );
                 }
             };
             round(2);
@@ -54,7 +57,8 @@ fn a_hit_allocates_nothing() {
 fn a_write_of_whole_sectors_to_cached_blocks_allocates_nothing() {
     for mode in [WriteMode::Pass, WriteMode::Through, WriteMode::Around] {
         let mut bench = Bench::new(config("4KiB,16KiB,64KiB", 4 << 20, mode), &[4 << 20]);
-        let mut round = || (0..100).for_each(|at| assert!(bench.cache_only(write(at * SECTOR, SECTOR))));
+        let mut round =
+            || (0..100).for_each(|at| assert!(bench.cache_only(write(at * SECTOR, SECTOR))));
         (0..3).for_each(|_| round());
         let before = ALLOCATIONS.get();
         round();

@@ -1,4 +1,5 @@
-//! A cache device that fails altogether: the cache steps aside, and what it alone has is never replaced by older bytes.
+//! A cache device that fails altogether: the cache steps aside, and what it alone has is never
+//! replaced by older bytes.
 
 mod common;
 
@@ -85,7 +86,11 @@ fn a_degraded_write_goes_to_the_backing_device_and_drops_what_is_cached() {
         bench.put(2..4, 201);
         assert!(bench.ask(write(5 * SECTOR + 10, 100), 202).is_ok());
         let dirty = bench.cache.stats().dirty_bytes;
-        assert_eq!(dirty, if mode == WriteMode::Back { 5 * SECTOR } else { 0 }, "no new dirty data");
+        assert_eq!(
+            dirty,
+            if mode == WriteMode::Back { 5 * SECTOR } else { 0 },
+            "no new dirty data"
+        );
         assert!(bench.log.iter().all(|order| on_backing(order) || is_read(order)));
         bench.cache.restore();
         assert!(!bench.cache.is_degraded());
@@ -109,8 +114,8 @@ fn dirty_data_is_read_from_the_failing_device_or_not_at_all_and_never_replaced_b
     assert_eq!(devices.len(), 3, "{devices:?}");
     assert_eq!([devices[0].1, devices[2].1], [0, 4 * SECTOR]);
 
-    let ids =
-        [read(0, 3 * SECTOR), read(0, 2 * SECTOR), write(3 * SECTOR, 10)].map(|ask| bench.submit(ask, 9));
+    let ids = [read(0, 3 * SECTOR), read(0, 2 * SECTOR), write(3 * SECTOR, 10)]
+        .map(|ask| bench.submit(ask, 9));
     bench.run_failing(on_cache);
     let results = ids.map(|id| bench.answer(id).result);
     assert_eq!(results, [Err(Fault::Io), Ok(()), Err(Fault::Io)]);
@@ -162,7 +167,8 @@ fn dirty_data_outlives_forgetting_what_is_clean() {
 /// What is under way when the device is given up: a store that waits for room, and a fetch.
 #[test]
 fn what_is_under_way_when_the_device_is_given_up_ends_right() {
-    let mut bench: Bench = Bench::new(config("32KiB", 2 * BLOCK, WriteMode::Back), &[64 * BLOCK]).numbered();
+    let mut bench: Bench =
+        Bench::new(config("32KiB", 2 * BLOCK, WriteMode::Back), &[64 * BLOCK]).numbered();
     bench.put(0..16, 200); // full of dirty blocks
     let writing = bench.submit(write(2 * BLOCK, BLOCK), 201);
     let reading = bench.submit(read(10 * BLOCK, SECTOR), 0);
@@ -171,7 +177,10 @@ fn what_is_under_way_when_the_device_is_given_up_ends_right() {
     bench.run();
     assert!(bench.answer(writing).result.is_ok());
     assert_eq!(bench.answer(reading).bytes[0], 81);
-    assert_eq!([0, 15, 16, 23, 24].map(|sector| bench.get(sector)), [200, 200, 201, 201, 25].map(Ok));
+    assert_eq!(
+        [0, 15, 16, 23, 24].map(|sector| bench.get(sector)),
+        [200, 200, 201, 201, 25].map(Ok)
+    );
     bench.check_idle();
     assert!(bench.ask(flush(), 0).is_ok());
     assert_eq!(bench.devices[&BACKING].stable[16 * SECTOR as usize], 201);

@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use floe_block::WriteMode;
 
-/// So much that one sector beyond half of it is a 32th of the other half: one of the blocks cleaned at once.
+/// So much that one sector beyond half of it is a 32th of the other half: one of the blocks cleaned
+/// at once.
 const MOST: u64 = 64;
 
 fn bench(kept: bool) -> Bench {
@@ -67,12 +68,14 @@ fn cleaning_yields_to_clients_that_wait_for_the_backing_device() {
         for sector in 0..MOST / 2 + 1 {
             bench.submit(write(sector * SECTOR, SECTOR), 200);
         }
-        while let Some(at) = bench.under_way.iter().position(|under_way| on_cache(&under_way.order)) {
+        while let Some(at) = bench.under_way.iter().position(|under_way| on_cache(&under_way.order))
+        {
             bench.complete(at, None);
         }
         assert_eq!(cleaned(&bench), if waits { 1 } else { 32 });
         bench.submit(flush(), 0);
-        while let Some(at) = bench.under_way.iter().position(|under_way| on_cache(&under_way.order)) {
+        while let Some(at) = bench.under_way.iter().position(|under_way| on_cache(&under_way.order))
+        {
             bench.complete(at, None);
         }
         assert_eq!(cleaned(&bench), 32, "a flush is in no mood to wait");
@@ -111,7 +114,8 @@ fn where_all_is_dirty_somebody_waits_and_the_rest_are_cleaned_side_by_side() {
     let mut bench: Bench = Bench::new(config, &[512 * SECTOR]).numbered();
     (0..256).for_each(|sector| bench.put(sector..sector + 1, 200));
     bench.submit(write(300 * SECTOR, SECTOR), 201);
-    while let Some(at) = bench.under_way.iter().position(|under_way| !on_backing(&under_way.order)) {
+    while let Some(at) = bench.under_way.iter().position(|under_way| !on_backing(&under_way.order))
+    {
         bench.complete(at, None);
     }
     assert_eq!(cleaned(&bench), 33, "as many as may be ahead, and the one that is waited for");

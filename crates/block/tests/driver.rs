@@ -1,15 +1,17 @@
-//! The driver over real devices against plain bytes: memory and files, with failures, delays and power cuts.
+//! The driver over real devices against plain bytes: memory and files, with failures, delays and
+//! power cuts.
 
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory, MemoryOptions,
-    MemoryTier, MemoryWrite, Request, RequestId, VolumeId, WriteMode,
+    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory,
+    MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
 use floe_device::medium::Medium;
 use floe_device::{
-    Buffer, Device, FaultDevice, FaultPlan, FileDevice, FileOptions, MediumDevice, MemoryDevice, Pool, Ring,
+    Buffer, Device, FaultDevice, FaultPlan, FileDevice, FileOptions, MediumDevice, MemoryDevice,
+    Pool, Ring,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -17,7 +19,8 @@ use rand::{Rng, SeedableRng};
 const VOLUME: u64 = 1 << 20;
 const CACHE: u64 = 256 << 10;
 const UNIT: u64 = 512;
-const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+const MODES: [WriteMode; 4] =
+    [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
 
 /// The write modes, each without a tier in memory and with one of each kind, and a seed.
 fn setups() -> impl Iterator<Item = (u64, WriteMode, Option<MemoryWrite>)> + Clone {
@@ -33,8 +36,9 @@ struct Pending {
     buffer: Buffer,
 }
 
-/// A driver, and the bytes its volume must hold. Requests under way at once never overlap, so what each must find is
-/// plain; a unit that a failed write may or may not have changed is not known until it is written again.
+/// A driver, and the bytes its volume must hold. Requests under way at once never overlap, so what
+/// each must find is plain; a unit that a failed write may or may not have changed is not known
+/// until it is written again.
 struct Rig {
     driver: Driver,
     ring: Option<Ring>,
@@ -92,11 +96,16 @@ impl Rig {
     }
 
     fn check_read(&mut self, request: &Request, buffer: &Buffer) {
-        let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
+        let units =
+            (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
         let bytes = Driver::payload(request, buffer).to_vec();
         for (unit, found) in self.model[units].iter_mut().zip(bytes.chunks(UNIT as usize)) {
             assert!(found.iter().all(|byte| *byte == found[0]));
-            assert!(unit.is_none_or(|byte| byte == found[0]), "{request:?}: {unit:?}, {}", found[0]);
+            assert!(
+                unit.is_none_or(|byte| byte == found[0]),
+                "{request:?}: {unit:?}, {}",
+                found[0]
+            );
             *unit = Some(found[0]);
         }
     }
@@ -105,15 +114,21 @@ impl Rig {
     fn turn(&mut self) {
         self.driver.advance();
         if let Some(ring) = &self.ring {
-            ring.wait_until(Some(Instant::now())).unwrap(); // hands what was submitted to the kernel
+            // hands what was submitted to the kernel
+            ring.wait_until(Some(Instant::now())).unwrap();
         }
         self.driver.take_answers(&mut self.answers);
         for Answer { request: id, result } in std::mem::take(&mut self.answers) {
-            let at = self.pending.iter().position(|pending| pending.id == id).expect("each is answered once");
+            let at = self
+                .pending
+                .iter()
+                .position(|pending| pending.id == id)
+                .expect("each is answered once");
             let Pending { request, buffer, .. } = self.pending.swap_remove(at);
             let refused = result == Err(Fault::Unsupported);
             self.failed += u64::from(result.is_err() && !refused);
-            let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
+            let units =
+                (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             match request.kind {
                 Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
                 Kind::Write { .. } => {
@@ -156,11 +171,13 @@ impl Rig {
                 4..10 => Kind::Write { durable: false },
                 _ => Kind::Read,
             };
-            let len = UNIT * if self.rng.random_bool(0.1) { 300 } else { self.rng.random_range(1..40) };
+            let len =
+                UNIT * if self.rng.random_bool(0.1) { 300 } else { self.rng.random_range(1..40) };
             let offset = UNIT * self.rng.random_range(0..=(VOLUME - len) / UNIT);
             let request = Request { volume: VolumeId(0), kind, offset, len };
             let overlaps = |other: &Pending| {
-                other.request.offset < offset + len && offset < other.request.offset + other.request.len
+                other.request.offset < offset + len
+                    && offset < other.request.offset + other.request.len
             };
             while kind != Kind::Flush && self.pending.iter().any(overlaps) {
                 self.turn();
@@ -194,7 +211,8 @@ impl Rig {
     fn check_surviving(&self, surviving: &MemoryDevice) {
         let mut bytes = vec![0; VOLUME as usize];
         surviving.read_at(0, &mut bytes);
-        for (unit, (byte, found)) in self.model.iter().zip(bytes.chunks(UNIT as usize)).enumerate() {
+        for (unit, (byte, found)) in self.model.iter().zip(bytes.chunks(UNIT as usize)).enumerate()
+        {
             assert!(
                 byte.is_none_or(|byte| found.iter().all(|found| *found == byte)),
                 "unit {unit}: {byte:?}"
@@ -269,7 +287,8 @@ fn failing_devices_never_yield_wrong_data() {
     }
 }
 
-/// After an answered flush the backing device holds every answered write, in every mode, whatever the power does.
+/// After an answered flush the backing device holds every answered write, in every mode, whatever
+/// the power does.
 #[test]
 fn what_was_answered_before_a_flush_survives_a_power_cut() {
     for seed in 0..24 {

@@ -1,4 +1,5 @@
-//! Writes that memory holds, step by step: where they go, and what becomes of them when devices fail.
+//! Writes that memory holds, step by step: where they go, and what becomes of them when devices
+//! fail.
 
 mod common;
 
@@ -10,11 +11,13 @@ const MOST: u64 = 16;
 const VOLUME: u64 = 64 * SECTOR;
 
 fn bench(mode: WriteMode) -> Bench {
-    let config = Config { memory: Memory::Holds { sectors: MOST }, ..config("4KiB", 32 * SECTOR, mode) };
+    let config =
+        Config { memory: Memory::Holds { sectors: MOST }, ..config("4KiB", 32 * SECTOR, mode) };
     Bench::new(config, &[VOLUME]).numbered()
 }
 
-/// So many sectors from the first on that only the cache device has: they filled memory by more than half, and sank.
+/// So many sectors from the first on that only the cache device has: they filled memory by more
+/// than half, and sank.
 fn dirty_in_the_cache(bench: &mut Bench, stamp: u8) {
     bench.put(0..MOST / 2 + 1, stamp);
     assert!(bench.held.is_empty(), "they have sunk");
@@ -54,7 +57,10 @@ fn held_runs_sink_in_one_operation_each() {
     let written: Vec<_> =
         bench.ordered(BACKING).iter().filter(|order| is_write(order)).map(common::target).collect();
     // Each within a region, which is a sector here.
-    assert_eq!(written.iter().map(|(_, offset, _)| offset / SECTOR).collect::<Vec<_>>(), [3, 4, 5, 9]);
+    assert_eq!(
+        written.iter().map(|(_, offset, _)| offset / SECTOR).collect::<Vec<_>>(),
+        [3, 4, 5, 9]
+    );
     let sizes = Config {
         memory: Memory::Holds { sectors: MOST },
         ..config("4KiB,32KiB", 256 * SECTOR, WriteMode::Pass)
@@ -136,9 +142,11 @@ fn a_read_over_held_sectors_and_others_finds_both() {
 #[test]
 fn a_fetch_of_a_whole_block_does_not_serve_the_older_version_of_what_is_held_in_it() {
     let memory = Memory::Holds { sectors: MOST };
-    let mut bench: Bench =
-        Bench::new(Config { memory, ..config("32KiB", 256 * SECTOR, WriteMode::Through) }, &[VOLUME])
-            .numbered();
+    let mut bench: Bench = Bench::new(
+        Config { memory, ..config("32KiB", 256 * SECTOR, WriteMode::Through) },
+        &[VOLUME],
+    )
+    .numbered();
     bench.put(3..4, 200);
     bench.copies.clear();
     let fetching = bench.submit(read(5 * SECTOR, SECTOR), 0);
@@ -165,7 +173,8 @@ fn who_asks_what_is_dirty_hears_of_what_is_held() {
 
 #[test]
 fn without_a_tier_nothing_is_said_of_one() {
-    let mut bench: Bench = Bench::new(config("4KiB", 32 * SECTOR, WriteMode::Back), &[VOLUME]).numbered();
+    let mut bench: Bench =
+        Bench::new(config("4KiB", 32 * SECTOR, WriteMode::Back), &[VOLUME]).numbered();
     bench.put(0..4, 200);
     assert_eq!(bench.get(0), Ok(200));
     assert!(bench.copies.is_empty() && bench.held.is_empty());

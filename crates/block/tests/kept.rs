@@ -1,11 +1,12 @@
-//! A cache that outlives the program: what was cached, and what was dirty, is there when it is opened again.
+//! A cache that outlives the program: what was cached, and what was dirty, is there when it is
+//! opened again.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Evict, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request,
-    Serving, Volume, VolumeId, WriteMode,
+    Begun, BlockSizes, Driver, Evict, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache,
+    Request, Serving, Volume, VolumeId, WriteMode,
 };
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 
@@ -33,7 +34,11 @@ fn volume() -> Volume {
 
 impl Machine {
     fn new() -> Self {
-        Self { cache: MemoryDevice::new(CACHE), backing: MemoryDevice::new(VOLUME), pool: Pool::new(1 << 20) }
+        Self {
+            cache: MemoryDevice::new(CACHE),
+            backing: MemoryDevice::new(VOLUME),
+            pool: Pool::new(1 << 20),
+        }
     }
 
     fn with_io<T>(&self, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
@@ -48,8 +53,10 @@ impl Machine {
     fn create_of(&self, bytes: u64, shards: u64) {
         let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
         let layout = Layout::new(&sizes, bytes, shards).unwrap();
-        self.with_io(|io| KeptCache::create(io, NewCache { id: [1; 16], layout, volumes: vec![volume()] }))
-            .unwrap();
+        self.with_io(|io| {
+            KeptCache::create(io, NewCache { id: [1; 16], layout, volumes: vec![volume()] })
+        })
+        .unwrap();
     }
 
     fn start(&self, mode: WriteMode) -> Driver {
@@ -58,14 +65,20 @@ impl Machine {
 
     /// With something in front of the cache device.
     fn start_on(&self, mode: WriteMode, cache_device: Box<dyn Device>) -> Driver {
-        let serving =
-            Serving { mode, gate: Gate::default(), evict: Evict::default(), memory: Memory::None, parts: 1 };
+        let serving = Serving {
+            mode,
+            gate: Gate::default(),
+            evict: Evict::default(),
+            memory: Memory::None,
+            parts: 1,
+        };
         let begun: Begun = self.with_io(|io| {
             let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().expect("there is a cache");
             kept.begin(io, vec![volume()], &serving).unwrap()
         });
         let (cache, journal) = begun.parts.into_iter().next().unwrap();
-        let mut driver = Driver::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
+        let mut driver =
+            Driver::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
         driver.add_volume_at(ID, "v", Box::new(self.backing.clone()) as Box<dyn Device>);
         driver
     }
@@ -93,7 +106,8 @@ fn run(driver: &mut Driver, kind: Kind, offset: u64, bytes: &mut [u8]) -> Result
 }
 
 fn write(driver: &mut Driver, sector: u64, byte: u8) {
-    run(driver, Kind::Write { durable: false }, sector * SECTOR, &mut [byte; SECTOR as usize]).unwrap();
+    run(driver, Kind::Write { durable: false }, sector * SECTOR, &mut [byte; SECTOR as usize])
+        .unwrap();
 }
 
 fn flush(driver: &mut Driver) {
@@ -167,7 +181,9 @@ impl Device for Watched {
     }
 
     fn submit(&mut self, operation: Operation) {
-        let Action::Write { from, .. } = &operation.action else { return self.device.submit(operation) };
+        let Action::Write { from, .. } = &operation.action else {
+            return self.device.submit(operation);
+        };
         self.written.set(self.written.get() + from.len() as u64);
         if self.full.get() {
             let result = Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
@@ -234,7 +250,10 @@ fn requests_wait_for_what_becomes_of_a_journal_that_cannot_be_written_and_then_g
     driver.bypass(false);
     let later = go_on(&mut driver);
     assert!(driver.cache().is_emptied(), "what was dirty is brought down");
-    assert!(early.len() + later.len() < 3, "the flush may not promise what the journal may replace");
+    assert!(
+        early.len() + later.len() < 3,
+        "the flush may not promise what the journal may replace"
+    );
     driver.retire();
     let last = go_on(&mut driver);
     assert_eq!(early.len() + later.len() + last.len(), 3);
@@ -305,7 +324,8 @@ fn a_log_that_fills_is_shortened_by_checkpoints_and_nothing_is_lost() {
 fn rot(machine: &Machine, byte: u8) {
     let sector = [byte; SECTOR as usize];
     let bytes = bytes_of(&machine.cache);
-    let mut found = (0..CACHE / SECTOR).filter(|at| bytes[(at * SECTOR) as usize..].starts_with(&sector));
+    let mut found =
+        (0..CACHE / SECTOR).filter(|at| bytes[(at * SECTOR) as usize..].starts_with(&sector));
     let offset = found.next().expect("the sector is in the cache") * SECTOR;
     assert_eq!(found.next(), None, "it is there once");
     machine.cache.write_at(offset, &[byte ^ 1; SECTOR as usize]);
@@ -409,7 +429,8 @@ fn what_was_dirty_at_a_clean_end_is_known_by_its_checksum() {
     flush(&mut driver);
     drop(driver);
 
-    // That was no clean end: what was overwritten in place since is not held against its old checksum.
+    // That was no clean end: what was overwritten in place since is not held against its old
+    // checksum.
     let mut driver = machine.start(WriteMode::Back);
     assert_eq!(try_read(&mut driver, 4), Ok(54));
     assert_eq!(try_read(&mut driver, 3), Err(Fault::Io));
@@ -447,7 +468,8 @@ fn a_cache_full_of_what_is_lost_is_gone_past() {
     assert_eq!(driver.stats().dirty_bytes, full * SECTOR);
 }
 
-/// Cached clean copies of 32 sectors, each of which a session that then crashes has overwritten without a flush.
+/// Cached clean copies of 32 sectors, each of which a session that then crashes has overwritten
+/// without a flush.
 fn half_overwritten() -> Machine {
     let machine = Machine::new();
     machine.create(1);
@@ -486,7 +508,11 @@ fn a_crash_excuses_no_rot_of_what_was_read_or_stored_after_it() {
     let machine = half_overwritten();
     let verified = || {
         let verify = |io: &mut Io<'_>| {
-            KeptCache::open(io, &mut |_, _| {}).unwrap().unwrap().verify(io, &mut |_, _| {}).unwrap()
+            KeptCache::open(io, &mut |_, _| {})
+                .unwrap()
+                .unwrap()
+                .verify(io, &mut |_, _| {})
+                .unwrap()
         };
         let rotten = machine.with_io(verify);
         (rotten.iter().filter(|run| !run.doubted).count(), rotten.len())
@@ -516,7 +542,8 @@ fn a_crash_excuses_no_rot_of_what_was_read_or_stored_after_it() {
 }
 
 fn next(random: &mut u64) -> u64 {
-    *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *random =
+        random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *random >> 33
 }
 
@@ -575,12 +602,17 @@ fn what_was_flushed_is_never_lost_to_an_overwrite_that_a_kill_has_cut_short() {
         let mut driver = machine.start(WriteMode::Back);
         (0..16).for_each(|sector| write(&mut driver, sector, 1));
         flush(&mut driver);
-        let request =
-            Request { volume: ID, kind: Kind::Write { durable: false }, offset: 0, len: 16 * SECTOR };
+        let request = Request {
+            volume: ID,
+            kind: Kind::Write { durable: false },
+            offset: 0,
+            len: 16 * SECTOR,
+        };
         let buffer = driver.buffer(&request);
         Driver::payload(&request, &buffer).copy_from(&[2; 16 * SECTOR as usize]);
         driver.submit(request, Some(buffer));
-        // Killed in the middle of it: perhaps the log only says that it may come, perhaps it is there and not sealed.
+        // Killed in the middle of it: perhaps the log only says that it may come, perhaps it is
+        // there and not sealed.
         for _ in 0..next(&mut random) % 12 {
             driver.advance();
         }

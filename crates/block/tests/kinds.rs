@@ -6,7 +6,8 @@ use common::*;
 use floe_block::{DeviceId, Fault, Kind, Order, Request, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
-const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+const MODES: [WriteMode; 4] =
+    [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
 
 fn bench(mode: WriteMode) -> Bench {
     Bench::new(config("32KiB", 64 * BLOCK, mode), &[128 * BLOCK]).numbered()
@@ -21,7 +22,10 @@ fn map(offset: u64, len: u64) -> Request {
 }
 
 fn fast_zero(offset: u64, len: u64) -> Request {
-    Request { kind: Kind::Zero { durable: false, may_unmap: true, fast: true }, ..read(offset, len) }
+    Request {
+        kind: Kind::Zero { durable: false, may_unmap: true, fast: true },
+        ..read(offset, len)
+    }
 }
 
 #[test]
@@ -51,7 +55,8 @@ fn a_prefetch_spares_what_is_cached_and_dirty() {
     bench.put(2..5, 200);
     bench.log.clear();
     assert!(bench.ask(prefetch(0, BLOCK), 0).is_ok());
-    let reads: u64 = bench.log.iter().filter(|order| is_read(order)).map(|order| target(order).2).sum();
+    let reads: u64 =
+        bench.log.iter().filter(|order| is_read(order)).map(|order| target(order).2).sum();
     assert_eq!(reads, 5 * SECTOR);
     assert_eq!([1, 2, 4, 5].map(|sector| bench.get(sector)), [2, 200, 200, 6].map(Ok));
     bench.check_idle();
@@ -138,9 +143,15 @@ fn a_fast_zeroing_that_the_device_cannot_do_changes_nothing() {
         for (offset, len) in [(100, 30 * SECTOR), (8 * SECTOR, BLOCK)] {
             assert_eq!(bench.ask(fast_zero(offset, len), 0), Err(Fault::Unsupported));
         }
-        assert!(bench.log.iter().all(|order| matches!(order, Order::Zero { .. })) && bench.log.len() == 2);
+        assert!(
+            bench.log.iter().all(|order| matches!(order, Order::Zero { .. }))
+                && bench.log.len() == 2
+        );
         let after = bench.cache.stats();
-        assert_eq!((after.valid_bytes, after.dirty_bytes), (before.valid_bytes, before.dirty_bytes));
+        assert_eq!(
+            (after.valid_bytes, after.dirty_bytes),
+            (before.valid_bytes, before.dirty_bytes)
+        );
         assert!((0..40).all(|sector| bench.get(sector) == Ok(200)), "{mode:?}");
         bench.check_idle();
     }
@@ -156,7 +167,9 @@ fn a_fast_zeroing_zeroes_to_the_byte_where_the_device_can() {
         let zeroed: u64 = bench
             .log
             .iter()
-            .filter(|order| matches!(order, Order::Zero { fast: true, device: DeviceId::Backing(_), .. }))
+            .filter(|order| {
+                matches!(order, Order::Zero { fast: true, device: DeviceId::Backing(_), .. })
+            })
             .map(|order| target(order).2)
             .sum();
         assert_eq!(zeroed, 29 * SECTOR);
@@ -165,7 +178,11 @@ fn a_fast_zeroing_zeroes_to_the_byte_where_the_device_can() {
         for (at, byte) in bytes.iter().enumerate() {
             assert_eq!(*byte, if zeros.contains(&at) { 0 } else { 200 }, "{mode:?}, byte {at}");
         }
-        assert_eq!(bench.ask(fast_zero(100, SECTOR), 0), Err(Fault::Unsupported), "not a whole sector");
+        assert_eq!(
+            bench.ask(fast_zero(100, SECTOR), 0),
+            Err(Fault::Unsupported),
+            "not a whole sector"
+        );
         bench.check_idle();
     }
 }

@@ -1,13 +1,15 @@
-//! The block cache against plain bytes: random requests over several volumes, completed in random order, with
-//! devices that fail at random, one of them at times altogether, in one part or in several that hear each other late; with
-//! a tier in memory that has copies, or holds writes, and loses copies at random; with a share of hits that is shed, which
-//! changes; with an admission that keeps out what it likes, and a policy that evicts, and fetches ahead, what it likes.
+//! The block cache against plain bytes: random requests over several volumes, completed in random
+//! order, with devices that fail at random, one of them at times altogether, in one part or in
+//! several that hear each other late; with a tier in memory that has copies, or holds writes, and
+//! loses copies at random; with a share of hits that is shed, which changes; with an admission that
+//! keeps out what it likes, and a policy that evicts, and fetches ahead, what it likes.
 //!
-//! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the stamps that may be
-//! there: those of the last writes answered, of writes under way, and of writes that failed (nobody knows whether
-//! they happened). A read must return one of them, and when nothing is being written it settles which. When a flush
-//! is answered, what the backing device would keep in a power cut must be an allowed stamp everywhere; when a durable
-//! write is, in its range.
+//! Every write fills its bytes with a stamp of its own. For each 512 bytes the model keeps the
+//! stamps that may be there: those of the last writes answered, of writes under way, and of writes
+//! that failed (nobody knows whether they happened). A read must return one of them, and when
+//! nothing is being written it settles which. When a flush is answered, what the backing device
+//! would keep in a power cut must be an allowed stamp everywhere; when a durable write is, in its
+//! range.
 
 mod common;
 
@@ -16,8 +18,8 @@ use std::ops::Range;
 
 use common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
-    BlockCache, BlockSizes, Config, DeviceId, Fault, Gate, Kind, Memory, Request, RequestId, VolumeError,
-    VolumeId, WriteMode,
+    BlockCache, BlockSizes, Config, DeviceId, Fault, Gate, Kind, Memory, Request, RequestId,
+    VolumeError, VolumeId, WriteMode,
 };
 use proptest::prelude::*;
 
@@ -39,8 +41,8 @@ enum Step {
         at: u64,
         len: u64,
     },
-    /// Completes one of the operations under way. It fails when `fails` is below the device's rate of faults, after
-    /// `tear` units.
+    /// Completes one of the operations under way. It fails when `fails` is below the device's rate
+    /// of faults, after `tear` units.
     Complete {
         which: usize,
         fails: u8,
@@ -130,8 +132,13 @@ const EVICTIONS: [&str; 14] = [
 ];
 
 fn setups() -> impl Strategy<Value = Setup> {
-    let sizes =
-        prop::sample::select(vec!["4KiB,8KiB,16KiB,32KiB", "4KiB,64KiB", "8KiB,16KiB", "16KiB", "4KiB"]);
+    let sizes = prop::sample::select(vec![
+        "4KiB,8KiB,16KiB,32KiB",
+        "4KiB,64KiB",
+        "8KiB,16KiB",
+        "16KiB",
+        "4KiB",
+    ]);
     let modes = vec![
         WriteMode::Back,
         WriteMode::Back,
@@ -191,7 +198,8 @@ fn setups() -> impl Strategy<Value = Setup> {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let place = prop_oneof![0..VOLUMES[0], (0..40u64).prop_map(|block| block * SECTOR), 0..(64u64 << 10)];
+    let place =
+        prop_oneof![0..VOLUMES[0], (0..40u64).prop_map(|block| block * SECTOR), 0..(64u64 << 10)];
     let len = prop_oneof![
         4 => 1..=SECTOR,
         4 => (1..=8u64).prop_map(|sectors| sectors * SECTOR),
@@ -203,8 +211,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let complete = (any::<usize>(), any::<u8>(), 0..40u64);
     let complete = complete.prop_map(|(which, fails, tear)| Step::Complete { which, fails, tear });
     let replace = (0..VOLUMES.len(), any::<bool>(), 1..1000u64);
-    let replace = replace.prop_map(|(volume, discard, units)| Step::Replace { volume, discard, units });
-    let grow = (0..VOLUMES.len(), 0..30u64).prop_map(|(volume, units)| Step::Grow { volume, units });
+    let replace =
+        replace.prop_map(|(volume, discard, units)| Step::Replace { volume, discard, units });
+    let grow =
+        (0..VOLUMES.len(), 0..30u64).prop_map(|(volume, units)| Step::Grow { volume, units });
     let deliver = any::<usize>().prop_map(|which| Step::Deliver { which });
     prop::collection::vec(
         prop_oneof![
@@ -233,7 +243,8 @@ struct Change {
     anything: bool,
     submitted: u64,
     answered: Option<u64>,
-    /// When a later change has certainly replaced it: requests that came after that must not see it.
+    /// When a later change has certainly replaced it: requests that came after that must not see
+    /// it.
     gone: Option<u64>,
 }
 
@@ -285,7 +296,8 @@ fn units_of(request: &Request) -> Range<usize> {
 impl World {
     fn new(setup: Setup) -> Self {
         let sizes: BlockSizes = setup.sizes.parse().unwrap();
-        let cache_bytes = sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
+        let cache_bytes =
+            sizes.bytes(sizes.classes().last().unwrap()) * setup.groups * setup.shards;
         let config = Config {
             sizes,
             cache_bytes,
@@ -352,7 +364,8 @@ impl World {
         let submitted = self.bench.tick();
         match kind {
             Kind::Write { .. } => {
-                self.last_stamp = if self.last_stamp == POISON - 1 { 1 } else { self.last_stamp + 1 };
+                self.last_stamp =
+                    if self.last_stamp == POISON - 1 { 1 } else { self.last_stamp + 1 };
                 self.begin_change(&request, submitted, self.last_stamp);
             }
             Kind::Zero { .. } | Kind::Trim => self.begin_change(&request, submitted, ZERO),
@@ -365,7 +378,8 @@ impl World {
 
     /// From now on the stamp may be there.
     fn begin_change(&mut self, request: &Request, submitted: u64, stamp: u8) {
-        let oldest = self.requests.values().map(|pending| pending.submitted).min().unwrap_or(submitted);
+        let oldest =
+            self.requests.values().map(|pending| pending.submitted).min().unwrap_or(submitted);
         let anything = request.kind == Kind::Trim;
         let change = Change { stamp, anything, submitted, answered: None, gone: None };
         for unit in &mut self.units[request.volume.0 as usize][units_of(request)] {
@@ -396,7 +410,8 @@ impl World {
             let id = VolumeId(volume as u16);
             let grown = self.growing[volume].filter(|&bytes| {
                 let grown = self.bench.ask_parts(|part| part.resize_volume(id, bytes)) == Ok(());
-                self.bench.copies.remove(&(id, self.sizes[volume] / SECTOR)); // which the old end may cut
+                // which the old end may cut
+                self.bench.copies.remove(&(id, self.sizes[volume] / SECTOR));
                 grown
             });
             if let Some(bytes) = grown {
@@ -467,8 +482,11 @@ impl World {
         assert!(result.is_ok() || refused || !no_faults, "{request:?} failed though no device did");
         match request.kind {
             Kind::Read if result.is_ok() => self.check_read(&request, submitted, &bytes),
-            // A cache that outlives the program may keep what is dirty; `crash` has a test for that.
-            Kind::Flush if result.is_ok() && !self.setup.kept => self.check_stable(&request, submitted),
+            // A cache that outlives the program may keep what is dirty; `crash` has a test for
+            // that.
+            Kind::Flush if result.is_ok() && !self.setup.kept => {
+                self.check_stable(&request, submitted)
+            }
             Kind::Drain if result.is_ok() => self.check_stable(&request, submitted),
             Kind::DirtyMap if result.is_ok() => self.check_map(&request, submitted, &bytes),
             Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {}
@@ -503,7 +521,8 @@ impl World {
             );
             // With nothing under way meanwhile, what has been read once must be read again.
             let quiet = |change: &Change| {
-                change.gone.is_none() && change.answered.is_some_and(|answered| answered < submitted)
+                change.gone.is_none()
+                    && change.answered.is_some_and(|answered| answered < submitted)
             };
             if (unit.len() > 1 || unit[0].anything) && allowed(unit, submitted).all(quiet) {
                 for change in unit.iter_mut().filter(|change| change.gone.is_none()) {
@@ -525,7 +544,8 @@ impl World {
     fn check_map(&self, request: &Request, submitted: u64, marks: &[u8]) {
         let backing = &self.bench.devices[&DeviceId::Backing(request.volume)].bytes;
         for at in units_of(request) {
-            let (unit, byte) = (&self.units[request.volume.0 as usize][at], backing[at * UNIT as usize]);
+            let (unit, byte) =
+                (&self.units[request.volume.0 as usize][at], backing[at * UNIT as usize]);
             let mark = marks[at / UNITS_PER_SECTOR - (request.offset / SECTOR) as usize];
             assert!(
                 mark == 1 || allows(unit, submitted, byte),
@@ -534,8 +554,8 @@ impl World {
         }
     }
 
-    /// After a flush the whole backing device would survive a power cut, and after a durable change its part, unless
-    /// something replaced it that came before its answer.
+    /// After a flush the whole backing device would survive a power cut, and after a durable change
+    /// its part, unless something replaced it that came before its answer.
     fn check_stable(&self, request: &Request, since: u64) {
         let units = &self.units[request.volume.0 as usize];
         let is_flush = matches!(request.kind, Kind::Flush | Kind::Drain);
@@ -544,7 +564,8 @@ impl World {
         for (at, unit) in range.clone().zip(&units[range]) {
             let byte = stable[at * UNIT as usize];
             let not_before = |change: &Change| {
-                (change.anything || change.stamp == byte) && change.answered.is_none_or(|at| at >= since)
+                (change.anything || change.stamp == byte)
+                    && change.answered.is_none_or(|at| at >= since)
             };
             assert!(
                 if is_flush { allows(unit, since, byte) } else { unit.iter().any(not_before) },
@@ -560,7 +581,9 @@ impl World {
             self.bench.see_to_journal();
         }
         (0..2).for_each(|_| self.change_volumes()); // what is dirty is discarded the second time
-        assert!(self.leaving.iter().all(Option::is_none) && self.growing.iter().all(Option::is_none));
+        assert!(
+            self.leaving.iter().all(Option::is_none) && self.growing.iter().all(Option::is_none)
+        );
         assert!(self.requests.is_empty(), "requests without an answer");
         self.bench.check_idle();
     }

@@ -16,11 +16,13 @@ fn bench(mode: WriteMode) -> Bench {
 fn several_readers_of_the_same_missing_block_cost_one_backing_read() {
     for mode in MODES {
         let mut bench = bench(mode);
-        let early: Vec<_> = (0..4).map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0)).collect();
+        let early: Vec<_> =
+            (0..4).map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0)).collect();
         assert_eq!(bench.under_way.len(), 1);
         bench.complete(0, None); // the fetch; what is left is to store it
         assert!(bench.under_way.iter().all(|operation| on_cache(&operation.order)));
-        let late: Vec<_> = (4..8).map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0)).collect();
+        let late: Vec<_> =
+            (4..8).map(|sector| bench.submit(read(sector * SECTOR, SECTOR), 0)).collect();
         for (sector, id) in early.into_iter().chain(late).enumerate() {
             let answer = bench.answer(id); // nobody waits for the store
             assert_eq!(answer.result, Ok(()));
@@ -43,7 +45,10 @@ fn a_failed_backing_read_is_an_error_and_nothing_is_cached() {
             assert_eq!(bench.answer(id).result, Err(Fault::Io));
         }
         let stats = bench.cache.stats();
-        assert_eq!((stats.valid_bytes, stats.counters.cache_write_bytes, stats.requests.errors), (0, 0, 2));
+        assert_eq!(
+            (stats.valid_bytes, stats.counters.cache_write_bytes, stats.requests.errors),
+            (0, 0, 2)
+        );
         assert_eq!(bench.get(0), Ok(1), "and the next one tries again");
         bench.check_idle();
     }
@@ -84,8 +89,13 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
     for mode in [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back] {
         let mut bench = bench(mode);
         let before = bench.cache.stats();
-        let ranges =
-            [(64 * BLOCK, 1), (64 * BLOCK - 1, 2), (u64::MAX, 1), (0, u64::MAX), (u64::MAX, u64::MAX)];
+        let ranges = [
+            (64 * BLOCK, 1),
+            (64 * BLOCK - 1, 2),
+            (u64::MAX, 1),
+            (0, u64::MAX),
+            (u64::MAX, u64::MAX),
+        ];
         let kinds = [
             Kind::Read,
             Kind::Write { durable: true },
@@ -99,12 +109,14 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
         for volume in [VolumeId(0), VolumeId(1)] {
             for (offset, len) in ranges {
                 for kind in kinds {
-                    // Refused requests have no use for a buffer, so the cache is asked past the bench.
+                    // Refused requests have no use for a buffer, so the cache is asked past the
+                    // bench.
                     let mut orders = Vec::new();
                     let request = Request { volume, kind, offset, len };
                     let id = floe_block::RequestId(7);
                     bench.cache.submit(id, request, &mut orders);
-                    let answer = floe_block::Order::Answer { request: id, result: Err(Fault::OutOfRange) };
+                    let answer =
+                        floe_block::Order::Answer { request: id, result: Err(Fault::OutOfRange) };
                     assert_eq!((orders.len(), &orders[0]), (2, &answer), "{request:?}");
                     refused += 1;
                 }
@@ -114,7 +126,8 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
         assert_eq!(after.requests.errors, refused);
         assert_eq!((after.requests.reads, after.requests.read_bytes), (0, 0));
         assert_eq!((after.counters, after.valid_bytes), (before.counters, 0));
-        let flush = Request { volume: VolumeId(0), kind: Kind::Flush, offset: u64::MAX, len: u64::MAX };
+        let flush =
+            Request { volume: VolumeId(0), kind: Kind::Flush, offset: u64::MAX, len: u64::MAX };
         assert!(bench.ask(flush, 0).is_ok(), "a flush has no range");
         bench.check_idle();
     }
@@ -139,7 +152,10 @@ fn a_request_larger_than_the_cache_is_served_right() {
             assert_eq!(bytes[(sector * SECTOR) as usize], Bench::born(sector));
         }
         bench.put(8..328, 200);
-        assert_eq!([7, 8, 327, 328].map(|sector| bench.get(sector)), [Ok(8), Ok(200), Ok(200), Ok(29)]);
+        assert_eq!(
+            [7, 8, 327, 328].map(|sector| bench.get(sector)),
+            [Ok(8), Ok(200), Ok(200), Ok(29)]
+        );
         bench.check_idle();
     }
 }
@@ -155,8 +171,8 @@ fn pass_through_caches_nothing() {
     bench.check_idle();
 }
 
-/// More pieces than may be under way at once; some of the later ones end as soon as they begin, in a shard whose
-/// turn was over when they were given out.
+/// More pieces than may be under way at once; some of the later ones end as soon as they begin, in
+/// a shard whose turn was over when they were given out.
 #[test]
 fn pieces_that_end_at_once_do_not_leave_a_long_request_hanging() {
     let mut config = config("4KiB", 1024 * SECTOR, WriteMode::Back);
@@ -164,7 +180,8 @@ fn pieces_that_end_at_once_do_not_leave_a_long_request_hanging() {
     let mut bench = Bench::new(config, &[1024 * SECTOR]).numbered();
     bench.put(1..700, 200);
     let id = bench.submit(write(SECTOR, 699 * SECTOR), 201);
-    bench.run_failing(|_| true); // lost: the cache device may hold either, the backing device neither
+    // lost: the cache device may hold either, the backing device neither
+    bench.run_failing(|_| true);
     assert!(bench.answer(id).result.is_err());
     for from in [0, 1, 100] {
         assert_eq!(bench.ask(read(from * SECTOR, (700 - from) * SECTOR), 0), Err(Fault::Io));
@@ -172,7 +189,8 @@ fn pieces_that_end_at_once_do_not_leave_a_long_request_hanging() {
     }
 }
 
-/// A fetch rounds out to whole blocks, so it can bring along sectors that are lost, which its own reader did not want.
+/// A fetch rounds out to whole blocks, so it can bring along sectors that are lost, which its own
+/// reader did not want.
 #[test]
 fn a_lost_sector_is_not_served_from_the_fetch_of_its_neighbour() {
     let mut bench = bench(WriteMode::Back);
@@ -204,13 +222,17 @@ fn a_reader_of_what_is_cached_does_not_wait_for_what_another_fetches_beside_it()
         bench.get(2 * 8).unwrap();
         let long = bench.submit(read(0, 4 * BLOCK), 0);
         let cached = bench.submit(read(2 * BLOCK, BLOCK), 0);
-        while let Some(at) = bench.under_way.iter().position(|operation| on_cache(&operation.order)) {
+        while let Some(at) = bench.under_way.iter().position(|operation| on_cache(&operation.order))
+        {
             bench.complete(at, None);
         }
         assert_eq!(bench.answer(cached).bytes[0], 17, "{mode:?}");
         bench.run();
         let bytes = bench.answer(long).bytes;
-        assert!((0..32).all(|sector| bytes[sector * SECTOR as usize] == sector as u8 + 1), "{mode:?}");
+        assert!(
+            (0..32).all(|sector| bytes[sector * SECTOR as usize] == sector as u8 + 1),
+            "{mode:?}"
+        );
         bench.check_idle();
     }
 }
@@ -220,14 +242,19 @@ fn a_reader_of_what_is_cached_does_not_wait_for_what_another_fetches_beside_it()
 fn reads_that_overlap_at_their_ends_fetch_side_by_side_and_nothing_twice() {
     for mode in MODES {
         let mut bench = regions(mode);
-        let ids: Vec<_> = (0..6).map(|at| bench.submit(read(at * BLOCK, BLOCK + SECTOR), 0)).collect();
+        let ids: Vec<_> =
+            (0..6).map(|at| bench.submit(read(at * BLOCK, BLOCK + SECTOR), 0)).collect();
         let fetched = bench.ordered(BACKING);
         assert_eq!(fetched.iter().map(|order| target(order).2).sum::<u64>(), 7 * BLOCK, "{mode:?}");
         bench.run();
         assert!(bench.ordered(BACKING).is_empty(), "{mode:?}");
         for (at, id) in ids.into_iter().enumerate() {
             let bytes = bench.answer(id).bytes;
-            assert_eq!((bytes[0], bytes[BLOCK as usize]), (8 * at as u8 + 1, 8 * at as u8 + 9), "{mode:?}");
+            assert_eq!(
+                (bytes[0], bytes[BLOCK as usize]),
+                (8 * at as u8 + 1, 8 * at as u8 + 9),
+                "{mode:?}"
+            );
         }
         bench.check_idle();
     }

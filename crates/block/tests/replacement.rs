@@ -1,5 +1,5 @@
-//! Which blocks are there after which requests, seen from outside: a read of a cached sector orders nothing from the
-//! backing device.
+//! Which blocks are there after which requests, seen from outside: a read of a cached sector orders
+//! nothing from the backing device.
 
 mod common;
 
@@ -93,7 +93,8 @@ fn the_coldest_block_of_the_wanted_size_is_replaced_in_place_and_its_group_promo
     hits(&mut bench, 68, 4);
     assert!(!hits(&mut bench, 72, 1), "a small block is wanted, and the coldest block is small");
     assert_eq!(blocks(&bench), [8, 2, 0]);
-    // Group 0 is now the hotter one, though the coldest block, at sector 8, is in it: a large block empties group 1.
+    // Group 0 is now the hotter one, though the coldest block, at sector 8, is in it: a large block
+    // empties group 1.
     assert!(!hits(&mut bench, 80, 8));
     assert_eq!(blocks(&bench), [8, 0, 1]);
     assert!((1..8).all(|block| hits(&mut bench, 8 * block, 1)) && hits(&mut bench, 72, 1));
@@ -107,7 +108,10 @@ fn the_coldest_group_is_emptied_when_the_coldest_block_has_another_size() {
         hits(&mut bench, 8 * block, 1);
     }
     hits(&mut bench, 64, 8);
-    assert!(hits(&mut bench, 56, 1), "a hit promotes the group of small blocks, not its other blocks");
+    assert!(
+        hits(&mut bench, 56, 1),
+        "a hit promotes the group of small blocks, not its other blocks"
+    );
     assert!(
         !hits(&mut bench, 72, 4),
         "the coldest block is small; the coldest group is that of the large block"
@@ -134,7 +138,10 @@ fn an_emptied_open_group_is_open_no_more() {
 fn blocks_are_as_large_as_what_is_missing_allows() {
     let mut bench = grouped(16);
     hits(&mut bench, 2, 1);
-    assert!(!hits(&mut bench, 0, 16), "around sector 2: three small blocks, a middle and a large one");
+    assert!(
+        !hits(&mut bench, 0, 16),
+        "around sector 2: three small blocks, a middle and a large one"
+    );
     assert_eq!(blocks(&bench), [4, 1, 1]);
 }
 
@@ -164,7 +171,11 @@ fn a_block_takes_at_most_forty_bytes_of_metadata() {
     ] {
         let bytes = metadata_per_block(sizes, mean_sectors, mean_sectors);
         println!("{sizes}, requests of {} KiB: {bytes:.1} bytes a block", mean_sectors * 4);
-        assert!(bytes <= 40.0, "{sizes}, requests of {} KiB: {bytes:.1} bytes a block", mean_sectors * 4);
+        assert!(
+            bytes <= 40.0,
+            "{sizes}, requests of {} KiB: {bytes:.1} bytes a block",
+            mean_sectors * 4
+        );
     }
 }
 
@@ -187,10 +198,12 @@ impl ByItself {
             self.order.access(slot);
             return true;
         }
-        let access = Access::new(mix(4 * block + 2)); // as the cache names a block of two sectors of its first volume
+        // as the cache names a block of two sectors of its first volume
+        let access = Access::new(mix(4 * block + 2));
         let slot = if self.blocks.len() < self.blocks.capacity() {
             self.blocks.push(block);
-            self.order.reserve(self.blocks.len()); // a cache grows, and some policies forget by that
+            // a cache grows, and some policies forget by that
+            self.order.reserve(self.blocks.len());
             Slot(self.blocks.len() as u32 - 1)
         } else {
             let victim = self.order.evict(Some(&access)).expect("somebody can go");
@@ -212,7 +225,11 @@ fn every_policy_evicts_from_the_cache_as_it_does_by_itself() {
         let mut rng = SmallRng::seed_from_u64(7);
         for at in 0..5_000 {
             let block = rng.random_range(0..8u64) * rng.random_range(1..=8u64);
-            assert_eq!(hits(&mut bench, 2 * block, 1), by_itself.hits(block), "{evict}: request {at}");
+            assert_eq!(
+                hits(&mut bench, 2 * block, 1),
+                by_itself.hits(block),
+                "{evict}: request {at}"
+            );
         }
         bench.check_idle();
     }

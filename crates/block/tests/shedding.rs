@@ -36,7 +36,11 @@ fn the_share_of_hits_asked_for_is_read_from_the_backing_device_and_the_same_ones
             let costs: Vec<_> = (0..200).map(|_| costs(&mut bench)).collect();
             assert!(costs.iter().all(|cost| [(1, 0), (0, 1)].contains(cost)));
             let stats = bench.cache.stats();
-            assert_eq!((stats.requests.reads, stats.requests.read_hits), (201, 200), "they are hits");
+            assert_eq!(
+                (stats.requests.reads, stats.requests.read_hits),
+                (201, 200),
+                "they are hits"
+            );
             let shed = costs.iter().filter(|cost| **cost == (0, 1)).count() as u64;
             assert_eq!(stats.counters.shed_bytes, shed * BLOCK);
             bench.check_idle();

@@ -1,5 +1,5 @@
-//! The handshake of sleepers and wakers under a model checker, which tries every order in which threads and their
-//! memory can meet.
+//! The handshake of sleepers and wakers under a model checker, which tries every order in which
+//! threads and their memory can meet.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
@@ -22,13 +22,16 @@ struct Place {
     rung: AtomicUsize,
 }
 
-/// Two senders put something there; the thread looks, and waits if it may. It must never wait unrung while there is
-/// something for it.
+/// Two senders put something there; the thread looks, and waits if it may. It must never wait
+/// unrung while there is something for it.
 #[test]
 fn nobody_sleeps_over_something() {
     loom::model(|| {
-        let place =
-            Arc::new(Place { sleep: Sleep::new(), queued: AtomicUsize::new(0), rung: AtomicUsize::new(0) });
+        let place = Arc::new(Place {
+            sleep: Sleep::new(),
+            queued: AtomicUsize::new(0),
+            rung: AtomicUsize::new(0),
+        });
         let senders: Vec<_> = (0..2)
             .map(|_| {
                 let place = Arc::clone(&place);

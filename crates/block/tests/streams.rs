@@ -1,5 +1,5 @@
-//! Streams, followed above shards and parts: an admission that keeps them out sees them, and what comes next is fetched for a policy that
-//! wants it, without harm.
+//! Streams, followed above shards and parts: an admission that keeps them out sees them, and what
+//! comes next is fetched for a policy that wants it, without harm.
 
 mod common;
 
@@ -82,8 +82,10 @@ fn sarc_reads_a_sequence_ahead_whatever_the_shards_the_blocks_and_the_requests()
         ("32KiB,256KiB", 4, 1, 1),
         ("32KiB,256KiB", 2, 2, 32),
     ] {
-        let how = format!("{sizes} in {shards} shards and {parts} parts, {at_once} sectors at once");
-        let mut bench = Bench::in_parts(cache("sarc", sizes, 1024, shards), &[VOLUME], parts).numbered();
+        let how =
+            format!("{sizes} in {shards} shards and {parts} parts, {at_once} sectors at once");
+        let mut bench =
+            Bench::in_parts(cache("sarc", sizes, 1024, shards), &[VOLUME], parts).numbered();
         for sector in (0..512).step_by(at_once as usize) {
             let id = bench.submit(read(sector * SECTOR, at_once * SECTOR), 0);
             settle(&mut bench);
@@ -91,12 +93,14 @@ fn sarc_reads_a_sequence_ahead_whatever_the_shards_the_blocks_and_the_requests()
         }
         let ((counters, hits), reads) = (counted(&mut bench), 512 / at_once);
         let unit = sizes.split("KiB").next().unwrap().parse::<u64>().unwrap() / 4;
-        // Three smallest blocks make a stream, or a request that is as long; the first order comes with it.
+        // Three smallest blocks make a stream, or a request that is as long; the first order comes
+        // with it.
         let missed = (3 * unit).div_ceil(at_once).min(3 * unit).max(1);
         assert!(hits >= reads - missed, "{how}: {hits} of {reads} reads hit");
         let all = 512 / unit;
         assert!(
-            counters.prefetched_blocks <= all + 64 && counters.prefetched_blocks + 4 * at_once.max(3) >= all,
+            counters.prefetched_blocks <= all + 64
+                && counters.prefetched_blocks + 4 * at_once.max(3) >= all,
             "{how}: {counters:?}"
         );
         assert!(counters.prefetched_used_blocks <= counters.prefetched_blocks, "{how}");
@@ -113,7 +117,10 @@ fn lru_fetches_what_it_is_asked_for() {
     let mut bench = Bench::new(cache("lru", "4KiB", 256, 4), &[VOLUME]).numbered();
     read_in_turn(&mut bench, 0..128, 1);
     let (counters, hits) = counted(&mut bench);
-    assert_eq!((counters.backing_read_bytes, counters.prefetched_blocks, hits), (128 * SECTOR, 0, 0));
+    assert_eq!(
+        (counters.backing_read_bytes, counters.prefetched_blocks, hits),
+        (128 * SECTOR, 0, 0)
+    );
 }
 
 #[test]
@@ -216,8 +223,9 @@ fn a_cache_that_is_given_up_fetches_nothing_ahead() {
 fn what_is_read_again_and_again_survives_a_long_sequence_under_sarc_and_not_under_lru() {
     let hits_of = |evict: &str| {
         let mut bench = Bench::new(cache(evict, "4KiB", 64, 1), &[VOLUME]).numbered();
-        let hot =
-            |bench: &mut Bench| (0..32).for_each(|at| read_in_turn(bench, 700 + 3 * at..701 + 3 * at, 1));
+        let hot = |bench: &mut Bench| {
+            (0..32).for_each(|at| read_in_turn(bench, 700 + 3 * at..701 + 3 * at, 1))
+        };
         hot(&mut bench);
         hot(&mut bench);
         let before = counted(&mut bench).1;

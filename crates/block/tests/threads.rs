@@ -1,7 +1,8 @@
-//! Parts of one cache on threads of their own, over files, alone or as a tier above another: what is written on one thread is read on all.
+//! Parts of one cache on threads of their own, over files, alone or as a tier above another: what
+//! is written on one thread is read on all.
 //!
-//! Each thread owns every third 16 KiB of the volume and checks what it reads there; the regions that shards own are
-//! twice as long, so that threads meet in all of them.
+//! Each thread owns every third 16 KiB of the volume and checks what it reads there; the regions
+//! that shards own are twice as long, so that threads meet in all of them.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Evict, Exchange, Gate, Kind, Memory, Request, RequestId, VolumeId,
-    WriteMode,
+    Answer, BlockCache, Config, Driver, Evict, Exchange, Gate, Kind, Memory, Request, RequestId,
+    VolumeId, WriteMode,
 };
 use floe_device::{Buffer, Pool, Ring, Role, Sockets, Spec};
 use rand::rngs::SmallRng;
@@ -52,13 +53,20 @@ impl Member {
         }
         for Answer { request: id, result } in answers {
             assert_eq!(result, Ok(()));
-            let at = self.pending.iter().position(|(pending, ..)| *pending == id).expect("answered once");
+            let at = self
+                .pending
+                .iter()
+                .position(|(pending, ..)| *pending == id)
+                .expect("answered once");
             let (_, request, buffer) = self.pending.swap_remove(at);
-            let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
+            let units =
+                (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             let bytes = |request: &Request| Driver::payload(request, &buffer).to_vec();
             match request.kind {
                 Kind::Read if self.owns(request.offset) => {
-                    for (unit, found) in model[units].iter().zip(bytes(&request).chunks(UNIT as usize)) {
+                    for (unit, found) in
+                        model[units].iter().zip(bytes(&request).chunks(UNIT as usize))
+                    {
                         assert!(
                             found.iter().all(|byte| byte == unit),
                             "{request:?}: {} not {unit}",
@@ -74,7 +82,8 @@ impl Member {
         let exchange = self.driver.exchange().expect("it is one of several parts");
         let there_is_nothing = || may_sleep && quiet && !self.driver.has_mail();
         let due = Instant::now() + PATIENCE;
-        self.slept += usize::from(exchange.bell().wait(&self.ring, Some(due), there_is_nothing).unwrap());
+        self.slept +=
+            usize::from(exchange.bell().wait(&self.ring, Some(due), there_is_nothing).unwrap());
         let mut rung = Vec::new();
         self.sockets.poll(&mut rung);
         if !rung.is_empty() {
@@ -110,7 +119,8 @@ impl Member {
             let within = UNIT * self.rng.random_range(0..=(OWNED - request.len) / UNIT);
             request.offset = (mine + self.number as u64) * OWNED + within;
             let overlaps = |other: &Request| {
-                other.offset < request.offset + request.len && request.offset < other.offset + other.len
+                other.offset < request.offset + request.len
+                    && request.offset < other.offset + other.len
             };
             if self.pending.iter().any(|(_, other, _)| overlaps(other)) {
                 return;
@@ -171,14 +181,15 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
                 let pool = pool.pool();
                 let bell = exchanges[0].bell().descriptor().unwrap();
                 let tiers = caches.into_iter().zip(exchanges).zip(&sources.0);
-                let driver = tiers.fold(None, |below: Option<Driver>, ((cache, exchange), source)| {
-                    let device = source.open(&ring, &pool).unwrap();
-                    let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange));
-                    Some(match below {
-                        Some(below) => tier.on(below),
-                        None => tier,
-                    })
-                });
+                let driver =
+                    tiers.fold(None, |below: Option<Driver>, ((cache, exchange), source)| {
+                        let device = source.open(&ring, &pool).unwrap();
+                        let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange));
+                        Some(match below {
+                            Some(below) => tier.on(below),
+                            None => tier,
+                        })
+                    });
                 let mut driver = driver.expect("there is a tier");
                 driver.add_volume("test", sources.1.open(&ring, &pool).unwrap());
                 let mut sockets = Sockets::new(&ring);
@@ -186,8 +197,17 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
                 let rng = SmallRng::seed_from_u64(seed + number as u64);
                 let pending = Vec::new();
                 let patience = Instant::now() + PATIENCE;
-                let mut member =
-                    Member { number, driver, ring, sockets, bell, pending, rng, slept: 0, patience };
+                let mut member = Member {
+                    number,
+                    driver,
+                    ring,
+                    sockets,
+                    bell,
+                    pending,
+                    rng,
+                    slept: 0,
+                    patience,
+                };
                 let mut model = vec![0; (VOLUME / UNIT) as usize];
                 for _ in 0..REQUESTS {
                     while member.pending.len() >= AT_ONCE {
@@ -223,9 +243,12 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
             })
         })
         .collect();
-    let slept: Option<Vec<usize>> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let slept: Option<Vec<usize>> =
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     let found = std::fs::read(&backing).unwrap();
-    for (at, (unit, byte)) in found.chunks(UNIT as usize).zip(models.lock().unwrap().iter()).enumerate() {
+    for (at, (unit, byte)) in
+        found.chunks(UNIT as usize).zip(models.lock().unwrap().iter()).enumerate()
+    {
         assert!(unit.iter().all(|found| found == byte), "unit {at} of the backing device");
     }
     slept.map(|slept| slept.into_iter().sum())
@@ -244,7 +267,8 @@ fn parts_on_threads_read_what_was_written() {
 #[test]
 fn parts_of_several_tiers_on_threads_read_what_was_written() {
     use WriteMode::{Around, Back, Through};
-    for (seed, modes) in (10..).zip([&[Through, Back][..], &[Back, Back], &[Back, Around, Through]]) {
+    for (seed, modes) in (10..).zip([&[Through, Back][..], &[Back, Back], &[Back, Around, Through]])
+    {
         match run(modes, 100 * seed) {
             Some(slept) => assert!(slept > 0, "nobody ever slept, so nobody was woken"),
             None => return eprintln!("skipped: no io_uring here"),

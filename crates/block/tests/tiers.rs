@@ -1,11 +1,11 @@
-//! Tiers that stand on each other, against plain bytes: two and three of them, in every mix of write modes, with delays, failures and
-//! power cuts.
+//! Tiers that stand on each other, against plain bytes: two and three of them, in every mix of
+//! write modes, with delays, failures and power cuts.
 
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, Memory, Request, RequestId, VolumeError,
-    VolumeId, WriteMode,
+    Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, Memory, Request, RequestId,
+    VolumeError, VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
 use floe_device::{Buffer, Device, FaultDevice, FaultPlan, MemoryDevice, Pool};
@@ -85,8 +85,9 @@ struct Pending {
     buffer: Buffer,
 }
 
-/// The tiers, and the bytes their volume must hold. Requests under way at once never overlap, so what each must find is plain; a
-/// unit that a failed write may or may not have changed is not known until it is read.
+/// The tiers, and the bytes their volume must hold. Requests under way at once never overlap, so
+/// what each must find is plain; a unit that a failed write may or may not have changed is not
+/// known until it is read.
 struct Rig {
     driver: Driver,
     model: Vec<Option<u8>>,
@@ -125,7 +126,8 @@ impl Rig {
     }
 
     fn check_read(&mut self, request: &Request, buffer: &Buffer) {
-        let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
+        let units =
+            (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
         let bytes = Driver::payload(request, buffer).to_vec();
         for (unit, found) in self.model[units].iter_mut().zip(bytes.chunks(UNIT as usize)) {
             assert!(found.iter().all(|byte| *byte == found[0]), "{}", self.what);
@@ -140,11 +142,16 @@ impl Rig {
         self.driver.advance();
         self.driver.take_answers(&mut self.answers);
         for Answer { request: id, result } in std::mem::take(&mut self.answers) {
-            let at = self.pending.iter().position(|pending| pending.id == id).expect("each is answered once");
+            let at = self
+                .pending
+                .iter()
+                .position(|pending| pending.id == id)
+                .expect("each is answered once");
             let Pending { request, buffer, .. } = self.pending.swap_remove(at);
             let refused = result == Err(Fault::Unsupported);
             self.failed += u64::from(result.is_err() && !refused);
-            let units = (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
+            let units =
+                (request.offset / UNIT) as usize..((request.offset + request.len) / UNIT) as usize;
             match request.kind {
                 Kind::Read if result.is_ok() => self.check_read(&request, &buffer),
                 Kind::Write { .. } => {
@@ -167,7 +174,12 @@ impl Rig {
         let patience = Instant::now() + Duration::from_secs(60);
         while !self.pending.is_empty() || !self.driver.is_idle() {
             self.turn();
-            assert!(Instant::now() < patience, "{} requests hang: {}", self.pending.len(), self.what);
+            assert!(
+                Instant::now() < patience,
+                "{} requests hang: {}",
+                self.pending.len(),
+                self.what
+            );
         }
     }
 
@@ -181,7 +193,11 @@ impl Rig {
             let kind = match self.rng.random_range(0..40) {
                 0 => Kind::Flush,
                 1 => Kind::Drain,
-                2 | 3 => Kind::Zero { durable: self.rng.random(), may_unmap: true, fast: self.rng.random() },
+                2 | 3 => Kind::Zero {
+                    durable: self.rng.random(),
+                    may_unmap: true,
+                    fast: self.rng.random(),
+                },
                 4 | 5 => Kind::Trim,
                 6 | 7 => Kind::Write { durable: true },
                 8 => Kind::Prefetch,
@@ -189,7 +205,8 @@ impl Rig {
                 10..22 => Kind::Write { durable: false },
                 _ => Kind::Read,
             };
-            let len = UNIT * if self.rng.random_bool(0.1) { 300 } else { self.rng.random_range(1..40) };
+            let len =
+                UNIT * if self.rng.random_bool(0.1) { 300 } else { self.rng.random_range(1..40) };
             let last = VOLUME - len;
             let offset = match self.rng.random_bool(0.05) {
                 true => last,
@@ -256,7 +273,8 @@ impl Rig {
         drained[0].1.is_ok()
     }
 
-    /// Takes the tier below the one with this number out, unless it cannot bring down what only it has.
+    /// Takes the tier below the one with this number out, unless it cannot bring down what only it
+    /// has.
     fn take_below(&mut self, above: usize) -> bool {
         let mut goes = self.drain_below(above);
         self.shut(above);
@@ -272,7 +290,8 @@ impl Rig {
         goes
     }
 
-    /// Puts tiers in and takes them out while requests are under way; how often a tier could not go.
+    /// Puts tiers in and takes them out while requests are under way; how often a tier could not
+    /// go.
     fn restack(&mut self, times: usize, fail: f64) -> usize {
         let mut stayed = 0;
         for time in 0..times {
@@ -315,7 +334,8 @@ impl Rig {
     fn check_below(&self, backing: &MemoryDevice) {
         let mut bytes = vec![0; VOLUME as usize];
         backing.read_at(0, &mut bytes);
-        for (unit, (byte, found)) in self.model.iter().zip(bytes.chunks(UNIT as usize)).enumerate() {
+        for (unit, (byte, found)) in self.model.iter().zip(bytes.chunks(UNIT as usize)).enumerate()
+        {
             let known = byte.is_none_or(|byte| found.iter().all(|found| *found == byte));
             assert!(known, "unit {unit}: {byte:?}, not {}: {}", found[0], self.what);
         }
@@ -340,7 +360,8 @@ fn every_read_returns_what_was_written_last_and_a_drain_leaves_it_on_the_backing
     }
 }
 
-/// After an answered flush the backing device holds every answered write, whatever the power does: all tiers end with the program.
+/// After an answered flush the backing device holds every answered write, whatever the power does:
+/// all tiers end with the program.
 #[test]
 fn what_was_answered_before_a_flush_survives_a_power_cut() {
     for seed in 100..132 {
@@ -368,10 +389,15 @@ fn a_durable_write_reaches_through_all_tiers() {
         let mut tiers = random_tiers(&mut SmallRng::seed_from_u64(seed));
         tiers.iter_mut().for_each(|tier| tier.mode = WriteMode::Back);
         let surviving = MemoryDevice::new(VOLUME);
-        let (backing, power) = FaultDevice::new(surviving.clone(), FaultPlan::seeded(seed, Rates::default()));
+        let (backing, power) =
+            FaultDevice::new(surviving.clone(), FaultPlan::seeded(seed, Rates::default()));
         let mut rig = Rig::new(&tiers, Box::new(backing), seed);
-        let durable =
-            Request { volume: ID, kind: Kind::Write { durable: true }, offset: 700 * UNIT, len: 21 * UNIT };
+        let durable = Request {
+            volume: ID,
+            kind: Kind::Write { durable: true },
+            offset: 700 * UNIT,
+            len: 21 * UNIT,
+        };
         rig.submit(durable);
         rig.settle();
         power.power_cut();
@@ -441,7 +467,8 @@ fn the_map_of_dirty_sectors_has_what_each_tier_has() {
         offset: sector * SECTOR,
         len: SECTOR,
     };
-    // Two are cleaned out of the first tier, through the second, into the third; one stays in the first.
+    // Two are cleaned out of the first tier, through the second, into the third; one stays in the
+    // first.
     rig.submit(write(3));
     rig.submit(write(5));
     rig.settle();
@@ -471,7 +498,10 @@ fn a_lower_tier_serves_what_the_one_above_has_no_room_for() {
     assert_eq!(before[1].counters.backing_read_bytes, VOLUME.next_multiple_of(SECTOR));
     rig.read_all();
     let after: Vec<_> = rig.driver.tiers().map(|tier| tier.stats()).collect();
-    assert_eq!(after[0].requests.read_hits, before[0].requests.read_hits, "the upper tier is too small");
+    assert_eq!(
+        after[0].requests.read_hits, before[0].requests.read_hits,
+        "the upper tier is too small"
+    );
     assert!(after[0].counters.backing_read_bytes > before[0].counters.backing_read_bytes);
     assert_eq!(after[1].counters.backing_read_bytes, before[1].counters.backing_read_bytes);
     let all_hit = |stats: &floe_block::Stats| stats.requests.reads - stats.requests.read_hits;

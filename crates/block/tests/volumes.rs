@@ -60,7 +60,11 @@ fn a_volume_in_use_or_with_dirty_data_stays_unless_that_is_to_be_discarded() {
     assert!(bench.answer(id).result.is_ok());
     assert_eq!(bench.cache.remove_volume(first, false), Err(VolumeError::Dirty(2 * SECTOR)));
     bench.clean();
-    assert_eq!(bench.cache.remove_volume(first, true), Err(VolumeError::Busy), "it is being cleaned");
+    assert_eq!(
+        bench.cache.remove_volume(first, true),
+        Err(VolumeError::Busy),
+        "it is being cleaned"
+    );
     bench.run_failing(|_| true);
     assert_eq!(bench.get(0), Ok(200));
     assert_eq!(bench.cache.remove_volume(first, true), Ok(()));
@@ -111,7 +115,11 @@ fn a_volume_grows_and_what_was_cached_of_its_last_sector_is_not_taken_for_the_ne
         bench.run();
         assert_eq!(bench.answer(first).bytes[0], 1);
         let bytes = bench.ask(read(0, 12 * SECTOR), 0).unwrap();
-        assert_eq!([99, 100, 4095, 4096].map(|at| bytes[4 * 4096 + at]), [5, 250, 250, 250], "{mode:?}");
+        assert_eq!(
+            [99, 100, 4095, 4096].map(|at| bytes[4 * 4096 + at]),
+            [5, 250, 250, 250],
+            "{mode:?}"
+        );
         bench.put(3..12, 200);
         assert!(bench.ask(flush(), 0).is_ok());
         assert!(bench.devices[&BACKING].stable[3 * 4096..].iter().all(|byte| *byte == 200));

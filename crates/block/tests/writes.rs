@@ -6,7 +6,8 @@ use common::*;
 use floe_block::{DeviceId, Fault, Kind, Order, Request, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
-const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+const MODES: [WriteMode; 4] =
+    [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
 
 fn bench(mode: WriteMode) -> Bench {
     Bench::new(config("32KiB", 4 * BLOCK, mode), &[64 * BLOCK, 64 * BLOCK]).numbered()
@@ -35,8 +36,10 @@ fn a_write_of_parts_of_sectors_reads_at_most_two() {
             let read_bytes: u64 = reads
                 .iter()
                 .filter(|order| {
-                    let (_, at, _) = target(order); // reads of victims that are cleaned are others' data
-                    on_backing(order) || (offset / SECTOR..=(offset + len) / SECTOR).contains(&(at / SECTOR))
+                    // reads of victims that are cleaned are others' data
+                    let (_, at, _) = target(order);
+                    on_backing(order)
+                        || (offset / SECTOR..=(offset + len) / SECTOR).contains(&(at / SECTOR))
                 })
                 .map(|order| target(order).2)
                 .sum();
@@ -63,9 +66,16 @@ fn a_flush_brings_everything_to_the_backing_device_and_flushes_it_after_that() {
     bench.put(3..20, 200);
     assert!(bench.ordered(BACKING).is_empty(), "write-back");
     let id = bench.submit(flush(), 0);
-    assert!(bench.under_way.iter().all(|operation| on_cache(&operation.order) && is_read(&operation.order)));
+    assert!(
+        bench
+            .under_way
+            .iter()
+            .all(|operation| on_cache(&operation.order) && is_read(&operation.order))
+    );
     while bench.under_way.len() > 1 || !matches!(bench.under_way[0].order, Order::Flush { .. }) {
-        assert!(bench.under_way.iter().all(|operation| !matches!(operation.order, Order::Flush { .. })));
+        assert!(
+            bench.under_way.iter().all(|operation| !matches!(operation.order, Order::Flush { .. }))
+        );
         bench.complete(0, None);
     }
     assert!((3..20).all(|sector| bench.devices[&BACKING].bytes[(sector * SECTOR) as usize] == 200));
@@ -79,7 +89,8 @@ fn a_flush_brings_everything_to_the_backing_device_and_flushes_it_after_that() {
     bench.check_idle();
 }
 
-/// What is written while a round of cleaning runs is not part of it: a flush that comes then waits for the next.
+/// What is written while a round of cleaning runs is not part of it: a flush that comes then waits
+/// for the next.
 #[test]
 fn a_flush_during_a_round_waits_for_what_was_written_since_the_round_began() {
     let mut bench = bench(WriteMode::Back);
@@ -149,7 +160,9 @@ fn a_flush_brings_only_its_own_volume_and_waits_for_no_other() {
     bench.put(0..9, 202);
     bench.clean(); // both; the second volume's device hangs
     let id = bench.submit(flush(), 0);
-    while let Some(at) = bench.under_way.iter().position(|operation| target(&operation.order).0 != second) {
+    while let Some(at) =
+        bench.under_way.iter().position(|operation| target(&operation.order).0 != second)
+    {
         bench.complete(at, None);
     }
     assert_eq!(bench.answer(id).result, Ok(()));
@@ -163,7 +176,8 @@ fn a_flush_brings_only_its_own_volume_and_waits_for_no_other() {
 fn many_writers_of_one_sector_are_each_woken_once() {
     for mode in MODES {
         let mut bench = bench(mode);
-        let ids: Vec<_> = (0..100).map(|stamp| bench.submit(write(0, SECTOR), 100 + stamp)).collect();
+        let ids: Vec<_> =
+            (0..100).map(|stamp| bench.submit(write(0, SECTOR), 100 + stamp)).collect();
         bench.run();
         for id in ids {
             assert_eq!(bench.answer(id).result, Ok(()));
@@ -191,7 +205,11 @@ fn readers_that_keep_coming_do_not_hold_a_write_up() {
             bench.complete(bench.under_way.len() - 1, None);
         }
         let first_sector = |answer: &Answered| answer.bytes.iter().all(|byte| *byte == 1);
-        assert_eq!(bench.answers.iter().filter(|answer| first_sector(answer)).count(), 1, "{mode:?}");
+        assert_eq!(
+            bench.answers.iter().filter(|answer| first_sector(answer)).count(),
+            1,
+            "{mode:?}"
+        );
         bench.run();
         bench.check_idle();
     }
@@ -208,7 +226,12 @@ fn readers_of_what_has_been_written_through_do_not_wait_for_its_store() {
         bench.complete(0, None);
     }
     assert_eq!(bench.answer(id).result, Ok(()));
-    assert!(bench.under_way.iter().all(|operation| on_cache(&operation.order) && is_write(&operation.order)));
+    assert!(
+        bench
+            .under_way
+            .iter()
+            .all(|operation| on_cache(&operation.order) && is_write(&operation.order))
+    );
     let late = bench.submit(read(2 * SECTOR, SECTOR), 0);
     let [early, late] = [early, late].map(|id| bench.answer(id).bytes);
     assert_eq!([early[99], early[100], late[99], late[100]], [200, 201, 201, 200]);
@@ -242,7 +265,8 @@ fn a_block_that_cannot_be_cleaned_does_not_keep_others_out_for_ever() {
     }
     for block in 4..8 {
         let id = bench.submit(read(block * BLOCK, SECTOR), 0);
-        bench.run_failing(|order| on_cache(order) && is_read(order)); // the dirty sector is not to be had
+        // the dirty sector is not to be had
+        bench.run_failing(|order| on_cache(order) && is_read(order));
         assert!(bench.answer(id).result.is_ok());
     }
     let before = bench.cache.stats().requests.read_hits;
@@ -257,7 +281,8 @@ fn a_durable_write_is_written_through_in_every_mode() {
     for mode in MODES {
         let mut bench = bench(mode);
         bench.put(2..3, 199);
-        let durable = Request { kind: Kind::Write { durable: true }, ..write(2 * SECTOR + 512, SECTOR) };
+        let durable =
+            Request { kind: Kind::Write { durable: true }, ..write(2 * SECTOR + 512, SECTOR) };
         bench.log.clear();
         assert!(bench.ask(durable, 200).is_ok());
         let through = |order: &&Order| on_backing(order) && is_write(order);
@@ -290,7 +315,11 @@ fn a_trim_of_a_dirty_block_drops_it() {
     bench.put(0..8, 200);
     bench.log.clear();
     assert!(bench.ask(Request { kind: Kind::Trim, ..read(512, BLOCK - 512) }, 0).is_ok());
-    assert_eq!(bench.cache.stats().dirty_bytes, SECTOR, "the first sector is trimmed only in part: it stays");
+    assert_eq!(
+        bench.cache.stats().dirty_bytes,
+        SECTOR,
+        "the first sector is trimmed only in part: it stays"
+    );
     assert!(bench.ask(flush(), 0).is_ok());
     let written: u64 =
         bench.ordered(BACKING).iter().filter(|order| is_write(order)).map(|o| target(o).2).sum();
@@ -323,7 +352,11 @@ fn a_lost_dirty_sector_is_an_error_until_it_is_written_anew() {
     assert_eq!(bench.answer(id).result, Err(Fault::Io));
     for _ in 0..2 {
         assert_eq!(bench.get(1), Err(Fault::Io), "neither the older data nor the oldest");
-        assert_eq!(bench.ask(write(SECTOR + 512, 512), 202), Err(Fault::Io), "a part needs the rest");
+        assert_eq!(
+            bench.ask(write(SECTOR + 512, 512), 202),
+            Err(Fault::Io),
+            "a part needs the rest"
+        );
         assert_eq!((bench.get(0), bench.get(2)), (Ok(200), Ok(200)));
         assert_eq!(bench.ask(flush(), 0), Err(Fault::Io), "an answered write has not survived");
         let elsewhere = Request { volume: VolumeId(1), ..flush() };
@@ -391,7 +424,10 @@ fn a_reader_is_not_served_from_a_write_that_is_not_answered() {
         let mut bench = bench(mode);
         let written = bench.submit(write(0, SECTOR), 200);
         let id = bench.submit(read(0, SECTOR), 0);
-        assert!(bench.answers.is_empty() && bench.cache.stats().counters.joined_reads == 0, "{mode:?}");
+        assert!(
+            bench.answers.is_empty() && bench.cache.stats().counters.joined_reads == 0,
+            "{mode:?}"
+        );
         bench.run();
         assert_eq!(bench.answer(written).result, Ok(()));
         assert_eq!(bench.answer(id).bytes[0], 200);
@@ -399,21 +435,24 @@ fn a_reader_is_not_served_from_a_write_that_is_not_answered() {
     }
 }
 
-/// Each has a part of its first sector in common with the write before, and waits for that one sector only.
+/// Each has a part of its first sector in common with the write before, and waits for that one
+/// sector only.
 #[test]
 fn writes_that_touch_at_their_ends_do_not_queue_up() {
     for mode in MODES {
         let mut bench = bench(mode);
         let len = SECTOR + SECTOR / 4;
-        let ids: Vec<_> = (0..4).map(|at| bench.submit(write(at * len, len), 200 + at as u8)).collect();
+        let ids: Vec<_> =
+            (0..4).map(|at| bench.submit(write(at * len, len), 200 + at as u8)).collect();
         let mut read: Vec<u64> =
             bench.log.iter().filter(|order| is_read(order)).map(|o| target(o).1).collect();
         read.sort_unstable();
         assert_eq!(read, [SECTOR, 2 * SECTOR, 3 * SECTOR], "{mode:?}");
         bench.run();
         assert!(ids.into_iter().all(|id| bench.answer(id).result == Ok(())), "{mode:?}");
-        let bytes =
-            bench.ask(floe_block::Request { kind: floe_block::Kind::Read, ..write(0, 4 * len) }, 0).unwrap();
+        let bytes = bench
+            .ask(floe_block::Request { kind: floe_block::Kind::Read, ..write(0, 4 * len) }, 0)
+            .unwrap();
         let written = (0..4 * len).all(|at| bytes[at as usize] == 200 + (at / len) as u8);
         assert!(written, "{mode:?}");
         bench.check_idle();

@@ -33,7 +33,8 @@ Examples:
 /// Which server.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The server's admin address, unix:PATH or HOST:PORT [default: unix:/run/floe/admin.sock, or $XDG_RUNTIME_DIR/floe/admin.sock]
+    /// The server's admin address, unix:PATH or HOST:PORT [default: unix:/run/floe/admin.sock, or
+    /// $XDG_RUNTIME_DIR/floe/admin.sock]
     #[arg(long, value_name = "ADDRESS")]
     admin: Option<AdminAddress>,
     /// The file with the server's admin token, for changes over TCP
@@ -126,7 +127,8 @@ fn print_tiers(tiers: &[TierStatus]) {
     ];
     let mut table = output::table(&columns, 1);
     for (number, tier) in tiers.iter().enumerate() {
-        let mut row = vec![number.to_string(), output::bytes(tier.size_bytes), tier.write_mode.clone()];
+        let mut row =
+            vec![number.to_string(), output::bytes(tier.size_bytes), tier.write_mode.clone()];
         row.extend([tier.read_requests.to_string(), output::percent(tier.read_hit_ratio)]);
         let bytes = [
             tier.cache_read_bytes,
@@ -195,16 +197,33 @@ fn print(status: &Status) {
     output::say!();
     volume::print(&status.volumes);
     output::say!();
-    let mut requests = output::table(&["", "requests", "hits", "bytes", "mean", "p50", "p99", "p99.9"], 1);
+    let mut requests =
+        output::table(&["", "requests", "hits", "bytes", "mean", "p50", "p99", "p99.9"], 1);
     let mut row = |name: &str, count: u64, hit_ratio: f64, bytes: u64, latency: &Latency| {
         let times = [latency.mean_us, latency.p50_us, latency.p99_us, latency.p999_us];
-        let mut cells =
-            vec![name.to_owned(), count.to_string(), output::percent(hit_ratio), output::bytes(bytes)];
+        let mut cells = vec![
+            name.to_owned(),
+            count.to_string(),
+            output::percent(hit_ratio),
+            output::bytes(bytes),
+        ];
         cells.extend(times.map(output::microseconds));
         requests.add_row(cells);
     };
-    row("reads", status.read_requests, status.read_hit_ratio, status.read_bytes, &status.read_latency);
-    row("writes", status.write_requests, status.write_hit_ratio, status.write_bytes, &status.write_latency);
+    row(
+        "reads",
+        status.read_requests,
+        status.read_hit_ratio,
+        status.read_bytes,
+        &status.read_latency,
+    );
+    row(
+        "writes",
+        status.write_requests,
+        status.write_hit_ratio,
+        status.write_bytes,
+        &status.write_latency,
+    );
     output::print_table(&requests);
     output::say!(
         " flushes {}, trims {}, errors {}, reads joined to another client's fetch {}",
@@ -218,7 +237,12 @@ fn print(status: &Status) {
     let device = |name: &str, read: u64, written: u64, errors: u64| {
         vec![name.to_owned(), output::bytes(read), output::bytes(written), errors.to_string()]
     };
-    devices.add_row(device("cache", status.cache_read_bytes, status.cache_write_bytes, status.cache_errors));
+    devices.add_row(device(
+        "cache",
+        status.cache_read_bytes,
+        status.cache_write_bytes,
+        status.cache_errors,
+    ));
     devices.add_row(device(
         "backing",
         status.backing_read_bytes,
@@ -298,7 +322,9 @@ fn print(status: &Status) {
         }
     }
     match status.session {
-        Some(session) => output::say!(" the cache outlives the server; it was opened {session} time(s)"),
+        Some(session) => {
+            output::say!(" the cache outlives the server; it was opened {session} time(s)")
+        }
         None => output::say!(" the cache ends with the server"),
     }
     if let Some(memory) = &status.memory {
@@ -349,8 +375,10 @@ fn print(status: &Status) {
     }
     if status.threads.len() > 1 {
         output::say!();
-        let mut threads =
-            output::table(&["thread", "clients", "requests", "messages", "wakes", "valid", "dirty"], 1);
+        let mut threads = output::table(
+            &["thread", "clients", "requests", "messages", "wakes", "valid", "dirty"],
+            1,
+        );
         for (number, thread) in status.threads.iter().enumerate() {
             threads.add_row(vec![
                 number.to_string(),

@@ -1,4 +1,5 @@
-//! `floe calibrate`: how writes slow the reads of a device, and what an admission should make of it.
+//! `floe calibrate`: how writes slow the reads of a device, and what an admission should make of
+//! it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use clap::{Args, ValueEnum};
 use floe_device::{SECTOR_BYTES, Spec};
 use floe_export::kept::{Holds, holds, note_calibration};
 use floe_lab::interference::{
-    Backing, Calibration, Circumstances, Derived, MeasureError, Plan, Point, TestBed, TestBedError, measure,
+    Backing, Calibration, Circumstances, Derived, MeasureError, Plan, Point, TestBed, TestBedError,
+    measure,
 };
 use floe_lab::report::{interference, png};
 use serde::Serialize;
@@ -45,7 +47,8 @@ file is removed as soon as it is open. On a disk, or in a file that exists, a ra
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The device of the tier, as for floe serve: file:PATH, memory:SIZE or stripe:PATH+PATH; a new file on it will do
+    /// The device of the tier, as for floe serve: file:PATH, memory:SIZE or stripe:PATH+PATH; a new
+    /// file on it will do
     #[arg(value_name = "SPEC")]
     device: Spec,
     /// The device below it, which is only read: where a hit gains little, less may be written
@@ -75,13 +78,15 @@ pub(crate) struct Arguments {
     /// Let what the device holds be overwritten, where it is no kept cache
     #[arg(long)]
     overwrite: bool,
-    /// `real` time on the devices, or `virtual` time on simulated ones, whose media say how long things take
+    /// `real` time on the devices, or `virtual` time on simulated ones, whose media say how long
+    /// things take
     #[arg(long, value_name = "CLOCK", default_value = "real", hide_possible_values = true)]
     time: Time,
     /// Write the result to a file, as JSON, for floe serve and floe replay
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
-    /// Note the result in the kept cache on this device, too, for floe serve; no server may be using it
+    /// Note the result in the kept cache on this device, too, for floe serve; no server may be
+    /// using it
     #[arg(long, value_name = "CACHE", value_parser = cache)]
     cache: Option<Spec>,
     /// Write a chart of reads beside writes, named STEM-reads.png
@@ -138,8 +143,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         loss_max: arguments.max_loss.share(),
         block_bytes: arguments.block.0,
     };
-    let calibration =
-        Calibration::of(circumstances, &points, backing).expect("every size has a point without writes");
+    let calibration = Calibration::of(circumstances, &points, backing)
+        .expect("every size has a point without writes");
     if let Some(file) = &arguments.into {
         keep(file, &calibration)?;
     }
@@ -182,7 +187,9 @@ fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
     }
     let (seconds, rounds) = (arguments.seconds, arguments.rounds);
     if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
-        return Err(CliError::usage(format!("--seconds {seconds} is not above 0 and up to {SECONDS_MAX}")));
+        return Err(CliError::usage(format!(
+            "--seconds {seconds} is not above 0 and up to {SECONDS_MAX}"
+        )));
     }
     if !(1..=ROUNDS_MAX).contains(&rounds) {
         return Err(CliError::usage(format!("--rounds {rounds} is not 1 to {ROUNDS_MAX}")));
@@ -234,10 +241,11 @@ fn keep(file: &Path, calibration: &Calibration) -> Result<(), CliError> {
 
 /// What was kept in a file.
 pub(crate) fn read(file: &Path) -> Result<Calibration, String> {
-    let text =
-        std::fs::read_to_string(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    let found: Calibration = serde_json::from_str(&text)
-        .map_err(|error| format!("{} is not what floe calibrate writes: {error}", file.display()))?;
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let found: Calibration = serde_json::from_str(&text).map_err(|error| {
+        format!("{} is not what floe calibrate writes: {error}", file.display())
+    })?;
     let is_share = |share: f64| (0.0..=1.0).contains(&share);
     let derived = &found.derived;
     if derived.write_cost >= 0.0 && is_share(derived.target) && is_share(derived.target_bytes) {
@@ -264,10 +272,9 @@ struct Verdict {
 }
 
 fn print_json(calibration: &Calibration) -> std::io::Result<()> {
-    let of_backing = calibration
-        .backing
-        .iter()
-        .flat_map(|backing| backing.points.iter().map(|point| Line { device: &backing.device, of: point }));
+    let of_backing = calibration.backing.iter().flat_map(|backing| {
+        backing.points.iter().map(|point| Line { device: &backing.device, of: point })
+    });
     let of_device = calibration.sizes.iter().flat_map(|size| &size.points);
     let of_device = of_device.map(|point| Line { device: &calibration.device, of: point });
     of_backing.chain(of_device).try_for_each(|line| output::json_line(&line))?;

@@ -28,7 +28,8 @@ pub(crate) struct Arguments {
     /// The cache device, as for floe serve, or just its path; no server may be using it
     #[arg(value_name = "CACHE", value_parser = cache)]
     cache: Spec,
-    /// Mend superblocks, clean data that is not what was stored, and damaged journals; what cannot be trusted any more is listed, and lost
+    /// Mend superblocks, clean data that is not what was stored, and damaged journals; what cannot
+    /// be trusted any more is listed, and lost
     #[arg(long)]
     repair: bool,
     /// One JSON object instead of text
@@ -130,7 +131,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             Holds::Data => "data that is not a cache of floe's",
             Holds::Nothing | Holds::Cache => "nothing",
         };
-        return Err(CliError::failure(format!("{}: there is no cache, it holds {instead}", arguments.cache)));
+        return Err(CliError::failure(format!(
+            "{}: there is no cache, it holds {instead}",
+            arguments.cache
+        )));
     }
     match outcome.problems.len() {
         problems if problems > 0 && !repaired => {
@@ -158,16 +162,21 @@ impl Outcome {
         let (report, superblock) = (&checked.report, checked.report.superblock.as_ref());
         let mut problems = report.problems.clone();
         problems.extend(report.shards.iter().flat_map(|shard| shard.problems.iter().cloned()));
-        for Salvage { shard, mended, gone, .. } in report.shards.iter().filter_map(|it| it.salvage.as_ref()) {
+        for Salvage { shard, mended, gone, .. } in
+            report.shards.iter().filter_map(|it| it.salvage.as_ref())
+        {
             problems.extend(
-                mended.iter().map(|what| format!("shard {shard}: {what}, is made again from others")),
+                mended
+                    .iter()
+                    .map(|what| format!("shard {shard}: {what}, is made again from others")),
             );
             problems.extend(gone.iter().map(|what| {
                 format!("shard {shard}: {what}, is lost; what was written and noted there alone reads as the volume has it")
             }));
         }
         let name = |id| {
-            let volume = superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
+            let volume =
+                superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
             volume.map_or("?", |volume| volume.name.as_str())
         };
         problems.extend(checked.rotted().map(|rotten| {
@@ -212,7 +221,10 @@ impl Outcome {
             lost: checked
                 .lost
                 .iter()
-                .map(|(volume, run)| Lost { volume: name(*volume).to_owned(), range: Range::of(run) })
+                .map(|(volume, run)| Lost {
+                    volume: name(*volume).to_owned(),
+                    range: Range::of(run),
+                })
                 .collect(),
             problems,
             repaired,
@@ -229,13 +241,17 @@ impl Outcome {
                 self.block_sizes
             );
             if let Some(OfCalibration { write_cost, target, .. }) = &self.calibration {
-                output::say!("calibrated: a write costs {write_cost:.2} reads, and obp aims at {target:.3}");
+                output::say!(
+                    "calibrated: a write costs {write_cost:.2} reads, and obp aims at {target:.3}"
+                );
             }
             for OfVolume { name, bytes } in &self.volumes {
                 output::say!("volume {name:?} of {}", output::bytes(*bytes));
             }
             for companion in &self.companions {
-                output::say!("served together with {companion}, which may hold what nothing else has");
+                output::say!(
+                    "served together with {companion}, which may hold what nothing else has"
+                );
             }
             output::say!(
                 "{} blocks, valid {}, dirty {}, {} log pages",

@@ -1,7 +1,7 @@
 //! `floe demo`: a slow volume, first bare and then through a cache, under the same load.
 //!
-//! The servers run in threads of this process and are spoken to over NBD sockets, as any client would. All files are
-//! in a temporary folder that is removed at the end, also on an interrupt.
+//! The servers run in threads of this process and are spoken to over NBD sockets, as any client
+//! would. All files are in a temporary folder that is removed at the end, also on an interrupt.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -64,7 +64,9 @@ struct Row {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let folder = tempfile::Builder::new().prefix("floe-demo-").tempdir().or_failure()?;
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
         signal_hook::flag::register(signal, Arc::clone(&interrupted)).or_failure()?;
     }
     let demo = Demo { time: *arguments.time, folder: folder.path(), interrupted: &interrupted };
@@ -128,7 +130,9 @@ impl Demo<'_> {
         let after = server.status()?;
         match measured {
             Ok(measured) => Ok(Row::new(run, &measured, &before, &after)),
-            Err(LoadError::Interrupted) => Err(CliError::failure("interrupted; nothing is left behind")),
+            Err(LoadError::Interrupted) => {
+                Err(CliError::failure("interrupted; nothing is left behind"))
+            }
             Err(error) => Err(CliError::failure(error.to_string())),
         }
     }
@@ -168,7 +172,10 @@ impl Running {
         let settings = Settings {
             volume: vec![VolumeTable {
                 name: Some("floe".into()),
-                backing: Some(format!("file:{},size={VOLUME_BYTES},medium={MEDIUM}", place("volume"))),
+                backing: Some(format!(
+                    "file:{},size={VOLUME_BYTES},medium={MEDIUM}",
+                    place("volume")
+                )),
                 ..VolumeTable::default()
             }],
             cache: Some(format!("file:{}", place("cache"))),
@@ -183,11 +190,13 @@ impl Running {
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             // The other end is kept open until the server has ended by itself.
-            let (_keep, signals) = std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
+            let (_keep, signals) =
+                std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
             match prepare(plan, Consent::default(), None, signals.into()) {
                 Ok((server, _)) => {
                     let uri = server.uris().next().expect("the server listens");
-                    let admin = server.admin_addresses().next().expect("there is an admin interface");
+                    let admin =
+                        server.admin_addresses().next().expect("there is an admin interface");
                     let _ = tell.send(Ok((uri, Endpoint::from(admin.clone()))));
                     server.run()
                 }

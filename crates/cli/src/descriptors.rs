@@ -1,11 +1,12 @@
-//! File descriptors: each client takes one, and the server keeps some for itself, so that whoever runs it always gets
-//! through to the admin interface.
+//! File descriptors: each client takes one, and the server keeps some for itself, so that whoever
+//! runs it always gets through to the admin interface.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::CliError;
 
-/// Kept for what is there once: standard streams, listeners, admin connections, volumes added later.
+/// Kept for what is there once: standard streams, listeners, admin connections, volumes added
+/// later.
 const KEPT: usize = 128;
 
 /// Kept for each thread, beside its handles of the devices: its ring and what wakes it.

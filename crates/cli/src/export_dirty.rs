@@ -27,14 +27,15 @@ only the cache had is lost, and lists that.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The cache device, as for floe serve, or just its path; of tiers that were served together all that write back, in any order. No server may
-    /// be using them
+    /// The cache device, as for floe serve, or just its path; of tiers that were served together
+    /// all that write back, in any order. No server may be using them
     #[arg(value_name = "CACHE", value_parser = cache, required = true)]
     caches: Vec<Spec>,
     /// A backing device, and of which volume it is where the cache has several; may be repeated
     #[arg(long, value_name = "[NAME=]SPEC", required = true)]
     backing: Vec<String>,
-    /// Write also to devices that are not as the cache knows them, and without a lower tier that may hold older data
+    /// Write also to devices that are not as the cache knows them, and without a lower tier that
+    /// may hold older data
     #[arg(long)]
     accept_backing: bool,
     /// Folder where the state of caches is noted, as for floe serve
@@ -68,8 +69,10 @@ impl Range {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let targets = arguments.backing.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
-    let sources = arguments.caches.iter().map(|cache| open(cache, false)).collect::<Result<Vec<_>, _>>()?;
+    let targets =
+        arguments.backing.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
+    let sources =
+        arguments.caches.iter().map(|cache| open(cache, false)).collect::<Result<Vec<_>, _>>()?;
     let mut bar = None;
     let (accept, state) = (arguments.accept_backing, state_dir(arguments.state_dir.as_deref()));
     let written = write_back(&sources, &targets, accept, state.as_ref(), &mut |written, all| {
@@ -97,7 +100,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A device that is there, and which volume it is, if that is said: the name ends before the device's kind.
+/// A device that is there, and which volume it is, if that is said: the name ends before the
+/// device's kind.
 fn target(text: &str) -> Result<Target, CliError> {
     let kind = text.find(':').unwrap_or(text.len());
     let (volume, spec) = match text[..kind].rfind('=') {
@@ -105,7 +109,8 @@ fn target(text: &str) -> Result<Target, CliError> {
         None => (None, text),
     };
     let refuse = |error: String| CliError::usage(format!("backing: {error}"));
-    let spec: Spec = spec.parse().map_err(|error: floe_device::SpecError| refuse(error.to_string()))?;
+    let spec: Spec =
+        spec.parse().map_err(|error: floe_device::SpecError| refuse(error.to_string()))?;
     if let Some(path) = spec.paths().iter().find(|path| !path.exists()) {
         return Err(refuse(format!("{} does not exist", path.display())));
     }

@@ -1,6 +1,7 @@
 //! The `floe` program: arguments in, tables or JSON out.
 //!
-//! All of it but `main`, so that its documentation does not stand where that of the library `floe` belongs.
+//! All of it but `main`, so that its documentation does not stand where that of the library `floe`
+//! belongs.
 
 mod admin;
 mod bench;
@@ -102,7 +103,8 @@ enum Command {
     Completions(man::CompletionsArguments),
 }
 
-/// The command line: what it is derived from, less what a command shares with another and has no use for.
+/// The command line: what it is derived from, less what a command shares with another and has no
+/// use for.
 fn command() -> clap::Command {
     Cli::command().mut_subcommand("replay", replay::without_clients)
 }
@@ -196,7 +198,8 @@ mod tests {
             assert_eq!(refused, None, "{words:?}");
             let of_disk = words[1] == "replay" || words.iter().any(|word| word == "--blocks");
             for spec in words.iter().filter_map(|word| word.parse::<GeneratorSpec>().ok()) {
-                let trace = Trace::generate(&spec).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+                let trace =
+                    Trace::generate(&spec).unwrap_or_else(|error| panic!("{words:?}: {error}"));
                 assert!(!of_disk || trace.kind() == Kind::Block, "{words:?}: add block=4KiB");
             }
         }

@@ -74,7 +74,9 @@ mod tests {
 
     #[test]
     fn what_is_no_list_is_refused() {
-        for wrong in ["", "a", "1,,2", "nan", "inf", "1..=2", "1..=2:0", "2..=1:1", "1..=2:-1", "1..=1e9:1"] {
+        for wrong in
+            ["", "a", "1,,2", "nan", "inf", "1..=2", "1..=2:0", "2..=1:1", "1..=2:-1", "1..=1e9:1"]
+        {
             assert!(wrong.parse::<Numbers>().is_err(), "{wrong}");
         }
         for wrong in ["0", "1.5", "-1", "1e12", "0..=3:1"] {

@@ -1,7 +1,7 @@
 //! The log of a server: events on standard error, a line each, for people or as JSON.
 //!
-//! Once it has begun, nothing but its own thread writes to standard error: no other thread, and neither a panic nor the
-//! end of the program, waits for a reader that takes nothing.
+//! Once it has begun, nothing but its own thread writes to standard error: no other thread, and
+//! neither a panic nor the end of the program, waits for a reader that takes nothing.
 
 mod queue;
 
@@ -77,14 +77,18 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
 /// Starts the thread that writes to standard error.
 fn write_out(queue: &'static Queue) -> Result<(), CliError> {
     // A descriptor of its own, past the lock that `std::io::stderr` holds while a write waits.
-    let mut stderr = StandardError(std::io::stderr().as_fd().try_clone_to_owned().or_failure()?.into());
-    let tell = |lines| tracing::warn!(lines, "lines of the log were dropped, for nobody read them in time");
+    let mut stderr =
+        StandardError(std::io::stderr().as_fd().try_clone_to_owned().or_failure()?.into());
+    let tell = |lines| {
+        tracing::warn!(lines, "lines of the log were dropped, for nobody read them in time")
+    };
     let thread = std::thread::Builder::new().name("floe-log".into());
     let started = thread.spawn(move || queue.write_out(&mut stderr, tell));
     started.map(drop).map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// Says the program's last line and waits for the log's end, for a bounded time; `false` where no log has begun.
+/// Says the program's last line and waits for the log's end, for a bounded time; `false` where no
+/// log has begun.
 pub(crate) fn end_with(line: &str) -> bool {
     let Some(queue) = QUEUE.get() else { return false };
     queue.push_last(format!("{line}\n").as_bytes());
@@ -124,8 +128,8 @@ impl Write for StandardError {
     }
 }
 
-/// The first word of a filter that would be taken for the name of a part, of which everything and beside which nothing is logged, and is
-/// not floe's.
+/// The first word of a filter that would be taken for the name of a part, of which everything and
+/// beside which nothing is logged, and is not floe's.
 fn not_a_level(filter: &str) -> Option<&str> {
     let is_meant = |word: &&str| {
         let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));
@@ -140,9 +144,15 @@ mod tests {
 
     #[test]
     fn a_word_that_is_neither_a_level_nor_a_part_is_found() {
-        for good in
-            ["info", "WARN", "floe_export=debug,warn", "floe_block", "", "off", "floe_export=debug, warn"]
-        {
+        for good in [
+            "info",
+            "WARN",
+            "floe_export=debug,warn",
+            "floe_block",
+            "",
+            "off",
+            "floe_export=debug, warn",
+        ] {
             assert_eq!(not_a_level(good), None, "{good}");
         }
         assert_eq!(not_a_level("warning"), Some("warning"));

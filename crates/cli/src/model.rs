@@ -63,7 +63,8 @@ pub(crate) struct Arguments {
     /// Time a miss waits for the disk, any number at once
     #[arg(long, value_name = "LIST", default_value = "100")]
     disk_us: Numbers,
-    /// Shares of hits that skip the list, for prob-lru, or instead of what was measured for relaxed-lru
+    /// Shares of hits that skip the list, for prob-lru, or instead of what was measured for
+    /// relaxed-lru
     #[arg(long, value_name = "LIST")]
     q: Option<Numbers>,
     /// Shares of hits that find their entry frozen, and so end before any list
@@ -72,17 +73,20 @@ pub(crate) struct Arguments {
     /// Cores that the requests in flight share [default: one for each]
     #[arg(long, value_name = "LIST")]
     cores: Option<Counts>,
-    /// Instead of requests in flight: million requests that arrive in a second; says how long each takes
+    /// Instead of requests in flight: million requests that arrive in a second; says how long each
+    /// takes
     #[arg(long, value_name = "LIST", conflicts_with = "mpl")]
     arrival_rate: Option<Numbers>,
-    /// What the simulation draws service times from: exponential, deterministic, hyperexponential:CV2 (the squared coefficient of
-    /// variation), or measured (histograms in the --service file)
+    /// What the simulation draws service times from: exponential, deterministic,
+    /// hyperexponential:CV2 (the squared coefficient of variation), or measured (histograms in the
+    /// --service file)
     #[arg(long, value_name = "NAME", default_value = "exponential")]
     distribution: Distribution,
     /// How the simulated disk's times are distributed
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     disk_times: DiskTimes,
-    /// Simulate until half the 95 % interval is no more than this share of the mean; 0 does not simulate
+    /// Simulate until half the 95 % interval is no more than this share of the mean; 0 does not
+    /// simulate
     #[arg(long, value_name = "SHARE", default_value_t = 0.005)]
     precision: f64,
     /// Service times of another machine, as JSON
@@ -99,7 +103,8 @@ pub(crate) struct Arguments {
         "hit_ratio", "q", "frozen", "arrival_rate", "distribution", "disk_times", "precision", "report", "png",
     ])]
     trace: Option<String>,
-    /// Cache sizes, with --trace: entries (1000) or shares of what the trace touches (10%) [default: 20 from 0.1% to 100%]
+    /// Cache sizes, with --trace: entries (1000) or shares of what the trace touches (10%)
+    /// [default: 20 from 0.1% to 100%]
     #[arg(long, value_name = "LIST", requires = "trace")]
     size: Option<Sizes>,
     #[command(flatten)]
@@ -118,10 +123,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     let precision = arguments.precision;
     if !(0.0..=0.5).contains(&precision) {
-        return Err(CliError::usage(format!("--precision {precision} is not a share from 0 to 0.5")));
+        return Err(CliError::usage(format!(
+            "--precision {precision} is not a share from 0 to 0.5"
+        )));
     }
     if arguments.distribution == Distribution::Measured && arguments.service.is_none() {
-        return Err(CliError::usage("--distribution measured is of a --service file with histograms"));
+        return Err(CliError::usage(
+            "--distribution measured is of a --service file with histograms",
+        ));
     }
     // All that can be refused is refused before anything is printed.
     let mut solved = Vec::new();
@@ -162,8 +171,9 @@ fn draw(arguments: &Arguments, solved: &Solved) -> Result<(), CliError> {
     let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
     let report = report(&command, solved);
     if let Some(file) = &arguments.report {
-        std::fs::write(file, html(&report))
-            .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))?;
+        std::fs::write(file, html(&report)).map_err(|error| {
+            CliError::failure(format!("cannot write {}: {error}", file.display()))
+        })?;
     }
     if let Some(stem) = &arguments.png {
         png::write_all(&report, stem).or_failure()?;
@@ -196,7 +206,8 @@ fn simulate(
 
 /// Every combination of what the arguments list.
 fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
-    let service = Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
+    let service =
+        Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
     let options = |list: &Option<Numbers>| match list {
         Some(Numbers(numbers)) => numbers.iter().copied().map(Some).collect(),
         None => vec![None],
@@ -209,10 +220,15 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         Some(Numbers(rates)) => rates.iter().map(|&mrps| Demand::Open(mrps)).collect(),
         None => arguments.mpl.0.iter().map(|&mpl| Demand::Closed(mpl as u32)).collect(),
     };
-    let policies: Vec<_> =
-        arguments.policy.iter().map(|name| Policy::named(name).or_usage()).collect::<Result<_, _>>()?;
+    let policies: Vec<_> = arguments
+        .policy
+        .iter()
+        .map(|name| Policy::named(name).or_usage())
+        .collect::<Result<_, _>>()?;
     if arguments.q.is_some() && !policies.iter().any(|policy| policy.takes_q()) {
-        return Err(CliError::usage("--q is for prob-lru and relaxed-lru, and neither is asked for"));
+        return Err(CliError::usage(
+            "--q is for prob-lru and relaxed-lru, and neither is asked for",
+        ));
     }
     let mut curves = Vec::new();
     for policy in policies {

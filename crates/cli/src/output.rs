@@ -1,4 +1,5 @@
-//! How results look: tables for people, one JSON object a line for programs, progress on standard error.
+//! How results look: tables for people, one JSON object a line for programs, progress on standard
+//! error.
 
 use std::io::Write;
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     }
     table.set_header(columns.to_vec());
     for (column, index) in table.column_iter_mut().zip(0..) {
-        let alignment = if index < left_aligned { CellAlignment::Left } else { CellAlignment::Right };
+        let alignment =
+            if index < left_aligned { CellAlignment::Left } else { CellAlignment::Right };
         column.set_cell_alignment(alignment);
         column.set_padding((1, 1));
     }
@@ -73,8 +75,9 @@ pub(crate) fn microseconds(us: f64) -> String {
 /// A bar on standard error, drawn only when that is a terminal.
 pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-    let style =
-        ProgressStyle::with_template("{msg:28} {bar:32} {percent:>3} %  {elapsed} of about {duration}");
+    let style = ProgressStyle::with_template(
+        "{msg:28} {bar:32} {percent:>3} %  {elapsed} of about {duration}",
+    );
     bar.set_style(style.expect("the template is well formed"));
     bar.set_message(what.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -95,8 +98,13 @@ mod tests {
 
     #[test]
     fn bytes_read_naturally() {
-        let cases =
-            [(0, "0 B"), (512, "512 B"), (65536, "64KiB"), (1_500_000, "1.4 MiB"), (u64::MAX, "16.0 EiB")];
+        let cases = [
+            (0, "0 B"),
+            (512, "512 B"),
+            (65536, "64KiB"),
+            (1_500_000, "1.4 MiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
         for (count, text) in cases {
             assert_eq!(bytes(count), text);
         }

@@ -1,4 +1,5 @@
-//! `floe replay`: a trace through the cache that a configuration describes, on its devices or on simulated ones.
+//! `floe replay`: a trace through the cache that a configuration describes, on its devices or on
+//! simulated ones.
 
 mod price;
 mod print;
@@ -13,7 +14,8 @@ use floe_device::Role;
 use floe_export::kept::refuse_kept;
 use floe_export::server::DeviceSource;
 use floe_lab::replay::{
-    Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier, Volume, run as replay,
+    Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier, Volume,
+    run as replay,
 };
 use floe_lab::report::{html, latencies};
 
@@ -24,7 +26,8 @@ use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::{OrFail, output};
 use price::TierPrice;
 
-/// Most requests in flight at recorded times, unless told otherwise: as many as a server takes from one client.
+/// Most requests in flight at recorded times, unless told otherwise: as many as a server takes from
+/// one client.
 const IN_FLIGHT_RECORDED: u32 = 256;
 
 const EXAMPLES: &str = "\
@@ -52,7 +55,8 @@ pub(crate) struct Arguments {
     trace: String,
     #[command(flatten)]
     source: Source,
-    /// Requests in flight: as many all the time, or with --at recorded at most [default: 1, with --at recorded 256]
+    /// Requests in flight: as many all the time, or with --at recorded at most [default: 1, with
+    /// --at recorded 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     in_flight: Option<u32>,
     /// When a request begins: once another is `answered`, or when `recorded`
@@ -87,7 +91,8 @@ pub(crate) struct Arguments {
     limit: Option<u64>,
     #[command(flatten)]
     open: TraceArguments,
-    /// What a byte of a tier costs beside a byte of DRAM, of all tiers from tier0, the first: prints what they cost, and the throughput for that
+    /// What a byte of a tier costs beside a byte of DRAM, of all tiers from tier0, the first:
+    /// prints what they cost, and the throughput for that
     #[arg(long, value_name = "TIER=PRICE", value_delimiter = ',')]
     price: Vec<TierPrice>,
     /// Also how many requests took how long
@@ -151,9 +156,13 @@ impl FromStr for Warmup {
     fn from_str(text: &str) -> Result<Self, String> {
         let share = text.strip_suffix('%').map(str::parse::<f64>);
         match (share, text.parse()) {
-            (Some(Ok(percent)), _) if (0.0..100.0).contains(&percent) => Ok(Self::Share(percent / 100.0)),
+            (Some(Ok(percent)), _) if (0.0..100.0).contains(&percent) => {
+                Ok(Self::Share(percent / 100.0))
+            }
             (None, Ok(requests)) => Ok(Self::Requests(requests)),
-            _ => Err(format!("`{text}` is neither a number of requests nor a share; write 1000 or 20%")),
+            _ => Err(format!(
+                "`{text}` is neither a number of requests nor a share; write 1000 or 20%"
+            )),
         }
     }
 }
@@ -179,10 +188,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     }
     let prices = price::of_all(&arguments.price, settings.tiers.len())?;
     let survey = survey(trace, &arguments.open, arguments.limit)?;
-    let pace = pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
+    let pace =
+        pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
     let warmup = arguments.warmup.of(survey.requests);
     if warmup >= survey.requests {
-        let problem = format!("it has {} requests, and the first {warmup} do not count", survey.requests);
+        let problem =
+            format!("it has {} requests, and the first {warmup} do not count", survey.requests);
         return Err(in_trace(problem));
     }
     let setup = Setup {
@@ -192,13 +203,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         flush_interval: settings.flush_interval,
         shed_most: settings.shed.map(Percent::share),
     };
-    if let Some(volume) = settings.volumes.iter().find(|volume| volume.read_only && survey.changes > 0) {
+    if let Some(volume) =
+        settings.volumes.iter().find(|volume| volume.read_only && survey.changes > 0)
+    {
         return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name)));
     }
     let read_only = survey.changes == 0;
     let volumes = settings.volumes.into_iter();
-    let volumes =
-        volumes.map(|volume| Volume { name: volume.name, spec: volume.backing, read_only }).collect();
+    let volumes = volumes
+        .map(|volume| Volume { name: volume.name, spec: volume.backing, read_only })
+        .collect();
     // Tiers end with the replay, whatever they would be in a server.
     let mut above_bytes = 0;
     let tier = |tier: TierPlan| {
@@ -315,7 +329,9 @@ fn survey(trace: &str, open: &TraceArguments, limit: Option<u64>) -> Result<Surv
     bar.finish_and_clear();
     tell_skipped(trace, &requests);
     match survey? {
-        survey if survey.requests == 0 => Err(CliError::usage(format!("{trace}: it has no requests"))),
+        survey if survey.requests == 0 => {
+            Err(CliError::usage(format!("{trace}: it has no requests")))
+        }
         survey => Ok(survey),
     }
 }
@@ -324,8 +340,12 @@ fn pace(at: At, speed: Speed, in_flight: Option<u32>, survey: &Survey) -> Result
     let in_flight = |otherwise| in_flight.unwrap_or(otherwise) as usize;
     match at {
         At::Answered => Ok(Pace::Closed { in_flight: in_flight(1) }),
-        At::Recorded if !survey.has_times => Err("it has no times, which --at recorded needs".into()),
-        At::Recorded => Ok(Pace::Recorded { speed: speed.0, in_flight: in_flight(IN_FLIGHT_RECORDED) }),
+        At::Recorded if !survey.has_times => {
+            Err("it has no times, which --at recorded needs".into())
+        }
+        At::Recorded => {
+            Ok(Pace::Recorded { speed: speed.0, in_flight: in_flight(IN_FLIGHT_RECORDED) })
+        }
     }
 }
 

@@ -74,8 +74,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         return std::io::stdout().write_all(text.as_bytes()).or_failure();
     }
     log::begin(arguments.log_format)?;
-    let room =
-        descriptors::make_room(plan.max_connections, plan.threads, plan.tiers.len() + plan.volumes.len())?;
+    let room = descriptors::make_room(
+        plan.max_connections,
+        plan.threads,
+        plan.tiers.len() + plan.volumes.len(),
+    )?;
     if room < plan.max_connections {
         let asked = std::mem::replace(&mut plan.max_connections, room);
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
@@ -98,8 +101,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     server.run().or_failure()
 }
 
-/// Prints the addresses on a thread of its own: a reader of standard output that stalls, a pipe still full of the log of the server before,
-/// say, keeps no client waiting.
+/// Prints the addresses on a thread of its own: a reader of standard output that stalls, a pipe
+/// still full of the log of the server before, say, keeps no client waiting.
 fn print(uris: String) -> Result<(), CliError> {
     let print = move || {
         let mut out = std::io::stdout();
@@ -114,7 +117,8 @@ fn print(uris: String) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// Binds addresses and opens devices; the server, and what of it can be read again. `signals` becomes readable when the server is to end.
+/// Binds addresses and opens devices; the server, and what of it can be read again. `signals`
+/// becomes readable when the server is to end.
 ///
 /// What can fail without a trace comes first: opening devices may create files.
 pub(crate) fn prepare(
@@ -131,7 +135,10 @@ pub(crate) fn prepare(
     let devices = plan.volumes.iter().map(|volume| &volume.backing);
     let devices = devices.chain(plan.tiers.iter().map(|tier| &tier.cache));
     let admin = plan.admin.config(devices).or_usage()?;
-    let tls = plan.tls.as_ref().map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
+    let tls = plan
+        .tls
+        .as_ref()
+        .map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
     let tls = tls.transpose().or_usage()?;
     let reloadable = Reloadable { tls: tls.clone(), token: admin.token.clone() };
     let bound = Bound::bind(ServerConfig {
@@ -152,7 +159,8 @@ pub(crate) fn prepare(
         let backing = Arc::new(backing.prepare(Role::Backing { read_only })?);
         Ok(Volume { name, description, backing, read_only })
     };
-    let volumes = plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
+    let volumes =
+        plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
     let tiers = cache.open(&volumes)?;
     let server = bound.serve(tiers, volumes, signals);
     let server = server.map_err(|error| match error {
@@ -190,11 +198,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let taken = holder.local_addr().unwrap().to_string();
-        for settings in
-            [settings(folder.path(), "1MiB", &taken), settings(folder.path(), "4KiB", "127.0.0.1:0")]
-        {
+        for settings in [
+            settings(folder.path(), "1MiB", &taken),
+            settings(folder.path(), "4KiB", "127.0.0.1:0"),
+        ] {
             let (_stop, signals) = std::os::unix::net::UnixStream::pair().unwrap();
-            assert!(prepare(settings.plan().unwrap(), Consent::default(), None, signals.into()).is_err());
+            assert!(
+                prepare(settings.plan().unwrap(), Consent::default(), None, signals.into())
+                    .is_err()
+            );
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }

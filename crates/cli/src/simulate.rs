@@ -39,22 +39,26 @@ pub(crate) struct Arguments {
     /// Policies to compare, such as lru,slru:segments=4,belady; with --blocks [default: lru]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; repeat to compare
+    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; repeat to
+    /// compare
     #[arg(long, value_name = "ADMISSION", conflicts_with = "sample")]
     admit: Vec<String>,
     /// Simulate the block cache with these block sizes instead; repeat to compare
     #[arg(long, value_name = "LIST")]
     blocks: Vec<BlockSizes>,
-    /// Cache sizes: objects (1000), bytes (64KiB) or shares of what the trace touches (10%); a,b,c or from..=to:step
+    /// Cache sizes: objects (1000), bytes (64KiB) or shares of what the trace touches (10%); a,b,c
+    /// or from..=to:step
     #[arg(long, value_name = "LIST", required = true)]
     size: Sizes,
     /// Count bytes: objects take their size
     #[arg(long, conflicts_with = "blocks")]
     bytes: bool,
-    /// Simulate a random share of the keys, and say how far off the result may be (± : in 19 of 20 cases no further)
+    /// Simulate a random share of the keys, and say how far off the result may be (± : in 19 of 20
+    /// cases no further)
     #[arg(long, value_name = "SHARE", conflicts_with = "blocks")]
     sample: Option<f64>,
-    /// Time a hit takes, to order policies by mean latency [default: 1 if the time of a miss is known]
+    /// Time a hit takes, to order policies by mean latency [default: 1 if the time of a miss is
+    /// known]
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
     hit_us: Option<f64>,
     /// Time a miss takes
@@ -88,7 +92,9 @@ pub(crate) struct Arguments {
 fn interval(text: &str) -> Result<humantime::Duration, String> {
     match text.parse::<humantime::Duration>() {
         Ok(interval) if !interval.is_zero() => Ok(interval),
-        Ok(_) => Err("0s is too short; with --write through nothing is kept in the cache only".into()),
+        Ok(_) => {
+            Err("0s is too short; with --write through nothing is kept in the cache only".into())
+        }
         Err(_) => Err(format!("`{text}` is not a duration; write 500ms, 5s or 1min")),
     }
 }
@@ -113,15 +119,19 @@ fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, Cli
 }
 
 /// Writes what was asked for of a report, which is made from the command line if need be.
-fn write_report(arguments: &Arguments, report: impl FnOnce(&str) -> Report) -> Result<(), CliError> {
+fn write_report(
+    arguments: &Arguments,
+    report: impl FnOnce(&str) -> Report,
+) -> Result<(), CliError> {
     if arguments.report.is_none() && arguments.png.is_none() {
         return Ok(());
     }
     let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
     let report = report(&command);
     if let Some(file) = &arguments.report {
-        std::fs::write(file, html(&report))
-            .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))?;
+        std::fs::write(file, html(&report)).map_err(|error| {
+            CliError::failure(format!("cannot write {}: {error}", file.display()))
+        })?;
     }
     if let Some(stem) = &arguments.png {
         png::write_all(&report, stem).or_failure()?;
@@ -144,7 +154,10 @@ pub(crate) fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R
     };
     let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("a simulation does not panic")).collect()
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("a simulation does not panic"))
+            .collect()
     });
     done.sort_unstable_by_key(|(at, _)| *at);
     done.into_iter().map(|(_, result)| result).collect()

@@ -121,7 +121,8 @@ impl FromStr for Sizes {
 }
 
 fn range(text: &str, from: &str, rest: &str) -> Result<Vec<CacheSize>, String> {
-    let (to, step) = rest.split_once(':').ok_or(format!("`{text}` has no step; write {text}:STEP"))?;
+    let (to, step) =
+        rest.split_once(':').ok_or(format!("`{text}` has no step; write {text}:STEP"))?;
     let sizes: [CacheSize; 3] = [from.trim().parse()?, to.trim().parse()?, step.trim().parse()?];
     let [(from, make), (to, _), (step, _)] = sizes.map(CacheSize::parts);
     if sizes.iter().any(|size| std::mem::discriminant(size) != std::mem::discriminant(&sizes[0])) {

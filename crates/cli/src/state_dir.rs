@@ -7,8 +7,8 @@ use floe_export::kept::StateDir;
 /// Where it is for the super-user, unless systemd says.
 const OF_ROOT: &str = "/var/lib/floe";
 
-/// The folder that is given; or else the one that systemd gives a service, or that is the user's. It has to work only where it
-/// is given.
+/// The folder that is given; or else the one that systemd gives a service, or that is the user's.
+/// It has to work only where it is given.
 pub(crate) fn state_dir(given: Option<&Path>) -> Option<StateDir> {
     match given {
         Some(dir) => Some(StateDir::new(dir, true)),
@@ -43,7 +43,8 @@ mod tests {
             };
             usual(value, is_root).map(|dir| dir.display().to_string())
         };
-        let (systemd, home) = (("STATE_DIRECTORY", "/var/lib/private/floe:/x"), ("HOME", "/home/ann"));
+        let (systemd, home) =
+            (("STATE_DIRECTORY", "/var/lib/private/floe:/x"), ("HOME", "/home/ann"));
         assert_eq!(dir(&[systemd, home], true).as_deref(), Some("/var/lib/private/floe"));
         assert_eq!(dir(&[home], true).as_deref(), Some("/var/lib/floe"));
         assert_eq!(dir(&[home], false).as_deref(), Some("/home/ann/.local/state/floe"));

@@ -100,7 +100,11 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             if *json {
                 return output::json_line(&added).or_failure();
             }
-            output::say!("added tier {number}: {} of {}", added.name, output::bytes(added.size_bytes));
+            output::say!(
+                "added tier {number}: {} of {}",
+                added.name,
+                output::bytes(added.size_bytes)
+            );
             Ok(())
         }
         Command::Remove(Remove { number, server, json }) => {

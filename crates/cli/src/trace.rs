@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    Columns, CompactOptions, Format, Info, Kind, OpenOptions, Reuse, ReuseStats, Stats, Trace, convert,
-    formats_table, generators, generators_table,
+    Columns, CompactOptions, Format, Info, Kind, OpenOptions, Reuse, ReuseStats, Stats, Trace,
+    convert, formats_table, generators, generators_table,
 };
 use serde::Serialize;
 
@@ -31,8 +31,9 @@ pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 pub(crate) struct TraceArguments {
     #[arg(long, value_name = "NAME", help = format_help())]
     format: Option<Format>,
-    /// Columns of a table, where their names do not tell: time=when,time-unit=ms,key=obj,size=kb,size-unit=1024; also
-    /// offset, op, volume and offset-unit
+    /// Columns of a table, where their names do not tell:
+    /// time=when,time-unit=ms,key=obj,size=kb,size-unit=1024; also offset, op, volume and
+    /// offset-unit
     #[arg(long, value_name = "ROLE=NAME,…")]
     columns: Option<Columns>,
     /// Count and pass over bad records instead of stopping at the first
@@ -48,7 +49,8 @@ impl TraceArguments {
 
     pub(crate) fn open(&self, path: &str, as_blocks: bool) -> Result<Trace, CliError> {
         let columns = self.columns.clone();
-        let options = OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks, columns };
+        let options =
+            OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks, columns };
         Trace::open_source(path, &options).or_usage()
     }
 
@@ -56,7 +58,8 @@ impl TraceArguments {
     pub(crate) fn open_disk(&self, path: &str, whose: &str) -> Result<Trace, CliError> {
         let trace = self.open(path, true)?;
         if trace.kind() != Kind::Block {
-            let problem = format!("{} traces have no disk addresses, which {whose} needs", trace.format());
+            let problem =
+                format!("{} traces have no disk addresses, which {whose} needs", trace.format());
             return Err(CliError::usage(format!("{path}: {problem}")));
         }
         Ok(trace)
@@ -228,7 +231,8 @@ fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {
     }
     for format in Format::all() {
         let (kind, layout, origin) = (format.kind(), format.layout(), format.origin());
-        output::json_line(&FormatLine { format: format.name(), kind, layout, origin }).or_failure()?;
+        output::json_line(&FormatLine { format: format.name(), kind, layout, origin })
+            .or_failure()?;
     }
     generators().try_for_each(|generator| output::json_line(&generator)).or_failure()
 }
@@ -239,7 +243,8 @@ fn reuse_cells(reuse: &Reuse) -> [String; 7] {
         0.0 => String::new(),
         error => format!(" ±{}", output::percent(error)),
     };
-    let distance = |distance: Option<u64>| distance.map_or_else(none, |distance| distance.to_string());
+    let distance =
+        |distance: Option<u64>| distance.map_or_else(none, |distance| distance.to_string());
     [
         output::percent(reuse.top_1_percent_share),
         output::percent(reuse.top_10_percent_share),
@@ -278,8 +283,10 @@ fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
     let mut trace = arguments.trace.open(&arguments.from, arguments.as_blocks)?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), &arguments.from);
     let progress = trace.progress();
-    let options = CompactOptions { zstd_level: arguments.zstd, next_accesses: arguments.next_accesses };
-    let header = convert(&mut trace, &arguments.to, options, || bar.set_position(progress.bytes_read()));
+    let options =
+        CompactOptions { zstd_level: arguments.zstd, next_accesses: arguments.next_accesses };
+    let header =
+        convert(&mut trace, &arguments.to, options, || bar.set_position(progress.bytes_read()));
     bar.finish_and_clear();
     let header = header.or_usage()?;
     tell_skipped(&arguments.from, &trace);

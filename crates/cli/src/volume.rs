@@ -135,7 +135,12 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
         }
         Command::Resize(ResizeArguments { name, size, server, json }) => {
             let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
-            tell("resized", "to", &client::resize_volume(&server.endpoint()?, name, &resize)?, *json)
+            tell(
+                "resized",
+                "to",
+                &client::resize_volume(&server.endpoint()?, name, &resize)?,
+                *json,
+            )
         }
     }
 }

@@ -37,7 +37,8 @@ fn floe_as_nobody(folder: &Path, arguments: &[&str]) -> Output {
         std::fs::hard_link(whole, &program)
             .or_else(|_| std::fs::copy(whole, &program).map(drop))
             .expect("a copy");
-        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).expect("a folder for all");
+        std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))
+            .expect("a folder for all");
     }
     let mut command = Command::new(program);
     let output = command.uid(NOBODY).gid(NOBODY).args(arguments).stdin(Stdio::null()).output();
@@ -89,14 +90,16 @@ fn a_group_can_be_let_in_and_is_kept_to_the_folders_of_what_is_served() {
     if !is_root() {
         return;
     }
-    let volume = Volume::new(&noise(2, MIB), "through").with(&["--admin-group", &NOBODY.to_string()]);
+    let volume =
+        Volume::new(&noise(2, MIB), "through").with(&["--admin-group", &NOBODY.to_string()]);
     let server = volume.serve();
     let socket = volume.path("admin.sock");
     let file = std::fs::metadata(&socket).expect("the socket");
     assert_eq!((file.mode() & 0o777, file.gid()), (0o660, NOBODY));
     let folder = socket.parent().expect("a folder");
-    let floe =
-        |arguments: &[&str]| floe_as_nobody(folder, &[arguments, &["--admin", &server.admin]].concat());
+    let floe = |arguments: &[&str]| {
+        floe_as_nobody(folder, &[arguments, &["--admin", &server.admin]].concat())
+    };
     assert!(floe(&["flush"]).status.success());
     let elsewhere = tempfile::tempdir().expect("a folder");
     let outside = elsewhere.path().join("new");
@@ -135,8 +138,9 @@ fn over_tcp_changes_need_the_token() {
     refused(&flush(), 2, &["other users can use it"]);
     std::fs::set_permissions(&wrong, PermissionsExt::from_mode(0o600)).expect("its mode");
     refused(&flush(), 2, &["not the admin token"]);
-    let foreign =
-        format!("POST /stop HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {SECRET}\r\n\r\n");
+    let foreign = format!(
+        "POST /stop HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {SECRET}\r\n\r\n"
+    );
     assert!(http(&tcp, &foreign).0.starts_with("HTTP/1.1 403 "));
     assert!(!server.log().contains(" WARN "), "{}", server.log());
     server.end();
@@ -178,11 +182,16 @@ fn server_and_clients_find_the_socket_that_a_service_has() {
     ready.next().expect("a URI").expect("text");
     let answered = |command: &str| floe().arg(command).output().expect("floe runs");
     wait_until("an answer on the socket", || answered("status").status.success());
-    assert_eq!(std::fs::metadata(run.join("admin.sock")).expect("the socket").mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(run.join("admin.sock")).expect("the socket").mode() & 0o777,
+        0o600
+    );
     if installed(&["curl"]) {
         let socket = run.join("admin.sock");
-        let said =
-            common::run("curl", &["--silent", "--unix-socket", text(&socket), "http://localhost/healthz"]);
+        let said = common::run(
+            "curl",
+            &["--silent", "--unix-socket", text(&socket), "http://localhost/healthz"],
+        );
         assert_eq!(said.trim(), "ok");
     }
     assert!(answered("stop").status.success());
@@ -198,7 +207,9 @@ fn a_socket_that_is_not_ours_to_take_is_named_in_a_line() {
     let other = Volume::new(&noise(6, MIB), "through");
     let serve = |name: &str, path: &Path| {
         let line = other.command_line().into_iter().map(|word| match word.strip_suffix(name) {
-            Some(_) if word.contains("socket=") => format!("nbd+unix:///?socket={}", path.display()),
+            Some(_) if word.contains("socket=") => {
+                format!("nbd+unix:///?socket={}", path.display())
+            }
             Some(_) => format!("unix:{}", path.display()),
             None => word,
         });
@@ -214,7 +225,11 @@ fn a_socket_that_is_not_ours_to_take_is_named_in_a_line() {
             let stale = other.path("stale");
             drop(UnixListener::bind(&stale).expect("a socket"));
             std::os::unix::fs::chown(&stale, Some(NOBODY), None).expect("it is given away");
-            refused(&serve(name, &stale), 2, &["stale socket of another user (uid 65534)", text(&stale)]);
+            refused(
+                &serve(name, &stale),
+                2,
+                &["stale socket of another user (uid 65534)", text(&stale)],
+            );
             std::fs::remove_file(&stale).expect("it was left alone");
         }
     }
@@ -234,7 +249,11 @@ fn settings_of_the_admin_interface_that_make_no_sense_are_refused() {
     };
     refused(&serve(&["--admin", "nowhere"]), 2, &["admin", "nowhere", "unix:PATH", "HOST:PORT"]);
     refused(&serve(&["--admin-group", "no such group"]), 2, &["admin-group", "no such group"]);
-    refused(&serve(&["--admin-token-file", "x"]), 2, &["admin-token-file is for admin = HOST:PORT"]);
+    refused(
+        &serve(&["--admin-token-file", "x"]),
+        2,
+        &["admin-token-file is for admin = HOST:PORT"],
+    );
     refused(&serve(&["--admin-hosts", "x"]), 2, &["admin-hosts is for admin = HOST:PORT"]);
     let tcp = ["--admin", "127.0.0.1:0"];
     refused(
@@ -285,7 +304,8 @@ impl Lease {
     }
 }
 
-/// The time until the kernel takes a lease away, in seconds: far longer than all that is done meanwhile.
+/// The time until the kernel takes a lease away, in seconds: far longer than all that is done
+/// meanwhile.
 const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
 
 #[test]
@@ -299,7 +319,8 @@ fn a_device_that_takes_its_time_to_open_delays_nobody() {
         std::fs::write(&slow, noise(9, MIB)).expect("a file");
         let server = volume.serve();
         let mut lease = Lease::on(&slow);
-        let add = ["volume", "add", "slow", &format!("file:{}", text(&slow)), "--admin", &server.admin];
+        let add =
+            ["volume", "add", "slow", &format!("file:{}", text(&slow)), "--admin", &server.admin];
         let mut adding = Command::new(env!("CARGO_BIN_EXE_floe"))
             .args(add)
             .stdout(Stdio::null())
@@ -307,16 +328,26 @@ fn a_device_that_takes_its_time_to_open_delays_nobody() {
             .spawn()
             .expect("floe runs");
         lease.says("asked"); // by the server, which waits
-        let client = || floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI"));
+        let client =
+            || floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI"));
         let mut client = client().expect("clients are taken on");
         client.write(0, &noise(10, 4096), false).expect("a write");
         client.read(0, &mut [0; 4096]).expect("a read");
         drop(client);
         assert_eq!(http(&server.admin, "GET /healthz HTTP/1.1\r\n\r\n").1, "ok\n");
-        assert!(http(&server.admin, "GET /metrics HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 200 "));
+        assert!(
+            http(&server.admin, "GET /metrics HTTP/1.1\r\n\r\n").0.starts_with("HTTP/1.1 200 ")
+        );
         floe_ok(&["flush", "--admin", &server.admin]);
         let other = format!("file:{}", text(&volume.path("other.img")));
-        let busy = floe(&["volume", "add", "other", &format!("{other},size=1MiB"), "--admin", &server.admin]);
+        let busy = floe(&[
+            "volume",
+            "add",
+            "other",
+            &format!("{other},size=1MiB"),
+            "--admin",
+            &server.admin,
+        ]);
         refused(&busy, 2, &["try again when that is done"]);
         assert!(adding.try_wait().expect("it is there").is_none(), "nobody has waited for it");
         if ends {
@@ -341,7 +372,8 @@ fn sighup_has_the_token_read_again_and_ends_nothing() {
     let server = volume.serve();
     let tcp = tcp_of(&server);
     let mut client =
-        floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI")).expect("a client");
+        floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI"))
+            .expect("a client");
     client.write(0, &noise(12, 4096), false).expect("a write");
     let flush = || floe(&["flush", "--admin", &tcp, "--admin-token-file", &file]);
     assert!(flush().status.success());
@@ -368,7 +400,8 @@ fn sighup_has_the_token_read_again_and_ends_nothing() {
 fn sighup_without_anything_to_read_ends_nothing_either() {
     let volume = Volume::new(&noise(13, MIB), "back");
     let server = volume.serve();
-    kill_process(Pid::from_raw(server.pid() as i32).expect("a process"), Signal::HUP).expect("it is there");
+    kill_process(Pid::from_raw(server.pid() as i32).expect("a process"), Signal::HUP)
+        .expect("it is there");
     wait_until("a word about it", || server.log().contains("nothing to read again"));
     floe_ok(&["flush", "--admin", &server.admin]);
     server.end();

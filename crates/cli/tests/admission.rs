@@ -9,9 +9,24 @@ use serde_json::Value;
 const ZIPF: &str = "zipf:keys=5000,theta=0.9,read=0.7,block=4KiB,requests=20000";
 
 fn replay(write: &str, admit: &[&str]) -> Value {
-    let line =
-        ["replay", ZIPF, "--backing", "memory:32MiB,medium=nvme", "--cache", "memory:1MiB,medium=pmem"];
-    let rest = ["--block-sizes", "4KiB,16KiB", "--write", write, "--time", "virtual", "--verify", "--json"];
+    let line = [
+        "replay",
+        ZIPF,
+        "--backing",
+        "memory:32MiB,medium=nvme",
+        "--cache",
+        "memory:1MiB,medium=pmem",
+    ];
+    let rest = [
+        "--block-sizes",
+        "4KiB,16KiB",
+        "--write",
+        write,
+        "--time",
+        "virtual",
+        "--verify",
+        "--json",
+    ];
     serde_json::from_str(&floe_ok(&[&line[..], &rest, admit].concat())).expect("the line is JSON")
 }
 
@@ -28,13 +43,19 @@ fn figures(outcome: &Value) -> Value {
 fn a_replay_into_whose_cache_nothing_comes_reads_and_writes_the_volume_only() {
     for write in ["through", "around", "back", "only"] {
         let outcome = replay(write, &["--admit", "never"]);
-        for none in ["cache_read_bytes", "cache_write_bytes", "read_hits", "write_hits", "blocks_allocated"] {
+        for none in
+            ["cache_read_bytes", "cache_write_bytes", "read_hits", "write_hits", "blocks_allocated"]
+        {
             assert_eq!(outcome[none], 0, "{none}, write {write}");
         }
         assert_eq!(outcome["verified_bytes"], outcome["read_bytes"]);
         let admission = &outcome["admission"];
-        assert_eq!((&admission["admission"], &admission["admitted_blocks"]), (&"never".into(), &0.into()));
-        // A write that goes around the cache, and a read whose misses never come in, offers nothing.
+        assert_eq!(
+            (&admission["admission"], &admission["admitted_blocks"]),
+            (&"never".into(), &0.into())
+        );
+        // A write that goes around the cache, and a read whose misses never come in, offers
+        // nothing.
         let [reads, writes] = ["reads", "writes"].map(|count| outcome[count].as_u64().unwrap());
         let offered = match write {
             "around" => reads,
@@ -64,20 +85,28 @@ fn admissions_are_compared_by_what_they_write() {
     // Measured times set its threshold.
     let fussy = replay("around", &["--admit", "fussy:tune=1:warm-up=1000"]);
     assert!(fussy["admission"]["ordered_blocks"].as_u64() > Some(0), "{fussy}");
-    assert_eq!(figures(&fussy), figures(&replay("around", &["--admit", "fussy:tune=1:warm-up=1000"])));
+    assert_eq!(
+        figures(&fussy),
+        figures(&replay("around", &["--admit", "fussy:tune=1:warm-up=1000"]))
+    );
 }
 
 #[test]
 fn a_simulation_of_blocks_asks_too() {
     let line = [
-        "simulate", ZIPF, "--blocks", "4KiB", "--size", "1MiB", "--admit", "always", "--admit", "never",
-        "--json",
+        "simulate", ZIPF, "--blocks", "4KiB", "--size", "1MiB", "--admit", "always", "--admit",
+        "never", "--json",
     ];
     let outcomes: Vec<Value> =
         floe_ok(&line).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert!(outcomes[0]["admission"].is_null() && outcomes[0]["cache_write_bytes"].as_u64() > Some(0));
+    assert!(
+        outcomes[0]["admission"].is_null() && outcomes[0]["cache_write_bytes"].as_u64() > Some(0)
+    );
     let asked = &outcomes[1]["admission"];
-    assert_eq!((&asked["admission"], &outcomes[1]["cache_write_bytes"]), (&"never".into(), &0.into()));
+    assert_eq!(
+        (&asked["admission"], &outcomes[1]["cache_write_bytes"]),
+        (&"never".into(), &0.into())
+    );
     assert_eq!(asked["offered_blocks"], 20_000);
     let table = floe_ok(&line[..line.len() - 1]);
     assert!(table.contains("never") && table.contains("admitted"), "{table}");
@@ -89,17 +118,35 @@ fn pages_tell_what_became_of_offers_and_who_declined() {
     let page = folder.path().join("page.html");
     let several = "second-access + probability:p=0.5";
     let both = ["--admit", several, "--report", text(&page)];
-    let blocks = ["simulate", ZIPF, "--blocks", "4KiB", "--size", "1MiB,2MiB", "--admit", "always", "--json"];
+    let blocks = [
+        "simulate",
+        ZIPF,
+        "--blocks",
+        "4KiB",
+        "--size",
+        "1MiB,2MiB",
+        "--admit",
+        "always",
+        "--json",
+    ];
     let tier = "memory:2MiB,medium=pmem,admit=until-full";
     let runs = [
         [&blocks[..], &both].concat(),
         [
-            &["replay", ZIPF, "--backing", "memory:32MiB,medium=nvme", "--cache", "memory:1MiB,medium=dram"],
+            &[
+                "replay",
+                ZIPF,
+                "--backing",
+                "memory:32MiB,medium=nvme",
+                "--cache",
+                "memory:1MiB,medium=dram",
+            ],
             &both[..],
         ]
         .concat(),
     ];
-    for (run, tiers) in runs.iter().zip([&[][..], &["--tier", tier, "--time", "virtual", "--json"]]) {
+    for (run, tiers) in runs.iter().zip([&[][..], &["--tier", tier, "--time", "virtual", "--json"]])
+    {
         let said = floe_ok(&[&run[..], tiers].concat());
         let last: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
         let asked = &last["admission"];
@@ -109,7 +156,8 @@ fn pages_tell_what_became_of_offers_and_who_declined() {
             declined.iter().map(|it| it["by"].as_str().unwrap()).collect::<Vec<_>>().join(" + "),
             several
         );
-        // Each declined some that the other would have, and what stayed out was declined by one or both.
+        // Each declined some that the other would have, and what stayed out was declined by one or
+        // both.
         let [one, other] = [0, 1].map(|at| number(&declined[at]["blocks"]));
         let bypassed = number(&asked["bypassed_blocks"]);
         assert!(one < bypassed && other < bypassed && bypassed < one + other, "{asked}");
@@ -144,11 +192,15 @@ fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() 
         let admission = status.admission.as_ref().expect("there is one");
         assert_eq!((admission.admission.as_str(), admission.admitted_blocks), ("never", 0));
         assert!(
-            admission.bypassed_blocks >= 25 + 49 && admission.offered_blocks == admission.bypassed_blocks
+            admission.bypassed_blocks >= 25 + 49
+                && admission.offered_blocks == admission.bypassed_blocks
         );
         assert_eq!((status.valid_bytes, status.read_hits), (0, 0), "{status:?}");
         let said = floe_ok(&["status", "--admin", &server.admin]);
-        assert!(said.contains(&format!("admission never: 0 of {} ", admission.offered_blocks)), "{said}");
+        assert!(
+            said.contains(&format!("admission never: 0 of {} ", admission.offered_blocks)),
+            "{said}"
+        );
         server.end();
         assert_same("the volume", &volume.backing()[..200_000], &expected);
     }
@@ -158,7 +210,8 @@ fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() 
 fn memory_asks_before_a_page_comes_in_and_says_so() {
     let content = noise(1, 4 << 20);
     for threads in ["1", "2"] {
-        let memory = ["--memory", "2MiB", "--memory-write", "back", "--memory-admit", "second-access"];
+        let memory =
+            ["--memory", "2MiB", "--memory-write", "back", "--memory-admit", "second-access"];
         let volume = Volume::new(&content, "back").on(threads).with(&memory);
         let server = volume.serve();
         let mut client = Client::connect(&server.unix.parse().unwrap()).unwrap();
@@ -174,7 +227,10 @@ fn memory_asks_before_a_page_comes_in_and_says_so() {
             let (asked, hits) = admission(&server);
             // The first time they stay out, the second time they come in, the third they are there.
             let (offered, admitted, there) = [(16, 0, 0), (32, 16, 0), (32, 16, 1)][round];
-            assert_eq!((asked.offered_pages, asked.admitted_pages, hits), (offered, admitted, there));
+            assert_eq!(
+                (asked.offered_pages, asked.admitted_pages, hits),
+                (offered, admitted, there)
+            );
             assert_eq!(asked.bypassed_pages, offered - admitted);
             assert_eq!(asked.admission, "second-access");
         }
@@ -189,8 +245,10 @@ fn memory_asks_before_a_page_comes_in_and_says_so() {
         }
         let said = floe_ok(&["status", "--admin", &server.admin]);
         let (asked, _) = admission(&server);
-        let line =
-            format!("admission second-access: {} of {} pages", asked.admitted_pages, asked.offered_pages);
+        let line = format!(
+            "admission second-access: {} of {} pages",
+            asked.admitted_pages, asked.offered_pages
+        );
         assert!(said.contains(&line), "{said}");
         floe_ok(&["flush", "--admin", &server.admin]);
         assert_same("the volume", &volume.backing(), &wanted);

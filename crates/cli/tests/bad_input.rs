@@ -1,4 +1,5 @@
-//! Whatever is wrong with what the program is given, it says so in one line that names what and where, and does nothing.
+//! Whatever is wrong with what the program is given, it says so in one line that names what and
+//! where, and does nothing.
 
 mod common;
 
@@ -14,7 +15,8 @@ const MSR: &str = "128166372003061629,hm,1,Read,383496192,32768,413\n";
 
 /// Files, good and bad, that the tables below speak of.
 fn files(folder: &Path) {
-    let write = |name: &str, content: &[u8]| std::fs::write(folder.join(name), content).expect("a file");
+    let write =
+        |name: &str, content: &[u8]| std::fs::write(folder.join(name), content).expect("a file");
     std::fs::create_dir(folder.join("folder")).expect("a folder");
     write("volume.img", &[0; 1 << 20]);
     write("odd.img", &[0; 1000]);
@@ -55,13 +57,17 @@ fn files(folder: &Path) {
     times("negative", r#"{"policy":"lru","times_us":{"lookup":-1}}"#);
     times("text", r#"{"policy":"lru","times_us":{"lookup":"1 µs"}}"#);
     times("lookup-only", r#"{"policy":"lru","times_us":{"lookup":1}}"#);
-    times("queues", r#"{"policy":"lru","times_us":{"head":{"alone":1,"contended":[[4,2],[2,3]]}}}"#);
+    times(
+        "queues",
+        r#"{"policy":"lru","times_us":{"head":{"alone":1,"contended":[[4,2],[2,3]]}}}"#,
+    );
     write("binary.toml", b"\xff\xfe\0\x01");
     write("cacheless.toml", b"[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n");
     write("volumeless.toml", b"cache = \"memory:1MiB\"\n");
 }
 
-/// Runs one command line in a folder of [`files`] and looks for these words on its one line of complaint.
+/// Runs one command line in a folder of [`files`] and looks for these words on its one line of
+/// complaint.
 #[track_caller]
 fn refused(folder: &Path, arguments: &[&str], words: &[&str]) {
     let Output { status, stdout, stderr } = floe_in(folder, arguments);
@@ -83,7 +89,8 @@ fn all_refused(before: &[&str], table: &str) {
     files(folder.path());
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (arguments, words) = line.split_once('→').expect("a table with arrows");
-        let arguments: Vec<&str> = before.iter().copied().chain(arguments.split_whitespace()).collect();
+        let arguments: Vec<&str> =
+            before.iter().copied().chain(arguments.split_whitespace()).collect();
         let words: Vec<&str> = words.split('|').map(str::trim).collect();
         refused(folder.path(), &arguments, &words);
     }
@@ -264,25 +271,47 @@ fn wrong_settings_are_refused() {
 fn too_few_descriptors_for_any_client_are_refused() {
     let output = std::process::Command::new("sh")
         .args(["-c", "ulimit -n 100 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")])
-        .args(["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB", "--admin", "127.0.0.1:0"])
+        .args([
+            "serve",
+            "--backing",
+            "memory:4MiB",
+            "--cache",
+            "memory:1MiB",
+            "--admin",
+            "127.0.0.1:0",
+        ])
         .output()
         .expect("floe runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.starts_with("floe: 100 open files are too few: ") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.starts_with("floe: 100 open files are too few: ") && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 #[test]
 fn a_filter_for_the_log_that_makes_no_sense_is_refused() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_floe"))
-        .args(["serve", "--backing", "memory:4MiB", "--cache", "memory:1MiB", "--block-sizes", "4KiB"])
+        .args([
+            "serve",
+            "--backing",
+            "memory:4MiB",
+            "--cache",
+            "memory:1MiB",
+            "--block-sizes",
+            "4KiB",
+        ])
         .args(["--listen", "nbd://127.0.0.1:0", "--admin", "127.0.0.1:0"])
         .env("FLOE_LOG", "floe=loud")
         .output()
         .expect("floe runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.starts_with("floe: FLOE_LOG: `floe=loud`: ") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.starts_with("floe: FLOE_LOG: `floe=loud`: ") && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 #[test]
@@ -562,6 +591,9 @@ fn help_is_there_for_every_command_with_examples() {
         assert!(output.status.success() && output.stderr.is_empty(), "floe {words:?}");
         assert!(text.contains("Usage: floe"), "floe {words:?}: {text}");
         let has_examples = text.contains("Examples:\n  floe ");
-        assert!(has_examples || ["bench", "trace", "volume"].contains(&command), "floe {words:?}: {text}");
+        assert!(
+            has_examples || ["bench", "trace", "volume"].contains(&command),
+            "floe {words:?}: {text}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! `floe bench memory` as a user runs it: fields, counts that add up, hits as simulated, misses that wait for the disk.
+//! `floe bench memory` as a user runs it: fields, counts that add up, hits as simulated, misses
+//! that wait for the disk.
 
 mod common;
 
@@ -26,7 +27,8 @@ fn fields(line: &Value) -> BTreeSet<&str> {
 #[test]
 fn a_line_has_the_promised_fields_and_only_those_that_say_something() {
     let trace = "zipf:keys=2000,requests=50000";
-    let lines = lines(&[trace, "--threads", "1", "--disk-us", "0,20", "--mpl", "4", "--capacity", "10%"]);
+    let lines =
+        lines(&[trace, "--threads", "1", "--disk-us", "0,20", "--mpl", "4", "--capacity", "10%"]);
     let common = [
         "cache",
         "policy",
@@ -67,7 +69,8 @@ fn a_line_has_the_promised_fields_and_only_those_that_say_something() {
     let parked = ["park_us_mean", "park_us_p50", "park_us_p99"];
     assert_eq!(fields(&lines[0]), BTreeSet::from(common));
     assert_eq!(fields(&lines[1]), common.into_iter().chain(parked).collect());
-    let [first, second] = [&lines[0], &lines[1]].map(|line| (number(line, "disk_us"), number(line, "mpl")));
+    let [first, second] =
+        [&lines[0], &lines[1]].map(|line| (number(line, "disk_us"), number(line, "mpl")));
     assert_eq!([first, second], [(0.0, 4.0), (20.0, 4.0)]);
     assert_eq!((&lines[0]["cache"], &lines[0]["policy"]), (&"floe".into(), &"qd-clock".into()));
 }
@@ -76,7 +79,8 @@ fn a_line_has_the_promised_fields_and_only_those_that_say_something() {
 fn counts_and_medians_agree_with_each_other() {
     let trace = "zipf:keys=2000,requests=100000";
     for (threads, disk_us) in [("1", "0"), ("2", "0"), ("2", "50")] {
-        let arguments = [trace, "--threads", threads, "--mpl", "6", "--disk-us", disk_us, "--writes", "0.1"];
+        let arguments =
+            [trace, "--threads", threads, "--mpl", "6", "--disk-us", disk_us, "--writes", "0.1"];
         let line = &lines(&arguments)[0];
         let [operations, hits, misses, writes] =
             ["operations", "hits", "misses", "writes"].map(|field| number(line, field));
@@ -84,14 +88,16 @@ fn counts_and_medians_agree_with_each_other() {
         let parked = if disk_us == "0" { 0.0 } else { 18.0 };
         assert!((operations - hits - misses - writes).abs() <= parked, "{line}");
         assert!((number(line, "hit_ratio") - hits / (hits + misses)).abs() < 1e-9, "{line}");
-        // Four standard errors of so many draws from a load that was itself drawn; who is parked looks up.
+        // Four standard errors of so many draws from a load that was itself drawn; who is parked
+        // looks up.
         let error = 4.0 * (0.09 * (1.0 / operations + 1e-5)).sqrt() + parked / operations;
         assert!((writes / operations - 0.1).abs() <= error, "{line}");
-        let [low, median, high] =
-            ["ops_per_second_low", "ops_per_second", "ops_per_second_high"].map(|field| number(line, field));
+        let [low, median, high] = ["ops_per_second_low", "ops_per_second", "ops_per_second_high"]
+            .map(|field| number(line, field));
         assert!(0.0 < low && low <= median && median <= high, "{line}");
-        // With three runs the interval is from the slowest to the fastest. Each thread has its own beginning and end, so
-        // the mean over all their time tells of the slowest run only where there is one.
+        // With three runs the interval is from the slowest to the fastest. Each thread has its own
+        // beginning and end, so the mean over all their time tells of the slowest run only where
+        // there is one.
         let mean = (hits + misses + writes) / number(line, "seconds");
         let [least, most] = if threads == "1" { [low, high] } else { [0.0, 2.0 * high] };
         assert!((0.999 * least..=1.001 * most).contains(&mean), "{mean}: {line}");
@@ -106,14 +112,25 @@ fn one_thread_and_one_shard_hit_as_often_as_the_simulation() {
     let trace = text(&file);
     floe_ok(&["trace", "convert", "zipf:keys=3000,theta=0.99,requests=2000000", trace]);
     for policy in ["lru", "s3-fifo", "sieve", "slru:segments=2"] {
-        let simulated = floe_ok(&["simulate", trace, "--policy", policy, "--size", "300", "--json"]);
+        let simulated =
+            floe_ok(&["simulate", trace, "--policy", policy, "--size", "300", "--json"]);
         let simulated: Value = serde_json::from_str(&simulated).expect("a line of JSON");
-        let line =
-            &lines(&[trace, "--policy", policy, "--capacity", "300", "--threads", "1", "--shards", "1"])[0];
+        let line = &lines(&[
+            trace,
+            "--policy",
+            policy,
+            "--capacity",
+            "300",
+            "--threads",
+            "1",
+            "--shards",
+            "1",
+        ])[0];
         let expected = 1.0 - number(&simulated, "miss_ratio");
         let lookups = number(line, "hits") + number(line, "misses");
-        // A run covers part of the trace, so four standard errors of that many draws. Only the simulation starts cold, which
-        // costs it some of the first hundred thousand hits; and what is called warm may still drift by two thousandths.
+        // A run covers part of the trace, so four standard errors of that many draws. Only the
+        // simulation starts cold, which costs it some of the first hundred thousand hits; and what
+        // is called warm may still drift by two thousandths.
         let error = 0.003 + 4.0 * (expected * (1.0 - expected) / lookups).sqrt();
         assert!(
             (number(line, "hit_ratio") - expected).abs() <= error,
@@ -132,7 +149,8 @@ fn misses_wait_for_the_disk() {
         let line = &lines(&arguments)[0];
         let disk_us = number(line, "disk_us");
         for field in ["park_us_mean", "park_us_p50", "park_us_p99", "miss_us_p50", "miss_us_p99"] {
-            assert!(number(line, field) >= 0.99 * disk_us, "{field}: {line}"); // histograms keep three digits
+            // histograms keep three digits
+            assert!(number(line, field) >= 0.99 * disk_us, "{field}: {line}");
         }
     }
 }
@@ -144,7 +162,8 @@ fn a_capacity_is_found_for_a_hit_ratio() {
         let lines = lines(&[&load[..], &["--hit-ratio", "0.5,0.8..=0.9:0.1"]].concat());
         assert_eq!(lines.len(), 3);
         for (line, asked) in lines.iter().zip([0.5, 0.8, 0.9]) {
-            // Found on other draws than it is measured on, as many as the load has or more: four standard errors of these.
+            // Found on other draws than it is measured on, as many as the load has or more: four
+            // standard errors of these.
             let lookups = number(line, "hits") + number(line, "misses");
             let error = 0.01 + 4.0 * (asked * (1.0 - asked) / lookups).sqrt();
             assert!(
@@ -162,7 +181,8 @@ fn what_is_left_of_a_trace_that_fits_is_hits() {
     assert_eq!((number(line, "hit_ratio"), number(line, "misses")), (1.0, 0.0));
     assert_eq!(line["miss_us_p50"], Value::Null);
     // And one key short of fitting, LRU hits nothing.
-    let arguments = ["loop:keys=100,requests=1000", "--capacity", "99", "--threads", "1", "--shards", "1"];
+    let arguments =
+        ["loop:keys=100,requests=1000", "--capacity", "99", "--threads", "1", "--shards", "1"];
     let line = &lines(&[&arguments[..], &["--policy", "lru"]].concat())[0];
     assert_eq!((number(line, "hit_ratio"), number(line, "hits")), (0.0, 0.0));
     assert_eq!(line["hit_ns_p50"], Value::Null);
@@ -170,11 +190,17 @@ fn what_is_left_of_a_trace_that_fits_is_hits() {
 
 #[test]
 fn others_are_compared_with_the_first() {
-    let load = ["--keys", "3000", "--policy", "s3-fifo,lru", "--threads", "1", "--capacity", "10%,50%"];
-    let changes = ["--vs", "policy=fifo,shards=1,capacity=100,value=256", "--vs", "disk-us=50,mpl=2"];
+    let load =
+        ["--keys", "3000", "--policy", "s3-fifo,lru", "--threads", "1", "--capacity", "10%,50%"];
+    let changes =
+        ["--vs", "policy=fifo,shards=1,capacity=100,value=256", "--vs", "disk-us=50,mpl=2"];
     let lines = lines(&[load.as_slice(), &changes].concat());
-    let policies: Vec<_> = lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
-    assert_eq!(policies, ["s3-fifo", "lru", "fifo", "s3-fifo", "s3-fifo", "lru", "fifo", "s3-fifo"]);
+    let policies: Vec<_> =
+        lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
+    assert_eq!(
+        policies,
+        ["s3-fifo", "lru", "fifo", "s3-fifo", "s3-fifo", "lru", "fifo", "s3-fifo"]
+    );
     for (at, line) in lines.iter().enumerate() {
         let is_first = at % 4 == 0;
         assert_eq!(line.get("ratio").is_none(), is_first, "{line}");
@@ -187,21 +213,42 @@ fn others_are_compared_with_the_first() {
         }
     }
     let third = &lines[2];
-    assert_eq!(["shards", "capacity", "value_bytes"].map(|field| number(third, field)), [1.0, 100.0, 256.0]);
+    assert_eq!(
+        ["shards", "capacity", "value_bytes"].map(|field| number(third, field)),
+        [1.0, 100.0, 256.0]
+    );
     assert_eq!(["disk_us", "mpl"].map(|field| number(&lines[3], field)), [50.0, 2.0]);
 }
 
 #[test]
 fn what_is_not_admitted_is_counted_and_stays_out() {
-    let load =
-        ["--keys", "3000", "--policy", "lru", "--threads", "1", "--capacity", "10%", "--admit", "never"];
-    let lines =
-        lines(&[&load[..], &["--vs", "admit=second-access+obp:target=0.3", "--vs", "admit=off"]].concat());
-    let policies: Vec<_> = lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
+    let load = [
+        "--keys",
+        "3000",
+        "--policy",
+        "lru",
+        "--threads",
+        "1",
+        "--capacity",
+        "10%",
+        "--admit",
+        "never",
+    ];
+    let lines = lines(
+        &[&load[..], &["--vs", "admit=second-access+obp:target=0.3", "--vs", "admit=off"]].concat(),
+    );
+    let policies: Vec<_> =
+        lines.iter().map(|line| line["policy"].as_str().expect("a name")).collect();
     assert_eq!(policies, ["lru with never", "lru with second-access + obp:target=0.3", "lru"]);
-    let counts = |line: &Value| ["offered", "admitted", "bypassed"].map(|field| number(line, field));
+    let counts =
+        |line: &Value| ["offered", "admitted", "bypassed"].map(|field| number(line, field));
     let [offered, admitted, bypassed] = counts(&lines[0]);
-    assert_eq!((admitted, bypassed, number(&lines[0], "hits")), (0.0, offered, 0.0), "{}", lines[0]);
+    assert_eq!(
+        (admitted, bypassed, number(&lines[0], "hits")),
+        (0.0, offered, 0.0),
+        "{}",
+        lines[0]
+    );
     assert!(offered >= number(&lines[0], "misses"), "warming up counts, too: {}", lines[0]);
     let [offered, admitted, bypassed] = counts(&lines[1]);
     assert!(admitted > 0.0 && bypassed > 0.0 && offered == admitted + bypassed, "{}", lines[1]);
@@ -220,7 +267,15 @@ fn caches_and_decisions(arguments: &[&str]) -> (Vec<Value>, Vec<Value>) {
 
 #[test]
 fn what_is_frozen_is_told_with_the_decisions_that_led_to_it() {
-    let load = ["loop:keys=1000,requests=10000", "--capacity", "4000", "--threads", "1", "--policy", "lru"];
+    let load = [
+        "loop:keys=1000,requests=10000",
+        "--capacity",
+        "4000",
+        "--threads",
+        "1",
+        "--policy",
+        "lru",
+    ];
     let vs = [
         "--lifetime",
         "1000", // what is chosen anew thaws first
@@ -243,29 +298,38 @@ fn what_is_frozen_is_told_with_the_decisions_that_led_to_it() {
             "{line}"
         );
         assert_eq!(number(line, "hit_ratio"), 1.0, "{line}");
-        // All keys are asked for alike, in a loop of which each of three runs may end in the middle; and each shard freezes
-        // its share.
-        for (field, loops) in [("frozen_share", 3.0 * 250.0 / number(line, "hits")), ("frozen_ratio", 0.0)] {
+        // All keys are asked for alike, in a loop of which each of three runs may end in the
+        // middle; and each shard freezes its share.
+        for (field, loops) in
+            [("frozen_share", 3.0 * 250.0 / number(line, "hits")), ("frozen_ratio", 0.0)]
+        {
             assert!((number(line, field) - share).abs() < 0.02 + loops, "{field}: {line}");
         }
-        let of_it: Vec<_> = decisions.iter().filter(|decision| decision["freezing"] == freezing).collect();
+        let of_it: Vec<_> =
+            decisions.iter().filter(|decision| decision["freezing"] == freezing).collect();
         assert_eq!(
             of_it.iter().any(|decision| decision["phase"] == "frozen"),
             freezing != "off",
             "{freezing}"
         );
-        assert!(of_it.iter().enumerate().all(|(at, decision)| decision["decision"] == at), "{of_it:?}");
+        assert!(
+            of_it.iter().enumerate().all(|(at, decision)| decision["decision"] == at),
+            "{of_it:?}"
+        );
     }
 }
 
 #[test]
 fn a_cache_that_freezes_by_itself_is_warm_when_it_has_learned() {
     let load = ["--keys", "2000", "--capacity", "50%", "--threads", "1", "--policy", "lru"];
-    let arguments = ["bench", "memory", "--frozen", "adaptive", "--seconds", "0.05", "--repetitions", "3"];
+    let arguments =
+        ["bench", "memory", "--frozen", "adaptive", "--seconds", "0.05", "--repetitions", "3"];
     let text = floe_ok(&[&arguments[..], &load, &["--warm-up", "600", "--json"]].concat());
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!((&lines[0]["settled"], &lines[0]["freezing"]), (&true.into(), &"adaptive".into()));
-    let phases: Vec<_> = lines[1..].iter().map(|line| line["phase"].as_str().expect("a name")).collect();
+    let phases: Vec<_> =
+        lines[1..].iter().map(|line| line["phase"].as_str().expect("a name")).collect();
     assert_eq!(phases[..2], ["measuring", "learning"], "{lines:?}");
     assert!(phases.iter().any(|phase| ["frozen", "waiting"].contains(phase)), "{phases:?}");
     assert!(lines[1..].iter().all(|line| !line["reason"].as_str().expect("words").is_empty()));
@@ -275,11 +339,22 @@ fn a_cache_that_freezes_by_itself_is_warm_when_it_has_learned() {
 fn phases_are_drawn_over_time() {
     let folder = tempfile::tempdir().expect("a folder");
     let stem = folder.path().join("run");
-    let load =
-        ["--keys", "1000", "--threads", "1", "--frozen", "0.5", "--vs", "frozen=off", "--png", text(&stem)];
+    let load = [
+        "--keys",
+        "1000",
+        "--threads",
+        "1",
+        "--frozen",
+        "0.5",
+        "--vs",
+        "frozen=off",
+        "--png",
+        text(&stem),
+    ];
     lines(&load);
     for chart in ["throughput", "hit-ratio", "frozen-share"] {
-        let picture = std::fs::read(folder.path().join(format!("run-{chart}.png"))).expect("a picture");
+        let picture =
+            std::fs::read(folder.path().join(format!("run-{chart}.png"))).expect("a picture");
         assert!(picture.starts_with(b"\x89PNG") && picture.len() > 5000, "{chart}");
     }
 }
@@ -297,9 +372,12 @@ fn a_table_has_a_line_for_each_cache() {
 
 #[test]
 fn a_run_in_which_nothing_is_done_is_a_failure() {
-    let load = ["bench", "memory", "loop:keys=1000,requests=10000", "--threads", "1", "--capacity", "1"];
-    // Fifty times as slow as anything is waited for, so that a machine that lets sleepers oversleep does not see an answer.
-    let slow = ["--disk-us", "100000000", "--seconds", "0.01", "--warm-up", "0.1", "--repetitions", "1"];
+    let load =
+        ["bench", "memory", "loop:keys=1000,requests=10000", "--threads", "1", "--capacity", "1"];
+    // Fifty times as slow as anything is waited for, so that a machine that lets sleepers oversleep
+    // does not see an answer.
+    let slow =
+        ["--disk-us", "100000000", "--seconds", "0.01", "--warm-up", "0.1", "--repetitions", "1"];
     let output = floe(&[&load[..], &slow].concat());
     let line = String::from_utf8(output.stderr).expect("output is UTF-8");
     assert_eq!(output.status.code(), Some(1), "{line}");

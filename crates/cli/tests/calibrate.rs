@@ -1,4 +1,5 @@
-//! `floe bench memory --calibrate` as a user runs it, and what becomes of its file; the script that sets the cache beside its model.
+//! `floe bench memory --calibrate` as a user runs it, and what becomes of its file; the script that
+//! sets the cache beside its model.
 
 mod common;
 
@@ -10,23 +11,38 @@ use common::{floe_in, floe_ok, installed, text};
 use serde_json::Value;
 
 /// What keeps a run short.
-const BRIEF: [&str; 8] = ["--keys", "1000", "--seconds", "0.005", "--repetitions", "3", "--warm-up", "0.1"];
+const BRIEF: [&str; 8] =
+    ["--keys", "1000", "--seconds", "0.005", "--repetitions", "3", "--warm-up", "0.1"];
 
 /// Calibrates into a file of a folder; the lines printed.
 fn calibrated(folder: &Path, policies: &str) -> (PathBuf, Vec<Value>) {
     let file = folder.join("service.json");
     let name = text(&file);
-    let arguments =
-        ["bench", "memory", "--calibrate", "--threads", "2", "--policy", policies, "--service-out", name];
+    let arguments = [
+        "bench",
+        "memory",
+        "--calibrate",
+        "--threads",
+        "2",
+        "--policy",
+        policies,
+        "--service-out",
+        name,
+    ];
     let lines = floe_ok(&[&arguments, &BRIEF[..], &["--json"]].concat());
-    (file, lines.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect())
+    (
+        file,
+        lines.lines().map(|line| serde_json::from_str(line).expect("each line is JSON")).collect(),
+    )
 }
 
 #[test]
 fn the_model_takes_what_was_calibrated() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (file, lines) =
-        calibrated(folder.path(), "prob-lru:q=0.5,prob-lru:q=0.9,clock,slru:segments=2,s3-fifo,sieve");
+    let (file, lines) = calibrated(
+        folder.path(),
+        "prob-lru:q=0.5,prob-lru:q=0.9,clock,slru:segments=2,s3-fifo,sieve",
+    );
     for line in &lines {
         let [ns, low, high] =
             ["ns", "ns_low", "ns_high"].map(|field| line[field].as_f64().expect("a number"));
@@ -40,7 +56,8 @@ fn the_model_takes_what_was_calibrated() {
     assert_eq!(service["machine"]["threads"], "2");
     let rows = service["policies"].as_array().expect("rows");
     let names: BTreeSet<&str> = rows.iter().filter_map(|row| row["policy"].as_str()).collect();
-    let expected = ["lru", "single-lock-lru", "fifo", "prob-lru", "clock", "slru", "s3-fifo", "sieve"];
+    let expected =
+        ["lru", "single-lock-lru", "fifo", "prob-lru", "clock", "slru", "s3-fifo", "sieve"];
     assert_eq!(names, BTreeSet::from(expected));
     for row in rows {
         for (operation, time) in row["times_us"].as_object().expect("times") {
@@ -76,13 +93,16 @@ fn the_model_takes_what_was_calibrated() {
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).expect("JSON")["mva_mrps"].as_f64())
         .collect();
-    assert!(found.len() >= expected.len() && found.iter().all(|&mrps| mrps > 0.0 && mrps.is_finite()));
+    assert!(
+        found.len() >= expected.len() && found.iter().all(|&mrps| mrps > 0.0 && mrps.is_finite())
+    );
 }
 
 #[test]
 fn what_cannot_be_calibrated_leaves_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
-    let arguments = ["bench", "memory", "--calibrate", "--policy", "arc", "--service-out", "service.json"];
+    let arguments =
+        ["bench", "memory", "--calibrate", "--policy", "arc", "--service-out", "service.json"];
     assert_eq!(floe_in(folder.path(), &arguments).status.code(), Some(2));
     assert!(!folder.path().join("service.json").exists());
 }
@@ -112,11 +132,18 @@ fn the_script_measures_asks_the_model_and_prints() {
     run(&[&["run", floe, "measured"], &only[..]].concat());
     assert_eq!(measured(), lines, "what was measured is not measured again");
 
-    std::fs::write(folder.path().join("report.md"), "<!-- measured: goals -->\nnothing\n<!-- end -->\n")
-        .expect("a file");
+    std::fs::write(
+        folder.path().join("report.md"),
+        "<!-- measured: goals -->\nnothing\n<!-- end -->\n",
+    )
+    .expect("a file");
     run(&["print", "measured", "--into", "report.md", "--pictures", "picture"]);
     let report = std::fs::read_to_string(folder.path().join("report.md")).expect("a file");
-    assert!(report.contains("| median difference | at most 5% |") && !report.contains("nothing"), "{report}");
-    let picture = std::fs::read_to_string(folder.path().join("picture-mpl-16.svg")).expect("a picture");
+    assert!(
+        report.contains("| median difference | at most 5% |") && !report.contains("nothing"),
+        "{report}"
+    );
+    let picture =
+        std::fs::read_to_string(folder.path().join("picture-mpl-16.svg")).expect("a picture");
     assert_eq!(picture.matches("<polyline").count(), 2, "a line a policy");
 }

@@ -3,8 +3,9 @@
 //!
 //! Both devices lose what was not flushed when the process is killed (`write-cache=volatile`), so a
 //! kill is a power cut. Clients remember what each sector may hold (`kills/model.rs`). Between two
-//! lives an operator works on what is left: checks the cache, brings dirty data back with the server
-//! away, starts the server with the volumes' devices exchanged, or with an old copy of the cache.
+//! lives an operator works on what is left: checks the cache, brings dirty data back with the
+//! server away, starts the server with the volumes' devices exchanged, or with an old copy of the
+//! cache.
 //!
 //! `FLOE_KILLS` sets the number of lives, `FLOE_SEED` the choices; a failure prints the seed. The
 //! moment at which a kill meets the server cannot be repeated.
@@ -154,7 +155,10 @@ impl Campaign {
         }
         for (name, device) in NAMES.iter().zip(devices) {
             if *name != NAMES[GUEST] || self.guest != Presence::Away {
-                toml += &format!("[[volume]]\nname = \"{name}\"\nbacking = \"{}\"\n", file_of(rig, device));
+                toml += &format!(
+                    "[[volume]]\nname = \"{name}\"\nbacking = \"{}\"\n",
+                    file_of(rig, device)
+                );
             }
         }
         let path = rig.path("floe.toml");
@@ -172,7 +176,10 @@ impl Campaign {
         let file = self.configure(way, NAMES);
         let server = Server::attempt(&["serve", "--config", &file], self.rig.path("floe.log"));
         let server = server.unwrap_or_else(|log| {
-            panic!("life {}: {way}: tier {:?}, guest {:?}: {log}", self.reached.lives, self.tier, self.guest)
+            panic!(
+                "life {}: {way}: tier {:?}, guest {:?}: {log}",
+                self.reached.lives, self.tier, self.guest
+            )
         });
         if self.guest == Presence::Either {
             self.guest = Presence::There;
@@ -184,12 +191,15 @@ impl Campaign {
     }
 
     fn connect(&self, volume: usize) -> Client {
-        let uri = format!("nbd+unix:///{}?socket={}", NAMES[volume], text(&self.rig.path("nbd.sock")));
+        let uri =
+            format!("nbd+unix:///{}?socket={}", NAMES[volume], text(&self.rig.path("nbd.sock")));
         Client::connect(&uri.parse().expect("a URI")).expect("a connection")
     }
 
     fn volumes(&self) -> Vec<usize> {
-        (0..NAMES.len()).filter(|&volume| volume != GUEST || self.guest == Presence::There).collect()
+        (0..NAMES.len())
+            .filter(|&volume| volume != GUEST || self.guest == Presence::There)
+            .collect()
     }
 
     /// Compares each served volume with what it may hold.
@@ -211,15 +221,16 @@ impl Campaign {
         let lives = self.reached.lives;
         let model = self.models[volume].get_mut().expect("no client failed");
         for (at, bytes) in (start..).zip(bytes.chunks(SECTOR)) {
-            model
-                .found(at, bytes)
-                .unwrap_or_else(|wrong| panic!("life {lives}: volume {}: {wrong}\n{log}", NAMES[volume]));
+            model.found(at, bytes).unwrap_or_else(|wrong| {
+                panic!("life {lives}: volume {}: {wrong}\n{log}", NAMES[volume])
+            });
         }
     }
 
     /// Compares a volume's file, of which the cache has nothing any more.
     fn compare_file(&mut self, volume: usize) {
-        let bytes = std::fs::read(self.rig.path(&format!("{}.img", NAMES[volume]))).expect("a file");
+        let bytes =
+            std::fs::read(self.rig.path(&format!("{}.img", NAMES[volume]))).expect("a file");
         self.settle(volume, 0, &bytes, "in its file");
     }
 
@@ -270,11 +281,15 @@ impl Campaign {
             let pid = rustix::process::Pid::from_raw(pid as i32).expect("it has a number");
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is there");
             over.store(true, Ordering::SeqCst);
-            threads.into_iter().for_each(|thread| done += thread.join().expect("a client without complaint"));
+            threads
+                .into_iter()
+                .for_each(|thread| done += thread.join().expect("a client without complaint"));
             administrator.join().expect("an administrator without complaint")
         });
         server.kill(&self.rig);
-        self.models.iter_mut().for_each(|model| model.get_mut().expect("no client failed").killed());
+        self.models
+            .iter_mut()
+            .for_each(|model| model.get_mut().expect("no client failed").killed());
         (self.guest, self.tier) = (outcome.guest, outcome.tier);
         self.reached.done += done;
         self.reached.lives += 1;
@@ -313,7 +328,9 @@ impl Campaign {
         match choice {
             0 => {
                 let output = said(&floe(&["check", &cache]));
-                output.unwrap_or_else(|line| panic!("life {}: floe check: {line}", self.reached.lives));
+                output.unwrap_or_else(|line| {
+                    panic!("life {}: floe check: {line}", self.reached.lives)
+                });
                 self.reached.checks += 1;
             }
             1 if self.tier != Presence::Either && self.guest != Presence::Either => {
@@ -325,7 +342,9 @@ impl Campaign {
                 }
                 let line: Vec<&str> = line.iter().map(String::as_str).collect();
                 let output = said(&floe(&line));
-                output.unwrap_or_else(|line| panic!("life {}: export-dirty: {line}", self.reached.lives));
+                output.unwrap_or_else(|line| {
+                    panic!("life {}: export-dirty: {line}", self.reached.lives)
+                });
                 self.volumes().into_iter().for_each(|volume| self.compare_file(volume));
                 self.reached.exports += 1;
             }
@@ -414,7 +433,8 @@ fn administrate(
     left
 }
 
-/// About one life in three hundred ends in a start that is refused without need; nothing was lost so far.
+/// About one life in three hundred ends in a start that is refused without need; nothing was lost
+/// so far.
 #[test]
 #[ignore = "as long as FLOE_KILLS says, beside make soak"]
 fn no_flushed_byte_is_lost_over_modes_tiers_administration_and_operators_mistakes() {
@@ -440,7 +460,10 @@ fn no_flushed_byte_is_lost_over_modes_tiers_administration_and_operators_mistake
     campaign.volumes().into_iter().for_each(|volume| campaign.compare_file(volume));
     let set_back: u64 =
         campaign.models.iter().map(|model| model.lock().expect("no client failed").set_back).sum();
-    println!("{:?}; {set_back} sectors set back to what was flushed or came later", campaign.reached);
+    println!(
+        "{:?}; {set_back} sectors set back to what was flushed or came later",
+        campaign.reached
+    );
     let reached = &campaign.reached;
     assert!(set_back > 0 && reached.done.flushes > 0, "with nothing lost, nothing is shown");
 }

@@ -1,7 +1,8 @@
-//! The program as a whole, used by programs other people wrote: nbdinfo, nbdcopy, qemu-io, qemu-img and fio.
+//! The program as a whole, used by programs other people wrote: nbdinfo, nbdcopy, qemu-io, qemu-img
+//! and fio.
 //!
-//! Every volume is larger than its cache, so that blocks come and go, and is compared byte by byte in the end with
-//! what was written to it.
+//! Every volume is larger than its cache, so that blocks come and go, and is compared byte by byte
+//! in the end with what was written to it.
 
 mod common;
 
@@ -11,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use common::{
-    SETUPS, Server, Volume, assert_same, floe, floe_ok, http, installed, noise, run, text, wait_for,
-    wait_until,
+    SETUPS, Server, Volume, assert_same, floe, floe_ok, http, installed, noise, run, text,
+    wait_for, wait_until,
 };
 use floe_export::nbd::client::Client;
 
@@ -164,9 +165,15 @@ fn qemu_img_converts_to_and_from_the_volume() {
         let mut image = noise(6, 6 * MIB);
         image[MIB..3 * MIB].fill(0);
         std::fs::write(volume.path("image"), &image).expect("an image");
-        run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", text(&volume.path("image")), text(&source)]);
+        run(
+            "qemu-img",
+            &["convert", "-f", "raw", "-O", "qcow2", text(&volume.path("image")), text(&source)],
+        );
         let server = volume.serve();
-        run("qemu-img", &["convert", "-n", "-f", "qcow2", "-O", "raw", text(&source), &server.unix]);
+        run(
+            "qemu-img",
+            &["convert", "-n", "-f", "qcow2", "-O", "raw", text(&source), &server.unix],
+        );
         run("qemu-img", &["compare", "-f", "qcow2", "-F", "raw", text(&source), &server.tcp]);
         run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &server.tcp, text(&target)]);
         run("qemu-img", &["compare", "-f", "qcow2", "-F", "qcow2", text(&source), text(&target)]);
@@ -214,7 +221,8 @@ fn fio_verifies_what_two_connections_wrote_at_random() {
         wait_until("the end of fio's connections", || server.status().connections == 0);
         let status = server.status();
         assert_eq!(status.errors, 0, "after write {mode} on {threads}");
-        assert!(status.write_bytes.min(status.read_bytes) > 16 << 20, "{status:?}"); // it did come here
+        // it did come here
+        assert!(status.write_bytes.min(status.read_bytes) > 16 << 20, "{status:?}");
         server.end();
     }
 }
@@ -240,12 +248,17 @@ fn a_flush_leaves_nothing_dirty_and_goes_on_serving() {
     let volume = Volume::new(&noise(10, 6 * MIB), "back").with(&NEVER);
     let server = volume.serve();
     let mut client = connect(&server.unix);
-    let piece = noise(11, 200_000); // well below what a part of so small a cache keeps before it begins to clean by itself
+    // well below what a part of so small a cache keeps before it begins to clean by itself
+    let piece = noise(11, 200_000);
     client.write(12_345, &piece, false).expect("a write");
     assert!(server.status().dirty_bytes >= piece.len() as u64);
     assert_eq!(floe_ok(&["flush", "--admin", &server.admin]), "");
     assert_eq!(server.status().dirty_bytes, 0);
-    assert_same("the range on the backing device", &volume.backing()[12_345..][..piece.len()], &piece);
+    assert_same(
+        "the range on the backing device",
+        &volume.backing()[12_345..][..piece.len()],
+        &piece,
+    );
     let mut back = vec![0; piece.len()];
     client.read(12_345, &mut back).expect("a read");
     assert_same("the range", &back, &piece);
@@ -305,14 +318,18 @@ fn the_status_adds_up() {
         client.read(8 << 20, &mut data).expect_err("beyond the volume");
         let status = server.status();
         let volume = &status.volumes[0];
-        assert_eq!((volume.name.as_str(), volume.bytes, volume.read_only), ("floe", 8 << 20, false));
+        assert_eq!(
+            (volume.name.as_str(), volume.bytes, volume.read_only),
+            ("floe", 8 << 20, false)
+        );
         assert_eq!(status.write_mode, mode);
         assert_eq!(status.cache_size_bytes, 4 << 20);
         assert_eq!(status.connections, 1);
         assert_eq!((status.read_requests, status.read_bytes), (32, 2 << 20));
         assert_eq!((status.write_requests, status.write_bytes), (8, 512 << 10));
         assert_eq!((status.flush_requests, status.trim_requests), (1, 2));
-        // A read that comes before its block has reached the cache device joins the fetch, and may count as a hit too.
+        // A read that comes before its block has reached the cache device joins the fetch, and may
+        // count as a hit too.
         let keeps = mode != "pass" || status.memory.is_some();
         let spared_reads = if keeps { 16 } else { 0 };
         assert!(status.read_hits <= spared_reads, "{mode}: {status:?}");
@@ -324,13 +341,24 @@ fn the_status_adds_up() {
         let stays_dirty = mode == "back" && !threads.contains("volatile");
         assert!(stays_dirty || status.backing_write_bytes >= 512 << 10, "{mode}: all is flushed");
         assert_eq!((status.cache_errors, status.backing_errors), (0, 0));
-        assert_eq!(status.dirty_bytes > 0, stays_dirty, "a flush leaves what is dirty in a kept cache");
-        let allocated: u64 = status.blocks.iter().map(|count| count.blocks * count.block_bytes).sum();
-        assert!(status.valid_bytes <= allocated && allocated <= status.cache_size_bytes, "{status:?}");
+        assert_eq!(
+            status.dirty_bytes > 0,
+            stays_dirty,
+            "a flush leaves what is dirty in a kept cache"
+        );
+        let allocated: u64 =
+            status.blocks.iter().map(|count| count.blocks * count.block_bytes).sum();
+        assert!(
+            status.valid_bytes <= allocated && allocated <= status.cache_size_bytes,
+            "{status:?}"
+        );
         assert_eq!(status.valid_bytes > 0, mode != "pass");
         for latency in [status.read_latency, status.write_latency] {
             let rising = [0.0, latency.p50_us, latency.p99_us, latency.p999_us];
-            assert!(rising.is_sorted() && latency.p50_us > 0.0 && latency.mean_us > 0.0, "{latency:?}");
+            assert!(
+                rising.is_sorted() && latency.p50_us > 0.0 && latency.mean_us > 0.0,
+                "{latency:?}"
+            );
         }
         assert_eq!(idle.advice, None);
         let advice = status.advice.as_ref().expect("there were reads");
@@ -341,7 +369,10 @@ fn the_status_adds_up() {
         if let Some(memory) = &status.memory {
             assert_eq!((memory.read_hits, memory.read_bytes), (16, 1 << 20), "{memory:?}");
             assert_eq!((memory.read_hit_ratio, memory.dirty_bytes), (0.5, 0));
-            assert!(memory.page_bytes >= 512 << 10 && memory.page_bytes < memory.size_bytes, "{memory:?}");
+            assert!(
+                memory.page_bytes >= 512 << 10 && memory.page_bytes < memory.size_bytes,
+                "{memory:?}"
+            );
         }
         let table = floe_ok(&["status", "--admin", &server.admin]);
         assert!(table.contains(&format!("write {mode}, evict lru, 1 client(s)")), "{table}");
@@ -356,7 +387,8 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
     let backing = volume.path("second.img");
     std::fs::write(&backing, vec![0; MIB]).expect("a second volume");
     let spec = format!("file:{}", text(&backing));
-    let floe_volume = |words: &[&str]| floe(&[&["volume"], words, &["--admin", &server.admin]].concat());
+    let floe_volume =
+        |words: &[&str]| floe(&[&["volume"], words, &["--admin", &server.admin]].concat());
     let ok = |words: &[&str]| {
         let output = floe_volume(words);
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -375,7 +407,10 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
         .expect("it grows");
     assert_eq!(ok(&["resize", "a/b"]), "resized a/b to 2MiB\n");
     let list = ok(&["list", "--json"]);
-    assert!(list.lines().count() == 2 && list.contains(r#""name":"a/b","bytes":2097152"#), "{list}");
+    assert!(
+        list.lines().count() == 2 && list.contains(r#""name":"a/b","bytes":2097152"#),
+        "{list}"
+    );
     ok(&["remove", "a/b"]);
     let found = std::fs::read(&backing).expect("it can be read");
     assert_same("what was written before", &found[..bytes.len()], &bytes);
@@ -388,7 +423,10 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
         let output = floe_volume(words);
         let complaint = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{words:?}: {complaint}");
-        assert!(complaint.contains(said) && complaint.lines().count() == 1, "{words:?}: {complaint}");
+        assert!(
+            complaint.contains(said) && complaint.lines().count() == 1,
+            "{words:?}: {complaint}"
+        );
     }
     server.end();
 }
@@ -428,11 +466,13 @@ fn a_second_signal_says_what_is_still_dirty() {
         client.write(at * (32 << 10), &noise(at, 4096), false).expect("it can be written");
     }
     drop(client);
-    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map(Result::unwrap);
+    let mut log =
+        BufReader::new(child.stderr.take().expect("it is piped")).lines().map(Result::unwrap);
     let serving = log.find(|line| line.contains("admin=")).expect("it serves");
     let (_, admin) = serving.split_once("admin=").expect("just seen");
     let pid = rustix::process::Pid::from_child(&child);
-    let signal = || rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
+    let signal =
+        || rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
     signal();
     let health = || http(admin, "GET /healthz HTTP/1.1\r\n\r\n").0;
     // Each time once more, since the machine may be as slow as the disk.
@@ -443,7 +483,10 @@ fn a_second_signal_says_what_is_still_dirty() {
     signal();
     let warning = log.find(|line| line.contains(" WARN ")).expect("a second signal is answered");
     assert!(warning.contains("dirty_bytes=") && !warning.contains("dirty_bytes=0"), "{warning}");
-    assert!(log.any(|line| line.contains("ended dirty_bytes=0")), "all is on the backing device in the end");
+    assert!(
+        log.any(|line| line.contains("ended dirty_bytes=0")),
+        "all is on the backing device in the end"
+    );
     assert!(common::wait_for(&mut child).success());
     let bytes = volume.backing();
     for at in 0..256 {
@@ -475,10 +518,15 @@ fn the_log_tells_what_happens_as_json_a_line() {
     let output = child.wait_with_output().expect("it ends");
     assert!(output.status.success());
     let log = String::from_utf8(output.stderr).expect("text");
-    let events: Vec<serde_json::Value> =
-        log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
+    let events: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect();
     let event = |message: &str| {
-        events.iter().find(|event| event["message"] == message).unwrap_or_else(|| panic!("{message}: {log}"))
+        events
+            .iter()
+            .find(|event| event["message"] == message)
+            .unwrap_or_else(|| panic!("{message}: {log}"))
     };
     assert_eq!(event("started")["write"], "back");
     assert_eq!(event("volume")["read_only"], false);
@@ -501,7 +549,8 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
         .stderr(Stdio::piped())
         .spawn()
         .expect("floe runs");
-    let mut log = BufReader::new(child.stderr.take().expect("it is piped")).lines().map(Result::unwrap);
+    let mut log =
+        BufReader::new(child.stderr.take().expect("it is piped")).lines().map(Result::unwrap);
     let warning = log.find(|line| line.contains("room=")).expect("a warning");
     let number = |line: &str, name: &str| {
         let (_, after) = line.split_once(name).expect("it is there");
@@ -512,10 +561,14 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
     let serving = log.find(|line| line.contains("admin=")).expect("it serves");
     let (_, admin) = serving.split_once("admin=").expect("just seen");
     let socket = volume.path("nbd.sock");
-    let crowd: Vec<_> = (0..200).map(|_| UnixStream::connect(&socket).expect("a connection")).collect();
-    let status =
-        || serde_json::from_str::<serde_json::Value>(&floe_ok(&["status", "--json", "--admin", admin]));
-    wait_until("as many clients as there is room for", || status().expect("JSON")["connections"] == room);
+    let crowd: Vec<_> =
+        (0..200).map(|_| UnixStream::connect(&socket).expect("a connection")).collect();
+    let status = || {
+        serde_json::from_str::<serde_json::Value>(&floe_ok(&["status", "--json", "--admin", admin]))
+    };
+    wait_until("as many clients as there is room for", || {
+        status().expect("JSON")["connections"] == room
+    });
     drop(crowd);
     floe_ok(&["stop", "--admin", admin]);
     assert!(common::wait_for(&mut child).success());
@@ -558,7 +611,10 @@ fn the_volumes_can_be_listed() {
     let table = floe_ok(&["volume", "list", "--admin", &server.admin]);
     assert!(table.contains(" pictures   read-write   1MiB         1 "), "{table}");
     let table = floe_ok(&["status", "--admin", &server.admin]);
-    assert!(table.contains("write through, evict lru, 1 client(s)") && table.contains("pictures"), "{table}");
+    assert!(
+        table.contains("write through, evict lru, 1 client(s)") && table.contains("pictures"),
+        "{table}"
+    );
     server.end();
 }
 
@@ -630,7 +686,14 @@ fn a_client_killed_while_it_writes_leaves_others_served() {
         let written = server.status().write_bytes;
         let uri = format!("--uri={uri}");
         let mut fio = Command::new("fio")
-            .args(["--name=w", "--ioengine=nbd", &uri, "--rw=randwrite", "--bs=64k", "--iodepth=16"])
+            .args([
+                "--name=w",
+                "--ioengine=nbd",
+                &uri,
+                "--rw=randwrite",
+                "--bs=64k",
+                "--iodepth=16",
+            ])
             .args(["--offset=8m", "--size=8m", "--time_based", "--runtime=600", "--thread"])
             .current_dir(volume.path(""))
             .stdin(Stdio::null())
@@ -643,7 +706,9 @@ fn a_client_killed_while_it_writes_leaves_others_served() {
         let mut data = vec![0; MIB];
         bystander.read(MIB as u64, &mut data).expect("a read");
         assert_same("what the bystander read", &data, &content[MIB..2 * MIB]);
-        wait_until("the end of the killed client's connections", || server.status().connections == 1);
+        wait_until("the end of the killed client's connections", || {
+            server.status().connections == 1
+        });
     }
     assert_eq!(server.status().errors, 0);
     server.end();
@@ -656,7 +721,8 @@ fn nonsense() -> [Vec<u8>; 4] {
     const EXPORT_NAME: &[u8] = b"IHAVEOPT\0\0\0\x01\0\0\0\0";
     let huge_option = [&FIXED_NEWSTYLE[..], b"IHAVEOPT\0\0\0\x06\xff\xff\xff\xff"].concat();
     let request = [&FIXED_NEWSTYLE[..], EXPORT_NAME, &noise(21, 4096)].concat();
-    let write = [&FIXED_NEWSTYLE[..], EXPORT_NAME, b"\x25\x60\x95\x13\0\0\0\x01\xff\xff\xff\xff"].concat();
+    let write =
+        [&FIXED_NEWSTYLE[..], EXPORT_NAME, b"\x25\x60\x95\x13\0\0\0\x01\xff\xff\xff\xff"].concat();
     [noise(22, 100_000), huge_option, request, write]
 }
 

@@ -1,4 +1,5 @@
-//! Clients that ask which parts of a volume are holes and copy the rest, and clients of several volumes.
+//! Clients that ask which parts of a volume are holes and copy the rest, and clients of several
+//! volumes.
 
 mod common;
 
@@ -27,7 +28,8 @@ const HOLE: u32 = 1;
 const ZERO: u32 = 2;
 
 fn map_of(uri: &str, size: usize) -> Vec<Extent> {
-    let map: Vec<Extent> = serde_json::from_str(&run("nbdinfo", &["--map", "--json", uri])).expect("a map");
+    let map: Vec<Extent> =
+        serde_json::from_str(&run("nbdinfo", &["--map", "--json", uri])).expect("a map");
     let mut at = 0;
     for extent in &map {
         assert_eq!(extent.offset, at, "the map leaves nothing out: {map:?}");
@@ -48,7 +50,8 @@ fn sparse(megabytes: usize, volume: &Volume) -> Vec<u8> {
     file.set_len(content.len() as u64).expect("a length");
     for at in (0..megabytes).step_by(4).map(|megabyte| megabyte * MIB) {
         content[at..at + MIB].copy_from_slice(&noise(at as u64 + 1, MIB));
-        std::os::unix::fs::FileExt::write_all_at(&file, &content[at..at + MIB], at as u64).expect("a write");
+        std::os::unix::fs::FileExt::write_all_at(&file, &content[at..at + MIB], at as u64)
+            .expect("a write");
     }
     content
 }
@@ -74,7 +77,9 @@ fn maps_never_take_data_for_a_hole_and_copies_by_them_are_whole() {
             match random.random_range(0..4) {
                 0 | 1 => {
                     content[range.clone()].copy_from_slice(&noise(at as u64, length));
-                    client.write(at as u64, &content[range], random.random_ratio(1, 8)).expect("a write");
+                    client
+                        .write(at as u64, &content[range], random.random_ratio(1, 8))
+                        .expect("a write");
                 }
                 2 => {
                     content[range].fill(0);
@@ -166,7 +171,10 @@ fn several_volumes_are_listed_apart_and_one_may_be_for_reading_only() {
             }
         });
         run("qemu-io", &["-f", "raw", "-c", "write -P 7 1M 2M", &uri("with space")]);
-        run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &uri("frozen"), text(&path("frozen"))]);
+        run(
+            "qemu-img",
+            &["compare", "-f", "raw", "-F", "raw", &uri("frozen"), text(&path("frozen"))],
+        );
         let mut client = connect(&uri("frozen"));
         client.write(0, &[1; 4096], false).expect_err("a write to a volume for reading only");
         client.trim(0, 4096).expect_err("a trim of a volume for reading only");

@@ -26,7 +26,10 @@ fn serve(content: &[u8], mode: &str, folder: &Path, settings: &[&str]) -> (Volum
 /// URIs of the volume with TLS, on TCP and on the Unix socket, with something about certificates.
 fn uris(server: &Server, certificates: &str) -> (String, String) {
     let tcp = server.tcp.replace("127.0.0.1", "localhost"); // which the server's certificate is for
-    (format!("{tcp}?{certificates}"), format!("{}&{certificates}&tls-hostname=localhost", server.unix))
+    (
+        format!("{tcp}?{certificates}"),
+        format!("{}&{certificates}&tls-hostname=localhost", server.unix),
+    )
 }
 
 #[test]
@@ -50,7 +53,11 @@ fn libnbd_from_python_finds_every_promise_kept_over_tls() {
     // Its last flush has promised it all.
     server.kill(&volume);
     volume.serve().drain_and_end();
-    assert_same("the backing device", &volume.backing(), &std::fs::read(&wanted).expect("a result"));
+    assert_same(
+        "the backing device",
+        &volume.backing(),
+        &std::fs::read(&wanted).expect("a result"),
+    );
 }
 
 #[test]
@@ -60,7 +67,8 @@ fn fios_jobs_verify_what_they_wrote_over_tls() {
     }
     let folder = certificates();
     for (mode, threads) in [("through", "1"), ("through", "2"), ("back", "1"), ("back", "2")] {
-        let (_volume, server) = serve(&noise(42, 16 * MIB), mode, folder.path(), &["--threads", threads]);
+        let (_volume, server) =
+            serve(&noise(42, 16 * MIB), mode, folder.path(), &["--threads", threads]);
         // fio does not let libnbd read the files that a URI names.
         let (tcp, unix) = uris(&server, "tls-verify-peer=0");
         let job = |name: &str, uri: &str, offset: &str| {

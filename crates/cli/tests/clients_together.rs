@@ -1,5 +1,5 @@
-//! Many clients of the program at once: fio's jobs side by side, copies over several connections, and clients that
-//! break off wherever they happen to be while another one verifies every byte.
+//! Many clients of the program at once: fio's jobs side by side, copies over several connections,
+//! and clients that break off wherever they happen to be while another one verifies every byte.
 
 mod common;
 
@@ -21,8 +21,8 @@ fn quiet(server: &Server) {
     wait_until("the end of all connections", || server.status().connections == 0);
 }
 
-/// Jobs of fio, each a process with a connection of its own: verifying ones in parts of the volume, one that trims in
-/// another part, and one that reads all over the volume while they write.
+/// Jobs of fio, each a process with a connection of its own: verifying ones in parts of the volume,
+/// one that trims in another part, and one that reads all over the volume while they write.
 const JOBS: &str = "
 [global]
 ioengine=nbd
@@ -135,16 +135,38 @@ fn qemu_img_converts_between_servers_out_of_order() {
     for (mode, threads) in SETUPS {
         let mut content = noise(33, 16 * MIB);
         content[3 * MIB..9 * MIB].fill(0);
-        let (from, to) =
-            (Volume::new(&content, mode).on(threads), Volume::new(&noise(34, 16 * MIB), mode).on(threads));
+        let (from, to) = (
+            Volume::new(&content, mode).on(threads),
+            Volume::new(&noise(34, 16 * MIB), mode).on(threads),
+        );
         let (source, target) = (from.serve(), to.serve());
-        let line = ["convert", "-n", "-W", "-m", "16", "-f", "raw", "-O", "raw", &source.tcp, &target.unix];
+        let line = [
+            "convert",
+            "-n",
+            "-W",
+            "-m",
+            "16",
+            "-f",
+            "raw",
+            "-O",
+            "raw",
+            &source.tcp,
+            &target.unix,
+        ];
         run("qemu-img", &line);
         run("qemu-img", &["compare", "-f", "raw", "-F", "raw", &source.unix, &target.tcp]);
         source.drain_and_end();
         target.drain_and_end();
-        assert_same(&format!("the backing device after write {mode} on {threads}"), &to.backing(), &content);
-        assert_same(&format!("the source after write {mode} on {threads}"), &from.backing(), &content);
+        assert_same(
+            &format!("the backing device after write {mode} on {threads}"),
+            &to.backing(),
+            &content,
+        );
+        assert_same(
+            &format!("the source after write {mode} on {threads}"),
+            &from.backing(),
+            &content,
+        );
     }
 }
 
@@ -155,7 +177,8 @@ trait Socket: Read + Write {
 
 impl Socket for TcpStream {
     fn begin(server: &Server, _volume: &Volume) -> Self {
-        let address = server.tcp.trim_start_matches("nbd://").split('/').next().expect("an address");
+        let address =
+            server.tcp.trim_start_matches("nbd://").split('/').next().expect("an address");
         TcpStream::connect(address).expect("a connection")
     }
 }
@@ -166,14 +189,15 @@ impl Socket for UnixStream {
     }
 }
 
-/// What a well-behaved client sends from its first byte on: the handshake, then a read, a write, a flush and a trim,
-/// all within the second half of the volume.
+/// What a well-behaved client sends from its first byte on: the handshake, then a read, a write, a
+/// flush and a trim, all within the second half of the volume.
 fn a_clients_words(random: &mut StdRng) -> Vec<u8> {
     let mut words = [&[0, 0, 0, 3][..], b"IHAVEOPT\0\0\0\x01\0\0\0\0"].concat();
     for cookie in 0..random.random_range(1..40_u64) {
         let (command, length) =
             [(0_u16, 200 << 10), (1, 40 << 10), (3, 0), (4, 64 << 10)][random.random_range(0..4)];
-        let offset = if command == 3 { 0 } else { 8 * MIB as u64 + random.random_range(0..7 * MIB as u64) };
+        let offset =
+            if command == 3 { 0 } else { 8 * MIB as u64 + random.random_range(0..7 * MIB as u64) };
         words.extend(0x2560_9513_u32.to_be_bytes());
         words.extend(0_u16.to_be_bytes());
         words.extend(command.to_be_bytes());
@@ -187,16 +211,19 @@ fn a_clients_words(random: &mut StdRng) -> Vec<u8> {
     words
 }
 
-/// Says some of what a client would say, perhaps damaged, perhaps reading some of the answers, and is gone.
+/// Says some of what a client would say, perhaps damaged, perhaps reading some of the answers, and
+/// is gone.
 fn break_off<S: Socket>(server: &Server, volume: &Volume, random: &mut StdRng) {
     let mut socket = S::begin(server, volume);
     let mut words = a_clients_words(random);
     if random.random_ratio(1, 4) {
-        let at = random.random_range(0..36); // not in an offset, which might lead to what others write
+        // not in an offset, which might lead to what others write
+        let at = random.random_range(0..36);
         words[at] ^= 1 << random.random_range(0..8);
     }
     words.truncate(random.random_range(0..=words.len()));
-    // The server may hang up, or stop reading until its answers are taken: a client that is gone then is what this is for.
+    // The server may hang up, or stop reading until its answers are taken: a client that is gone
+    // then is what this is for.
     let _ = socket.write(&words);
     if random.random_ratio(1, 2) {
         let mut answers = vec![0; random.random_range(1..100_000)];
@@ -248,16 +275,23 @@ fn clients_that_break_off_anywhere_disturb_nobody_and_leave_nothing_behind() {
                     break_off::<UnixStream>(&server, &volume, &mut random);
                 }
             }
-            assert!(wait_for(&mut fio).success(), "fio in round {round} of write {mode}: {}", server.log());
+            assert!(
+                wait_for(&mut fio).success(),
+                "fio in round {round} of write {mode}: {}",
+                server.log()
+            );
             quiet(&server);
             // The connection of whoever asked for the status may outlive its answer by a moment.
             let settled = *settled.get_or_insert_with(|| holds(&server).1);
-            wait_until("the end of all files but those of the first round", || holds(&server).1 <= settled);
+            wait_until("the end of all files but those of the first round", || {
+                holds(&server).1 <= settled
+            });
             let (memory, _) = holds(&server);
             // Thousands of clients asked for gigabytes between them.
             assert!(memory < 512 * MIB as u64, "{memory} bytes are held after round {round}");
         }
-        let mut client = Client::connect(&server.tcp.parse().expect("the URI is good")).expect("it serves");
+        let mut client =
+            Client::connect(&server.tcp.parse().expect("the URI is good")).expect("it serves");
         let mut data = vec![0; 2 * MIB];
         client.read(6 * MIB as u64, &mut data).expect("a read");
         assert_same("the range nobody wrote to", &data, &noise(seed, 8 * MIB)[6 * MIB..]);

@@ -1,4 +1,5 @@
-//! `floe model --trace` as a user runs it: counts become points, points a verdict, and that is what the paper says of what it measured.
+//! `floe model --trace` as a user runs it: counts become points, points a verdict, and that is what
+//! the paper says of what it measured.
 
 use std::process::{Command, Output};
 
@@ -27,11 +28,14 @@ fn lru_counted_over_a_trace_loses_throughput_to_hits_and_fifo_does_not() {
         "--json",
     ]);
     let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     for policy in ["lru", "fifo"] {
         for locks in ["operation", "list"] {
-            let of: Vec<&Value> =
-                lines.iter().filter(|line| line["policy"] == policy && line["locks"] == locks).collect();
+            let of: Vec<&Value> = lines
+                .iter()
+                .filter(|line| line["policy"] == policy && line["locks"] == locks)
+                .collect();
             let (verdict, points) = of.split_last().expect("there are lines for each");
             assert_eq!(points.len(), 20, "{policy}, {locks}");
             let last = points.last().expect("twenty are some");

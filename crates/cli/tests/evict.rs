@@ -1,4 +1,5 @@
-//! `--evict` as a user gives it: in replays, simulations and servers, on the command line, in tiers and in files.
+//! `--evict` as a user gives it: in replays, simulations and servers, on the command line, in tiers
+//! and in files.
 
 mod common;
 
@@ -29,13 +30,20 @@ fn number(outcome: &Value, field: &str) -> f64 {
 
 #[test]
 fn a_replay_with_sarc_reads_scans_ahead_and_is_verified() {
-    let cache = ["--cache", "memory:8MiB,medium=pmem", "--block-sizes", "4KiB,64KiB", "--shards", "4"];
+    let cache =
+        ["--cache", "memory:8MiB,medium=pmem", "--block-sizes", "4KiB,64KiB", "--shards", "4"];
     let by = |evict: &str| replay(&[&cache[..], &["--evict", evict]].concat());
     let (lru, sarc) = (by("lru"), by("sarc:threshold=4"));
     assert_eq!((&lru["evict"], &sarc["evict"]), (&"lru".into(), &"sarc:threshold=4".into()));
     assert_eq!(lru["prefetched_blocks"], 0);
-    assert!(number(&sarc, "prefetched_used_blocks") > 0.9 * number(&sarc, "prefetched_blocks"), "{sarc}");
-    assert!(number(&sarc, "read_us_mean") < 0.7 * number(&lru, "read_us_mean"), "{sarc} against {lru}");
+    assert!(
+        number(&sarc, "prefetched_used_blocks") > 0.9 * number(&sarc, "prefetched_blocks"),
+        "{sarc}"
+    );
+    assert!(
+        number(&sarc, "read_us_mean") < 0.7 * number(&lru, "read_us_mean"),
+        "{sarc} against {lru}"
+    );
     assert!(
         number(&sarc, "backing_read_bytes") < 1.01 * number(&lru, "backing_read_bytes"),
         "{sarc} against {lru}"
@@ -52,12 +60,24 @@ fn each_tier_has_a_policy_of_its_own() {
         "memory:8MiB,medium=pmem,evict=arc,block-sizes=4KiB",
     ]);
     let tiers = outcome["tiers"].as_array().expect("there are tiers");
-    assert_eq!((&tiers[0]["evict"], &tiers[1]["evict"]), (&"s3-fifo:small=0.2".into(), &"arc".into()));
+    assert_eq!(
+        (&tiers[0]["evict"], &tiers[1]["evict"]),
+        (&"s3-fifo:small=0.2".into(), &"arc".into())
+    );
 }
 
 #[test]
 fn simulations_of_blocks_compare_policies() {
-    let line = ["simulate", SCANS, "--blocks", "4KiB", "--size", "8MiB", "--policy", "lru,fifo,s3-fifo,lfru"];
+    let line = [
+        "simulate",
+        SCANS,
+        "--blocks",
+        "4KiB",
+        "--size",
+        "8MiB",
+        "--policy",
+        "lru,fifo,s3-fifo,lfru",
+    ];
     let outcomes = floe_ok(&[&line[..], &["--json"]].concat());
     let outcomes: Vec<Value> =
         outcomes.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -120,7 +140,8 @@ fn a_configuration_keeps_its_policies() {
     let more = ["--evict", "sarc:threshold=4", "--tier", "memory:2MiB,evict=2q:in=0.3"];
     let printed = floe_ok(&[&line[..], &more].concat());
     assert!(
-        printed.contains("evict = \"sarc:threshold=4\"\n") && printed.contains("evict = \"2q:in=0.3\"\n"),
+        printed.contains("evict = \"sarc:threshold=4\"\n")
+            && printed.contains("evict = \"2q:in=0.3\"\n"),
         "{printed}"
     );
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Cache devices that fail under `floe serve`: volumes stay usable, and what the server says of itself is so.
+//! Cache devices that fail under `floe serve`: volumes stay usable, and what the server says of
+//! itself is so.
 
 mod common;
 
@@ -39,7 +40,8 @@ impl Failing {
     /// From now on the cache device fails so; not at all with no rules.
     fn fail(&self, rules: &str) {
         std::fs::write(self.volume.path("faults.new"), rules).expect("a file");
-        std::fs::rename(self.volume.path("faults.new"), self.volume.path("faults")).expect("it is moved");
+        std::fs::rename(self.volume.path("faults.new"), self.volume.path("faults"))
+            .expect("it is moved");
     }
 
     /// Writes something new to a piece of the volume.
@@ -73,13 +75,15 @@ fn ask(server: &Server, command: &str) -> (Option<i32>, String) {
 
 /// The status of the answer to a health check, and its line.
 fn health(server: &Server) -> (u16, String) {
-    let (head, body) = common::http(&server.admin, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let (head, body) =
+        common::http(&server.admin, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     (head[9..12].parse().expect("a status"), body.trim_end().to_owned())
 }
 
 #[test]
 fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
-    let rules = ["all EIO", "write EIO", "write ENOSPC", "write EROFS", "flush EIO", "write ENOSPC 65536-"];
+    let rules =
+        ["all EIO", "write EIO", "write ENOSPC", "write EROFS", "flush EIO", "write ENOSPC 65536-"];
     for (number, rules) in rules.into_iter().enumerate() {
         let persistent = number % 3 < 2;
         let mode = if number % 2 == 0 { "through" } else { "around" };
@@ -96,7 +100,8 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
 
         rig.fail(rules);
         for piece in (0..160).chain(0..64) {
-            rig.write(&mut client, piece).unwrap_or_else(|error| panic!("{rules}, piece {piece}: {error}"));
+            rig.write(&mut client, piece)
+                .unwrap_or_else(|error| panic!("{rules}, piece {piece}: {error}"));
             if piece % 16 == 0 {
                 client.flush().unwrap_or_else(|error| panic!("{rules}, piece {piece}: {error}"));
             }
@@ -123,7 +128,9 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
             }
             assert!(server.status().read_hits > before, "{rules}: it caches again");
         } else if status.journal_lost {
-            wait_until("the end of the cache", || server.status().tiers[0].bypass.starts_with("ended"));
+            wait_until("the end of the cache", || {
+                server.status().tiers[0].bypass.starts_with("ended")
+            });
             let (code, said) = ask(&server, "restore");
             assert!(code == Some(1) && said.contains("ended"), "{rules}: {said}");
         }
@@ -142,7 +149,8 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
 
 #[test]
 fn dirty_data_of_a_cache_device_that_is_full_is_written_back_while_clients_go_on() {
-    for (rules, threads) in [("write ENOSPC", "2"), ("write ENOSPC 65536-", "1"), ("write EROFS 65536-", "2")]
+    for (rules, threads) in
+        [("write ENOSPC", "2"), ("write ENOSPC 65536-", "1"), ("write EROFS 65536-", "2")]
     {
         let mut rig = Failing::new("back", &["--memory", "2MiB"]);
         rig.volume = rig.volume.on(threads);
@@ -155,7 +163,8 @@ fn dirty_data_of_a_cache_device_that_is_full_is_written_back_while_clients_go_on
 
         rig.fail(rules);
         for piece in (0..64).chain(16..96) {
-            rig.write(&mut client, piece).unwrap_or_else(|error| panic!("{rules}, piece {piece}: {error}"));
+            rig.write(&mut client, piece)
+                .unwrap_or_else(|error| panic!("{rules}, piece {piece}: {error}"));
             if piece % 8 == 0 {
                 client.flush().unwrap_or_else(|error| panic!("{rules}, piece {piece}: {error}"));
             }
@@ -200,7 +209,8 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
         wait_until("refusals", || {
             let _ = rig.write(&mut client, 40);
             let _ = client.flush();
-            client.read((8 * PIECE) as u64, &mut vec![0; PIECE]).is_err() && health(&server).0 == 503
+            client.read((8 * PIECE) as u64, &mut vec![0; PIECE]).is_err()
+                && health(&server).0 == 503
         });
         for piece in (0..8).chain(24..80) {
             rig.write(&mut client, piece).unwrap_or_else(|error| panic!("piece {piece}: {error}"));
@@ -218,9 +228,15 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
             assert_same("a piece", &found, &rig.model[piece * PIECE..][..PIECE]);
         }
         let (code, line) = health(&server);
-        assert!(code == 503 && line.lines().count() == 1 && line.contains("refused"), "{code} {line}");
+        assert!(
+            code == 503 && line.lines().count() == 1 && line.contains("refused"),
+            "{code} {line}"
+        );
         let status = server.status();
-        assert_eq!((status.refused_bytes, status.dirty_bytes), (16 * PIECE as u64, 16 * PIECE as u64));
+        assert_eq!(
+            (status.refused_bytes, status.dirty_bytes),
+            (16 * PIECE as u64, 16 * PIECE as u64)
+        );
         let text = floe_ok(&["status", "--admin", &server.admin]);
         assert!(text.contains("REFUSING: reads or writes of up to 256KiB"), "{text}");
         let (code, said) = ask(&server, "restore");
@@ -234,7 +250,8 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
         let last = log.lines().last().expect("a line");
         assert!(last.starts_with("floe: ") && last.contains("256KiB of dirty data"), "{last}");
 
-        // The device works again: it has what was dirty, and nothing older than the rest of the volume.
+        // The device works again: it has what was dirty, and nothing older than the rest of the
+        // volume.
         rig.fail("");
         let server = rig.serve();
         rig.check(&mut connect(&server));
@@ -270,15 +287,19 @@ fn dirty_data_of_a_device_that_comes_back_is_written_back() {
 
 #[test]
 fn a_cache_file_that_the_system_does_not_let_grow_is_gone_past() {
-    // The file is sparse: the system refuses what is written beyond the limit, as a full file system would.
+    // The file is sparse: the system refuses what is written beyond the limit, as a full file
+    // system would.
     let model = noise(1, MIB);
     let mut rig = Failing { volume: Volume::new(&model, "through"), model, versions: 1 };
     rig.serve().end(); // the cache is made
     let line = rig.volume.command_line();
     let words: Vec<String> = line.iter().map(|word| format!("'{word}'")).collect();
-    let script = format!("ulimit -f 1100; exec '{}' {}", env!("CARGO_BIN_EXE_floe"), words.join(" "));
-    let server =
-        Server::spawn(std::process::Command::new("bash").args(["-c", &script]), rig.volume.path("floe.log"));
+    let script =
+        format!("ulimit -f 1100; exec '{}' {}", env!("CARGO_BIN_EXE_floe"), words.join(" "));
+    let server = Server::spawn(
+        std::process::Command::new("bash").args(["-c", &script]),
+        rig.volume.path("floe.log"),
+    );
     let mut client = connect(&server);
     for piece in (0..64).chain(0..64) {
         rig.write(&mut client, piece).unwrap_or_else(|error| panic!("piece {piece}: {error}"));
@@ -300,15 +321,25 @@ fn an_empty_file_left_of_a_cache_that_was_not_made_becomes_one() {
     let server = rig.serve();
     rig.check(&mut connect(&server));
     server.end();
-    assert_eq!(std::fs::metadata(rig.volume.path("cache.img")).expect("it is there").len(), 4 << 20);
+    assert_eq!(
+        std::fs::metadata(rig.volume.path("cache.img")).expect("it is there").len(),
+        4 << 20
+    );
 }
 
 #[test]
 fn more_memory_than_there_is_is_refused_in_a_line() {
     let rig = Failing::new("through", &[]);
     let backing = format!("file:{}", rig.volume.path("backing.img").display());
-    let output =
-        floe(&["serve", "--backing", &backing, "--cache", "memory:1000TiB", "--admin", "127.0.0.1:0"]);
+    let output = floe(&[
+        "serve",
+        "--backing",
+        &backing,
+        "--cache",
+        "memory:1000TiB",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
     let said = String::from_utf8(output.stderr).expect("text");
     assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
     assert!(said.contains("in memory is more than the"), "{said}");
@@ -323,7 +354,8 @@ fn two_volumes_are_served_past_a_failing_cache_and_come_and_go() {
     let spec = format!("file:{}", rig.volume.path("second.img").display());
     floe_ok(&["volume", "add", "second", &spec, "--admin", &server.admin]);
     let mut client = connect(&server);
-    let uri = server.unix.replace("nbd+unix:///", "nbd+unix:///second").replace("/secondfloe", "/second");
+    let uri =
+        server.unix.replace("nbd+unix:///", "nbd+unix:///second").replace("/secondfloe", "/second");
     let mut other = Client::connect(&uri.parse().expect("a URI")).expect("the second volume");
     (0..32).for_each(|piece| rig.write(&mut client, piece).expect("a write"));
     let mut found = vec![0; MIB];
@@ -332,7 +364,9 @@ fn two_volumes_are_served_past_a_failing_cache_and_come_and_go() {
     rig.fail("write EIO");
     for piece in 0..64 {
         rig.write(&mut client, piece).expect("a write");
-        other.write((piece % 32 * PIECE) as u64, &noise(piece as u64, PIECE), false).expect("a write");
+        other
+            .write((piece % 32 * PIECE) as u64, &noise(piece as u64, PIECE), false)
+            .expect("a write");
     }
     client.flush().expect("a flush");
     other.flush().expect("a flush");

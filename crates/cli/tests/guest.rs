@@ -1,8 +1,9 @@
-//! The kernel of a stock Linux as a client: Debian's, booted in QEMU, with `nbd.ko` and ext4 on the volume.
+//! The kernel of a stock Linux as a client: Debian's, booted in QEMU, with `nbd.ko` and ext4 on the
+//! volume.
 //!
-//! A file system is made and filled, a program is compiled on it and run from it, and everything is compared: in the
-//! guest, with what the host packed; on the host, in the backing device, once the server is gone. The scripts that run
-//! in the guest are in `guest/`.
+//! A file system is made and filled, a program is compiled on it and run from it, and everything is
+//! compared: in the guest, with what the host packed; on the host, in the backing device, once the
+//! server is gone. The scripts that run in the guest are in `guest/`.
 
 mod common;
 
@@ -66,8 +67,7 @@ impl Tree {
         let unpacked = tree.path("unpacked");
         std::fs::create_dir(&unpacked).expect("a folder");
         run("tar", &["-C", text(&unpacked), "-xf", text(&tree.path("tree.tar"))]);
-        let sums =
-            "find . -type f -exec sha256sum {} + >../tree.sums && test $(wc -l <../tree.sums) -gt 1000";
+        let sums = "find . -type f -exec sha256sum {} + >../tree.sums && test $(wc -l <../tree.sums) -gt 1000";
         run("sh", &["-c", &format!("cd '{}' && {sums}", unpacked.display())]);
         run("cc", &["-o", text(&tree.path("exercise")), text(&scripts().join("exercise.c"))]);
         tree
@@ -77,14 +77,21 @@ impl Tree {
         self.folder.path().join(name)
     }
 
-    /// Compares what is on a file system, without mounting it, with the tree and with the exercises of these seeds.
+    /// Compares what is on a file system, without mounting it, with the tree and with the exercises
+    /// of these seeds.
     fn is_in(&self, image: &Path, seeds: &[u32]) {
         let found = tempfile::tempdir().expect("a folder");
         let command = format!("rdump /tree {}", found.path().display());
         run("/sbin/debugfs", &["-R", &command, text(image)]);
         let tree = found.path().join("tree");
         let sums = self.path("tree.sums");
-        run("sh", &["-c", &format!("cd '{}' && sha256sum -c --quiet '{}'", tree.display(), sums.display())]);
+        run(
+            "sh",
+            &[
+                "-c",
+                &format!("cd '{}' && sha256sum -c --quiet '{}'", tree.display(), sums.display()),
+            ],
+        );
         for seed in seeds {
             let file = tree.join(format!("random{seed}"));
             run(text(&self.path("exercise")), &["check", text(&file), &seed.to_string()]);
@@ -99,11 +106,13 @@ fn scripts() -> PathBuf {
 /// Begins to run one of the scripts in a guest that has the tree, against a server.
 fn begin(script: &str, server: &Server, how: &str, tree: &Tree) -> Child {
     let files = ["tree.tar", "tree.sums", "ca-cert.pem"].map(|name| tree.path(name)).into_iter();
-    let files: Vec<_> = files.chain([scripts().join("exercise.c"), "/usr/bin/tcc".into()]).collect();
+    let files: Vec<_> =
+        files.chain([scripts().join("exercise.c"), "/usr/bin/tcc".into()]).collect();
     begin_with(script, server, how, &tree.path(""), &files)
 }
 
-/// Begins to run one of the scripts in a guest that has these files, against a server; the folder is for what that takes.
+/// Begins to run one of the scripts in a guest that has these files, against a server; the folder
+/// is for what that takes.
 fn begin_with(script: &str, server: &Server, how: &str, folder: &Path, files: &[PathBuf]) -> Child {
     let port = server.tcp.trim_end_matches("/floe").rsplit(':').next().expect("a port");
     let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
@@ -124,9 +133,15 @@ fn begin_with(script: &str, server: &Server, how: &str, folder: &Path, files: &[
 #[track_caller]
 fn guest(script: &str, server: &Server, how: &str, tree: &Tree) {
     let output = begin(script, server, how, tree).wait_with_output().expect("it can be waited for");
-    let said =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(output.status.success(), "{script} in the guest: {}\n{said}\n{}", output.status, server.log());
+    let said = [output.stdout, output.stderr]
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .concat();
+    assert!(
+        output.status.success(),
+        "{script} in the guest: {}\n{said}\n{}",
+        output.status,
+        server.log()
+    );
 }
 
 /// The file system in a backing device must need no repair.
@@ -135,7 +150,8 @@ fn is_clean(image: &Path) {
     run("/sbin/e2fsck", &["-fn", text(image)]);
 }
 
-/// Runs one of the scripts in a guest as the client of a server that is ended then; the backing device must hold it all.
+/// Runs one of the scripts in a guest as the client of a server that is ended then; the backing
+/// device must hold it all.
 #[track_caller]
 fn session(script: &str, volume: &Volume, how: &str, tree: &Tree, seeds: &[u32]) {
     let server = volume.serve();
@@ -179,7 +195,8 @@ fn what_linux_has_synced_outlives_the_server() {
         return;
     }
     let tree = Tree::pack();
-    let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").on("2").with(&["--flush-interval", "1h"]);
+    let volume =
+        Volume::new(&vec![0; VOLUME_BYTES], "back").on("2").with(&["--flush-interval", "1h"]);
     let server = volume.serve();
     let mut guest = begin("crash.sh", &server, FOUR, &tree);
     let mut said = BufReader::new(guest.stdout.take().expect("it is piped")).lines();
@@ -188,10 +205,14 @@ fn what_linux_has_synced_outlives_the_server() {
     server.kill(&volume);
     assert!(guest.wait().expect("it can be waited for").success());
     volume.serve().drain_and_end(); // what the cache has kept
-    // The file system's journal makes good what was under way; what was synced must need no more than that.
+    // The file system's journal makes good what was under way; what was synced must need no more
+    // than that.
     run(
         "sh",
-        &["-c", &format!("/sbin/e2fsck -fp '{}' || test $? = 1", volume.path("backing.img").display())],
+        &[
+            "-c",
+            &format!("/sbin/e2fsck -fp '{}' || test $? = 1", volume.path("backing.img").display()),
+        ],
     );
     is_clean(&volume.path("backing.img"));
     tree.is_in(&volume.path("backing.img"), &[1]);
@@ -199,7 +220,8 @@ fn what_linux_has_synced_outlives_the_server() {
 
 /// How often the server is killed under a guest.
 fn kills() -> u64 {
-    std::env::var("FLOE_GUEST_KILLS").map_or(2, |text| text.parse().expect("FLOE_GUEST_KILLS is a number"))
+    std::env::var("FLOE_GUEST_KILLS")
+        .map_or(2, |text| text.parse().expect("FLOE_GUEST_KILLS is a number"))
 }
 
 #[test]
@@ -234,12 +256,17 @@ fn what_linux_has_fsynced_survives_a_killed_server_whose_devices_lose_what_was_n
         let copy = volume.path("copy.img");
         run("nbdcopy", &[&server.tcp, text(&copy)]);
         drop(server); // kills it again, with what it recovered
-        // The file system's journal makes good what was under way; what was synced must need no more than that.
+        // The file system's journal makes good what was under way; what was synced must need no
+        // more than that.
         run("sh", &["-c", &format!("/sbin/e2fsck -fp '{}' || test $? = 1", copy.display())]);
         is_clean(&copy);
         have_sums(&copy, &safe);
-        let _ =
-            writeln!(std::io::stdout(), "kill {}: {} files are as they were synced", kill + 1, safe.len());
+        let _ = writeln!(
+            std::io::stdout(),
+            "kill {}: {} files are as they were synced",
+            kill + 1,
+            safe.len()
+        );
     }
 }
 

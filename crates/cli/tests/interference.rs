@@ -1,4 +1,5 @@
-//! `floe calibrate` as a user runs it: what it finds in virtual time, and that it leaves everything as it was.
+//! `floe calibrate` as a user runs it: what it finds in virtual time, and that it leaves everything
+//! as it was.
 
 mod common;
 
@@ -61,21 +62,36 @@ fn the_target_is_lower_where_writes_hurt_more_and_where_hits_gain_less() {
     let above = |backing| target("optane", &["--backing", backing]);
     let (dear, cheap) = (above("memory:64MiB,medium=cloud"), above("memory:64MiB,medium=optane"));
     assert_eq!((dear, cheap < 0.2 * dear), (optane, true), "{cheap}");
-    assert_eq!(target("nvme", &["--backing", "memory:64MiB,medium=optane"]), 0.0, "nothing is gained");
+    assert_eq!(
+        target("nvme", &["--backing", "memory:64MiB,medium=optane"]),
+        0.0,
+        "nothing is gained"
+    );
 }
 
 #[test]
 fn in_virtual_time_the_same_comes_out_again() {
-    let line =
-        ["calibrate", "file:nowhere,medium=nvme", "--time", "virtual", "--rounds", "2", "--seconds", "0.02"];
+    let line = [
+        "calibrate",
+        "file:nowhere,medium=nvme",
+        "--time",
+        "virtual",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.02",
+    ];
     assert_eq!(floe_ok(&line), floe_ok(&line));
 }
 
 #[test]
 fn a_new_file_is_gone_afterwards_and_the_result_is_kept() {
     let folder = tempfile::tempdir().expect("a folder");
-    let line = [&["calibrate", "file:scratch", "--into", "tier.json", "--png", "tier", "--json"], &BRIEF[..]]
-        .concat();
+    let line = [
+        &["calibrate", "file:scratch", "--into", "tier.json", "--png", "tier", "--json"],
+        &BRIEF[..],
+    ]
+    .concat();
     let output = floe_in(folder.path(), &line);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut names: Vec<String> = std::fs::read_dir(folder.path())
@@ -144,7 +160,15 @@ fn a_kept_cache_is_told_and_otherwise_stays_as_it_is() {
     let status = || parsed(&floe_ok(&["check", text(&cache), "--json"]));
     let before = status();
     assert_eq!(before["calibration"], Value::Null);
-    let line = ["calibrate", "memory:64MiB,medium=pmem", "--time", "virtual", "--seconds", "0.004", "--json"];
+    let line = [
+        "calibrate",
+        "memory:64MiB,medium=pmem",
+        "--time",
+        "virtual",
+        "--seconds",
+        "0.004",
+        "--json",
+    ];
     let printed = floe_ok(&[&line[..], &["--cache", text(&cache)]].concat());
     let found = parsed(printed.lines().last().expect("a result"));
     let after = status();
@@ -168,7 +192,11 @@ fn a_kept_cache_is_told_and_otherwise_stays_as_it_is() {
     let server = anew.serve();
     assert_eq!(server.status().session, Some(1), "another cache");
     server.end();
-    assert_eq!(status()["calibration"], after["calibration"], "it is of the device, not of the cache");
+    assert_eq!(
+        status()["calibration"],
+        after["calibration"],
+        "it is of the device, not of the cache"
+    );
 }
 
 #[test]
@@ -179,14 +207,35 @@ fn a_replay_aims_at_what_was_calibrated_unless_told_otherwise() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
     };
-    let line = ["calibrate", "memory:64MiB,medium=pmem", "--time", "virtual", "--seconds", "0.004", "--json"];
+    let line = [
+        "calibrate",
+        "memory:64MiB,medium=pmem",
+        "--time",
+        "virtual",
+        "--seconds",
+        "0.004",
+        "--json",
+    ];
     let found = ok(&[&line[..], &["--into", "pmem.json"]].concat());
     let found = parsed(found.lines().last().expect("a result"));
     let rounded = |field| (number(&found, field) * 1e4).round() / 1e4;
-    let line = ["replay", "zipf:keys=1000,block=4KiB,requests=2000", "--backing", "memory:8MiB,medium=nvme"];
-    let rest =
-        ["--cache", "memory:1MiB,medium=pmem", "--time", "virtual", "--json", "--calibration", "pmem.json"];
-    let (target, target_bytes, cost) = (rounded("target"), rounded("target_bytes"), rounded("write_cost"));
+    let line = [
+        "replay",
+        "zipf:keys=1000,block=4KiB,requests=2000",
+        "--backing",
+        "memory:8MiB,medium=nvme",
+    ];
+    let rest = [
+        "--cache",
+        "memory:1MiB,medium=pmem",
+        "--time",
+        "virtual",
+        "--json",
+        "--calibration",
+        "pmem.json",
+    ];
+    let (target, target_bytes, cost) =
+        (rounded("target"), rounded("target_bytes"), rounded("write_cost"));
     for (given, used) in [
         ("obp", format!("obp:target={target}")),
         ("obp:target=0.3", "obp:target=0.3".to_owned()),

@@ -1,4 +1,5 @@
-//! A cache that outlives the program: what the next server finds, whom it serves and whom it refuses.
+//! A cache that outlives the program: what the next server finds, whom it serves and whom it
+//! refuses.
 
 mod common;
 
@@ -33,7 +34,8 @@ fn write(server: &Server, offset: usize, piece: &[u8], flush: bool) {
 #[track_caller]
 fn refusal(volume: &Volume, settings: &[&str]) -> String {
     let files = || {
-        ["cache.img", "backing.img"].map(|file| std::fs::read(volume.path(file)).expect("the file is there"))
+        ["cache.img", "backing.img"]
+            .map(|file| std::fs::read(volume.path(file)).expect("the file is there"))
     };
     let before = files();
     let mut line = volume.command_line();
@@ -129,10 +131,17 @@ fn a_cache_of_another_volume_is_refused() {
     let said = refusal(&volume, &["--volume", "other"]);
     assert!(said.contains("belongs to volume \"floe\", not to \"other\""), "{said}");
     let said = refusal(&volume, &["--volume", "other", "--initialise"]);
-    assert!(said.contains("would lose 65536 bytes (64KiB)") && said.contains("--discard-dirty"), "{said}");
+    assert!(
+        said.contains("would lose 65536 bytes (64KiB)") && said.contains("--discard-dirty"),
+        "{said}"
+    );
     let volume = volume.with(&["--volume", "other", "--initialise", "--discard-dirty"]);
     let server = volume.serve();
-    assert!(server.log().contains("65536 bytes (64KiB) that only the old cache had"), "{}", server.log());
+    assert!(
+        server.log().contains("65536 bytes (64KiB) that only the old cache had"),
+        "{}",
+        server.log()
+    );
     assert_same("the volume", &read(&server, 0, 4 * MIB), &noise(1, 4 * MIB));
     server.end();
 }
@@ -172,9 +181,12 @@ fn a_volume_changed_behind_the_cache_is_refused() {
     for at in [4096, 4 * MIB - 1] {
         let (volume, mut content) = used(false);
         content[at] ^= 1;
-        let file =
-            std::fs::OpenOptions::new().write(true).open(volume.path("backing.img")).expect("the volume");
-        std::os::unix::fs::FileExt::write_all_at(&file, &content[at..][..1], at as u64).expect("a change");
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .open(volume.path("backing.img"))
+            .expect("the volume");
+        std::os::unix::fs::FileExt::write_all_at(&file, &content[at..][..1], at as u64)
+            .expect("a change");
         let said = refusal(&volume, &[]);
         assert!(said.contains("changed while no server was there"), "{said}");
         let volume = volume.with(&["--accept-backing"]);
@@ -247,7 +259,10 @@ fn a_damaged_cache_is_refused_and_says_where() {
     bytes[(32 << 10) + 100] ^= 1;
     std::fs::write(volume.path("cache.img"), &bytes).expect("damage");
     let said = refusal(&volume, &[]);
-    assert!(said.contains("no copy of the superblock is intact") && said.contains("floe check"), "{said}");
+    assert!(
+        said.contains("no copy of the superblock is intact") && said.contains("floe check"),
+        "{said}"
+    );
     let said = refusal(&volume, &["--initialise"]);
     assert!(said.contains("an unknown number of bytes"), "{said}");
     let volume = volume.with(&["--initialise", "--discard-dirty"]);
@@ -261,7 +276,8 @@ fn a_kept_cache_is_not_overwritten_by_a_volatile_one() {
     assert!(said.contains("kept cache with 65536 bytes (64KiB)"), "{said}");
 }
 
-/// What a volatile cache leaves is no one's, whatever it looks like; what came on its device after it is somebody's.
+/// What a volatile cache leaves is no one's, whatever it looks like; what came on its device after
+/// it is somebody's.
 #[test]
 fn a_volatile_cache_spares_what_is_not_floes() {
     let content = noise(20, 4 * MIB);
@@ -269,11 +285,17 @@ fn a_volatile_cache_spares_what_is_not_floes() {
     let attempt = |more: &[&str]| {
         let mut line = volume.command_line();
         line.extend(more.iter().map(|&word| word.to_owned()));
-        Server::attempt(&line.iter().map(String::as_str).collect::<Vec<_>>(), volume.path("floe.log"))
+        Server::attempt(
+            &line.iter().map(String::as_str).collect::<Vec<_>>(),
+            volume.path("floe.log"),
+        )
     };
     std::fs::write(volume.path("cache.img"), noise(21, 4 * MIB)).expect("somebody's data");
     let said = attempt(&[]).err().expect("it is refused");
-    assert!(said.contains("data that is not a cache of floe's") && said.contains("--initialise"), "{said}");
+    assert!(
+        said.contains("data that is not a cache of floe's") && said.contains("--initialise"),
+        "{said}"
+    );
     assert!(
         std::fs::read(volume.path("cache.img")).expect("the file") == noise(21, 4 * MIB),
         "it is as it was"
@@ -326,7 +348,8 @@ fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
     let table = |name: &str, file: &std::path::Path| {
         format!("[[volume]]\nname = \"{name}\"\nbacking = \"file:{}\"\n", file.display())
     };
-    let both = format!("{one}{}{}", table("second", &second), table("floe", &volume.path("backing.img")));
+    let both =
+        format!("{one}{}{}", table("second", &second), table("floe", &volume.path("backing.img")));
     std::fs::write(&config, both).expect("a file");
     let run = || {
         let line = ["serve", "--config", config.to_str().expect("UTF-8")];
@@ -356,9 +379,17 @@ fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
         let file = volume.path("more.img");
         std::fs::write(&file, noise(20 + round, MIB)).expect("a volume");
         let name = format!("more{round}");
-        floe_ok(&["volume", "add", &name, &format!("file:{}", file.display()), "--admin", &server.admin]);
+        floe_ok(&[
+            "volume",
+            "add",
+            &name,
+            &format!("file:{}", file.display()),
+            "--admin",
+            &server.admin,
+        ]);
         let uri = server.unix.replace("/floe", &format!("/{name}"));
-        let mut client = Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
+        let mut client =
+            Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
         let mut found = vec![0; MIB];
         client.read(0, &mut found).expect("a read");
         assert_same("the volume", &found, &noise(20 + round, MIB));
@@ -369,12 +400,17 @@ fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
     }
     server.kill(&volume);
     let server = volume.serve();
-    assert!(server.log().contains("a volume that is not served any more is forgotten"), "{}", server.log());
+    assert!(
+        server.log().contains("a volume that is not served any more is forgotten"),
+        "{}",
+        server.log()
+    );
     assert_same("the volume", &read(&server, 0, MIB), &noise(12, MIB));
     server.end();
 }
 
-/// Runs a command on the cache that no server uses; its exit code, what it prints, and its line on standard error.
+/// Runs a command on the cache that no server uses; its exit code, what it prints, and its line on
+/// standard error.
 fn offline(volume: &Volume, arguments: &[&str]) -> (Option<i32>, String, String) {
     let (command, rest) = arguments.split_first().expect("a command");
     let cache = volume.path("cache.img");
@@ -412,10 +448,16 @@ fn a_cache_that_is_well_is_found_so() {
     );
     std::fs::write(volume.path("cache.img"), vec![0; MIB]).expect("zeros");
     let (code, printed, said) = offline(&volume, &["check"]);
-    assert!((code, &*printed) == (Some(1), "") && said.contains("no cache, it holds nothing"), "{said}");
+    assert!(
+        (code, &*printed) == (Some(1), "") && said.contains("no cache, it holds nothing"),
+        "{said}"
+    );
     std::fs::write(volume.path("cache.img"), vec![7; MIB]).expect("a file");
     let (code, printed, said) = offline(&volume, &["check"]);
-    assert!((code, &*printed) == (Some(1), "") && said.contains("no cache, it holds data"), "{said}");
+    assert!(
+        (code, &*printed) == (Some(1), "") && said.contains("no cache, it holds data"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -459,11 +501,17 @@ fn clean_data_that_rotted_is_found_and_forgotten() {
     rot(&volume, &content[MIB + 4096..][..4096]);
     let (code, said, _) = offline(&volume, &["check"]);
     let wanted = "4096 bytes at offset";
-    assert!(code == Some(1) && said.contains(wanted) && said.contains("\"floe\" from 1052672 on"), "{said}");
+    assert!(
+        code == Some(1) && said.contains(wanted) && said.contains("\"floe\" from 1052672 on"),
+        "{said}"
+    );
     let (code, said, _) = offline(&volume, &["check", "--repair"]);
     assert_eq!(code, Some(0), "{said}");
     let (code, said, _) = offline(&volume, &["check"]);
-    assert!(code == Some(0) && said.contains("all is well") && said.contains("ended well"), "{said}");
+    assert!(
+        code == Some(0) && said.contains("all is well") && said.contains("ended well"),
+        "{said}"
+    );
     let server = volume.serve();
     assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
     server.end();
@@ -484,16 +532,28 @@ fn what_is_dirty_is_written_back_without_a_server() {
         let before = std::fs::read(volume.path("cache.img")).expect("the cache");
         let (code, _, said) = offline(&volume, &["export-dirty", "--backing", &target]);
         assert!(code == Some(2) && said.contains(wanted), "{said}");
-        assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == before, "it has changed");
+        assert!(
+            std::fs::read(volume.path("cache.img")).expect("the cache") == before,
+            "it has changed"
+        );
     }
-    let (code, said, line) = offline(&volume, &["export-dirty", "--backing", &format!("floe={backing}")]);
-    assert_eq!((code, said.as_str()), (Some(0), "64KiB written back to volume \"floe\"\n"), "{line}");
+    let (code, said, line) =
+        offline(&volume, &["export-dirty", "--backing", &format!("floe={backing}")]);
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(0), "64KiB written back to volume \"floe\"\n"),
+        "{line}"
+    );
     assert_same("the backing device", &volume.backing(), &content);
     let (code, said, _) = offline(&volume, &["export-dirty", "--backing", &backing, "--json"]);
     assert_eq!((code, said.as_str()), (Some(0), "{\"volume\":\"floe\",\"written_bytes\":0}\n"));
     let server = volume.serve();
     assert_eq!(server.status().dirty_bytes, 0);
-    assert_same("what was written back", &read(&server, MIB, 64 << 10), &content[MIB..][..64 << 10]);
+    assert_same(
+        "what was written back",
+        &read(&server, MIB, 64 << 10),
+        &content[MIB..][..64 << 10],
+    );
     let status = server.status();
     assert_eq!((status.read_hits, status.session), (1, Some(4)), "it is still cached");
     assert!(floe_ok(&["status", "--admin", &server.admin]).contains("it was opened 4 time(s)"));
@@ -522,7 +582,8 @@ fn a_replay_does_not_overwrite_a_kept_cache() {
     assert!(std::fs::read(volume.path("cache.img")).expect("the cache") == before);
 }
 
-/// What is still said of a volume that is gone is not said of the next one, also when the server that first had that was killed at once.
+/// What is still said of a volume that is gone is not said of the next one, also when the server
+/// that first had that was killed at once.
 #[test]
 fn a_new_volume_gets_nothing_of_one_that_is_gone() {
     let volume = Volume::new(&noise(1, MIB), "back").with(&["--flush-interval", "1h"]);
@@ -540,8 +601,10 @@ fn a_new_volume_gets_nothing_of_one_that_is_gone() {
         Server::run(&["serve", "--config", text(&path)], volume.path("floe.log"))
     };
     let read = |server: &Server, name: &str| {
-        let uri =
-            server.tcp.rsplit_once('/').map_or(server.tcp.clone(), |(host, _)| format!("{host}/{name}"));
+        let uri = server
+            .tcp
+            .rsplit_once('/')
+            .map_or(server.tcp.clone(), |(host, _)| format!("{host}/{name}"));
         let mut client = Client::connect(&uri.parse().expect("a URI")).expect("it is served");
         let mut found = vec![0; MIB];
         client.read(0, &mut found).expect("a read");
@@ -582,11 +645,18 @@ fn dirty_data_that_rotted_is_an_error_before_and_after_a_restart() {
     let status = server.status();
     assert_eq!((status.corrupt_sectors, status.lost.bytes, status.lost.places.len()), (1, 4096, 1));
     let place = &status.lost.places[0];
-    assert_eq!((place.volume.as_str(), place.offset, place.bytes), ("floe", (MIB + 4096) as u64, 4096));
+    assert_eq!(
+        (place.volume.as_str(), place.offset, place.bytes),
+        ("floe", (MIB + 4096) as u64, 4096)
+    );
     failed(floe(&["flush", "--admin", &admin]));
     let lines = server.log().lines().filter(|line| line.contains("dirty data is lost")).count();
     assert_eq!(lines, 1, "{}", server.log());
-    assert!(server.log().contains("ERROR") && server.log().contains("offset=1052672"), "{}", server.log());
+    assert!(
+        server.log().contains("ERROR") && server.log().contains("offset=1052672"),
+        "{}",
+        server.log()
+    );
     let line = failed(floe(&["stop", "--admin", &admin]));
     assert!(line.contains("the server has ended, but 4KiB of dirty data are lost"), "{line}");
     assert!(line.contains("4KiB at 1052672 of floe;"), "{line}");
@@ -614,10 +684,12 @@ fn dirty_data_that_rots_while_nobody_serves_is_an_error() {
     assert_same("what is beside it", &read(&server, MIB, 8192), &content[MIB..][..8192]);
 }
 
-/// The offsets in the cache of its log's pages that are intact, in order of their numbers, those of parity among them, by shard.
+/// The offsets in the cache of its log's pages that are intact, in order of their numbers, those of
+/// parity among them, by shard.
 fn log_pages(bytes: &[u8]) -> Vec<Vec<usize>> {
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-    let is_log = |at: &usize| bytes[at + 8..at + 12] == *b"FlPg" && [1, 4].contains(&bytes[at + 12]);
+    let is_log =
+        |at: &usize| bytes[at + 8..at + 12] == *b"FlPg" && [1, 4].contains(&bytes[at + 12]);
     let mut shards: Vec<Vec<usize>> = vec![Vec::new(); 256];
     for at in (64 << 10..bytes.len()).step_by(4096).filter(is_log) {
         shards[usize::from(bytes[at + 14])].push(at);
@@ -662,8 +734,14 @@ fn a_damaged_page_of_the_log_is_mended_and_loses_nothing() {
         let (code, _, said) = offline(&volume, &["export-dirty", "--backing", &backing]);
         assert!(code == Some(2) && said.contains("floe check --repair"), "{said}");
         let (code, printed, said) = offline(&volume, &["check"]);
-        assert!(code == Some(1) && said.contains("--repair mends them, and nothing is lost"), "{said}");
-        assert!(printed.contains("is made again from others") && !printed.contains("lost:"), "{printed}");
+        assert!(
+            code == Some(1) && said.contains("--repair mends them, and nothing is lost"),
+            "{said}"
+        );
+        assert!(
+            printed.contains("is made again from others") && !printed.contains("lost:"),
+            "{printed}"
+        );
         let (code, printed, said) = offline(&volume, &["check", "--repair"]);
         assert_eq!(code, Some(0), "{printed}{said}");
         let (code, printed, _) = offline(&volume, &["check"]);

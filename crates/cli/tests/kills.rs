@@ -1,8 +1,10 @@
-//! The program killed in the middle of its work, again and again, on devices that lose what was not flushed.
+//! The program killed in the middle of its work, again and again, on devices that lose what was not
+//! flushed.
 //!
-//! `kill -9` takes nothing from a file that was written to it. With `write-cache=volatile` the server keeps unflushed
-//! writes of both devices in its own memory, so they go with it, as in a power cut. Clients remember what each
-//! sector may hold (`kills/model.rs`). `FLOE_KILLS` says how often to kill; with `--nocapture` each time is told.
+//! `kill -9` takes nothing from a file that was written to it. With `write-cache=volatile` the
+//! server keeps unflushed writes of both devices in its own memory, so they go with it, as in a
+//! power cut. Clients remember what each sector may hold (`kills/model.rs`). `FLOE_KILLS` says how
+//! often to kill; with `--nocapture` each time is told.
 
 mod common;
 #[path = "kills/load.rs"]
@@ -137,10 +139,14 @@ impl Rig {
                 continue;
             }
             let read = client.read((start * SECTOR) as u64, &mut bytes);
-            read.unwrap_or_else(|error| panic!("after {} kills: {error}\n{}", self.kills, server.log()));
+            read.unwrap_or_else(|error| {
+                panic!("after {} kills: {error}\n{}", self.kills, server.log())
+            });
             for (at, bytes) in (start..).zip(bytes.chunks(SECTOR)) {
                 let found = self.model().found(at, bytes);
-                found.unwrap_or_else(|wrong| panic!("after {} kills: {wrong}\n{}", self.kills, server.log()));
+                found.unwrap_or_else(|wrong| {
+                    panic!("after {} kills: {wrong}\n{}", self.kills, server.log())
+                });
             }
         }
         client.disconnect().expect("a goodbye");
@@ -162,7 +168,9 @@ impl Rig {
             let threads: Vec<_> = clients.into_iter().enumerate().map(load).collect();
             std::thread::sleep(time);
             drop(server); // kills it
-            threads.into_iter().for_each(|thread| done += thread.join().expect("a client without complaint"));
+            threads
+                .into_iter()
+                .for_each(|thread| done += thread.join().expect("a client without complaint"));
         });
         self.done += done;
         self.kills += 1;
@@ -212,7 +220,11 @@ fn kill_again_and_again(tiers: &[&str]) {
         } else {
             rig.kill_at_work(server);
         }
-        println!("kill {}: started in {started:.1?}, killed after {:.1?}", rig.kills, begun.elapsed());
+        println!(
+            "kill {}: started in {started:.1?}, killed after {:.1?}",
+            rig.kills,
+            begun.elapsed()
+        );
     }
     let server = rig.serve();
     rig.look(&server, true);
@@ -252,8 +264,12 @@ fn fio_finds_what_it_synced_before_the_server_was_killed() {
         let server = rig.serve();
         let begun = Instant::now();
         let fio = |uri: &str, arguments: &[&str]| {
-            let line =
-                ["--ioengine=nbd", &format!("--uri={uri}"), "--verify=crc32c", "--verify_state_save=0"];
+            let line = [
+                "--ioengine=nbd",
+                &format!("--uri={uri}"),
+                "--verify=crc32c",
+                "--verify_state_save=0",
+            ];
             line.iter().chain(arguments).map(|&word| word.to_owned()).collect::<Vec<_>>()
         };
         let mut noise = Command::new("fio")

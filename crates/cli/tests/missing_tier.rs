@@ -1,4 +1,5 @@
-//! A server begun without one of its kept tiers: noticed as long as that may hold what nothing else has.
+//! A server begun without one of its kept tiers: noticed as long as that may hold what nothing else
+//! has.
 
 mod common;
 
@@ -29,14 +30,25 @@ impl Stack {
                 text(&volume.path(name))
             )
         };
-        Self { tiers: [tier("upper.img", upper, mib[0]), tier("lower.img", lower, mib[1])], content, volume }
+        Self {
+            tiers: [tier("upper.img", upper, mib[0]), tier("lower.img", lower, mib[1])],
+            content,
+            volume,
+        }
     }
 
     fn line(&self, tiers: &[&str], more: &[&str]) -> Vec<String> {
         let backing = format!("file:{}", text(&self.volume.path("backing.img")));
         let socket = format!("nbd+unix:///?socket={}", text(&self.volume.path("nbd.sock")));
-        let mut line =
-            vec!["serve", "--backing", &backing, "--listen", &socket, "--listen", "nbd://127.0.0.1:0"];
+        let mut line = vec![
+            "serve",
+            "--backing",
+            &backing,
+            "--listen",
+            &socket,
+            "--listen",
+            "nbd://127.0.0.1:0",
+        ];
         let admin = format!("unix:{}", text(&self.volume.path("admin.sock")));
         line.extend(["--admin", &admin, "--threads", "2"]);
         tiers.iter().for_each(|tier| line.extend(["--tier", tier]));
@@ -45,7 +57,10 @@ impl Stack {
 
     fn serve(&self, tiers: &[&str], more: &[&str]) -> Server {
         let line = self.line(tiers, more);
-        Server::run(&line.iter().map(String::as_str).collect::<Vec<_>>(), self.volume.path("floe.log"))
+        Server::run(
+            &line.iter().map(String::as_str).collect::<Vec<_>>(),
+            self.volume.path("floe.log"),
+        )
     }
 
     fn both(&self) -> Server {
@@ -114,10 +129,17 @@ fn a_tier_with_data_of_its_own_is_missed_by_the_other() {
             server.end()
         }
         let lower = stack.tiers[1].clone();
-        stack.refused(&[&lower], &[], &["tier file:", "upper.img", "export-dirty", "--accept-backing"]);
+        stack.refused(
+            &[&lower],
+            &[],
+            &["tier file:", "upper.img", "export-dirty", "--accept-backing"],
+        );
         stack.refused(&[&lower], &["--initialise"], &["upper.img"]);
         let checked = floe_ok(&["check", text(&stack.volume.path("lower.img"))]);
-        assert!(checked.contains("served together with file:") && checked.contains("upper.img"), "{checked}");
+        assert!(
+            checked.contains("served together with file:") && checked.contains("upper.img"),
+            "{checked}"
+        );
         // All is as before when it is there again.
         let server = stack.both();
         stack.check(&server);
@@ -202,7 +224,11 @@ fn tiers_that_were_apart_bring_nothing_old_together() {
         assert!(server.status().tiers[0].dirty_bytes > 0);
         server.end();
         floe_ok(
-            &stack.export_line(&["lower.img", "upper.img"]).iter().map(String::as_str).collect::<Vec<_>>(),
+            &stack
+                .export_line(&["lower.img", "upper.img"])
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>(),
         );
         let server = stack.both();
         (0..2).for_each(|_| stack.check(&server));
@@ -245,7 +271,8 @@ fn after_a_drain_and_a_good_end_nobody_is_missed() {
     stack.refused(&[&lower], &[], &["upper.img"]);
 }
 
-/// A tier above another answers first and writes last: in another order old data would be read, and written over the new.
+/// A tier above another answers first and writes last: in another order old data would be read, and
+/// written over the new.
 #[test]
 fn tiers_are_given_in_the_order_in_which_they_were_served() {
     for (modes, killed) in [("back", "back"), ("back", "through"), ("through", "back")]
@@ -262,8 +289,11 @@ fn tiers_are_given_in_the_order_in_which_they_were_served() {
         } else {
             server.end()
         }
-        let said =
-            ["tier file:", "lower.img,size=16MiB: it was served below file:", "upper.img,size=16MiB, file:"];
+        let said = [
+            "tier file:",
+            "lower.img,size=16MiB: it was served below file:",
+            "upper.img,size=16MiB, file:",
+        ];
         stack.refused(&[&lower, &upper], &[], &said);
         stack.refused(&[&lower, &upper], &["--accept-backing", "--discard-dirty"], &said);
         let server = stack.both();
@@ -315,7 +345,8 @@ fn a_tier_that_was_put_between_others_is_given_between_them() {
     server.end();
 }
 
-/// The lower one's data is older: it is written first, whatever they are called, also at the ends of the volume by which changes are noticed.
+/// The lower one's data is older: it is written first, whatever they are called, also at the ends
+/// of the volume by which changes are noticed.
 #[test]
 fn tiers_are_written_back_without_a_server_from_the_lowest_up() {
     for names in [["upper.img", "lower.img"], ["lower.img", "upper.img"]] {
@@ -339,12 +370,15 @@ fn tiers_are_written_back_without_a_server_from_the_lowest_up() {
         });
         both(32);
         drop(server);
-        let run =
-            |names: &[&str]| floe(&stack.export_line(names).iter().map(String::as_str).collect::<Vec<_>>());
+        let run = |names: &[&str]| {
+            floe(&stack.export_line(names).iter().map(String::as_str).collect::<Vec<_>>())
+        };
         let refused = run(&["upper.img"]);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(
-            refused.status.code() == Some(2) && said.contains("lower.img") && said.contains("give both"),
+            refused.status.code() == Some(2)
+                && said.contains("lower.img")
+                && said.contains("give both"),
             "{said}"
         );
         let done = run(&names);
@@ -378,7 +412,8 @@ fn tiers_of_a_running_server_are_missed_until_they_are_removed() {
     server.end();
 }
 
-/// Wherever it is interrupted, the tiers can be served again, or written back again, without a word from the user.
+/// Wherever it is interrupted, the tiers can be served again, or written back again, without a word
+/// from the user.
 #[test]
 fn tiers_that_were_written_back_are_served_again_also_where_that_was_interrupted() {
     for (round, pause) in [0, 5, 20, 40, 80, 160, u64::MAX].into_iter().enumerate() {

@@ -22,8 +22,16 @@ fn fields(line: &Value) -> BTreeSet<&str> {
 
 #[test]
 fn a_line_for_each_hit_ratio_and_one_for_p_star_have_the_promised_fields() {
-    let lines =
-        lines(&["--policy", "lru,clock", "--hit-ratio", "0.5,0.9", "--disk-us", "5,100", "--mpl", "16"]);
+    let lines = lines(&[
+        "--policy",
+        "lru,clock",
+        "--hit-ratio",
+        "0.5,0.9",
+        "--disk-us",
+        "5,100",
+        "--mpl",
+        "16",
+    ]);
     assert_eq!(lines.len(), 2 * 2 * 3);
     let line = [
         "policy",
@@ -36,8 +44,16 @@ fn a_line_for_each_hit_ratio_and_one_for_p_star_have_the_promised_fields() {
         "sim_ci95",
         "bottleneck",
     ];
-    let star =
-        ["policy", "mpl", "disk_us", "p_star", "peak_mrps", "all_hits_mrps", "classification", "bottleneck"];
+    let star = [
+        "policy",
+        "mpl",
+        "disk_us",
+        "p_star",
+        "peak_mrps",
+        "all_hits_mrps",
+        "classification",
+        "bottleneck",
+    ];
     assert_eq!(fields(&lines[0]), line.into_iter().chain(["q"]).collect());
     assert_eq!(fields(&lines[6]), BTreeSet::from(line));
     assert_eq!(fields(&lines[8]), BTreeSet::from(star));
@@ -52,7 +68,8 @@ fn a_line_for_each_hit_ratio_and_one_for_p_star_have_the_promised_fields() {
 #[test]
 fn arrivals_have_a_response_time_until_they_pile_up() {
     let lines = lines(&["--policy", "lru", "--arrival-rate", "1.4,1.5", "--hit-ratio", "1"]);
-    let line = ["policy", "q", "arrival_mrps", "disk_us", "hit_ratio", "saturation_mrps", "bottleneck"];
+    let line =
+        ["policy", "q", "arrival_mrps", "disk_us", "hit_ratio", "saturation_mrps", "bottleneck"];
     assert_eq!(fields(&lines[0]), line.into_iter().chain(["response_us"]).collect());
     assert_eq!(fields(&lines[2]), BTreeSet::from(line));
     assert!((number(&lines[0], "saturation_mrps") - 1.0 / 0.7).abs() < 1e-9);
@@ -99,10 +116,16 @@ fn times_of_another_machine_are_taken_from_a_file() {
         lines(&arguments).swap_remove(0)
     };
     let alone = at("1");
-    assert!((number(&alone, "mva_mrps") - 1.0 / 3.0).abs() < 1e-12, "lookup, delink and head: {alone}");
+    assert!(
+        (number(&alone, "mva_mrps") - 1.0 / 3.0).abs() < 1e-12,
+        "lookup, delink and head: {alone}"
+    );
     assert_eq!(alone["bottleneck"], "list");
     let crowded = at("1000");
-    assert!((number(&crowded, "mva_mrps") - 2.0 / 4.0).abs() < 1e-3, "two shards, 4 µs each: {crowded}");
+    assert!(
+        (number(&crowded, "mva_mrps") - 2.0 / 4.0).abs() < 1e-3,
+        "two shards, 4 µs each: {crowded}"
+    );
 }
 
 #[test]
@@ -122,14 +145,18 @@ fn the_file_in_the_documentation_can_be_read() {
 fn a_page_has_a_section_for_each_policy() {
     let folder = tempfile::tempdir().expect("a folder");
     let page = folder.path().join("page.html");
-    let arguments = ["model", "--policy", "lru,s3-fifo", "--hit-ratio", "0.4..=1:0.2", "--precision", "0.02"];
+    let arguments =
+        ["model", "--policy", "lru,s3-fifo", "--hit-ratio", "0.4..=1:0.2", "--precision", "0.02"];
     let table = floe_ok(&[&arguments[..], &["--report", text(&page)]].concat());
     assert!(
-        table.contains("LRU-like, bottleneck delink") && table.contains("FIFO-like, bottleneck head-S"),
+        table.contains("LRU-like, bottleneck delink")
+            && table.contains("FIFO-like, bottleneck head-S"),
         "{table}"
     );
     let page = std::fs::read_to_string(&page).expect("a page");
-    for words in ["<h2>lru</h2>", "<h2>s3-fifo</h2>", "<h2>All policies</h2>", "past p*", "Figure 14"] {
+    for words in
+        ["<h2>lru</h2>", "<h2>s3-fifo</h2>", "<h2>All policies</h2>", "past p*", "Figure 14"]
+    {
         assert!(page.contains(words), "{words}");
     }
 }
@@ -140,7 +167,8 @@ fn a_reader_who_has_seen_enough_is_no_error() {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut program = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
-        let child = program.args(arguments).stdout(writer).stderr(std::process::Stdio::piped()).spawn();
+        let child =
+            program.args(arguments).stdout(writer).stderr(std::process::Stdio::piped()).spawn();
         let output = child.expect("floe runs").wait_with_output().expect("floe ends");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(

@@ -36,7 +36,9 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
         }
         let has_examples = page.contains("EXAMPLES\n         floe ");
         assert!(
-            has_examples || ["floe-bench", "floe-tier", "floe-trace", "floe-volume"].contains(&name.as_str()),
+            has_examples
+                || ["floe-bench", "floe-tier", "floe-trace", "floe-volume"]
+                    .contains(&name.as_str()),
             "{name}: {page}"
         );
         names.push(name);
@@ -72,8 +74,7 @@ fn bash_takes_the_completions() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("floe.bash");
     std::fs::write(&script, floe_ok(&["completions", "bash"])).expect("a script");
-    let ask =
-        "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \"${COMPREPLY[@]}\"";
+    let ask = "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \"${COMPREPLY[@]}\"";
     let said = common::run("bash", &["-c", ask, "bash", text(&script)]);
     assert_eq!(said.trim(), "volume");
     for shell in ["zsh", "fish"] {
@@ -90,7 +91,8 @@ fn systemd_finds_nothing_wrong_with_the_service() {
     let unit = std::fs::read_to_string(UNIT).expect("the unit");
     assert!(unit.contains("ExecStart=/usr/bin/floe "));
     let here = folder.path().join("floe.service");
-    std::fs::write(&here, unit.replace("/usr/bin/floe", env!("CARGO_BIN_EXE_floe"))).expect("a unit");
+    std::fs::write(&here, unit.replace("/usr/bin/floe", env!("CARGO_BIN_EXE_floe")))
+        .expect("a unit");
     let output = Command::new("systemd-analyze")
         .args(["verify", "--man=no", "--recursive-errors=one", text(&here)])
         .output()

@@ -1,4 +1,5 @@
-//! `floe replay` as a user runs it: fields, agreement with simulation, both clocks, what is refused.
+//! `floe replay` as a user runs it: fields, agreement with simulation, both clocks, what is
+//! refused.
 
 mod common;
 
@@ -29,7 +30,8 @@ fn timed_trace(folder: &Path) -> String {
 
 #[test]
 fn a_replay_prints_the_promised_fields() {
-    let outcome = outcome(&[ZIPF, "--backing", "memory:32MiB", "--cache", "memory:4MiB", "--histogram"]);
+    let outcome =
+        outcome(&[ZIPF, "--backing", "memory:32MiB", "--cache", "memory:4MiB", "--histogram"]);
     let mut fields = vec![
         "trace".to_owned(),
         "reads".into(),
@@ -85,8 +87,11 @@ fn a_replay_finds_what_a_simulation_finds() {
         let simulated: Value = serde_json::from_str(&simulated).expect("the line is JSON");
         for time in ["virtual", "real"] {
             // In real time a slow machine would come to the next cleaning.
-            let never: &[&str] =
-                if mode == "back" { &["--flush-interval", "1000d", "--dirty-max", "100%"] } else { &[] };
+            let never: &[&str] = if mode == "back" {
+                &["--flush-interval", "1000d", "--dirty-max", "100%"]
+            } else {
+                &[]
+            };
             let line = [
                 ZIPF,
                 "--backing",
@@ -128,7 +133,8 @@ fn a_replay_finds_what_a_simulation_finds() {
 #[test]
 fn prices_of_tiers_make_a_cost_and_what_is_had_for_it() {
     let tiers = ["--tier", "memory:1MiB,medium=dram", "--tier", "memory:4MiB,medium=pmem"];
-    let line = [&[ZIPF, "--backing", "memory:32MiB,medium=nvme", "--time", "virtual"], &tiers[..]].concat();
+    let line = [&[ZIPF, "--backing", "memory:32MiB,medium=nvme", "--time", "virtual"], &tiers[..]]
+        .concat();
     let plain = outcome(&line);
     assert!(plain["cost"].is_null());
     let line = [&line[..], &["--price", "tier1=0.375,tier0=1"]].concat();
@@ -150,12 +156,26 @@ fn prices_of_tiers_make_a_cost_and_what_is_had_for_it() {
     let timeless = ["--backing", "memory:32MiB", "--cache", "memory:1GiB", "--time", "virtual"];
     let timeless = [&[ZIPF], &timeless[..], &["--price", "tier0=1"]].concat();
     let figures = outcome(&timeless);
-    assert!(figures["requests_per_second"].is_null() && figures["bytes_per_second"].is_null(), "{figures}");
+    assert!(
+        figures["requests_per_second"].is_null() && figures["bytes_per_second"].is_null(),
+        "{figures}"
+    );
     assert!(figures["cost"]["requests_per_second_per_gib"].is_null(), "{figures}");
     let table = floe_ok(&[&["replay"], &timeless[..]].concat());
-    assert!(table.contains("– requests/s in") && table.contains("– requests/s for each"), "{table}");
+    assert!(
+        table.contains("– requests/s in") && table.contains("– requests/s for each"),
+        "{table}"
+    );
     // One tier is the first.
-    let one = outcome(&[ZIPF, "--backing", "memory:32MiB", "--cache", "memory:1GiB", "--price", "tier0=0.5"]);
+    let one = outcome(&[
+        ZIPF,
+        "--backing",
+        "memory:32MiB",
+        "--cache",
+        "memory:1GiB",
+        "--price",
+        "tier0=0.5",
+    ]);
     assert_eq!(one["cost"]["gib"], 0.5);
 }
 
@@ -163,9 +183,11 @@ fn prices_of_tiers_make_a_cost_and_what_is_had_for_it() {
 fn virtual_time_gives_the_same_figures_again_and_touches_no_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, rest: &str| format!("file:{}{rest}", text(&folder.path().join(name)));
-    let (backing, cache) = (file("volume", ",size=32MiB,medium=cloud"), file("cache", ",medium=nvme"));
+    let (backing, cache) =
+        (file("volume", ",size=32MiB,medium=cloud"), file("cache", ",medium=nvme"));
     let run = |more: &[&str]| {
-        let settings = ["--backing", &backing, "--cache", &cache, "--cache-size", "4MiB", "--write", "back"];
+        let settings =
+            ["--backing", &backing, "--cache", &cache, "--cache-size", "4MiB", "--write", "back"];
         let virtually = ["--time", "virtual", "--in-flight", "8"];
         let mut outcome = outcome(&[&[ZIPF], &settings[..], &virtually[..], more].concat());
         for measured in ["processing_us", "wall_seconds", "verified_bytes"] {
@@ -184,8 +206,10 @@ fn virtual_time_gives_the_same_figures_again_and_touches_no_file() {
 fn writes_beyond_what_may_be_dirty_take_the_pace_of_the_volume() {
     let write_us = |most: &str| {
         let load = "uniform:keys=1000,read=0,block=4KiB,requests=2000";
-        let devices = ["--backing", "memory:4MiB,medium=nvme", "--cache", "memory:8MiB,medium=dram"];
-        let how = ["--block-sizes", "4KiB", "--write", "back", "--dirty-max", most, "--time", "virtual"];
+        let devices =
+            ["--backing", "memory:4MiB,medium=nvme", "--cache", "memory:8MiB,medium=dram"];
+        let how =
+            ["--block-sizes", "4KiB", "--write", "back", "--dirty-max", most, "--time", "virtual"];
         outcome(&[&[load], &devices[..], &how].concat())["write_us_mean"].as_f64().unwrap()
     };
     assert!(10.0 * write_us("100%") < write_us("0.01%"));
@@ -221,15 +245,19 @@ fn a_file_with_settings_says_the_same_as_the_command_line() {
 fn the_volumes_of_a_trace_take_those_of_the_settings_in_order() {
     let folder = tempfile::tempdir().expect("a folder");
     let (config, trace) = (folder.path().join("floe.toml"), folder.path().join("two.csv"));
-    let volume =
-        |name: &str, size: &str| format!("[[volume]]\nname = \"{name}\"\nbacking = \"memory:{size}\"\n");
-    let settings = "cache = \"memory:512KiB\"\n".to_owned() + &volume("a", "64KiB") + &volume("b", "128KiB");
+    let volume = |name: &str, size: &str| {
+        format!("[[volume]]\nname = \"{name}\"\nbacking = \"memory:{size}\"\n")
+    };
+    let settings =
+        "cache = \"memory:512KiB\"\n".to_owned() + &volume("a", "64KiB") + &volume("b", "128KiB");
     std::fs::write(&config, settings).expect("settings");
-    let line =
-        |host: &str, op: &str, offset: u64| format!("128166372003061629,{host},0,{op},{offset},4096,413\n");
+    let line = |host: &str, op: &str, offset: u64| {
+        format!("128166372003061629,{host},0,{op},{offset},4096,413\n")
+    };
     let round = |at: u64| {
         let offset = at % 16 * 4096;
-        line("xy", ["Write", "Read"][at as usize / 16 % 2], offset) + &line("hm", "Read", offset + 65536)
+        line("xy", ["Write", "Read"][at as usize / 16 % 2], offset)
+            + &line("hm", "Read", offset + 65536)
     };
     let run = |lines: String| {
         std::fs::write(&trace, lines).expect("a trace");
@@ -262,7 +290,8 @@ fn recorded_times_are_kept_and_sped_up() {
 fn real_files_are_replayed_on_but_not_overwritten_unasked() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = |trace: &str, more: &[&str]| {
-        let settings = ["replay", trace, "--backing", "file:volume,size=32MiB", "--cache", "file:cache"];
+        let settings =
+            ["replay", trace, "--backing", "file:volume,size=32MiB", "--cache", "file:cache"];
         let rest = ["--cache-size", "4MiB", "--write", "back", "--limit", "2000", "--json"];
         floe_in(folder.path(), &[&settings[..], &rest[..], more].concat())
     };
@@ -288,7 +317,8 @@ fn a_report_is_a_page_with_the_trace_and_a_chart() {
     let page = folder.path().join("replay.html");
     let settings = ["--backing", "memory:32MiB,medium=cloud", "--cache", "memory:4MiB,medium=nvme"];
     let table = floe_ok(
-        &[&["replay", ZIPF], &settings[..], &["--time", "virtual", "--report", text(&page)]].concat(),
+        &[&["replay", ZIPF], &settings[..], &["--time", "virtual", "--report", text(&page)]]
+            .concat(),
     );
     assert!(table.contains("reads") && table.contains("requests/s"), "{table}");
     let page = std::fs::read_to_string(page).expect("a page");
@@ -297,7 +327,8 @@ fn a_report_is_a_page_with_the_trace_and_a_chart() {
     }
 }
 
-/// Each line a command line after `floe replay`, `→`, and the words that must be in the complaint, apart by `|`.
+/// Each line a command line after `floe replay`, `→`, and the words that must be in the complaint,
+/// apart by `|`.
 #[test]
 fn what_cannot_be_replayed_is_refused_in_a_line() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -338,7 +369,8 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (arguments, words) = line.split_once('→').expect("a table with arrows");
         let arguments = arguments.replace("BOTH", both);
-        let arguments: Vec<&str> = ["replay"].into_iter().chain(arguments.split_whitespace()).collect();
+        let arguments: Vec<&str> =
+            ["replay"].into_iter().chain(arguments.split_whitespace()).collect();
         let output = floe_in(folder.path(), &arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "floe {arguments:?}: {said}");
@@ -348,7 +380,10 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
             assert!(said.contains(word), "{word:?} is not in what floe {arguments:?} says: {said}");
         }
     }
-    assert!(!path("new.img").exists() && !path("none.img").exists(), "a refused command made a file");
+    assert!(
+        !path("new.img").exists() && !path("none.img").exists(),
+        "a refused command made a file"
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `floe tier`: tiers put into a running server and taken out, on real devices, with clients at work and kills in between.
+//! `floe tier`: tiers put into a running server and taken out, on real devices, with clients at
+//! work and kills in between.
 
 mod common;
 #[path = "kills/load.rs"]
@@ -35,14 +36,19 @@ fn read(client: &mut Client, bytes: usize) -> Vec<u8> {
 }
 
 fn tier(server: &Server, words: &[&str]) -> Output {
-    let line: Vec<&str> = ["tier"].iter().chain(words).chain(&["--admin", &server.admin]).copied().collect();
+    let line: Vec<&str> =
+        ["tier"].iter().chain(words).chain(&["--admin", &server.admin]).copied().collect();
     floe(&line)
 }
 
 #[track_caller]
 fn tier_ok(server: &Server, words: &[&str]) -> String {
     let output = tier(server, words);
-    assert!(output.status.success(), "floe tier {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "floe tier {words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
@@ -51,7 +57,11 @@ fn tier_ok(server: &Server, words: &[&str]) -> String {
 fn refused(server: &Server, words: &[&str], said: &[&str]) {
     let output = tier(server, words);
     let line = String::from_utf8(output.stderr).expect("errors are UTF-8");
-    assert_eq!((output.status.code(), line.lines().count()), (Some(2), 1), "floe tier {words:?}: {line}");
+    assert_eq!(
+        (output.status.code(), line.lines().count()),
+        (Some(2), 1),
+        "floe tier {words:?}: {line}"
+    );
     assert!(said.iter().all(|said| line.contains(said)), "floe tier {words:?}: {line}");
 }
 
@@ -151,13 +161,15 @@ fn a_tier_that_was_away_brings_nothing_old_back() {
     server.end();
 }
 
-/// A server on devices that lose what was not flushed, with tiers coming and going all the time, killed again and again.
+/// A server on devices that lose what was not flushed, with tiers coming and going all the time,
+/// killed again and again.
 #[test]
 fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
     const CLIENTS: usize = 2;
     let kills: u64 =
         std::env::var("FLOE_KILLS").map_or(8, |text| text.parse().expect("FLOE_KILLS is a number"));
-    let seed = std::env::var("FLOE_SEED").map_or(1, |text| text.parse().expect("FLOE_SEED is a number"));
+    let seed =
+        std::env::var("FLOE_SEED").map_or(1, |text| text.parse().expect("FLOE_SEED is a number"));
     println!("seed {seed}");
     let mut random = SmallRng::seed_from_u64(seed);
     let volume = Volume::new(&vec![0; SECTORS * SECTOR], "back").losing_unflushed();
@@ -182,7 +194,10 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
     let attempt = |tiers: &[String]| {
         let mut line = volume.command_line();
         tiers.iter().for_each(|spec| line.extend(["--tier".to_owned(), spec.clone()]));
-        Server::attempt(&line.iter().map(String::as_str).collect::<Vec<_>>(), volume.path("floe.log"))
+        Server::attempt(
+            &line.iter().map(String::as_str).collect::<Vec<_>>(),
+            volume.path("floe.log"),
+        )
     };
     // On a slow machine it takes more lives until tiers have come and gone.
     for kill in 0..20 * kills {
@@ -192,8 +207,10 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
         if kept.len() > 1 {
             let turned_round: Vec<String> = kept.iter().rev().cloned().collect();
             let log = attempt(&turned_round).err();
-            let log = log.unwrap_or_else(|| panic!("after {kill} kills: tiers serve in another order"));
-            let is_refused = ["it was served below", "is not given"].iter().any(|said| log.contains(said));
+            let log =
+                log.unwrap_or_else(|| panic!("after {kill} kills: tiers serve in another order"));
+            let is_refused =
+                ["it was served below", "is not given"].iter().any(|said| log.contains(said));
             assert!(is_refused, "after {kill} kills: {log}");
             turned += 1;
         }
@@ -215,14 +232,15 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
             client.read((start * SECTOR) as u64, &mut bytes).expect("a read");
             let mut model = model.lock().expect("no client failed");
             for (at, bytes) in (start..).zip(bytes.chunks(SECTOR)) {
-                model
-                    .found(at, bytes)
-                    .unwrap_or_else(|wrong| panic!("after {kill} kills: {wrong}\n{}", server.log()));
+                model.found(at, bytes).unwrap_or_else(|wrong| {
+                    panic!("after {kill} kills: {wrong}\n{}", server.log())
+                });
             }
         }
         client.disconnect().expect("a goodbye");
         let clients: Vec<Client> = (0..CLIENTS).map(|_| connect(&server)).collect();
-        let (stop, time) = (AtomicBool::new(false), Duration::from_millis(random.random_range(50..900)));
+        let (stop, time) =
+            (AtomicBool::new(false), Duration::from_millis(random.random_range(50..900)));
         let seeds: (u64, u64) = random.random();
         let mut there = kept.clone();
         std::thread::scope(|scope| {
@@ -239,17 +257,22 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
             }
             let restacker = scope.spawn(|| {
                 let (mut random, mut there) = (SmallRng::seed_from_u64(seeds.1), kept.clone());
-                // What is on its way when the server is killed may have come, or may still be there.
+                // What is on its way when the server is killed may have come, or may still be
+                // there.
                 let mut on_its_way = None;
                 while !stop.load(Ordering::SeqCst) {
-                    let away: Vec<&String> = specs.iter().filter(|spec| !there.contains(spec)).collect();
+                    let away: Vec<&String> =
+                        specs.iter().filter(|spec| !there.contains(spec)).collect();
                     if there.is_empty() || !away.is_empty() && random.random() {
                         let (spec, at) = (
                             away[random.random_range(0..away.len())].clone(),
                             random.random_range(0..=there.len()),
                         );
                         on_its_way = Some((at, spec.clone(), true));
-                        if !tier(&server, &["add", &spec, "--at", &(at + 1).to_string()]).status.success() {
+                        if !tier(&server, &["add", &spec, "--at", &(at + 1).to_string()])
+                            .status
+                            .success()
+                        {
                             break;
                         }
                         there.insert(at, spec);

@@ -23,7 +23,8 @@ fn fields(outcome: &Value) -> BTreeSet<&str> {
 
 #[test]
 fn policies_print_the_promised_fields() {
-    let outcome = &outcomes(&["uniform:keys=100,requests=1000", "--policy", "lru", "--size", "10"])[0];
+    let outcome =
+        &outcomes(&["uniform:keys=100,requests=1000", "--policy", "lru", "--size", "10"])[0];
     for field in [
         "trace",
         "policy",
@@ -67,8 +68,8 @@ fn blocks_print_the_promised_fields() {
 
 #[test]
 fn a_loop_has_the_hits_that_theory_says() {
-    // 10 rounds over 100 keys: LRU and FIFO hit nothing below 100 and all but the first round at 100. Belady keeps 49 of
-    // the 50 it has room for from round to round.
+    // 10 rounds over 100 keys: LRU and FIFO hit nothing below 100 and all but the first round at
+    // 100. Belady keeps 49 of the 50 it has room for from round to round.
     let trace = "loop:keys=100,requests=1000";
     let hits = |policy: &str, size: &str| {
         outcomes(&[trace, "--policy", policy, "--size", size])[0]["hits"].as_u64().expect("a count")
@@ -94,12 +95,14 @@ fn a_sample_is_as_close_as_it_says() {
     let trace = "zipf:keys=50000,theta=0.7,requests=500000";
     let exact = &outcomes(&[trace, "--policy", "lru", "--size", "5000"])[0];
     let sampled = &outcomes(&[trace, "--policy", "lru", "--size", "5000", "--sample", "0.1"])[0];
-    let (exact, estimate) = (exact["miss_ratio"].as_f64().unwrap(), sampled["miss_ratio"].as_f64().unwrap());
+    let (exact, estimate) =
+        (exact["miss_ratio"].as_f64().unwrap(), sampled["miss_ratio"].as_f64().unwrap());
     let bound = sampled["miss_ratio_ci95"].as_f64().expect("a sample says how far off it may be");
     assert!(bound > 0.0 && bound < 0.05, "{bound}");
     assert!((exact - estimate).abs() < bound, "{exact} {estimate} ± {bound}");
     // Everything is of the whole trace, and only one field of what was simulated.
-    let count = |field: &str| sampled[field].as_u64().unwrap_or_else(|| panic!("{field} in {sampled}"));
+    let count =
+        |field: &str| sampled[field].as_u64().unwrap_or_else(|| panic!("{field} in {sampled}"));
     assert_eq!((count("requests"), count("hits") + count("misses")), (500_000, 500_000));
     assert!((count("misses") as f64 / 500_000.0 - estimate).abs() < 1e-5, "{sampled}");
     assert!(count("sampled_requests") < 100_000, "{sampled}");
@@ -108,11 +111,20 @@ fn a_sample_is_as_close_as_it_says() {
 #[test]
 fn the_table_is_ordered_by_latency_when_the_times_are_known() {
     let trace = "zipf:keys=2000,theta=0.9,requests=50000";
-    let output =
-        floe(&["simulate", trace, "--policy", "fifo,lru,belady", "--size", "200", "--medium", "nvme"]);
+    let output = floe(&[
+        "simulate",
+        trace,
+        "--policy",
+        "fifo,lru,belady",
+        "--size",
+        "200",
+        "--medium",
+        "nvme",
+    ]);
     let table = String::from_utf8(output.stdout).unwrap();
-    let at =
-        |policy: &str| table.find(&format!("\n {policy} ")).unwrap_or_else(|| panic!("{policy} in {table}"));
+    let at = |policy: &str| {
+        table.find(&format!("\n {policy} ")).unwrap_or_else(|| panic!("{policy} in {table}"))
+    };
     assert!(at("belady") < at("lru") && at("lru") < at("fifo"), "{table}");
     assert!(table.contains("mean latency"), "{table}");
 }
@@ -160,10 +172,19 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
         (&[keys, "--policy", "lru", "--size", "5", "--medium", "tape"], "tape"),
         (&[keys, "--blocks", "4KiB", "--size", "1MiB"], "block=4KiB"),
         (&[keys, "--size", "5"], "--policy"),
-        (&[keys, "--policy", "lru", "--admit", "small-bypass", "--size", "5"], "memory=N (objects)"),
-        (&[blocks, "--blocks", "4KiB", "--admit", "obp+small-bypass", "--size", "1MiB"], "memory=N (bytes)"),
+        (
+            &[keys, "--policy", "lru", "--admit", "small-bypass", "--size", "5"],
+            "memory=N (objects)",
+        ),
+        (
+            &[blocks, "--blocks", "4KiB", "--admit", "obp+small-bypass", "--size", "1MiB"],
+            "memory=N (bytes)",
+        ),
         (&[blocks, "--blocks", "4KiB", "--admit", "obp+obp", "--size", "1MiB"], "given twice"),
-        (&[blocks, "--blocks", "4KiB", "--size", "1MiB", "--flush-interval", "0s"], "0s is too short"),
+        (
+            &[blocks, "--blocks", "4KiB", "--size", "1MiB", "--flush-interval", "0s"],
+            "0s is too short",
+        ),
         (&[keys, "--policy", "slru:segments=2:segments=4", "--size", "5"], "given twice"),
         (&[keys, "--policy", "lru", "--admit", "second-access:ghosts=0", "--size", "5"], "ghosts"),
     ];

@@ -1,5 +1,5 @@
-//! A log that nobody reads: standard error is a pipe whose reader stalls. Clients are served, admin commands answered and the
-//! server ends, all the same; what the log lost is counted and told.
+//! A log that nobody reads: standard error is a pipe whose reader stalls. Clients are served, admin
+//! commands answered and the server ends, all the same; what the log lost is counted and told.
 
 mod common;
 
@@ -42,21 +42,26 @@ impl Unread {
             .spawn()
             .expect("floe runs");
         let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("an address");
+        BufReader::new(child.stdout.take().expect("it is piped"))
+            .read_line(&mut line)
+            .expect("an address");
         let stderr = child.stderr.take();
         let endpoint = admin.parse::<AdminAddress>().expect("an address").into();
         Self { child, stderr, admin, endpoint, socket, _folder: folder }
     }
 
     fn client(&self) -> Client {
-        Client::connect(&format!("nbd+unix:///?socket={}", self.socket.display()).parse().expect("a URI"))
-            .expect("a connection")
+        Client::connect(
+            &format!("nbd+unix:///?socket={}", self.socket.display()).parse().expect("a URI"),
+        )
+        .expect("a connection")
     }
 
     /// Lines that were dropped, by the metrics.
     fn dropped(&self) -> u64 {
         let metrics = admin::metrics(&self.endpoint).expect("metrics");
-        let line = metrics.lines().find_map(|line| line.strip_prefix("floe_log_lines_dropped_total "));
+        let line =
+            metrics.lines().find_map(|line| line.strip_prefix("floe_log_lines_dropped_total "));
         line.expect("the metric is there").parse().expect("a number")
     }
 
@@ -104,7 +109,10 @@ fn a_log_that_nobody_reads_stops_neither_clients_nor_commands_nor_the_end() {
     server.stderr.take().expect("it is piped").read_to_string(&mut log).expect("text");
     assert!(log.starts_with("20") && log.contains("client broke the protocol"), "{log}");
     let warnings = log.lines().filter(|line| line.contains(" WARN ")).count();
-    assert!((1..=2 * 2 * 10).contains(&warnings), "{warnings} warnings, of two kinds on two threads");
+    assert!(
+        (1..=2 * 2 * 10).contains(&warnings),
+        "{warnings} warnings, of two kinds on two threads"
+    );
 }
 
 #[test]
@@ -114,8 +122,10 @@ fn a_log_that_is_read_again_says_how_much_of_it_is_missing() {
     let stderr = server.stderr.take().expect("it is piped");
     let reader = std::thread::spawn(move || {
         let lines = BufReader::new(stderr).lines().map(|line| line.expect("text"));
-        let values = lines.map(|line| serde_json::from_str::<Value>(&line).expect("a line is an object"));
-        let dropped = |value: &Value| value["message"].as_str().is_some_and(|it| it.contains("were dropped"));
+        let values =
+            lines.map(|line| serde_json::from_str::<Value>(&line).expect("a line is an object"));
+        let dropped =
+            |value: &Value| value["message"].as_str().is_some_and(|it| it.contains("were dropped"));
         values.filter(dropped).map(|value| value["lines"].as_u64().expect("a number")).sum::<u64>()
     });
     // What is read makes room for what comes next; from then on nothing is lost but what is told.

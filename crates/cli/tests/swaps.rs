@@ -1,4 +1,5 @@
-//! Devices that are not the cache's: another volume's, another disk's, and an old copy of the cache itself.
+//! Devices that are not the cache's: another volume's, another disk's, and an old copy of the cache
+//! itself.
 
 mod common;
 
@@ -98,7 +99,9 @@ impl Pair {
     /// The line with which it refuses to serve; nothing is changed by it.
     #[track_caller]
     fn refusal(&self, more: &[&str]) -> String {
-        let files = || ["cache.img", "alpha.img", "beta.img"].map(|name| std::fs::read(self.path(name)).ok());
+        let files = || {
+            ["cache.img", "alpha.img", "beta.img"].map(|name| std::fs::read(self.path(name)).ok())
+        };
         let before = files();
         let line = self.line(more);
         let output = floe(&line.iter().map(String::as_str).collect::<Vec<_>>());
@@ -136,7 +139,8 @@ fn exchange_names(a: &Path, b: &Path) {
     std::fs::rename(&other, b).expect("a name");
 }
 
-/// By their names, as other disks have after a boot, and by their content alone, as where nothing identifies a disk.
+/// By their names, as other disks have after a boot, and by their content alone, as where nothing
+/// identifies a disk.
 #[test]
 fn swapped_devices_are_refused_after_a_crash_and_after_a_good_end() {
     for (mode, killed) in [("back", true), ("back", false), ("through", true), ("through", false)] {
@@ -165,7 +169,8 @@ fn swapped_devices_are_refused_after_a_crash_and_after_a_good_end() {
     }
 }
 
-/// Restored or made anew, a file is another one even where it has the number of the old one's inode.
+/// Restored or made anew, a file is another one even where it has the number of the old one's
+/// inode.
 #[test]
 fn a_file_made_anew_in_the_place_of_a_volume_is_refused() {
     let mut pair = Pair::new("back");
@@ -177,7 +182,10 @@ fn a_file_made_anew_in_the_place_of_a_volume_is_refused() {
     std::fs::remove_file(&image).expect("it can be removed");
     std::fs::write(&image, content).expect("another one");
     let said = pair.refusal(&[]);
-    assert!(said.contains("volume \"beta\"") && said.contains("another file than before"), "{said}");
+    assert!(
+        said.contains("volume \"beta\"") && said.contains("another file than before"),
+        "{said}"
+    );
     assert!(said.contains("--accept-backing") && said.contains("--keep-dirty"), "{said}");
     let server = pair.serve(&["--accept-backing", "--keep-dirty"]);
     pair.check(&server);
@@ -212,10 +220,14 @@ fn an_old_copy_of_the_cache_is_refused() {
         let said = pair.refusal(&[]);
         let wanted = ["the cache is an old copy", "session 1", "state/cache-", "--accept-backing"];
         assert!(wanted.iter().all(|part| said.contains(part)), "{said}");
-        assert!(said.contains("131072 bytes (128KiB)") && said.contains("--discard-dirty"), "{said}");
+        assert!(
+            said.contains("131072 bytes (128KiB)") && said.contains("--discard-dirty"),
+            "{said}"
+        );
         let backings = VOLUMES.map(|name| format!("{name}=file:{}", text(&pair.image(name))));
         let state = pair.path("state");
-        let export = ["export-dirty", text(&cache), "--state-dir", text(&state), "--backing", &backings[0]];
+        let export =
+            ["export-dirty", text(&cache), "--state-dir", text(&state), "--backing", &backings[0]];
         let output = floe(&[&export[..], &["--backing", &backings[1]]].concat());
         let said = String::from_utf8(output.stderr).expect("text");
         assert!(output.status.code() == Some(2) && said.contains("is an old copy"), "{said}");

@@ -1,4 +1,5 @@
-//! Tiers that stand on each other: the program with several cache devices between its clients and a volume.
+//! Tiers that stand on each other: the program with several cache devices between its clients and a
+//! volume.
 
 mod common;
 
@@ -83,11 +84,14 @@ fn two_tiers_serve_what_was_written_and_a_flush_brings_it_to_the_volume() {
 
 #[test]
 fn tiers_that_are_kept_go_on_where_they_were_after_a_kill() {
-    // The first ends with the server, the second is kept; then both are; then both are with one between them that is not.
+    // The first ends with the server, the second is kept; then both are; then both are with one
+    // between them that is not.
     let first = "file:FOLDER/first.img,size=4MiB,write=back,shards=4,block-sizes=4KiB+16KiB";
     let second = "file:FOLDER/second.img,size=16MiB,write=back,shards=4,block-sizes=4KiB+64KiB";
     let volatile = format!("{first},volatile");
-    for tiers in [&[&*volatile, second][..], &[first, second], &[first, "memory:8MiB,write=back", second]] {
+    for tiers in
+        [&[&*volatile, second][..], &[first, second], &[first, "memory:8MiB,write=back", second]]
+    {
         let mut content = noise(2, 24 * MIB);
         let volume = Volume::new(&content, "back").with(&["--flush-interval", NEVER]);
         let before = volume.backing();
@@ -96,12 +100,18 @@ fn tiers_that_are_kept_go_on_where_they_were_after_a_kill() {
             line.extend(["--threads", threads].map(str::to_owned));
             let server = serve(&volume, &line);
             let mut client = connect(&server);
-            assert_same("what the last server was told", &read(&mut client, 0, 6 * MIB), &content[..6 * MIB]);
+            assert_same(
+                "what the last server was told",
+                &read(&mut client, 0, 6 * MIB),
+                &content[..6 * MIB],
+            );
             let status = server.status();
             let kept: Vec<bool> =
                 status.tiers.iter().map(|tier| tier.session == Some(round as u64 + 1)).collect();
-            let wanted: Vec<bool> =
-                tiers.iter().map(|tier| tier.contains("file:") && !tier.contains("volatile")).collect();
+            let wanted: Vec<bool> = tiers
+                .iter()
+                .map(|tier| tier.contains("file:") && !tier.contains("volatile"))
+                .collect();
             assert_eq!(kept, wanted);
             let last = status.tiers.last().expect("there are tiers");
             assert!(round == 0 || last.dirty_bytes > 0 || status.dirty_bytes > 0, "{status:?}");
@@ -133,13 +143,18 @@ fn fussycache_over_dram_keeps_dirty_pages_and_fetches_what_is_popular() {
     for (fussy, fetches) in [("fussy:tune=1", false), ("fussy:warm-up=200", true)] {
         for threads in ["1", "2"] {
             let mut content = noise(1, 16 * MIB);
-            let volume = Volume::new(&content, "through").on(threads).with(&["--flush-interval", NEVER]);
+            let volume =
+                Volume::new(&content, "through").on(threads).with(&["--flush-interval", NEVER]);
             let tier = format!("memory:1MiB,write=back,volatile,admit={fussy},block-sizes=4KiB");
             let server = serve(&volume, &without_cache(&volume, &[&tier]));
             let mut client = connect(&server);
             // Pages that are used once, and after the warm-up some that are used again and again.
             for (turn, once) in (0..2000u64).zip((0..content.len() / PAGE).cycle()) {
-                let page = if turn < 400 || turn % 2 == 0 { once } else { 3000 + (turn / 2 % 50) as usize };
+                let page = if turn < 400 || turn % 2 == 0 {
+                    once
+                } else {
+                    3000 + (turn / 2 % 50) as usize
+                };
                 if turn % 5 == 0 {
                     let (at, piece) = (page * PAGE + 100, noise(turn, 3000));
                     client.write(at as u64, &piece, false).expect("a write");

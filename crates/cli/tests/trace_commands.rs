@@ -1,4 +1,5 @@
-//! `floe trace`: converting keeps what a trace holds, listings can be read by programs, and generators can be spelled.
+//! `floe trace`: converting keeps what a trace holds, listings can be read by programs, and
+//! generators can be spelled.
 
 mod common;
 
@@ -44,14 +45,20 @@ fn write(folder: &Path, name: &str, line: impl Fn(u64) -> String) -> String {
 
 fn msr(i: u64) -> String {
     let op = if i.is_multiple_of(3) { "Write" } else { "Read" };
-    let (time, place, bytes) = (128_166_372_000_000_000 + i * 1000, i * i % 997 * 4096, (i % 9 + 1) * 512);
+    let (time, place, bytes) =
+        (128_166_372_000_000_000 + i * 1000, i * i % 997 * 4096, (i % 9 + 1) * 512);
     format!("{time},hm,{},{op},{place},{bytes},77\n", i % 2)
 }
 
 fn row(i: u64) -> String {
     match i {
         0 => "when,key,size,op\n".to_owned(),
-        _ => format!("{i},name{},{},{}\n", i % 17, i % 17 * 100 + 1, ["r", "w", "del"][i as usize % 3]),
+        _ => format!(
+            "{i},name{},{},{}\n",
+            i % 17,
+            i % 17 * 100 + 1,
+            ["r", "w", "del"][i as usize % 3]
+        ),
     }
 }
 
@@ -87,7 +94,8 @@ fn a_converted_trace_has_the_figures_of_its_original() {
     let others = objects_and_keys(folder.path()).into_iter().map(|source| (source, &to_others[..]));
     for ((source, options), hows) in disks.chain(others) {
         for how in hows {
-            let arguments = [&["trace", "convert", "--json", &source, text(&to)], &options[..], how].concat();
+            let arguments =
+                [&["trace", "convert", "--json", &source, text(&to)], &options[..], how].concat();
             let converted = objects(&arguments).remove(0);
             let (mut original, mut copy) = (info(&source, &options), info(text(&to), &[]));
             assert_eq!(copy["format"], "floe", "{source} {how:?}");
@@ -109,7 +117,8 @@ fn next_accesses_of_disk_io_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path().join("new.floe");
     for (source, options) in disks(folder.path()) {
-        let arguments = [&["trace", "convert", "--next-accesses", &source, text(&to)], &options[..]].concat();
+        let arguments =
+            [&["trace", "convert", "--next-accesses", &source, text(&to)], &options[..]].concat();
         let said = complaint(&arguments);
         assert!(said.contains("next accesses need keys"), "{said}");
         assert!(!to.exists(), "half a trace was left behind");
@@ -122,7 +131,10 @@ fn a_compact_file_that_was_cut_off_is_refused_in_one_line() {
     let whole = folder.path().join("whole.floe");
     let cut = folder.path().join("cut.floe");
     for how in [&[][..], &["--zstd"]] {
-        floe_ok(&[&["trace", "convert", "uniform:keys=5000,requests=20000", text(&whole)], how].concat());
+        floe_ok(
+            &[&["trace", "convert", "uniform:keys=5000,requests=20000", text(&whole)], how]
+                .concat(),
+        );
         let bytes = std::fs::read(&whole).expect("the whole trace");
         for length in [9, 63, 64, 100, bytes.len() / 2, bytes.len() - 1] {
             std::fs::write(&cut, &bytes[..length]).expect("a cut trace");
@@ -139,7 +151,11 @@ fn a_compact_file_that_was_cut_off_is_refused_in_one_line() {
 fn formats_and_generators_are_listed_for_people_and_for_programs() {
     let lines = objects(&["trace", "formats", "--json"]);
     let named = |what: &str| -> Vec<&str> {
-        lines.iter().filter_map(|line| line.get(what)).map(|name| name.as_str().expect("a name")).collect()
+        lines
+            .iter()
+            .filter_map(|line| line.get(what))
+            .map(|name| name.as_str().expect("a name"))
+            .collect()
     };
     let (formats, generators) = (named("format"), named("generator"));
     assert_eq!(formats.len() + generators.len(), lines.len());
@@ -149,7 +165,11 @@ fn formats_and_generators_are_listed_for_people_and_for_programs() {
     assert!(generators.contains(&"zipf") && generators.contains(&"ycsb"), "{generators:?}");
     let zipf = lines.iter().find(|line| line.get("generator").is_some_and(|name| name == "zipf"));
     let theta = zipf.expect("just seen")["parameters"].as_array().expect("a list").iter();
-    assert!(theta.clone().any(|parameter| parameter["name"] == "theta" && parameter["default"] == "0.99"));
+    assert!(
+        theta
+            .clone()
+            .any(|parameter| parameter["name"] == "theta" && parameter["default"] == "0.99")
+    );
     let tables = floe_ok(&["trace", "formats"]);
     for name in formats.iter().chain(&generators) {
         assert!(tables.contains(&format!("| {name} |")), "{name} is not in {tables}");
@@ -158,11 +178,13 @@ fn formats_and_generators_are_listed_for_people_and_for_programs() {
 
 #[test]
 fn popularity_and_reuse_are_counted_when_asked_for() {
-    // Five keys in turn, a hundred times: all equally popular, four others between two touches of one.
+    // Five keys in turn, a hundred times: all equally popular, four others between two touches of
+    // one.
     let found = info("loop:keys=5,requests=500", &["--reuse"]);
     assert_eq!((&found["requests"], &found["unique"]), (&500.into(), &5.into()));
     assert_eq!(found["one_hit_share"], 0.0);
-    let distances: Vec<_> = ["reuse_p10", "reuse_p50", "reuse_p90"].map(|name| found[name].as_u64()).into();
+    let distances: Vec<_> =
+        ["reuse_p10", "reuse_p50", "reuse_p90"].map(|name| found[name].as_u64()).into();
     assert!(distances.iter().all(|&distance| distance == distances[0]), "{found:?}");
     assert!(matches!(distances[0], Some(4 | 5)), "{found:?}");
     assert!(!info("loop:keys=5,requests=500", &[]).contains_key("reuse_p50"));
@@ -180,7 +202,11 @@ fn generators_stand_wherever_a_trace_may() {
         ("mix:requests=9000+zipf:keys=100,weight=2+loop:keys=50", 9000),
     ] {
         let found = info(spec, &[]);
-        assert_eq!((&found["format"], &found["requests"]), (&"generated".into(), &requests.into()), "{spec}");
+        assert_eq!(
+            (&found["format"], &found["requests"]),
+            (&"generated".into(), &requests.into()),
+            "{spec}"
+        );
     }
 }
 
@@ -218,15 +244,18 @@ fn columns_that_cannot_be_are_answered_with_those_that_can() {
         let said = complaint(&["trace", "info", "--columns", columns, text(&path)]);
         assert!(words.iter().all(|word| said.contains(word)), "{said}");
     }
-    let said = complaint(&["trace", "info", "--format", "msr", "--columns", "key=what", text(&path)]);
+    let said =
+        complaint(&["trace", "info", "--format", "msr", "--columns", "key=what", text(&path)]);
     assert!(said.contains("format msr has no columns to name; csv has"), "{said}");
 }
 
 #[test]
 fn a_file_that_is_no_trace_does_not_hide_what_the_others_hold() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (good, bad) =
-        (write(folder.path(), "good.lis", pages), write(folder.path(), "bad.txt", |_| "\u{1}?\n".into()));
+    let (good, bad) = (
+        write(folder.path(), "good.lis", pages),
+        write(folder.path(), "bad.txt", |_| "\u{1}?\n".into()),
+    );
     for options in [&[][..], &["--json"]] {
         let output = floe(&[&["trace", "info", &bad, &good, &bad], options].concat());
         let (out, said) = (String::from_utf8(output.stdout), String::from_utf8(output.stderr));

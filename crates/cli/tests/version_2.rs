@@ -18,7 +18,8 @@ const SECTORS: u64 = 512;
 const SECTOR: usize = 4096;
 
 /// By volume: its name, its number in its sectors, and the sectors that are dirty.
-const VOLUMES: [(&str, u64, std::ops::Range<u64>); 2] = [("alpha", 1, 100..108), ("beta", 2, 200..216)];
+const VOLUMES: [(&str, u64, std::ops::Range<u64>); 2] =
+    [("alpha", 1, 100..108), ("beta", 2, 200..216)];
 
 fn sectors(volume: u64, written: impl Fn(u64) -> u64) -> Vec<u8> {
     let words = |sector| [volume << 32 | sector, written(sector)].map(u64::to_le_bytes).concat();
@@ -98,9 +99,12 @@ fn a_cache_of_version_2_comes_back_warm_and_with_what_was_dirty() {
         assert_eq!((status.dirty_bytes, status.valid_bytes), (96 << 10, 608 << 10), "{image}");
         for (name, volume, dirty) in VOLUMES {
             let uri = server.unix.replace("/alpha", &format!("/{name}"));
-            let mut client = Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
+            let mut client =
+                Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
             let expected = sectors(volume, |sector| u64::from(dirty.contains(&sector)));
-            for range in [0..64 * SECTOR, dirty.start as usize * SECTOR..dirty.end as usize * SECTOR] {
+            for range in
+                [0..64 * SECTOR, dirty.start as usize * SECTOR..dirty.end as usize * SECTOR]
+            {
                 let mut found = vec![0; range.len()];
                 client.read(range.start as u64, &mut found).expect("a read");
                 assert_same(name, &found, &expected[range]);
@@ -112,7 +116,11 @@ fn a_cache_of_version_2_comes_back_warm_and_with_what_was_dirty() {
             let expected = sectors(volume, |sector| u64::from(dirty.contains(&sector)));
             assert_same(name, &old.backing(name), &expected);
         }
-        assert_eq!(version(&old.path("cache.img")), [3, 0, 0, 0], "it is of the newest version now");
+        assert_eq!(
+            version(&old.path("cache.img")),
+            [3, 0, 0, 0],
+            "it is of the newest version now"
+        );
         let server = old.serve();
         assert_eq!(server.status().dirty_bytes, 0);
         server.end();
@@ -124,9 +132,13 @@ fn what_is_dirty_in_a_cache_of_version_2_is_brought_back_without_a_server() {
     for (image, bytes) in IMAGES {
         let old = Old::new(bytes);
         floe_ok(&["check", text(&old.path("cache.img"))]);
-        assert_eq!(version(&old.path("cache.img")), [2, 0, 0, 0], "{image}: a check changes nothing");
-        let backings =
-            VOLUMES.map(|(name, ..)| format!("{name}=file:{}", text(&old.path(&format!("{name}.img")))));
+        assert_eq!(
+            version(&old.path("cache.img")),
+            [2, 0, 0, 0],
+            "{image}: a check changes nothing"
+        );
+        let backings = VOLUMES
+            .map(|(name, ..)| format!("{name}=file:{}", text(&old.path(&format!("{name}.img")))));
         floe_ok(&[
             "export-dirty",
             text(&old.path("cache.img")),

@@ -1,8 +1,9 @@
 //! How exactly a slowed-down device keeps its medium's times.
 //!
-//! For each medium, at depth 1 and 32, random 4 KiB reads of a memory device: the latency the model asked for, the latency
-//! the caller saw, how late completions came, and the CPU time that waiting burnt. For the media that are
-//! bandwidth budgets the throughput says more than the latency, so it is printed beside it.
+//! For each medium, at depth 1 and 32, random 4 KiB reads of a memory device: the latency the model
+//! asked for, the latency the caller saw, how late completions came, and the CPU time that waiting
+//! burnt. For the media that are bandwidth budgets the throughput says more than the latency, so it
+//! is printed beside it.
 //!
 //! `cargo run --release -p floe-device --example medium_error [SECONDS_PER_LINE]`
 
@@ -43,14 +44,24 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn line(ring: &Ring, pool: &Pool, medium: &Medium, depth: u64, seconds: f64) -> Result<(), Box<dyn Error>> {
+fn line(
+    ring: &Ring,
+    pool: &Pool,
+    medium: &Medium,
+    depth: u64,
+    seconds: f64,
+) -> Result<(), Box<dyn Error>> {
     let mut device = MediumDevice::new(MemoryDevice::new(1 << 20), medium.clone(), SEED);
     let mut begun = vec![Instant::now(); depth as usize];
     let mut latencies = Vec::new();
     let mut done = Vec::new();
     let slice = pool.allocate(BYTES as usize).whole();
     let read = |device: &mut MediumDevice<MemoryDevice>, token| {
-        device.submit(Operation { token, offset: token % 256 * BYTES, action: Action::Read(slice.clone()) });
+        device.submit(Operation {
+            token,
+            offset: token % 256 * BYTES,
+            action: Action::Read(slice.clone()),
+        });
         Instant::now()
     };
     let (start, cpu) = (Instant::now(), cpu_time());
@@ -94,7 +105,8 @@ fn line(ring: &Ring, pool: &Pool, medium: &Medium, depth: u64, seconds: f64) -> 
 fn ideal(medium: &Medium, depth: u64, seconds: f64) -> (Vec<u64>, f64) {
     let mut model = Model::new(medium.clone(), SEED);
     let mut latencies = Vec::new();
-    let mut due: std::collections::BTreeSet<(u64, u64)> = (0..depth).map(|token| (0, token)).collect();
+    let mut due: std::collections::BTreeSet<(u64, u64)> =
+        (0..depth).map(|token| (0, token)).collect();
     while let Some((now_ns, token)) = due.pop_first() {
         if now_ns as f64 > seconds * 1e9 {
             break;

@@ -2,10 +2,10 @@
 //!
 //! [`Buffer`]s come from a [`Pool`]; a [`Slice`] is part of one, and what operations take.
 //!
-//! Invariants: a buffer's memory is 4096-aligned, initialised, and its own until the last clone drops. No `&` or `&mut`
-//! to it is ever formed, because the kernel may be writing there: everything is a raw copy. Reading a slice while a
-//! read into it is in flight gives unspecified bytes, so the owner of an operation leaves its slice alone until
-//! the completion.
+//! Invariants: a buffer's memory is 4096-aligned, initialised, and its own until the last clone
+//! drops. No `&` or `&mut` to it is ever formed, because the kernel may be writing there:
+//! everything is a raw copy. Reading a slice while a read into it is in flight gives unspecified
+//! bytes, so the owner of an operation leaves its slice alone until the completion.
 
 use std::fmt;
 use std::ops::Range;
@@ -64,18 +64,31 @@ impl Slice {
     /// When `range` reaches past the slice's end.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Slice {
-        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of a slice of {}", self.len);
-        Slice { buffer: self.buffer.clone(), start: self.start + range.start, len: range.end - range.start }
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "{range:?} of a slice of {}",
+            self.len
+        );
+        Slice {
+            buffer: self.buffer.clone(),
+            start: self.start + range.start,
+            len: range.end - range.start,
+        }
     }
 
-    /// The same memory as a buffer of its own, for whoever takes whole buffers. It counts as a loan of the buffer until its last
-    /// clone drops, and whoever works on the bytes is alone with them by agreement, as with [`Buffer::lend`].
+    /// The same memory as a buffer of its own, for whoever takes whole buffers. It counts as a loan
+    /// of the buffer until its last clone drops, and whoever works on the bytes is alone with them
+    /// by agreement, as with [`Buffer::lend`].
     ///
     /// # Panics
     /// When the slice does not start where a page does: buffers do.
     #[inline]
     pub fn share(&self) -> Buffer {
-        assert!(self.start.is_multiple_of(4096), "a buffer starts where a page does, not at {}", self.start);
+        assert!(
+            self.start.is_multiple_of(4096),
+            "a buffer starts where a page does, not at {}",
+            self.start
+        );
         self.buffer.lend_part(self.start, self.len).attach()
     }
 
@@ -92,7 +105,8 @@ impl Slice {
     /// When the lengths differ.
     pub fn copy_from(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len, "copy into a slice of another length");
-        // SAFETY: the slice covers `len` bytes of live memory, which no reference such as `bytes` can overlap.
+        // SAFETY: the slice covers `len` bytes of live memory, which no reference such as `bytes`
+        // can overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), self.len) }
     }
 
@@ -102,8 +116,8 @@ impl Slice {
     /// When the lengths differ.
     pub fn copy_to(&self, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), self.len, "copy out of a slice of another length");
-        // SAFETY: the slice covers `len` bytes of live, initialised memory, which no reference such as `bytes`
-        // can overlap.
+        // SAFETY: the slice covers `len` bytes of live, initialised memory, which no reference such
+        // as `bytes` can overlap.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), bytes.as_mut_ptr(), self.len) }
     }
 
@@ -171,7 +185,10 @@ mod tests {
         drop(other);
         let again = pool.allocate(8192);
         let stats = pool.stats();
-        assert_eq!((stats.fallbacks, stats.fallback_bytes, stats.arena_used_bytes), (1, 0, again.len()));
+        assert_eq!(
+            (stats.fallbacks, stats.fallback_bytes, stats.arena_used_bytes),
+            (1, 0, again.len())
+        );
     }
 
     #[test]

@@ -1,17 +1,20 @@
 //! A device that fails on purpose, for tests.
 //!
-//! [`FaultDevice`] wraps a device and behaves like a disk with a volatile write cache: a write is answered once it is in
-//! that cache (held here, in memory), a flush moves the cache's content to the inner device, a durable write moves its own.
-//! So the inner device always holds what would survive, and a *power cut* is forgetting the cache. On top
-//! of that a [`FaultPlan`] fails, delays, tears or drops chosen operations. [`Faults`] is the test's handle: it
-//! counts, injects and cuts the power.
+//! [`FaultDevice`] wraps a device and behaves like a disk with a volatile write cache: a write is
+//! answered once it is in that cache (held here, in memory), a flush moves the cache's content to
+//! the inner device, a durable write moves its own. So the inner device always holds what would
+//! survive, and a *power cut* is forgetting the cache. On top of that a [`FaultPlan`] fails,
+//! delays, tears or drops chosen operations. [`Faults`] is the test's handle: it counts, injects
+//! and cuts the power.
 //!
-//! After a cut every operation, also those in flight, fails with EIO until [`Faults::power_on`]. A flush that was
-//! in progress may have stored some of its writes, as on a real disk. Discarded ranges read as zeros.
+//! After a cut every operation, also those in flight, fails with EIO until [`Faults::power_on`]. A
+//! flush that was in progress may have stored some of its writes, as on a real disk. Discarded
+//! ranges read as zeros.
 //!
-//! Invariants: without faults it answers exactly as the inner device would; a read sees every write completed
-//! before it was submitted; what a completed flush covered is in the inner device; what was written after the last
-//! flush, and not durably, is not (unless a cut is told to keep some of it).
+//! Invariants: without faults it answers exactly as the inner device would; a read sees every write
+//! completed before it was submitted; what a completed flush covered is in the inner device; what
+//! was written after the last flush, and not durably, is not (unless a cut is told to keep some of
+//! it).
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -110,8 +113,8 @@ impl Faults {
         self.cut(None);
     }
 
-    /// Cuts the power while the disk was writing its cache out in some order of its own: of the unflushed 512-byte
-    /// units, each survives with probability one half, drawn from `seed`.
+    /// Cuts the power while the disk was writing its cache out in some order of its own: of the
+    /// unflushed 512-byte units, each survives with probability one half, drawn from `seed`.
     pub fn power_cut_keeping(&self, seed: u64) {
         self.cut(Some(seed));
     }
@@ -126,7 +129,8 @@ impl Faults {
         self.0.borrow().off
     }
 
-    /// Whether nothing is on its way to the inner device. After a cut, poll until this is true before looking there.
+    /// Whether nothing is on its way to the inner device. After a cut, poll until this is true
+    /// before looking there.
     pub fn is_settled(&self) -> bool {
         let shared = self.0.borrow();
         shared.settled && shared.cut.is_none()
@@ -158,7 +162,8 @@ impl Counts {
 impl<D: Device> FaultDevice<D> {
     /// Wraps `inner`, to fail as `plan` says; the handle is for the test.
     pub fn new(inner: D, plan: FaultPlan) -> (FaultDevice<D>, Faults) {
-        let shared = Shared { plan, counts: Counts::default(), off: false, cut: None, settled: true };
+        let shared =
+            Shared { plan, counts: Counts::default(), off: false, cut: None, settled: true };
         let shared = Rc::new(RefCell::new(shared));
         let device = FaultDevice {
             inner,
@@ -217,7 +222,8 @@ impl<D: Device> FaultDevice<D> {
                     let stored = len.min(units.saturating_mul(UNIT_BYTES as u64)) as usize;
                     self.cache.write(offset, &from.slice(0..stored));
                     if then == AfterTear::PowerCut {
-                        // What the torn write reached is on the medium; all else in the cache is lost.
+                        // What the torn write reached is on the medium; all else in the cache is
+                        // lost.
                         let torn = self.cache.take_range(offset, stored as u64);
                         Faults(Rc::clone(&self.shared)).power_cut();
                         self.lose_power(torn);
@@ -231,7 +237,8 @@ impl<D: Device> FaultDevice<D> {
         match action {
             Action::Read(into) => {
                 let newer = self.cache.overlapping(offset, len);
-                let what = Inside::Read { token, into: into.clone(), newer, delay, life: self.life };
+                let what =
+                    Inside::Read { token, into: into.clone(), newer, delay, life: self.life };
                 self.start_inside(offset, Action::Read(into), what);
             }
             Action::Write { from, durable } => {
@@ -272,7 +279,8 @@ impl<D: Device> FaultDevice<D> {
         self.shared.borrow_mut().settled = self.settling.is_idle();
     }
 
-    /// Forgets the cache, except that `survivors` reach the medium, and fails whatever was under way.
+    /// Forgets the cache, except that `survivors` reach the medium, and fails whatever was under
+    /// way.
     fn lose_power(&mut self, survivors: Vec<Dirty>) {
         self.shared.borrow_mut().cut = None;
         self.life += 1;
@@ -318,7 +326,9 @@ impl<D: Device> Device for FaultDevice<D> {
     fn poll(&mut self, done: &mut Vec<Completion>) {
         self.obey();
         self.delayed.iter_mut().for_each(|(polls, _)| *polls -= 1);
-        done.extend(self.delayed.extract_if(.., |(polls, _)| *polls == 0).map(|(_, completion)| completion));
+        done.extend(
+            self.delayed.extract_if(.., |(polls, _)| *polls == 0).map(|(_, completion)| completion),
+        );
         self.inner.poll(&mut self.finished);
         for Completion { token, result } in std::mem::take(&mut self.finished) {
             match self.inside.remove(&token).expect("the inner device answers what it was asked") {
@@ -350,7 +360,8 @@ impl<D: Device> Device for FaultDevice<D> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let busy = !self.done.is_empty() || !self.delayed.is_empty() || self.shared.borrow().cut.is_some();
+        let busy =
+            !self.done.is_empty() || !self.delayed.is_empty() || self.shared.borrow().cut.is_some();
         if busy { Some(Instant::now()) } else { self.inner.next_due() }
     }
 }

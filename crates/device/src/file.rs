@@ -1,12 +1,14 @@
 //! A file or a block device, through the thread's io_uring.
 //!
-//! Reads and writes bypass the page cache (O_DIRECT) where the file system allows it, and use the ring's registered
-//! arena when their slice lies in it. Transfers the kernel cuts short are continued until the whole range is done.
-//! Zeroing and discarding are `fallocate`, with written zeros as the fallback unless that would be too slow.
+//! Reads and writes bypass the page cache (O_DIRECT) where the file system allows it, and use the
+//! ring's registered arena when their slice lies in it. Transfers the kernel cuts short are
+//! continued until the whole range is done. Zeroing and discarding are `fallocate`, with written
+//! zeros as the fallback unless that would be too slow.
 //!
-//! Invariants: an operation's slice is held in `flights` from submission to its last completion, so the kernel never
-//! writes to memory that was given back. Dropping the device submits what is queued and waits for it: disk I/O ends
-//! by itself, and closing a ring would not wait for the disk. Should waiting fail, the slices are leaked instead.
+//! Invariants: an operation's slice is held in `flights` from submission to its last completion, so
+//! the kernel never writes to memory that was given back. Dropping the device submits what is
+//! queued and waits for it: disk I/O ends by itself, and closing a ring would not wait for the
+//! disk. Should waiting fail, the slices are leaked instead.
 
 use std::io;
 use std::ops::Range;
@@ -46,7 +48,8 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second user.
+    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second
+    /// user.
     ///
     /// # Errors
     /// Names the path and what was wrong with it.
@@ -74,7 +77,8 @@ impl FileDevice {
         }
     }
 
-    /// Whether I/O bypasses the page cache; false when that was not asked for or the file system refused.
+    /// Whether I/O bypasses the page cache; false when that was not asked for or the file system
+    /// refused.
     pub fn is_direct(&self) -> bool {
         self.source.is_direct()
     }
@@ -132,8 +136,8 @@ impl FileDevice {
         let flight = self.flights[slot].as_ref().expect("launched flights exist");
         let fd = types::Fd(self.source.fd());
         let entry = flight.entry(fd, &self.ring);
-        // SAFETY: the slices the entry points into stay in `flights`, and the file open, until its completion was
-        // taken; `drop` sees to that too.
+        // SAFETY: the slices the entry points into stay in `flights`, and the file open, until its
+        // completion was taken; `drop` sees to that too.
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 

@@ -47,8 +47,13 @@ pub enum FactKind {
 }
 
 /// Kinds that only files have, in the order of [`GROUPS`].
-const OF_FILES: [FactKind; 5] =
-    [FactKind::Inode, FactKind::Birth, FactKind::FileSystem, FactKind::FileSystemNumber, FactKind::Offset];
+const OF_FILES: [FactKind; 5] = [
+    FactKind::Inode,
+    FactKind::Birth,
+    FactKind::FileSystem,
+    FactKind::FileSystemNumber,
+    FactKind::Offset,
+];
 
 /// Of each group the first kind that both identities have decides; in every group they must agree.
 const GROUPS: [&[FactKind]; 7] = [
@@ -145,7 +150,9 @@ impl Identity {
         let [first, ..] = members else { return Self::default() };
         let combined = first.0.iter().filter_map(|fact| {
             let kind = fact.0 >> VALUE_BITS;
-            let of = |member: &Identity| member.0.iter().find(|fact| fact.0 >> VALUE_BITS == kind).copied();
+            let of = |member: &Identity| {
+                member.0.iter().find(|fact| fact.0 >> VALUE_BITS == kind).copied()
+            };
             let facts = members.iter().map(of).collect::<Option<Vec<Fact>>>()?;
             let value = mix(facts.iter().map(|fact| fact.0 & VALUE_MASK));
             Some(Fact(kind << VALUE_BITS | value & VALUE_MASK))
@@ -176,7 +183,8 @@ impl Identity {
         }
         let mut likeness = Likeness::Unknown;
         for group in GROUPS {
-            let both = group.iter().find_map(|kind| Some((*kind, self.fact(*kind)?, found.fact(*kind)?)));
+            let both =
+                group.iter().find_map(|kind| Some((*kind, self.fact(*kind)?, found.fact(*kind)?)));
             match both {
                 Some((kind, was, is)) if was != is => return Likeness::Other(kind),
                 Some(_) => likeness = Likeness::Same,
@@ -226,7 +234,12 @@ mod tests {
                 Likeness::Same,
             ),
             ("a weaker identity is found: the same", &disk, &[(Serial, "S1")], Likeness::Same),
-            ("a weaker identity is found: another", &disk, &[(Serial, "S2")], Likeness::Other(Serial)),
+            (
+                "a weaker identity is found: another",
+                &disk,
+                &[(Serial, "S2")],
+                Likeness::Other(Serial),
+            ),
             ("a stronger identity is found", &[(Serial, "S1")], &disk, Likeness::Same),
             ("no kind in common", &[(Serial, "S1")], &[(Mapping, "LVM-1")], Likeness::Unknown),
             ("the partition", &partition, &partition, Likeness::Same),
@@ -242,7 +255,12 @@ mod tests {
                 &[(WorldWideName, "wwn-a:2048"), (Partition, "p2")],
                 Likeness::Other(Partition),
             ),
-            ("two logical volumes", &[(Mapping, "LVM-1")], &[(Mapping, "LVM-2")], Likeness::Other(Mapping)),
+            (
+                "two logical volumes",
+                &[(Mapping, "LVM-1")],
+                &[(Mapping, "LVM-2")],
+                Likeness::Other(Mapping),
+            ),
             ("a renamed file", &file, &file, Likeness::Same),
             (
                 "a copy in the same file system",
@@ -271,7 +289,8 @@ mod tests {
 
     #[test]
     fn a_loop_device_elsewhere_in_its_file_is_another() {
-        let (whole, part) = (identity(&[(Inode, "1")]), identity(&[(Inode, "1"), (Offset, "4096")]));
+        let (whole, part) =
+            (identity(&[(Inode, "1")]), identity(&[(Inode, "1"), (Offset, "4096")]));
         assert_eq!(whole.compare(&part), Likeness::Other(Offset));
         assert_eq!(part.compare(&part), Likeness::Same);
     }
@@ -286,7 +305,8 @@ mod tests {
 
     #[test]
     fn a_stripe_is_what_all_its_members_are_in_their_order() {
-        let (a, b) = (identity(&[(WorldWideName, "a"), (Serial, "1")]), identity(&[(WorldWideName, "b")]));
+        let (a, b) =
+            (identity(&[(WorldWideName, "a"), (Serial, "1")]), identity(&[(WorldWideName, "b")]));
         let stripe = |members: &[&Identity]| {
             Identity::of_stripe(&members.iter().map(|member| (*member).clone()).collect::<Vec<_>>())
         };

@@ -1,15 +1,17 @@
 //! Block devices behind one trait.
 //!
-//! A [`Device`] takes [`Operation`]s and gives back [`Completion`]s, in any order, without ever blocking.
-//! One thread owns a device; a thread's devices and sockets share one [`Ring`] (io_uring), so that one wait
-//! covers them all. Devices that finish by the clock rather than by the ring (a slowed-down medium, a delayed
-//! fault) say through [`Device::next_due`] when they want to be polled next.
+//! A [`Device`] takes [`Operation`]s and gives back [`Completion`]s, in any order, without ever
+//! blocking. One thread owns a device; a thread's devices and sockets share one [`Ring`]
+//! (io_uring), so that one wait covers them all. Devices that finish by the clock rather than by
+//! the ring (a slowed-down medium, a delayed fault) say through [`Device::next_due`] when they want
+//! to be polled next.
 //!
-//! A [`Spec`] says in text which device; it becomes a [`Source`], from which every thread opens a handle of its own.
+//! A [`Spec`] says in text which device; it becomes a [`Source`], from which every thread opens a
+//! handle of its own.
 //!
-//! Bytes live in [`Slice`]s of reference-counted [`Buffer`]s cut from a [`Pool`] whose memory is registered with
-//! the ring. An operation holds its slice, so the memory outlives the kernel's use of it whatever the caller does.
-//! [`Buffer::lend`] lets another thread work on a buffer.
+//! Bytes live in [`Slice`]s of reference-counted [`Buffer`]s cut from a [`Pool`] whose memory is
+//! registered with the ring. An operation holds its slice, so the memory outlives the kernel's use
+//! of it whatever the caller does. [`Buffer::lend`] lets another thread work on a buffer.
 #![allow(unsafe_code)] // io_uring and aligned buffers; each block says why it is sound
 
 mod buffer;
@@ -45,7 +47,8 @@ pub use spec::{Role, Spec, SpecError};
 pub use stripe::{CHUNK_BYTES, StripeDevice};
 pub use volatile::{Habit, VolatileDevice, VolatileDisk};
 
-/// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all device I/O.
+/// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all
+/// device I/O.
 pub const SECTOR_BYTES: u64 = 4096;
 
 /// What to do to a range of a device.
@@ -53,7 +56,8 @@ pub const SECTOR_BYTES: u64 = 4096;
 pub enum Action {
     /// Fill the slice from the device.
     Read(Slice),
-    /// Store the slice on the device; with `durable`, complete only once it would survive a power cut (FUA).
+    /// Store the slice on the device; with `durable`, complete only once it would survive a power
+    /// cut (FUA).
     Write {
         /// The bytes to store.
         from: Slice,
@@ -66,8 +70,8 @@ pub enum Action {
         len: u64,
         /// Whether the space may be given back to the file system.
         may_unmap: bool,
-        /// Fail with [`Unsupported`](std::io::ErrorKind::Unsupported) rather than write zeros; part of the range may have
-        /// been zeroed all the same.
+        /// Fail with [`Unsupported`](std::io::ErrorKind::Unsupported) rather than write zeros; part
+        /// of the range may have been zeroed all the same.
         fast: bool,
     },
     /// The range's content is no longer needed; it may read as zeros or as before.
@@ -84,8 +88,8 @@ pub enum Action {
 pub struct Operation {
     /// The caller's name for it, returned in the [`Completion`].
     pub token: u64,
-    /// First byte on the device; a multiple of [`SECTOR_BYTES`], as are the lengths, except that a range may end at the
-    /// device's end.
+    /// First byte on the device; a multiple of [`SECTOR_BYTES`], as are the lengths, except that a
+    /// range may end at the device's end.
     pub offset: u64,
     /// What to do.
     pub action: Action,
@@ -134,18 +138,19 @@ pub trait Device {
     /// Appends what has finished since the last call.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
-    /// Takes a new size, which [`Source::refresh`] found. Operations that reach outside it are refused from then on; those
-    /// in flight are left alone.
+    /// Takes a new size, which [`Source::refresh`] found. Operations that reach outside it are
+    /// refused from then on; those in flight are left alone.
     ///
     /// # Errors
-    /// When this device's size is fixed or it does not have so many bytes; the size stays as it was.
+    /// When this device's size is fixed or it does not have so many bytes; the size stays as it
+    /// was.
     fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
         Err(fixed_size(bytes))
     }
 
-    /// Appends what the range consists of, from its start on and in order: at least one extent unless the range is empty,
-    /// but not always up to its end. Writes in flight may or may not show. May look into the file system, but
-    /// reads no data.
+    /// Appends what the range consists of, from its start on and in order: at least one extent
+    /// unless the range is empty, but not always up to its end. Writes in flight may or may not
+    /// show. May look into the file system, but reads no data.
     ///
     /// # Panics
     /// When the range reaches outside the device.
@@ -159,7 +164,8 @@ pub trait Device {
         Duration::ZERO
     }
 
-    /// When to call [`Device::poll`] even if the ring reports nothing; `None` when nothing is waiting for the clock.
+    /// When to call [`Device::poll`] even if the ring reports nothing; `None` when nothing is
+    /// waiting for the clock.
     fn next_due(&self) -> Option<Instant> {
         None
     }

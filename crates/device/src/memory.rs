@@ -1,13 +1,13 @@
 //! A device that is plain memory.
 //!
-//! The bytes are anonymous memory, so a large device costs nothing until written. An operation is carried out when
-//! submitted and reported at the next poll. Clones share the bytes, each with its own completions: a test
-//! keeps one to look at what a server wrote, and every thread of a server has its own. Nothing survives a power
-//! cut; [`Action::Flush`] succeeds.
+//! The bytes are anonymous memory, so a large device costs nothing until written. An operation is
+//! carried out when submitted and reported at the next poll. Clones share the bytes, each with its
+//! own completions: a test keeps one to look at what a server wrote, and every thread of a server
+//! has its own. Nothing survives a power cut; [`Action::Flush`] succeeds.
 //!
-//! Invariants: all access is by raw copies within `size`; no reference into the bytes exists. Threads that read and write
-//! one sector at the same time get what they would from a file opened with O_DIRECT: an unspecified mixture of
-//! old and new bytes, and nothing else.
+//! Invariants: all access is by raw copies within `size`; no reference into the bytes exists.
+//! Threads that read and write one sector at the same time get what they would from a file opened
+//! with O_DIRECT: an unspecified mixture of old and new bytes, and nothing else.
 
 use std::io;
 use std::sync::Arc;
@@ -41,10 +41,15 @@ impl MemoryDevice {
     /// When `size` is not a multiple of 512 or the address space has no room for it.
     pub fn try_new(size: u64) -> io::Result<MemoryDevice> {
         if !size.is_multiple_of(512) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the size is not a multiple of 512"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the size is not a multiple of 512",
+            ));
         }
         let len = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let mapped = len.checked_next_multiple_of(SECTOR_BYTES as usize).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapped = len
+            .checked_next_multiple_of(SECTOR_BYTES as usize)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(MemoryDevice { bytes: Arc::new(Mapping::new(mapped)?), size, done: Vec::new() })
     }
 
@@ -70,7 +75,11 @@ impl MemoryDevice {
 
     fn at(&self, offset: u64, len: usize) -> *mut u8 {
         let end = offset.checked_add(len as u64);
-        assert!(end.is_some_and(|end| end <= self.size), "{len} bytes at {offset} of {}", self.size);
+        assert!(
+            end.is_some_and(|end| end <= self.size),
+            "{len} bytes at {offset} of {}",
+            self.size
+        );
         // SAFETY: the offset is within the mapping, which is at least `size` long.
         unsafe { self.bytes.start().as_ptr().add(offset as usize) }
     }
@@ -89,8 +98,8 @@ impl MemoryDevice {
         let at = self.at(operation.offset.min(self.size), len as usize);
         match &operation.action {
             Action::Read(into) => {
-                // SAFETY: `at` covers `len` bytes of the mapping, `into` at least as many of a buffer; a buffer
-                // is never inside a device's mapping.
+                // SAFETY: `at` covers `len` bytes of the mapping, `into` at least as many of a
+                // buffer; a buffer is never inside a device's mapping.
                 unsafe { std::ptr::copy_nonoverlapping(at, into.as_ptr(), len as usize) };
                 into.slice(len as usize..into.len()).fill_zero();
             }

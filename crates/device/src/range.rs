@@ -1,7 +1,8 @@
 //! Which ranges a device accepts, and what part of them it really has.
 //!
-//! Offsets and lengths count in sectors of 4096 bytes. A device whose size is not a multiple of that ends inside its
-//! last sector: a range may stop there or be rounded up to the end of the sector, and is then clipped.
+//! Offsets and lengths count in sectors of 4096 bytes. A device whose size is not a multiple of
+//! that ends inside its last sector: a range may stop there or be rounded up to the end of the
+//! sector, and is then clipped.
 
 use std::io;
 
@@ -54,7 +55,10 @@ mod tests {
     #[test]
     fn ranges_outside_or_askew_are_refused_by_name() {
         let refused = discard(4096, 8192, 4608).unwrap_err();
-        assert_eq!(refused, "discard of 8192 bytes at 4096 reaches outside the device of 4608 bytes");
+        assert_eq!(
+            refused,
+            "discard of 8192 bytes at 4096 reaches outside the device of 4608 bytes"
+        );
         assert!(discard(0, 512, 4608).unwrap_err().ends_with("is not aligned to 4096 bytes"));
         assert!(discard(512, 4096, 8192).unwrap_err().ends_with("is not aligned to 4096 bytes"));
         assert!(discard(u64::MAX - 4095, 4096, 8192).unwrap_err().contains("outside"));

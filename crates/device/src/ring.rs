@@ -1,12 +1,14 @@
 //! One thread's io_uring, shared by everything on that thread that waits.
 //!
-//! Each device or socket layer takes an [`Owner`] and tags its entries with it; one [`Ring::wait`] submits what everyone
-//! pushed, sleeps until something finishes, and sorts the completions into a queue per owner, from where
-//! [`Ring::take`] fetches them. So one system call serves all of a thread's disks and sockets.
+//! Each device or socket layer takes an [`Owner`] and tags its entries with it; one [`Ring::wait`]
+//! submits what everyone pushed, sleeps until something finishes, and sorts the completions into a
+//! queue per owner, from where [`Ring::take`] fetches them. So one system call serves all of a
+//! thread's disks and sockets.
 //!
-//! Invariants: a completion is in exactly one place (kernel, completion queue, its owner's queue) until taken; none is
-//! lost when the completion queue overflows, since the kernel keeps the surplus (`IORING_FEAT_NODROP`) until the
-//! next `wait`. `wait` never sleeps while some owner's queue still holds events.
+//! Invariants: a completion is in exactly one place (kernel, completion queue, its owner's queue)
+//! until taken; none is lost when the completion queue overflows, since the kernel keeps the
+//! surplus (`IORING_FEAT_NODROP`) until the next `wait`. `wait` never sleeps while some owner's
+//! queue still holds events.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -50,7 +52,10 @@ pub enum RingError {
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The kernel refused; usually the limit on locked memory (RLIMIT_MEMLOCK).
-    #[error("cannot register {bytes} bytes of buffer arenas with io_uring: {source}{}", advice(source))]
+    #[error(
+        "cannot register {bytes} bytes of buffer arenas with io_uring: {source}{}",
+        advice(source)
+    )]
     Refused {
         /// Size of the arenas together.
         bytes: usize,
@@ -72,11 +77,13 @@ struct Inner {
     /// Events sorted but not yet taken.
     ready: Cell<usize>,
     fixed: Cell<Fixed>,
-    /// Keeps the registered arenas from being unmapped and their addresses from meaning something else.
+    /// Keeps the registered arenas from being unmapped and their addresses from meaning something
+    /// else.
     registered: RefCell<Option<Pool>>,
 }
 
-/// Addresses of the registered arenas, which lie one after another; none are registered while `end` is zero.
+/// Addresses of the registered arenas, which lie one after another; none are registered while `end`
+/// is zero.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fixed {
     start: usize,
@@ -91,8 +98,8 @@ struct Owners {
 }
 
 impl Ring {
-    /// A ring with room for `entries` submissions at a time (rounded up to a power of two) and four times as many
-    /// completions. More may be in flight than either.
+    /// A ring with room for `entries` submissions at a time (rounded up to a power of two) and four
+    /// times as many completions. More may be in flight than either.
     pub fn new(entries: u32) -> Result<Ring, RingError> {
         let uring = setup(entries).map_err(|source| RingError::Setup { entries, source })?;
         if !uring.params().is_feature_ext_arg() {
@@ -131,8 +138,8 @@ impl Ring {
         owners.retired.push(owner.0);
     }
 
-    /// Queues an entry; it reaches the kernel at the next [`Ring::wait`], or now if the submission queue is full.
-    /// Overwrites the entry's user data.
+    /// Queues an entry; it reaches the kernel at the next [`Ring::wait`], or now if the submission
+    /// queue is full. Overwrites the entry's user data.
     ///
     /// # Errors
     /// When the queue is full and the kernel refuses to take it.
@@ -141,7 +148,8 @@ impl Ring {
     /// When `token` needs more than 48 bits.
     ///
     /// # Safety
-    /// Whatever the entry points to (memory, file descriptor) stays valid until its last completion was taken.
+    /// Whatever the entry points to (memory, file descriptor) stays valid until its last completion
+    /// was taken.
     pub unsafe fn push(&self, owner: Owner, token: u64, entry: squeue::Entry) -> io::Result<()> {
         let entry = entry.user_data(self.user_data(owner, token));
         loop {
@@ -165,8 +173,9 @@ impl Ring {
         u64::from(owner.0) << TOKEN_BITS | token
     }
 
-    /// Submits everything pushed and waits for at least one completion, until `timeout` has passed (`None`: for
-    /// ever; zero: not at all) or a signal arrives. Says how many events there are to take.
+    /// Submits everything pushed and waits for at least one completion, until `timeout` has passed
+    /// (`None`: for ever; zero: not at all) or a signal arrives. Says how many events there are to
+    /// take.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<usize> {
         let pending = self.0.ready.get() > 0 || !self.0.uring.borrow_mut().completion().is_empty();
         match timeout {
@@ -177,7 +186,8 @@ impl Ring {
         Ok(self.0.ready.get())
     }
 
-    /// [`Ring::wait`] until a point in time, as [`Device::next_due`](crate::Device::next_due) gives it.
+    /// [`Ring::wait`] until a point in time, as [`Device::next_due`](crate::Device::next_due) gives
+    /// it.
     pub fn wait_until(&self, due: Option<Instant>) -> io::Result<usize> {
         self.wait(due.map(|due| due.saturating_duration_since(Instant::now())))
     }
@@ -189,18 +199,21 @@ impl Ring {
         events.append(queue);
     }
 
-    /// Registers the arenas of the pool's whole family, which spares the kernel looking up their pages at every read and
-    /// write, also of buffers that other threads lent. The ring keeps the arenas alive from then on.
+    /// Registers the arenas of the pool's whole family, which spares the kernel looking up their
+    /// pages at every read and write, also of buffers that other threads lent. The ring keeps the
+    /// arenas alive from then on.
     ///
     /// # Errors
-    /// When the kernel refuses, or arenas are registered already: I/O with the pools' memory works all the same.
+    /// When the kernel refuses, or arenas are registered already: I/O with the pools' memory works
+    /// all the same.
     pub fn register_pool(&self, pool: &Pool) -> Result<(), RegisterError> {
         let mut registered = self.0.registered.borrow_mut();
         if registered.is_some() {
             return Err(RegisterError::Already);
         }
         let family = pool.arenas();
-        let (start, bytes, arena_bytes) = (family.start().as_ptr(), family.bytes(), family.arena_bytes());
+        let (start, bytes, arena_bytes) =
+            (family.start().as_ptr(), family.bytes(), family.arena_bytes());
         let vectors: Vec<libc::iovec> = (0..bytes)
             .step_by(arena_bytes.max(1))
             .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: arena_bytes })
@@ -223,8 +236,8 @@ impl Ring {
         inside.then(|| ((at - start) / arena_bytes) as u16)
     }
 
-    /// Submits, waits for `want` completions, sorts what there is. Passing conditions (a signal, a timeout, a kernel
-    /// short of resources) are no errors: the caller comes back.
+    /// Submits, waits for `want` completions, sorts what there is. Passing conditions (a signal, a
+    /// timeout, a kernel short of resources) are no errors: the caller comes back.
     fn enter(&self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         let mut uring = self.0.uring.borrow_mut();
         let queue = uring.submission();
@@ -251,8 +264,8 @@ impl Ring {
         entered.map(drop).or_else(passing)
     }
 
-    /// Empties the completion queue into the owners' queues. What the kernel held back for want of room in it comes with
-    /// the next `enter`, which is not skipped then.
+    /// Empties the completion queue into the owners' queues. What the kernel held back for want of
+    /// room in it comes with the next `enter`, which is not skipped then.
     fn sort(&self, uring: &mut IoUring) {
         let queues = &mut self.0.owners.borrow_mut().queues;
         for entry in uring.completion() {
@@ -287,7 +300,8 @@ fn advice(refusal: &io::Error) -> &'static str {
     }
 }
 
-/// The best setup this kernel knows: completions are run by the thread that waits, when it waits, and interrupt nobody.
+/// The best setup this kernel knows: completions are run by the thread that waits, when it waits,
+/// and interrupt nobody.
 fn setup(entries: u32) -> io::Result<IoUring> {
     let base = || {
         let mut builder = IoUring::builder();
@@ -301,7 +315,9 @@ fn setup(entries: u32) -> io::Result<IoUring> {
         .setup_taskrun_flag()
         .setup_submit_all()
         .build(entries)
-        .or_else(|_| base().setup_coop_taskrun().setup_taskrun_flag().setup_submit_all().build(entries))
+        .or_else(|_| {
+            base().setup_coop_taskrun().setup_taskrun_flag().setup_submit_all().build(entries)
+        })
         .or_else(|_| base().build(entries))
 }
 

@@ -1,14 +1,14 @@
 //! Sockets on the thread's ring, without `unsafe` for whoever uses them.
 //!
-//! A [`Sockets`] takes accepts, receives and sends for any number of sockets and reports each one's end, like a
-//! [`Device`](crate::Device) does for a disk. A send gathers several slices (a header and its payload) and
-//! is continued until all is out. [`Sockets::readable`] waits for anything else that can be polled, such as the eventfd
-//! through which another thread wakes this one.
+//! A [`Sockets`] takes accepts, receives and sends for any number of sockets and reports each one's
+//! end, like a [`Device`](crate::Device) does for a disk. A send gathers several slices (a header
+//! and its payload) and is continued until all is out. [`Sockets::readable`] waits for anything
+//! else that can be polled, such as the eventfd through which another thread wakes this one.
 //!
-//! Invariants: slices, message headers and descriptors are held in `flights` from submission to completion, so neither
-//! memory nor a descriptor's number is reused under the kernel's hands. Sends on one socket go out in order only
-//! if the next is begun after the last completed. A socket never ends by itself, so dropping cancels what is in flight
-//! and then waits for it.
+//! Invariants: slices, message headers and descriptors are held in `flights` from submission to
+//! completion, so neither memory nor a descriptor's number is reused under the kernel's hands.
+//! Sends on one socket go out in order only if the next is begun after the last completed. A socket
+//! never ends by itself, so dropping cancels what is in flight and then waits for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -31,7 +31,10 @@ pub struct Sockets {
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
     /// What sends need, of sends that have ended.
-    #[expect(clippy::vec_box, reason = "a message moves from here into a flight without being copied")]
+    #[expect(
+        clippy::vec_box,
+        reason = "a message moves from here into a flight without being copied"
+    )]
     spare: Vec<Box<Message>>,
     /// Could not be begun.
     early: Vec<SocketCompletion>,
@@ -100,7 +103,8 @@ impl Sockets {
         self.begin(token, listener, Work::Accept);
     }
 
-    /// Receives at least one byte or, with `whole`, the whole slice; less only when the other side closes.
+    /// Receives at least one byte or, with `whole`, the whole slice; less only when the other side
+    /// closes.
     pub fn receive(&mut self, token: u64, socket: &Rc<OwnedFd>, into: Slice, whole: bool) {
         self.begin(token, socket, Work::Receive { into, whole });
     }
@@ -165,7 +169,8 @@ impl Sockets {
 
     fn launch(&mut self, slot: usize) -> io::Result<()> {
         let entry = self.flights[slot].as_mut().expect("launched flights exist").entry();
-        // SAFETY: slices, message and descriptor stay in `flights` until the completion was taken, also in `drop`.
+        // SAFETY: slices, message and descriptor stay in `flights` until the completion was taken,
+        // also in `drop`.
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 
@@ -209,7 +214,9 @@ impl Flight {
         let moved = result as usize;
         match &mut self.work {
             // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
-            Work::Accept => Some(Ok(SocketOutcome::Accepted(unsafe { OwnedFd::from_raw_fd(result) }))),
+            Work::Accept => {
+                Some(Ok(SocketOutcome::Accepted(unsafe { OwnedFd::from_raw_fd(result) })))
+            }
             Work::Receive { .. } => Some(Ok(SocketOutcome::Received(moved))),
             Work::Readable => Some(Ok(SocketOutcome::Readable)),
             Work::Send { left, .. } => {
@@ -268,7 +275,8 @@ impl Drop for Sockets {
         for &slot in &running {
             let target = self.ring.user_data(self.owner, slot as u64);
             // SAFETY: a cancellation points to nothing.
-            let _ = unsafe { self.ring.push(canceller, 0, opcode::AsyncCancel::new(target).build()) };
+            let _ =
+                unsafe { self.ring.push(canceller, 0, opcode::AsyncCancel::new(target).build()) };
         }
         let (mut events, mut cancelled) = (Vec::new(), 0);
         while self.in_flight() > 0 || cancelled < running.len() {

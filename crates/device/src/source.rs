@@ -1,8 +1,8 @@
 //! Devices that every thread opens for itself.
 //!
-//! What must be done once (creating a file, locking it, reserving memory) is done when a [`Source`] is made; each thread
-//! then has a handle of its own on its own ring. All handles are the same device: the same bytes, and if it imitates a
-//! medium, one medium with one bandwidth.
+//! What must be done once (creating a file, locking it, reserving memory) is done when a [`Source`]
+//! is made; each thread then has a handle of its own on its own ring. All handles are the same
+//! device: the same bytes, and if it imitates a medium, one medium with one bandwidth.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -59,8 +59,9 @@ impl Source {
         })
     }
 
-    /// Files and block devices in turn, chunk by chunk. With a size, missing ones are made large enough for it and existing
-    /// ones must be. What else each is to be, given its number, `finish` does.
+    /// Files and block devices in turn, chunk by chunk. With a size, missing ones are made large
+    /// enough for it and existing ones must be. What else each is to be, given its number, `finish`
+    /// does.
     pub(crate) fn stripe(
         paths: &[PathBuf],
         chunk: u64,
@@ -85,12 +86,18 @@ impl Source {
         if room < wanted {
             return Err(OpenError::StripeSize { room, wanted, chunk });
         }
-        Ok(Source { kind: Kind::Stripe { members, chunk, size }, volatile: None, medium: None, faults: None })
+        Ok(Source {
+            kind: Kind::Stripe { members, chunk, size },
+            volatile: None,
+            medium: None,
+            faults: None,
+        })
     }
 
     /// Memory, zero at first.
     pub(crate) fn memory(size: u64) -> Result<Source, OpenError> {
-        let device = MemoryDevice::try_new(size).map_err(|source| OpenError::Memory { size, source })?;
+        let device =
+            MemoryDevice::try_new(size).map_err(|source| OpenError::Memory { size, source })?;
         Ok(Source { kind: Kind::Memory(device), volatile: None, medium: None, faults: None })
     }
 
@@ -105,14 +112,18 @@ impl Source {
         Source { faults: faults.map(Script::new), ..self }
     }
 
-    /// The same file, made to behave like a disk that loses what was not flushed when the process ends.
+    /// The same file, made to behave like a disk that loses what was not flushed when the process
+    /// ends.
     pub(crate) fn losing_unflushed(self, path: &Path) -> Result<Source, OpenError> {
         let Kind::File(file) = &self.kind else { return Ok(self) };
         let seed = RandomState::new().hash_one(path);
         let (file, habit) = (file.clone(), Habit::Restless { at_most: RESTLESS, seed });
         let disk = VolatileDisk::start(habit, move |ring, pool| FileDevice::new(ring, pool, &file));
-        let failed =
-            |source| OpenError::System { what: "imitate the write cache of", path: path.to_owned(), source };
+        let failed = |source| OpenError::System {
+            what: "imitate the write cache of",
+            path: path.to_owned(),
+            source,
+        };
         Ok(Source { volatile: Some(disk.map_err(failed)?), ..self })
     }
 
@@ -126,7 +137,8 @@ impl Source {
         }
     }
 
-    /// What tells it from other devices, the same at every start of the program. Nothing is known of memory.
+    /// What tells it from other devices, the same at every start of the program. Nothing is known
+    /// of memory.
     pub fn identity(&self) -> Identity {
         match &self.kind {
             Kind::File(file) => file.identity(),
@@ -142,11 +154,14 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.path().display().to_string(),
             Kind::Memory(_) => "memory".to_owned(),
-            Kind::Stripe { members, .. } => members.iter().map(Source::name).collect::<Vec<_>>().join("+"),
+            Kind::Stripe { members, .. } => {
+                members.iter().map(Source::name).collect::<Vec<_>>().join("+")
+            }
         }
     }
 
-    /// Whether one of its paths is a kernel's name for a disk, such as `/dev/sdb`, which another disk may have after a boot.
+    /// Whether one of its paths is a kernel's name for a disk, such as `/dev/sdb`, which another
+    /// disk may have after a boot.
     pub fn has_kernel_name(&self) -> bool {
         match &self.kind {
             Kind::File(file) => file.has_kernel_name(),
@@ -155,8 +170,8 @@ impl Source {
         }
     }
 
-    /// Looks how large it is now (live resize). Handles opened from here on have that size; open ones take it by
-    /// [`Device::set_size`].
+    /// Looks how large it is now (live resize). Handles opened from here on have that size; open
+    /// ones take it by [`Device::set_size`].
     ///
     /// # Errors
     /// When the size cannot be found out or makes no device, and for memory, whose size is fixed.
@@ -202,7 +217,9 @@ impl Source {
 
     fn opened(&self, device: impl Device + 'static) -> Box<dyn Device> {
         match &self.faults {
-            Some(script) => self.paced(ScriptedDevice::new(device, script.clone(), self.volatile.clone())),
+            Some(script) => {
+                self.paced(ScriptedDevice::new(device, script.clone(), self.volatile.clone()))
+            }
             None => self.paced(device),
         }
     }
@@ -215,8 +232,8 @@ impl Source {
     }
 }
 
-/// Bytes of memory that the process can have at most, as far as the system says: reserving more succeeds, and using it ends
-/// the process.
+/// Bytes of memory that the process can have at most, as far as the system says: reserving more
+/// succeeds, and using it ends the process.
 pub(crate) fn most_memory() -> Option<u64> {
     let total = || {
         let info = std::fs::read_to_string("/proc/meminfo").ok()?;

@@ -1,11 +1,14 @@
-//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or `stripe:/dev/sdb+/dev/sdc`.
+//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or
+//! `stripe:/dev/sdb+/dev/sdc`.
 //!
-//! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads writes do not slow, to tell what that does.
-//! `faults=FILE` has it fail as a file says, for tests ([`crate::fault::Script`]); no help tells of it.
-//! `write-cache=volatile` makes files lose what was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
+//! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
+//! writes do not slow, to tell what that does. `faults=FILE` has it fail as a file says, for tests
+//! ([`crate::fault::Script`]); no help tells of it. `write-cache=volatile` makes files lose what
+//! was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
 //!
-//! The form of the command line and of configuration files. A comma ends the path and separates settings; anything else,
-//! also `=` and `:`, may be part of the path, only `+` ends a path of a stripe. Printing a [`Spec`] gives text that parses to the same.
+//! The form of the command line and of configuration files. A comma ends the path and separates
+//! settings; anything else, also `=` and `:`, may be part of the path, only `+` ends a path of a
+//! stripe. Printing a [`Spec`] gives text that parses to the same.
 
 use std::fmt;
 use std::io::{Seek, SeekFrom};
@@ -60,7 +63,9 @@ pub enum Role {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
     /// Neither `file:` nor `memory:` nor `stripe:`.
-    #[error("unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE and stripe:PATH+PATH")]
+    #[error(
+        "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE and stripe:PATH+PATH"
+    )]
     Kind {
         /// The text.
         spec: String,
@@ -136,7 +141,9 @@ pub enum SpecError {
         found: String,
     },
     /// Interference that is neither left alone nor switched off, or of no medium.
-    #[error("{found:?} in {spec:?} switches no interference off: write medium=NAME,interference=off")]
+    #[error(
+        "{found:?} in {spec:?} switches no interference off: write medium=NAME,interference=off"
+    )]
     Interference {
         /// The text.
         spec: String,
@@ -162,9 +169,11 @@ impl Spec {
         }
     }
 
-    /// The size it names, or else what the files it names have now; `None` when one is missing, empty or unreadable.
+    /// The size it names, or else what the files it names have now; `None` when one is missing,
+    /// empty or unreadable.
     pub fn size_found(&self) -> Option<u64> {
-        let smallest = || self.paths().iter().map(size_of_file).min().flatten().filter(|&bytes| bytes > 0);
+        let smallest =
+            || self.paths().iter().map(size_of_file).min().flatten().filter(|&bytes| bytes > 0);
         self.size_bytes().or_else(|| match &self.kind {
             Kind::Stripe { paths, chunk, .. } => {
                 let layout = Layout { members: paths.len() as u64, chunk: *chunk };
@@ -196,11 +205,12 @@ impl Spec {
         self.medium.as_ref()
     }
 
-    /// Does what is done once, however many threads then open the device: creates it if its role allows, checks its
-    /// size, locks it.
+    /// Does what is done once, however many threads then open the device: creates it if its role
+    /// allows, checks its size, locks it.
     ///
     /// # Errors
-    /// Names the file and what was wrong with it; a cache's size must be the one the spec gives, if it gives one.
+    /// Names the file and what was wrong with it; a cache's size must be the one the spec gives, if
+    /// it gives one.
     pub fn prepare(&self, role: Role) -> Result<Source, OpenError> {
         let wanted = match role {
             Role::Backing { .. } => self.size_bytes(),
@@ -225,7 +235,9 @@ impl Spec {
             }
             (Kind::Memory { size }, _) => {
                 // A cache fills up; of a backing device in memory only what is written takes any.
-                if let (Role::Cache { .. }, Some(has)) = (role, most_memory().filter(|has| size > has)) {
+                if let (Role::Cache { .. }, Some(has)) =
+                    (role, most_memory().filter(|has| size > has))
+                {
                     return Err(OpenError::TooMuchMemory { size: *size, has });
                 }
                 let source = Source::memory(*size)?.failing(self.faults.as_deref());
@@ -263,7 +275,9 @@ impl FromStr for Spec {
             "file" => "size=SIZE, write-cache=volatile, medium=NAME and interference=off",
             "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
             "memory" => "medium=NAME and interference=off",
-            "stripe" => "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off",
+            "stripe" => {
+                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
+            }
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
         let (mut size, mut chunk, mut write_cache, mut faults) = (None, None, None, None);
@@ -271,7 +285,9 @@ impl FromStr for Spec {
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let again = match name {
-                "size" if kind == "stripe" => size.replace(parse_size(text, value, SECTOR_BYTES)?).is_some(),
+                "size" if kind == "stripe" => {
+                    size.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
+                }
                 "chunk" if kind == "stripe" => {
                     chunk.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
                 }
@@ -281,13 +297,21 @@ impl FromStr for Spec {
                 }
                 "write-cache" if kind != "memory" => write_cache.replace(value).is_some(),
                 "medium" => {
-                    let found = Medium::named(value)
-                        .ok_or_else(|| SpecError::Medium { spec: spec(), medium: value.to_owned() })?;
+                    let found = Medium::named(value).ok_or_else(|| SpecError::Medium {
+                        spec: spec(),
+                        medium: value.to_owned(),
+                    })?;
                     medium.replace(found).is_some()
                 }
                 "faults" if !value.is_empty() => faults.replace(PathBuf::from(value)).is_some(),
                 "interference" => interference.replace((setting, value)).is_some(),
-                _ => return Err(SpecError::Setting { spec: spec(), setting: name.to_owned(), known }),
+                _ => {
+                    return Err(SpecError::Setting {
+                        spec: spec(),
+                        setting: name.to_owned(),
+                        known,
+                    });
+                }
             };
             if again {
                 return Err(SpecError::Twice { spec: spec(), setting: name.to_owned() });
@@ -302,9 +326,11 @@ impl FromStr for Spec {
         }
         let kind = match kind {
             "file" => Kind::File { path: first.into(), size },
-            "stripe" => {
-                Kind::Stripe { paths: parse_paths(text, first)?, chunk: chunk.unwrap_or(CHUNK_BYTES), size }
-            }
+            "stripe" => Kind::Stripe {
+                paths: parse_paths(text, first)?,
+                chunk: chunk.unwrap_or(CHUNK_BYTES),
+                size,
+            },
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
         Ok(Spec { kind, volatile: write_cache.is_some(), medium, faults })
@@ -333,9 +359,11 @@ fn size_of_file(path: &PathBuf) -> Option<u64> {
 }
 
 fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
-    let ByteSize(size) =
-        text.parse().map_err(|_| SpecError::Size { spec: spec.to_owned(), size: text.to_owned() })?;
-    // Fractions and overflow are cut off without a word by the parser; the largest size stands for overflow.
+    let ByteSize(size) = text
+        .parse()
+        .map_err(|_| SpecError::Size { spec: spec.to_owned(), size: text.to_owned() })?;
+    // Fractions and overflow are cut off without a word by the parser; the largest size stands for
+    // overflow.
     if size == 0 || size == u64::MAX || !size.is_multiple_of(unit) {
         return Err(SpecError::SizeUnit { spec: spec.to_owned(), size, unit });
     }
@@ -380,7 +408,12 @@ impl fmt::Display for Spec {
             Some(medium) => {
                 let named = Medium::named(medium.name);
                 let is_off = named.is_some_and(|named| named.interference != medium.interference);
-                write!(f, ",medium={}{}", medium.name, if is_off { ",interference=off" } else { "" })
+                write!(
+                    f,
+                    ",medium={}{}",
+                    medium.name,
+                    if is_off { ",interference=off" } else { "" }
+                )
             }
         }
     }

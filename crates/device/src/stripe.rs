@@ -1,11 +1,12 @@
 //! Several devices as one, chunk by chunk in turn (RAID-0).
 //!
-//! A request is split at chunk borders and its parts go to the members; it ends when the last part has, with the first
-//! error if there was one. A flush goes to every member. Nothing is redundant: a member that fails takes its share
-//! of the bytes with it.
+//! A request is split at chunk borders and its parts go to the members; it ends when the last part
+//! has, with the first error if there was one. A flush goes to every member. Nothing is redundant:
+//! a member that fails takes its share of the bytes with it.
 //!
-//! Invariants: a flight's `left` is the number of parts whose completion has not come, so a slot is used again only when
-//! no member can still name it; members get aligned ranges, since chunks and the stripe's size are whole sectors.
+//! Invariants: a flight's `left` is the number of parts whose completion has not come, so a slot is
+//! used again only when no member can still name it; members get aligned ranges, since chunks and
+//! the stripe's size are whole sectors.
 
 use std::io;
 use std::ops::Range;
@@ -18,8 +19,9 @@ mod layout;
 
 pub(crate) use layout::Layout;
 
-/// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that an aligned block is one
-/// operation on one member, while larger requests and neighbouring blocks keep several members busy.
+/// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that
+/// an aligned block is one operation on one member, while larger requests and neighbouring blocks
+/// keep several members busy.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 
 /// How many chunks one look at the allocation covers.
@@ -47,7 +49,8 @@ struct Flight {
 }
 
 impl<D: Device> StripeDevice<D> {
-    /// Stripes `members` in chunks of `chunk` bytes. Each member counts with the whole chunks of the smallest.
+    /// Stripes `members` in chunks of `chunk` bytes. Each member counts with the whole chunks of
+    /// the smallest.
     ///
     /// # Panics
     /// When there is no member, or `chunk` is not a positive multiple of [`SECTOR_BYTES`].
@@ -176,7 +179,8 @@ impl<D: Device> Device for StripeDevice<D> {
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
         if bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
-            let message = format!("a stripe of {bytes} bytes is not a positive multiple of {SECTOR_BYTES}");
+            let message =
+                format!("a stripe of {bytes} bytes is not a positive multiple of {SECTOR_BYTES}");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let needed = self.layout.member_bytes(bytes);
@@ -192,7 +196,8 @@ impl<D: Device> Device for StripeDevice<D> {
         let first = extents.len();
         for part in self.layout.parts(range).take(ALLOCATION_PARTS_MAX) {
             let before = self.extents.len();
-            self.members[part.member].allocation(part.offset..part.offset + part.len, &mut self.extents);
+            self.members[part.member]
+                .allocation(part.offset..part.offset + part.len, &mut self.extents);
             let known: u64 = self.extents[before..].iter().map(|extent| extent.bytes).sum();
             if known < part.len {
                 break;

@@ -1,14 +1,17 @@
-//! A disk with a volatile write cache, imitated above a device that has none: for tests that kill the program.
+//! A disk with a volatile write cache, imitated above a device that has none: for tests that kill
+//! the program.
 //!
-//! What is written to a file outlives the process that wrote it, so `kill -9` alone loses nothing and shows little. Here a
-//! write is answered once it is in memory that all handles of the disk share ([`VolatileDisk`]); a flush brings all of
-//! that to the inner device, a durable write brings its own sectors. Whatever is still in memory when the process ends is
-//! lost, as in a power cut. As a disk does, it also writes out what it likes when it likes ([`Habit`]), so later writes
-//! may survive when earlier ones do not.
+//! What is written to a file outlives the process that wrote it, so `kill -9` alone loses nothing
+//! and shows little. Here a write is answered once it is in memory that all handles of the disk
+//! share ([`VolatileDisk`]); a flush brings all of that to the inner device, a durable write brings
+//! its own sectors. Whatever is still in memory when the process ends is lost, as in a power cut.
+//! As a disk does, it also writes out what it likes when it likes ([`Habit`]), so later writes may
+//! survive when earlier ones do not.
 //!
-//! Zeroing and discarding go through at once. Invariants, for any number of handles on any threads: a read sees every
-//! write completed before it was submitted; what a completed flush or durable write covered is in the inner device; an
-//! older version of a sector never overtakes a newer one, since one thread writes them all out.
+//! Zeroing and discarding go through at once. Invariants, for any number of handles on any threads:
+//! a read sees every write completed before it was submitted; what a completed flush or durable
+//! write covered is in the inner device; an older version of a sector never overtakes a newer one,
+//! since one thread writes them all out.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,7 +40,8 @@ const LOOK: Duration = Duration::from_micros(50);
 pub struct VolatileDevice<D> {
     inner: D,
     disk: VolatileDisk,
-    /// Reads that the inner device is at, by the token it knows them by, with what the cache had of them.
+    /// Reads that the inner device is at, by the token it knows them by, with what the cache had of
+    /// them.
     reads: HashMap<u64, Read>,
     next_read: u64,
     /// Ended here.
@@ -73,7 +77,8 @@ impl<D: Device> VolatileDevice<D> {
     /// Has the disk do something.
     fn ask(&mut self, token: u64, what: What) {
         self.asked += 1;
-        self.disk.give(Job { what, waiter: Some(Waiter { token, answers: self.answers.0.clone() }) });
+        self.disk
+            .give(Job { what, waiter: Some(Waiter { token, answers: self.answers.0.clone() }) });
     }
 
     fn begin(&mut self, operation: Operation) -> io::Result<()> {
@@ -129,7 +134,8 @@ impl<D: Device> Device for VolatileDevice<D> {
         done.append(&mut self.done);
         self.inner.poll(&mut self.finished);
         for Completion { token, result } in self.finished.drain(..) {
-            let read = self.reads.remove(&token).expect("the inner device answers what it was asked");
+            let read =
+                self.reads.remove(&token).expect("the inner device answers what it was asked");
             read.newer.iter().for_each(|dirty| dirty.patch(&read.into));
             done.push(Completion { token: read.token, result });
         }

@@ -1,8 +1,9 @@
 //! The volatile write cache of a disk: sectors written but not yet on the medium.
 //!
-//! Sectors are immutable and shared: whoever took a snapshot (a read under way, a flush) keeps the content of its
-//! moment, while a newer write replaces the sector in the map. A sector knows which of its 512-byte units are
-//! written, since a torn write leaves the others to the medium. Invariant: the map holds the newest content.
+//! Sectors are immutable and shared: whoever took a snapshot (a read under way, a flush) keeps the
+//! content of its moment, while a newer write replaces the sector in the map. A sector knows which
+//! of its 512-byte units are written, since a torn write leaves the others to the medium.
+//! Invariant: the map holds the newest content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +54,9 @@ impl Dirty {
             let to = self.position + from;
             // A range may end inside the device's last sector.
             if to + UNIT_BYTES <= range.len() {
-                range.slice(to..to + UNIT_BYTES).copy_from(&self.sector.bytes[from..][..UNIT_BYTES]);
+                range
+                    .slice(to..to + UNIT_BYTES)
+                    .copy_from(&self.sector.bytes[from..][..UNIT_BYTES]);
             }
         }
     }
@@ -155,4 +158,5 @@ fn units(len: usize) -> u8 {
     ((1u16 << (len / UNIT_BYTES)) - 1) as u8
 }
 
-const _: () = assert!(SECTOR / UNIT_BYTES == u8::BITS as usize, "a sector's units fit a mask of 8 bits");
+const _: () =
+    assert!(SECTOR / UNIT_BYTES == u8::BITS as usize, "a sector's units fit a mask of 8 bits");

@@ -6,7 +6,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::SECTOR;
-use floe_device::{Action, Buffer, Completion, Device, FileDevice, FileOptions, MemoryDevice, Operation};
+use floe_device::{
+    Action, Buffer, Completion, Device, FileDevice, FileOptions, MemoryDevice, Operation,
+};
 use floe_device::{Pool, StripeDevice};
 
 thread_local! {
@@ -15,7 +17,8 @@ thread_local! {
 
 struct Counting;
 
-#[allow(unsafe_code)] // the only way to count allocations; everything is handed to the system's allocator as it is
+// the only way to count allocations; everything is handed to the system's allocator as it is
+#[allow(unsafe_code)]
 // SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -33,7 +36,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Many more than lists double in length after they are warm; a tenth of them is far below one allocation a round.
+/// Many more than lists double in length after they are warm; a tenth of them is far below one
+/// allocation a round.
 const ROUNDS: u64 = 100;
 
 /// How often the heap was asked by a hundred rounds after two.
@@ -63,7 +67,12 @@ fn buffers_of_a_warm_pool_cost_no_allocation_also_when_lent() {
     assert_eq!(pool.stats().fallbacks, 0);
 }
 
-fn operate(ring: &floe_device::Ring, pool: &Pool, device: &mut dyn Device, done: &mut Vec<Completion>) {
+fn operate(
+    ring: &floe_device::Ring,
+    pool: &Pool,
+    device: &mut dyn Device,
+    done: &mut Vec<Completion>,
+) {
     let buffer = pool.allocate(8 * SECTOR);
     for token in 0..8 {
         let (from, into) = (buffer.whole(), buffer.slice(0..SECTOR));
@@ -94,6 +103,7 @@ fn operations_on_files_and_stripes_cost_no_allocation() {
     let options = FileOptions { size: Some(1 << 20), create: true, direct: true, read_only: false };
     let mut file = FileDevice::open(&ring, &pool, directory.path().join("disk"), options).unwrap();
     let asked = when_warm(|| operate(&ring, &pool, &mut file, &mut done));
-    // A queue of completions grows once more when the kernel finishes more at a time than ever before.
+    // A queue of completions grows once more when the kernel finishes more at a time than ever
+    // before.
     assert!(asked < ROUNDS / 10, "{asked} allocations for {ROUNDS} rounds");
 }

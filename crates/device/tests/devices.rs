@@ -7,8 +7,8 @@ use std::time::Duration;
 use common::{SECTOR, finish, thread};
 use floe_device::fault::FaultPlan;
 use floe_device::{
-    Action, Device, FaultDevice, FileDevice, FileOptions, Habit, Medium, MediumDevice, MemoryDevice,
-    Operation, Pool, Ring, VolatileDevice, VolatileDisk,
+    Action, Device, FaultDevice, FileDevice, FileOptions, Habit, Medium, MediumDevice,
+    MemoryDevice, Operation, Pool, Ring, VolatileDevice, VolatileDisk,
 };
 use proptest::prelude::*;
 
@@ -24,7 +24,8 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let range = || (0u64..41, 1u64..12).prop_map(|(sector, sectors)| (sector, sectors.min(41 - sector)));
+    let range =
+        || (0u64..41, 1u64..12).prop_map(|(sector, sectors)| (sector, sectors.min(41 - sector)));
     let step = prop_oneof![
         4 => range().prop_map(|(sector, sectors)| Step::Read { sector, sectors }),
         4 => (range(), any::<u8>(), any::<bool>())
@@ -41,8 +42,8 @@ fn pattern(byte: u8, offset: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| byte.wrapping_add(((offset + i) / 512) as u8)).collect()
 }
 
-/// Runs the steps one by one. Ranges are rounded up to whole sectors on even steps, and end at the device's end
-/// on odd ones.
+/// Runs the steps one by one. Ranges are rounded up to whole sectors on even steps, and end at the
+/// device's end on odd ones.
 fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
     let mut model = vec![0u8; SIZE as usize];
     for (number, step) in steps.iter().enumerate() {
@@ -68,8 +69,13 @@ fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
             Step::Zero { sector, sectors, may_unmap } => {
                 let (start, len, real) = extent(sector, sectors);
                 model[start as usize..][..real].fill(0);
-                common::run(ring, device, start, Action::Zero { len: len as u64, may_unmap, fast: false })
-                    .unwrap();
+                common::run(
+                    ring,
+                    device,
+                    start,
+                    Action::Zero { len: len as u64, may_unmap, fast: false },
+                )
+                .unwrap();
             }
             Step::Flush => common::run(ring, device, 0, Action::Flush).unwrap(),
         }
@@ -163,12 +169,18 @@ fn every_device_refuses_ranges_outside_it_in_words() {
         Box::new(VolatileDevice::new(MemoryDevice::new(SIZE), disk)),
     ];
     for mut device in devices {
-        for (offset, len) in
-            [(SIZE.next_multiple_of(4096), SECTOR), (40 * 4096, 2 * SECTOR), (512, SECTOR), (0, 100)]
-        {
+        for (offset, len) in [
+            (SIZE.next_multiple_of(4096), SECTOR),
+            (40 * 4096, 2 * SECTOR),
+            (512, SECTOR),
+            (0, 100),
+        ] {
             let error = common::read(&ring, &pool, &mut device, offset, len).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
-            assert!(error.to_string().contains(&format!("read of {len} bytes at {offset}")), "{error}");
+            assert!(
+                error.to_string().contains(&format!("read of {len} bytes at {offset}")),
+                "{error}"
+            );
         }
         assert_eq!(common::read(&ring, &pool, &mut device, 0, 0).unwrap(), []);
     }
@@ -198,7 +210,10 @@ fn a_discarded_range_of_memory_is_really_zero() {
     common::run(&ring, &mut device, 36864, Action::Discard { len: SIZE - 36864 }).unwrap();
     let mut bytes = vec![0; SIZE as usize];
     device.read_at(0, &mut bytes);
-    assert!(bytes[..36864].iter().all(|&byte| byte == 9) && bytes[36864..].iter().all(|&byte| byte == 0));
+    assert!(
+        bytes[..36864].iter().all(|&byte| byte == 9)
+            && bytes[36864..].iter().all(|&byte| byte == 0)
+    );
     let _ = pool;
 }
 

@@ -5,8 +5,8 @@ mod common;
 use common::{SECTOR, finish, thread};
 use floe_device::fault::{AfterTear, Fault, FaultPlan, Kind, Rates};
 use floe_device::{
-    Action, Completion, Device, FaultDevice, Faults, FileDevice, FileOptions, MemoryDevice, Operation, Pool,
-    Ring,
+    Action, Completion, Device, FaultDevice, Faults, FileDevice, FileOptions, MemoryDevice,
+    Operation, Pool, Ring,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,8 @@ impl Bench {
 
     fn write(&mut self, sector: u64, byte: u8, durable: bool) -> bool {
         let from = common::slice(&self.pool, &[byte; SECTOR]);
-        common::run(&self.ring, &mut self.device, sector * 4096, Action::Write { from, durable }).is_ok()
+        common::run(&self.ring, &mut self.device, sector * 4096, Action::Write { from, durable })
+            .is_ok()
     }
 
     fn read(&mut self, sector: u64) -> Option<Vec<u8>> {
@@ -100,7 +101,11 @@ fn a_durable_write_does_not_carry_its_neighbours_along() {
 fn operations_in_flight_at_a_power_cut_fail() {
     let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 0, Fault::Delay { polls: 5 }));
     let from = common::slice(&bench.pool, &[1; SECTOR]);
-    bench.device.submit(Operation { token: 1, offset: 0, action: Action::Write { from, durable: false } });
+    bench.device.submit(Operation {
+        token: 1,
+        offset: 0,
+        action: Action::Write { from, durable: false },
+    });
     bench.device.submit(Operation {
         token: 2,
         offset: 0,
@@ -204,11 +209,16 @@ fn the_same_seed_replays_the_same_run() {
         let mut done: Vec<Completion> = Vec::new();
         for token in 0..300 {
             let from = common::slice(&bench.pool, &[token as u8; SECTOR]);
-            let action =
-                if token % 20 == 0 { Action::Flush } else { Action::Write { from, durable: token % 7 == 0 } };
+            let action = if token % 20 == 0 {
+                Action::Flush
+            } else {
+                Action::Write { from, durable: token % 7 == 0 }
+            };
             bench.device.submit(Operation { token, offset: token * 5 % 16 * 4096, action });
             bench.device.poll(&mut done);
-            log.extend(done.drain(..).map(|completion| (completion.token, completion.result.is_ok())));
+            log.extend(
+                done.drain(..).map(|completion| (completion.token, completion.result.is_ok())),
+            );
         }
         (log, (0..16).map(|sector| bench.stored(sector)).collect::<Vec<_>>())
     };
@@ -226,8 +236,8 @@ enum Step {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// Operations are submitted many at a time over a real file; after a cut, each sector holds its last durable
-    /// content or, with a ragged cut, units of anything written since.
+    /// Operations are submitted many at a time over a real file; after a cut, each sector holds its
+    /// last durable content or, with a ragged cut, units of anything written since.
     #[test]
     fn what_a_flush_covered_survives_every_cut(
         steps in proptest::collection::vec(prop_oneof![
@@ -242,7 +252,8 @@ proptest! {
         let options = FileOptions { size: Some(SIZE), create: true, direct: true, read_only: false };
         let file = FileDevice::open(&ring, &pool, directory.path().join("disk"), options).unwrap();
         let (mut device, faults) = FaultDevice::new(file, FaultPlan::none());
-        // Per sector: what it may hold after a cut, oldest first; the last entry is the newest write.
+        // Per sector: what it may hold after a cut, oldest first; the last entry is the newest
+        // write.
         let mut possible: Vec<Vec<u8>> = vec![vec![0]; 16];
         for step in steps {
             match step {
@@ -276,7 +287,8 @@ proptest! {
                             None => prop_assert_eq!(&bytes, &vec![history[0]; SECTOR]),
                             Some(_) => prop_assert!(bytes.iter().all(|byte| history.contains(byte))),
                         }
-                        // Start over from one content, so that the next cut has something to compare with.
+                        // Start over from one content, so that the next cut has something to
+                        // compare with.
                         let from = common::slice(&pool, &[history[0]; SECTOR]);
                         let rewrite = Action::Write { from, durable: true };
                         common::run(&ring, &mut device, sector as u64 * 4096, rewrite).unwrap();
@@ -299,10 +311,12 @@ fn a_flush_covers_the_writes_before_it_and_not_the_overwrite_after_it() {
     let options = FileOptions { size: Some(SIZE), create: true, direct: true, read_only: false };
     let file = FileDevice::open(&ring, &pool, directory.path().join("disk"), options).unwrap();
     let (mut device, faults) = FaultDevice::new(file, FaultPlan::none());
-    let write = |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
+    let write =
+        |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
     let early = pool.allocate(SECTOR).whole();
     // All in flight at once: the second flush waits for the first, the overwrites come in between.
-    let actions = [write(1), Action::Flush, write(2), Action::Read(early.clone()), Action::Flush, write(3)];
+    let actions =
+        [write(1), Action::Flush, write(2), Action::Read(early.clone()), Action::Flush, write(3)];
     for (token, action) in actions.into_iter().enumerate() {
         device.submit(Operation { token: token as u64, offset: 4096, action });
     }

@@ -25,7 +25,10 @@ fn a_file_is_made_sparse_and_keeps_its_bytes() {
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
     assert!(blocks * 512 < 1 << 20, "{blocks} blocks are not sparse");
     let mut device = FileDevice::open(&ring, &pool, &path, existing()).unwrap();
-    assert_eq!(common::read(&ring, &pool, &mut device, 1 << 20, 2 * SECTOR).unwrap(), [7; 2 * SECTOR]);
+    assert_eq!(
+        common::read(&ring, &pool, &mut device, 1 << 20, 2 * SECTOR).unwrap(),
+        [7; 2 * SECTOR]
+    );
 }
 
 #[test]
@@ -82,13 +85,15 @@ fn a_read_only_device_refuses_writes() {
 fn slices_that_are_not_aligned_work_with_direct_files() {
     let directory = tempfile::tempdir().unwrap();
     let (ring, pool) = thread();
-    let mut device = FileDevice::open(&ring, &pool, directory.path().join("disk"), made(1 << 16)).unwrap();
+    let mut device =
+        FileDevice::open(&ring, &pool, directory.path().join("disk"), made(1 << 16)).unwrap();
     let bytes: Vec<u8> = (0..2 * SECTOR).map(|i| (i / 7) as u8).collect();
     let buffer = pool.allocate(4 * SECTOR);
     assert!(device.is_direct(), "the test directory takes direct I/O");
     let askew = buffer.slice(16..16 + 2 * SECTOR);
     askew.copy_from(&bytes);
-    common::run(&ring, &mut device, 4096, Action::Write { from: askew.clone(), durable: true }).unwrap();
+    common::run(&ring, &mut device, 4096, Action::Write { from: askew.clone(), durable: true })
+        .unwrap();
     buffer.whole().fill_zero();
     common::run(&ring, &mut device, 4096, Action::Read(askew.clone())).unwrap();
     assert_eq!(askew.to_vec(), bytes);
@@ -132,11 +137,13 @@ fn dropping_a_device_waits_for_the_kernel_to_leave_its_buffers() {
 fn two_devices_on_one_ring_get_their_own_completions() {
     let directory = tempfile::tempdir().unwrap();
     let (ring, pool) = thread();
-    let open = |name| FileDevice::open(&ring, &pool, directory.path().join(name), made(1 << 20)).unwrap();
+    let open =
+        |name| FileDevice::open(&ring, &pool, directory.path().join(name), made(1 << 20)).unwrap();
     let (mut left, mut right) = (open("left"), open("right"));
     for token in 0..200 {
         let offset = token * SECTOR as u64;
-        let write = |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
+        let write =
+            |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
         left.submit(Operation { token, offset, action: write(1) });
         right.submit(Operation { token: token + 1000, offset, action: write(2) });
     }

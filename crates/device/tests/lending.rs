@@ -9,7 +9,8 @@ use floe_device::{Action, Device, FileDevice, FileOptions, Lent, Operation, Pool
 
 /// A thread that keeps what it is sent until told to let one go, oldest first.
 fn keeper(lent: Receiver<Option<Lent>>, attach: bool, gone: Sender<()>) {
-    let (mut kept, mut attached) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
+    let (mut kept, mut attached) =
+        (std::collections::VecDeque::new(), std::collections::VecDeque::new());
     for lent in lent {
         match lent {
             Some(lent) if attach => attached.push_back(lent.attach()),
@@ -86,8 +87,8 @@ fn a_loan_outlives_its_home_thread() {
     assert_eq!(heap.slice(3..5).to_vec(), b"34");
 }
 
-/// Every thread lends to the next, which checks what it was lent and writes over it; a buffer that its home gave out
-/// again too early is then written by two.
+/// Every thread lends to the next, which checks what it was lent and writes over it; a buffer that
+/// its home gave out again too early is then written by two.
 #[test]
 fn threads_lend_each_other_without_mixing_up_their_bytes() {
     const THREADS: usize = 4;
@@ -192,7 +193,10 @@ fn a_slice_shared_as_a_buffer_is_the_same_memory_and_keeps_it() {
     assert_eq!(again.slice(0..3).to_vec(), b"abc");
     drop(again);
     pool.allocate(4 * SECTOR);
-    assert_eq!((pool.stats().on_loan, pool.stats().fallbacks, pool.stats().arena_used_bytes), (0, 1, 0));
+    assert_eq!(
+        (pool.stats().on_loan, pool.stats().fallbacks, pool.stats().arena_used_bytes),
+        (0, 1, 0)
+    );
 }
 
 #[test]

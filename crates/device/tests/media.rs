@@ -17,14 +17,15 @@ fn any_medium() -> impl Strategy<Value = Medium> {
     (0usize..7).prop_map(|which| Medium::all().nth(which).unwrap())
 }
 
-/// Bytes per second read by `readers`, each with one operation of `bytes` in flight, beside `writers` doing the
-/// same; one simulated second, or what `seconds` says.
+/// Bytes per second read by `readers`, each with one operation of `bytes` in flight, beside
+/// `writers` doing the same; one simulated second, or what `seconds` says.
 fn read_throughput(name: &str, readers: usize, writers: usize, bytes: u64, seconds: f64) -> f64 {
     let mut model = model(name, 1);
     let end_ns = (seconds * 1e9) as u64;
     let mut queue: BTreeMap<(u64, usize), Direction> = BTreeMap::new();
     for worker in 0..readers + writers {
-        queue.insert((0, worker), if worker < readers { Direction::Read } else { Direction::Write });
+        queue
+            .insert((0, worker), if worker < readers { Direction::Read } else { Direction::Write });
     }
     let mut read_bytes = 0;
     while let Some(((now_ns, worker), direction)) = queue.pop_first() {
@@ -57,13 +58,19 @@ fn more_writers_never_leave_more_to_readers() {
     for medium in Medium::all() {
         let kept: Vec<f64> = (0..100).map(|n| medium.interference_of(n).read_throughput).collect();
         assert_eq!(kept[0], 1.0);
-        assert!(kept.windows(2).all(|pair| pair[1] <= pair[0] && pair[1] > 0.0), "{}: {kept:?}", medium.name);
+        assert!(
+            kept.windows(2).all(|pair| pair[1] <= pair[0] && pair[1] > 0.0),
+            "{}: {kept:?}",
+            medium.name
+        );
     }
 }
 
 #[test]
 fn small_reads_reach_the_operations_per_second_of_the_data_sheets() {
-    for (name, depth, expected) in [("optane", 16, 585e3), ("nvme", 128, 490e3), ("cloud", 64, 16e3)] {
+    for (name, depth, expected) in
+        [("optane", 16, 585e3), ("nvme", 128, 490e3), ("cloud", 64, 16e3)]
+    {
         let found = read_throughput(name, depth, 0, 4096, 1.0) / 4096.0;
         assert!((found / expected - 1.0).abs() < 0.08, "{name}: {found} operations a second");
     }
@@ -80,7 +87,8 @@ fn depth_beyond_the_servers_adds_latency_and_no_throughput() {
 #[test]
 fn an_idle_medium_answers_with_its_median_and_p99() {
     for medium in Medium::all().filter(|medium| !["dram", "pmem"].contains(&medium.name)) {
-        for (direction, path) in [(Direction::Read, medium.read), (Direction::Write, medium.write)] {
+        for (direction, path) in [(Direction::Read, medium.read), (Direction::Write, medium.write)]
+        {
             let mut model = Model::new(medium.clone(), 5);
             let mut now_ns = 0;
             let mut latencies: Vec<u64> = (0..20_000)
@@ -92,7 +100,11 @@ fn an_idle_medium_answers_with_its_median_and_p99() {
             latencies.sort_unstable();
             for (share, expected) in [(0.5, path.median_ns), (0.99, path.p99_ns)] {
                 let found = latencies[(latencies.len() as f64 * share) as usize] as f64;
-                assert!((found / expected - 1.0).abs() < 0.1, "{} {direction:?} {found}", medium.name);
+                assert!(
+                    (found / expected - 1.0).abs() < 0.1,
+                    "{} {direction:?} {found}",
+                    medium.name
+                );
             }
         }
     }
@@ -115,8 +127,8 @@ proptest! {
 
     #[test]
     fn larger_operations_are_never_done_earlier(medium in any_medium(), seed: u64, steps in steps()) {
-        // The same operations, each twice as large. Interference follows from the writes in flight, so only reads
-        // or only writes are compared.
+        // The same operations, each twice as large. Interference follows from the writes in flight,
+        // so only reads or only writes are compared.
         for wanted in [Direction::Read, Direction::Write] {
             let same: Vec<_> = steps.iter().map(|&(wait_ns, _, bytes)| (wait_ns, wanted, bytes)).collect();
             let (small, large) = (times(&medium, seed, &same, 1), times(&medium, seed, &same, 2));
@@ -144,7 +156,8 @@ proptest! {
 }
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Direction, u64)>> {
-    let direction = prop_oneof![Just(Direction::Read), Just(Direction::Write), Just(Direction::Flush)];
+    let direction =
+        prop_oneof![Just(Direction::Read), Just(Direction::Write), Just(Direction::Flush)];
     proptest::collection::vec((0u64..100_000, direction, 0u64..1 << 20), 1..50)
 }
 
@@ -175,7 +188,8 @@ fn a_slowed_device_never_answers_early_and_says_when_to_come_back() {
 
 #[test]
 fn threads_that_share_a_medium_share_its_bandwidth() {
-    // 1 MiB each at 64 MiB/s: together they need the time of all four, and no thread its own quarter only.
+    // 1 MiB each at 64 MiB/s: together they need the time of all four, and no thread its own
+    // quarter only.
     const THREADS: u32 = 4;
     let mut medium = Medium::named("dram").unwrap();
     medium.read.bytes_per_second = (64 << 20) as f64;

@@ -52,8 +52,8 @@ fn no_completion_is_lost_when_both_queues_overflow() {
 
 #[test]
 fn completions_that_overflow_in_the_kernel_are_collected() {
-    // Reads from an empty pipe stay in flight, and all end at once when the other end closes: more than the completion
-    // queue of four holds.
+    // Reads from an empty pipe stay in flight, and all end at once when the other end closes: more
+    // than the completion queue of four holds.
     let ring = Ring::new(1).unwrap();
     let (owner, pool) = (ring.owner(), Pool::new(0));
     let (reader, writer) = std::io::pipe().unwrap();
@@ -128,7 +128,8 @@ fn forbid(number: libc::c_long, errno: i32) {
         k,
     };
     let mut steps = [
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0), // the call's number comes first in `seccomp_data`
+        // the call's number comes first in `seccomp_data`
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number as u32, 1),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
         step(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0),
@@ -137,7 +138,8 @@ fn forbid(number: libc::c_long, errno: i32) {
     // SAFETY: takes numbers only.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
     // SAFETY: the program and its steps live until the call returns; the kernel copies them.
-    let set = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    let set =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 

@@ -88,7 +88,8 @@ fn a_stripe_grows_once_all_its_members_have() {
     assert_eq!(kind(device.set_size(512)), ErrorKind::InvalidInput);
     drop((device, source));
 
-    let cut = text.replace("64KiB", "64KiB,size=448KiB").parse::<Spec>().unwrap().prepare(ROLE).unwrap();
+    let cut =
+        text.replace("64KiB", "64KiB,size=448KiB").parse::<Spec>().unwrap().prepare(ROLE).unwrap();
     assert_eq!(cut.refresh().unwrap(), 448 << 10);
     set_len(b, 128 << 10);
     assert!(cut.refresh().unwrap_err().to_string().contains("262144"));
@@ -163,13 +164,15 @@ fn one_look_at_a_file_in_many_pieces_ends() {
 fn holes_of_a_stripe_are_those_of_its_members_in_turn() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name| directory.path().join(name).display().to_string();
-    let source = source(format!("stripe:{}+{},chunk=64KiB,size=16MiB,medium=pmem", path("a"), path("b")));
+    let source =
+        source(format!("stripe:{}+{},chunk=64KiB,size=16MiB,medium=pmem", path("a"), path("b")));
     let (ring, pool) = thread();
     let mut device = source.open(&ring, &pool).unwrap();
     common::write(&ring, &pool, &mut device, 32 << 10, &[1; 65536]).unwrap();
     let found = extents(&mut device, 0, 128 << 10);
     assert_eq!(found, [Extent::hole(32 << 10), Extent::data(64 << 10), Extent::hole(32 << 10)]);
-    let zeros: u64 = extents(&mut device, 0, 16 << 20).iter().filter(|e| e.zero).map(|e| e.bytes).sum();
+    let zeros: u64 =
+        extents(&mut device, 0, 16 << 20).iter().filter(|e| e.zero).map(|e| e.bytes).sum();
     assert_eq!(zeros, (16 << 20) - 65536);
 }
 
@@ -195,7 +198,8 @@ fn memory_is_data_and_zeroed_fast() {
 fn a_fast_zero_of_a_file_zeroes_or_says_that_it_cannot() {
     let (ring, pool) = thread();
     // The second is mostly a tmpfs, which cannot zero without giving up the space.
-    for folder in [std::env::temp_dir(), "/dev/shm".into()].iter().filter(|folder| folder.is_dir()) {
+    for folder in [std::env::temp_dir(), "/dev/shm".into()].iter().filter(|folder| folder.is_dir())
+    {
         let directory = tempfile::tempdir_in(folder).unwrap();
         let mut device = file(&ring, &pool, &directory.path().join("disk"), 65536);
         for may_unmap in [false, true] {

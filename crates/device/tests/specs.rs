@@ -17,7 +17,10 @@ fn specs_are_read_as_written() {
     assert_eq!(spec.size_bytes(), Some(10 << 30));
     assert_eq!(spec.medium().unwrap().name, "nvme");
     let spec: Spec = "memory:64KiB".parse().unwrap();
-    assert_eq!((spec.size_bytes(), spec.paths().len(), spec.medium().is_none()), (Some(65536), 0, true));
+    assert_eq!(
+        (spec.size_bytes(), spec.paths().len(), spec.medium().is_none()),
+        (Some(65536), 0, true)
+    );
     let spec: Spec = "stripe:/a+b=c+/d:e,medium=hdd,chunk=64KiB".parse().unwrap();
     assert_eq!(spec.paths(), ["/a", "b=c", "/d:e"].map(std::path::PathBuf::from));
     assert_eq!((spec.size_bytes(), spec.medium().unwrap().name), (None, "hdd"));
@@ -39,9 +42,14 @@ fn mistakes_are_named_with_what_there_is() {
         refused("file:/a,sice=4096"),
         r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE, write-cache=volatile, medium=NAME and interference=off"#
     );
-    assert!(refused("memory:4096,size=4096").ends_with("there are medium=NAME and interference=off"));
+    assert!(
+        refused("memory:4096,size=4096").ends_with("there are medium=NAME and interference=off")
+    );
     assert!(refused("file:/a,").contains(r#"unknown setting """#));
-    assert!(refused("memory:4096,medium=tape").contains("dram, pmem, optane, nvme, sata-ssd, hdd, cloud"));
+    assert!(
+        refused("memory:4096,medium=tape")
+            .contains("dram, pmem, optane, nvme, sata-ssd, hdd, cloud")
+    );
     assert!(refused("memory:5000").contains("5000"));
     assert!(refused("memory:5000").contains("not a positive multiple of 4096"));
     assert!(refused("file:/a,size=700").contains("not a positive multiple of 512"));
@@ -51,7 +59,10 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("file:/a,size=-1").contains("is not a size"));
     assert!(refused("file:/a,size=512,size=512").contains("twice"));
     assert!(refused("file:/a,size=99999999999TiB").contains("multiple"));
-    assert_eq!(refused("stripe:/a"), r#"fewer than two paths in "stripe:/a"; write stripe:PATH+PATH"#);
+    assert_eq!(
+        refused("stripe:/a"),
+        r#"fewer than two paths in "stripe:/a"; write stripe:PATH+PATH"#
+    );
     for text in ["stripe:", "stripe:/a+", "stripe:+/a", "stripe:,size=1MiB"] {
         assert!(refused(text).contains("fewer than two paths"), "{text}");
     }
@@ -72,7 +83,9 @@ fn mistakes_are_named_with_what_there_is() {
     }
     assert!(refused("stripe:/a+/b,write-cache").contains(r#"unknown write-cache """#));
     assert!(refused("file:/a,write-cache=volatile,write-cache=volatile").contains("twice"));
-    assert!(refused("memory:4096,write-cache=volatile").contains(r#"unknown setting "write-cache""#));
+    assert!(
+        refused("memory:4096,write-cache=volatile").contains(r#"unknown setting "write-cache""#)
+    );
     assert!(refused("file:/a,chunk=4096").contains("unknown setting"));
 }
 
@@ -165,11 +178,16 @@ fn an_opened_spec_reads_and_writes() {
 fn all_handles_of_a_source_are_one_device() {
     let directory = tempfile::tempdir().unwrap();
     let file = format!("file:{},size=1MiB", directory.path().join("disk").display());
-    let parts: Vec<_> =
-        ["a", "b", "c"].iter().map(|name| directory.path().join(name).display().to_string()).collect();
+    let parts: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .map(|name| directory.path().join(name).display().to_string())
+        .collect();
     let stripe = format!("stripe:{},chunk=4096,medium=pmem", parts.join("+"));
-    let [volatile, volatile_stripe] = [&file, &stripe].map(|text| format!("{text},write-cache=volatile"));
-    for text in [&file, &stripe, "memory:1MiB", "memory:1MiB,medium=pmem", &volatile, &volatile_stripe] {
+    let [volatile, volatile_stripe] =
+        [&file, &stripe].map(|text| format!("{text},write-cache=volatile"));
+    for text in
+        [&file, &stripe, "memory:1MiB", "memory:1MiB,medium=pmem", &volatile, &volatile_stripe]
+    {
         let source = text.parse::<Spec>().unwrap().prepare(Role::Cache { size: 1 << 20 }).unwrap();
         assert_eq!(source.size_bytes(), 1 << 20);
         let threads: Vec<_> = (0..4u64)
@@ -196,7 +214,8 @@ fn all_handles_of_a_source_are_one_device() {
 #[test]
 fn a_file_stays_locked_as_long_as_a_source_or_a_handle_of_it_lives() {
     let directory = tempfile::tempdir().unwrap();
-    let spec: Spec = format!("file:{},size=64KiB", directory.path().join("disk").display()).parse().unwrap();
+    let spec: Spec =
+        format!("file:{},size=64KiB", directory.path().join("disk").display()).parse().unwrap();
     let role = Role::Backing { read_only: false };
     let (ring, pool) = thread();
     let source = spec.prepare(role).unwrap();
@@ -213,7 +232,8 @@ fn a_file_stays_locked_as_long_as_a_source_or_a_handle_of_it_lives() {
 fn a_stripe_is_as_large_as_its_smallest_member_allows() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let make = |name: &str, bytes| std::fs::File::create(path(name)).unwrap().set_len(bytes).unwrap();
+    let make =
+        |name: &str, bytes| std::fs::File::create(path(name)).unwrap().set_len(bytes).unwrap();
     let spec = |settings: &str| -> Spec {
         format!("stripe:{}+{},chunk=64KiB{settings}", path("a").display(), path("b").display())
             .parse()
@@ -226,7 +246,11 @@ fn a_stripe_is_as_large_as_its_smallest_member_allows() {
     assert_eq!(spec("").size_found(), None);
     assert!(refused(&spec(""), volume).contains(path("a").to_str().unwrap()));
     assert_eq!(bytes(&spec(""), Role::Cache { size: 200 << 10 }).unwrap(), 200 << 10);
-    assert_eq!(std::fs::metadata(path("b")).unwrap().len(), 128 << 10, "half of it, in whole chunks");
+    assert_eq!(
+        std::fs::metadata(path("b")).unwrap().len(),
+        128 << 10,
+        "half of it, in whole chunks"
+    );
     assert_eq!(bytes(&spec(""), volume).unwrap(), 256 << 10);
     assert_eq!(spec("").size_found(), Some(256 << 10));
     assert_eq!(spec(",size=200KiB").size_found(), Some(200 << 10));
@@ -236,7 +260,10 @@ fn a_stripe_is_as_large_as_its_smallest_member_allows() {
     assert_eq!(bytes(&spec(""), volume).unwrap(), 384 << 10);
     assert_eq!(bytes(&spec(",size=380KiB"), volume).unwrap(), 380 << 10);
     let error = refused(&spec(",size=388KiB"), volume);
-    assert!(error.contains("393216") && error.contains("397312") && error.contains("65536"), "{error}");
+    assert!(
+        error.contains("393216") && error.contains("397312") && error.contains("65536"),
+        "{error}"
+    );
     assert!(refused(&spec(",size=380KiB"), Role::Cache { size: 256 << 10 }).contains("389120"));
     assert!(refused(&spec(""), Role::Cache { size: 5000 }).contains("5000"));
     make("b", 4096);

@@ -28,8 +28,12 @@ fn steps() -> impl Strategy<Value = Vec<(usize, usize, Step)>> {
         1 => Just(Step::Discard),
         1 => Just(Step::Flush),
     ];
-    let range = (0..SECTORS, 0..=SECTORS).prop_map(|(sector, len)| (sector, len.min(SECTORS - sector)));
-    proptest::collection::vec((range, step).prop_map(|((sector, len), step)| (sector, len, step)), 1..40)
+    let range =
+        (0..SECTORS, 0..=SECTORS).prop_map(|(sector, len)| (sector, len.min(SECTORS - sector)));
+    proptest::collection::vec(
+        (range, step).prop_map(|((sector, len), step)| (sector, len, step)),
+        1..40,
+    )
 }
 
 /// What a sector may hold: one value, or after a failed write the old and the new one.
@@ -77,7 +81,10 @@ fn check(plan: impl Fn(u64) -> FaultPlan, failing: bool, steps: &[(usize, usize,
         if matches!(step, Step::Read) && result.is_ok() {
             for (at, found) in range.zip(into.to_vec().chunks(SECTOR)) {
                 // Torn writes leave part of a sector.
-                assert!(found.iter().all(|byte| model[at].contains(byte)), "step {number}, sector {at}");
+                assert!(
+                    found.iter().all(|byte| model[at].contains(byte)),
+                    "step {number}, sector {at}"
+                );
             }
         }
     }
@@ -106,7 +113,8 @@ fn many_operations_at_once_end_once_each_with_their_own_result() {
     let mut faults = Vec::new();
     let members = (0..MEMBERS).map(|_| {
         let rates = Rates { delay: 0.5, ..Rates::default() };
-        let (device, handle) = FaultDevice::new(MemoryDevice::new(3 * CHUNK), FaultPlan::seeded(3, rates));
+        let (device, handle) =
+            FaultDevice::new(MemoryDevice::new(3 * CHUNK), FaultPlan::seeded(3, rates));
         faults.push(handle);
         device
     });
@@ -135,8 +143,9 @@ fn many_operations_at_once_end_once_each_with_their_own_result() {
 fn a_flush_reaches_every_member_and_fails_with_any() {
     let (ring, _) = thread();
     for failing in 0..MEMBERS {
-        let (members, faults): (Vec<_>, Vec<_>) =
-            (0..MEMBERS).map(|_| FaultDevice::new(MemoryDevice::new(CHUNK), FaultPlan::none())).unzip();
+        let (members, faults): (Vec<_>, Vec<_>) = (0..MEMBERS)
+            .map(|_| FaultDevice::new(MemoryDevice::new(CHUNK), FaultPlan::none()))
+            .unzip();
         let mut device = StripeDevice::new(members, CHUNK);
         common::run(&ring, &mut device, 0, Action::Flush).unwrap();
         faults[failing].inject(Kind::Flush, floe_device::fault::Fault::Fail);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::{SECTOR, finish, thread};
 use floe_device::fault::{Fault, FaultPlan, Kind};
 use floe_device::{
-    Action, Device, FaultDevice, Habit, MemoryDevice, Operation, Pool, Ring, Role, Spec, VolatileDevice,
-    VolatileDisk,
+    Action, Device, FaultDevice, Habit, MemoryDevice, Operation, Pool, Ring, Role, Spec,
+    VolatileDevice, VolatileDisk,
 };
 use proptest::prelude::*;
 
@@ -78,7 +78,9 @@ fn what_was_not_flushed_is_lost_and_the_rest_is_not() {
 
 #[test]
 fn zeroes_win_over_what_was_written_before_and_not_over_what_is_written_after() {
-    for action in [Action::Zero { len: SIZE, may_unmap: false, fast: false }, Action::Discard { len: SIZE }] {
+    for action in
+        [Action::Zero { len: SIZE, may_unmap: false, fast: false }, Action::Discard { len: SIZE }]
+    {
         let mut bench = Bench::new(Habit::Lazy, SIZE, 2);
         bench.write(0, 0, 1, false);
         bench.write(0, 1, 2, false);
@@ -137,8 +139,9 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
-    let range =
-        || (0..SECTORS, 1u64..4).prop_map(|(sector, sectors)| (sector, sectors.min(SECTORS - sector)));
+    let range = || {
+        (0..SECTORS, 1u64..4).prop_map(|(sector, sectors)| (sector, sectors.min(SECTORS - sector)))
+    };
     let step = prop_oneof![
         3 => (0..SECTORS).prop_map(|sector| Step::Read { sector }),
         6 => (range(), prop::bool::weighted(0.2))
@@ -196,8 +199,8 @@ proptest! {
     }
 }
 
-/// Threads that write, each its own sectors, flush now and then, and many operations at a time. A sector's version is its
-/// first byte.
+/// Threads that write, each its own sectors, flush now and then, and many operations at a time. A
+/// sector's version is its first byte.
 #[test]
 fn a_flush_covers_what_other_threads_wrote_and_no_older_version_comes_after_a_newer() {
     const ROUNDS: u8 = 200;
@@ -224,7 +227,8 @@ fn a_flush_covers_what_other_threads_wrote_and_no_older_version_comes_after_a_ne
                         common::run(&ring, &mut device, 0, Action::Flush).unwrap();
                     }
                     for sector in sectors.clone() {
-                        let bytes = common::read(&ring, &pool, &mut device, sector * 4096, SECTOR).unwrap();
+                        let bytes =
+                            common::read(&ring, &pool, &mut device, sector * 4096, SECTOR).unwrap();
                         assert_eq!(bytes, [round; SECTOR]);
                     }
                 }
@@ -237,9 +241,10 @@ fn a_flush_covers_what_other_threads_wrote_and_no_older_version_comes_after_a_ne
     common::run(&ring, &mut device, 0, Action::Flush).unwrap();
     drop((device, source));
     let bytes = std::fs::read(path).unwrap();
-    let held: HashMap<u8, usize> = bytes[..24 * SECTOR].iter().fold(HashMap::new(), |mut held, byte| {
-        *held.entry(*byte).or_default() += 1;
-        held
-    });
+    let held: HashMap<u8, usize> =
+        bytes[..24 * SECTOR].iter().fold(HashMap::new(), |mut held, byte| {
+            *held.entry(*byte).or_default() += 1;
+            held
+        });
     assert_eq!(held, HashMap::from([(ROUNDS, 24 * SECTOR)]));
 }

@@ -1,8 +1,9 @@
 //! What a client can send, driven through all that reads it, for the fuzzer and for the tests.
 //!
-//! The first bytes of an input say how it is cut and when the server answers; the rest is what the client sends. Three
-//! things must hold, whatever that is: the same bytes cut into other pieces mean the same; a session's memory stays
-//! within its bounds; at the end everything taken from the budget is given back. `scripts/fuzz` runs it.
+//! The first bytes of an input say how it is cut and when the server answers; the rest is what the
+//! client sends. Three things must hold, whatever that is: the same bytes cut into other pieces
+//! mean the same; a session's memory stays within its bounds; at the end everything taken from the
+//! budget is given back. `scripts/fuzz` runs it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -38,12 +39,17 @@ pub fn run(input: &[u8]) {
     let cut = meaning(sent, tls, &mut Cut { left: 0, random: Random(seed) }, true);
     assert_eq!(whole, cut, "cut into pieces it means something else");
     if tls == Tls::Off {
-        let (at_once, broken) = answers(sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
+        let (at_once, broken) =
+            answers(sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
         let (cut, cut_broken) = answers(sent, &mut Cut { left: 0, random: Random(seed) }, None);
         assert_eq!(broken, cut_broken);
         // Who breaks the protocol may lose the last answers.
         let same = if broken { at_once.len().min(cut.len()) } else { at_once.len().max(cut.len()) };
-        assert_eq!(at_once.get(..same), cut.get(..same), "cut into pieces it is answered otherwise");
+        assert_eq!(
+            at_once.get(..same),
+            cut.get(..same),
+            "cut into pieces it is answered otherwise"
+        );
         answers(sent, &mut Cut { left: 0, random: Random(seed) }, Some(Random(!seed)));
     }
 }
@@ -55,7 +61,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let request = |flags: u16, command: u16, offset: u64, length: u32| {
         let fields =
-            [&flags.to_be_bytes()[..], &command.to_be_bytes(), b"cookie!!", &offset.to_be_bytes()].concat();
+            [&flags.to_be_bytes()[..], &command.to_be_bytes(), b"cookie!!", &offset.to_be_bytes()]
+                .concat();
         [&0x2560_9513u32.to_be_bytes()[..], &fields, &length.to_be_bytes()].concat()
     };
     let go = option(7, b"\0\0\0\x04disk\0\x03\0\x01\0\x02\0\x03");
@@ -83,17 +90,31 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut sent = vec![
         [hello.clone(), option(1, b"disk"), requests.concat(), request(0, 2, 0, 0)].concat(),
         [vec![0; 4], option(1, b""), requests.concat()].concat(),
-        [hello.clone(), option(3, b""), option(9, &contexts[16..]), option(6, &go[16..]), option(2, b"")]
+        [
+            hello.clone(),
+            option(3, b""),
+            option(9, &contexts[16..]),
+            option(6, &go[16..]),
+            option(2, b""),
+        ]
+        .concat(),
+        [hello.clone(), option(5, b""), option(99, b"?"), option(6, b"\0\0\0\x04nope\0\0")]
             .concat(),
-        [hello.clone(), option(5, b""), option(99, b"?"), option(6, b"\0\0\0\x04nope\0\0")].concat(),
         [negotiated.clone(), requests.concat(), request(0, 2, 0, 0)].concat(),
         [negotiated.clone(), request(0, 1, 0, u32::MAX)].concat(),
-        [negotiated.clone(), request(0, 1, 1 << 20, 5), vec![1; 5], request(0, 0, 0, 65536).repeat(40)]
-            .concat(),
+        [
+            negotiated.clone(),
+            request(0, 1, 1 << 20, 5),
+            vec![1; 5],
+            request(0, 0, 0, 65536).repeat(40),
+        ]
+        .concat(),
     ];
     sent.extend(requests.iter().map(|request| [&negotiated[..], request].concat()));
     (0..3)
-        .flat_map(|tls| sent.iter().map(move |sent| [&[tls, 1, 2, 3, 4, 5, 6, 7, 8][..], sent].concat()))
+        .flat_map(|tls| {
+            sent.iter().map(move |sent| [&[tls, 1, 2, 3, 4, 5, 6, 7, 8][..], sent].concat())
+        })
         .collect()
 }
 
@@ -153,7 +174,8 @@ struct Meaning {
 
 /// With `direct`, payload is taken past the connection, as a socket would put it into its place.
 fn meaning(sent: &[u8], tls: Tls, cut: &mut Cut, direct: bool) -> Meaning {
-    let mut found = Meaning { events: Vec::new(), payload: Vec::new(), said: Vec::new(), end: Ok(()) };
+    let mut found =
+        Meaning { events: Vec::new(), payload: Vec::new(), said: Vec::new(), end: Ok(()) };
     let mut connection = Connection::new(exports(), tls, &mut found.said);
     let mut rest = sent;
     'pieces: while !rest.is_empty() {
@@ -203,7 +225,12 @@ fn meaning(sent: &[u8], tls: Tls, cut: &mut Cut, direct: bool) -> Meaning {
     found
 }
 
-fn take_payload(connection: &mut Connection, piece: &mut &[u8], bytes: usize, payload: &mut Vec<u8>) {
+fn take_payload(
+    connection: &mut Connection,
+    piece: &mut &[u8],
+    bytes: usize,
+    payload: &mut Vec<u8>,
+) {
     payload.extend_from_slice(&piece[..bytes]);
     *piece = &piece[bytes..];
     connection.payload_received(bytes);
@@ -220,16 +247,22 @@ struct Host {
     sending: bool,
 }
 
-/// What a session answers to some input, and whether that broke the protocol; with `delays`, in any order and late.
+/// What a session answers to some input, and whether that broke the protocol; with `delays`, in any
+/// order and late.
 fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) -> (Vec<u8>, bool) {
     let now = Instant::now();
     let pool = Pool::new(0);
     let budget = Rc::new(Budget::new(2 * LONGEST_BYTES as usize, 1));
-    let common =
-        Common { pool: pool.clone(), budget: Rc::clone(&budget), tls: None, limits: Limits::default() };
+    let common = Common {
+        pool: pool.clone(),
+        budget: Rc::clone(&budget),
+        tls: None,
+        limits: Limits::default(),
+    };
     let nowhere = OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null is there"));
     let session = Session::new(0, nowhere, &exports(), &common, now);
-    let mut host = Host { session, pool, budget, said: Vec::new(), open: Vec::new(), sending: false };
+    let mut host =
+        Host { session, pool, budget, said: Vec::new(), open: Vec::new(), sending: false };
     let mut rest = sent;
     let mut place: Option<Slice> = None;
     let mut broken = false;
@@ -285,7 +318,8 @@ impl Host {
 
     /// Now and then the server's list changes, or the server has enough.
     fn interfere(&mut self, random: &mut Random) {
-        let sizes = |bytes| Export { maximum_block_bytes: LONGEST_BYTES, ..Export::new("disk", bytes) };
+        let sizes =
+            |bytes| Export { maximum_block_bytes: LONGEST_BYTES, ..Export::new("disk", bytes) };
         let changed = match random.next() % 256 {
             0 => vec![sizes(1 << 30)],
             1 => vec![sizes(4096)],
@@ -310,7 +344,10 @@ impl Host {
             match request.command {
                 Command::BlockStatus => self.session.reply_extents(&request, &[Extent::data(4096)]),
                 Command::Read => {
-                    let data = self.pool.allocate(request.length as usize).slice(0..request.length as usize);
+                    let data = self
+                        .pool
+                        .allocate(request.length as usize)
+                        .slice(0..request.length as usize);
                     data.fill_zero();
                     self.session.reply(&request, Ok(Some(data)));
                 }
@@ -331,7 +368,8 @@ impl Host {
     fn check_bounds(&self) {
         assert!(self.budget.used() <= 3 * LONGEST_BYTES as usize);
         assert!(self.open.len() <= MOST_REQUESTS);
-        // Of each request its buffer and a page for its header or extents, and what is received and sent at once.
+        // Of each request its buffer and a page for its header or extents, and what is received and
+        // sent at once.
         let most = 3 * LONGEST_BYTES as usize + (MOST_REQUESTS + 8) * 4096 + RECEIVE_BUSY_BYTES;
         assert!(self.pool.stats().fallback_bytes <= most, "{:?}", self.pool.stats());
     }

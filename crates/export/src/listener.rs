@@ -10,8 +10,8 @@ use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 use crate::uri::{Address, Uri};
 
-/// How long an address in use is waited for. The kernel lets go of a killed process's sockets only when it has wound up its
-/// io_uring, which comes after its end.
+/// How long an address in use is waited for. The kernel lets go of a killed process's sockets only
+/// when it has wound up its io_uring, which comes after its end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often it is tried meanwhile.
@@ -66,9 +66,10 @@ impl ListenError {
         match self {
             Self::Bind { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
             // A Unix socket has been waited for.
-            Self::Socket { .. } | Self::Exposed { .. } | Self::NoTls { .. } | Self::NamesExport { .. } => {
-                false
-            }
+            Self::Socket { .. }
+            | Self::Exposed { .. }
+            | Self::NoTls { .. }
+            | Self::NamesExport { .. } => false,
         }
     }
 }
@@ -83,8 +84,13 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen. An address in use is waited for a little: it may be that of a program just killed.
-    pub(crate) fn bind(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
+    /// Begins to listen. An address in use is waited for a little: it may be that of a program just
+    /// killed.
+    pub(crate) fn bind(
+        uri: &Uri,
+        tls: Option<&TlsConfig>,
+        insecure: bool,
+    ) -> Result<Self, ListenError> {
         patiently(|| Self::attempt(uri, tls, insecure), ListenError::is_in_use)
     }
 
@@ -99,8 +105,12 @@ impl Listener {
         let failed = |source| ListenError::Bind { uri: uri.to_string(), source };
         match &uri.address {
             Address::Tcp { host, port } => {
-                let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
-                if !insecure && !encrypted && addresses.iter().any(|address| !address.ip().is_loopback()) {
+                let addresses: Vec<_> =
+                    (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
+                if !insecure
+                    && !encrypted
+                    && addresses.iter().any(|address| !address.ip().is_loopback())
+                {
                     return Err(ListenError::Exposed { uri: uri.to_string() });
                 }
                 let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
@@ -127,7 +137,9 @@ pub(crate) fn patiently<T, E>(
     let begun = Instant::now();
     loop {
         match attempt() {
-            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => std::thread::sleep(AGAIN),
+            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(AGAIN)
+            }
             result => return result,
         }
     }
@@ -157,13 +169,19 @@ mod tests {
             if tries % 3 == 0 { Ok(tries) } else { Err(fails) }
         };
         assert_eq!(patiently(|| attempt("in use"), |error| *error == "in use"), Ok(3));
-        assert_eq!(patiently(|| attempt("no such host"), |error| *error == "in use"), Err("no such host"));
+        assert_eq!(
+            patiently(|| attempt("no such host"), |error| *error == "in use"),
+            Err("no such host")
+        );
     }
 
     #[test]
     fn other_machines_are_kept_out_unless_they_are_asked_in() {
         let error = bind("nbd://0.0.0.0:0").unwrap_err().to_string();
-        assert!(error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"), "{error}");
+        assert!(
+            error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"),
+            "{error}"
+        );
         assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), None, true).is_ok());
     }
 
@@ -174,16 +192,20 @@ mod tests {
         let encrypted =
             Listener::bind(&"nbds://0.0.0.0:0".parse().unwrap(), Some(&tls(true)), false).unwrap();
         assert!(encrypted.uri.to_string().starts_with("nbds://0.0.0.0:"), "{}", encrypted.uri);
-        let error =
-            Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), Some(&tls(false)), false).unwrap_err();
-        assert!(matches!(error, ListenError::Exposed { .. }), "a client may still do without: {error}");
+        let error = Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), Some(&tls(false)), false)
+            .unwrap_err();
+        assert!(
+            matches!(error, ListenError::Exposed { .. }),
+            "a client may still do without: {error}"
+        );
     }
 
     fn tls(required: bool) -> TlsConfig {
         let folder = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
-        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem())
+            .unwrap();
         TlsConfig::load(folder.path(), false, required).unwrap()
     }
 

@@ -1,9 +1,10 @@
 //! What a server tells Prometheus: the text format, version 0.0.4, rendered from a [`Report`].
 //!
-//! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on what only grows, labels instead of names that
-//! differ in a word. Source: <https://prometheus.io/docs/instrumenting/exposition_formats/> and
-//! <https://prometheus.io/docs/practices/naming/>. Client libraries keep counters of their own, shared by all threads;
-//! here each thread counts for itself, and what is written is their sum.
+//! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on what only grows, labels
+//! instead of names that differ in a word. Source:
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/> and
+//! <https://prometheus.io/docs/practices/naming/>. Client libraries keep counters of their own,
+//! shared by all threads; here each thread counts for itself, and what is written is their sum.
 
 mod page;
 mod process;
@@ -20,8 +21,8 @@ pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8"
 
 /// Upper bounds of the latency buckets in microseconds: from a hit in memory to a disk that hangs.
 const BUCKETS_US: [u64; 19] = [
-    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
-    1_000_000, 2_500_000, 5_000_000, 10_000_000,
+    10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000,
+    500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
 /// All metrics of a server.
@@ -61,9 +62,12 @@ fn volumes(page: &mut Page, report: &Report) {
         }
     };
     each("floe_volume_size_bytes", Kind::Gauge, "Size of a volume.", &|volume| volume.bytes);
-    each("floe_volume_read_only", Kind::Gauge, "1 for a volume clients cannot write to.", &|volume| {
-        u64::from(volume.read_only)
-    });
+    each(
+        "floe_volume_read_only",
+        Kind::Gauge,
+        "1 for a volume clients cannot write to.",
+        &|volume| u64::from(volume.read_only),
+    );
     each("floe_volume_connections", Kind::Gauge, "Clients connected to a volume.", &|volume| {
         report.connections(volume.id)
     });
@@ -77,9 +81,13 @@ fn volumes(page: &mut Page, report: &Report) {
             }
         }
     };
-    requests("floe_requests_total", "Requests answered, with errors or without.", &|it| it.requests);
+    requests("floe_requests_total", "Requests answered, with errors or without.", &|it| {
+        it.requests
+    });
     requests("floe_request_errors_total", "Requests answered with an error.", &|it| it.errors);
-    requests("floe_request_bytes_total", "Bytes of requests answered without an error.", &|it| it.bytes);
+    requests("floe_request_bytes_total", "Bytes of requests answered without an error.", &|it| {
+        it.bytes
+    });
 }
 
 fn clients(page: &mut Page, report: &Report) {
@@ -110,7 +118,11 @@ fn clients(page: &mut Page, report: &Report) {
 
 fn latencies(page: &mut Page, report: &Report) {
     let name = "floe_request_duration_seconds";
-    page.family(name, Kind::Histogram, "From the arrival of a whole request to its reply being queued.");
+    page.family(
+        name,
+        Kind::Histogram,
+        "From the arrival of a whole request to its reply being queued.",
+    );
     for operation in Operation::ALL {
         histogram(page, name, operation.name(), report.sum.tally.latencies(operation));
     }
@@ -153,7 +165,11 @@ fn prefetches(page: &mut Page, report: &Report) {
 fn admission(page: &mut Page, report: &Report) {
     let Some(admission) = &report.facts.top().admission else { return };
     let (stats, counters) = (&report.sum.stats, &report.sum.stats.counters);
-    page.family("floe_cache_admission_info", Kind::Gauge, "Who decides what comes into the cache; always 1.");
+    page.family(
+        "floe_cache_admission_info",
+        Kind::Gauge,
+        "Who decides what comes into the cache; always 1.",
+    );
     page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
     let name = "floe_cache_offered_blocks_total";
     page.family(
@@ -183,7 +199,11 @@ fn shedding(page: &mut Page, report: &Report) {
     let Some(facts) = &report.facts.shedding else { return };
     let help = "The share of hits on the cache device that was decided to be read from the backing devices.";
     page.gauge("floe_cache_shed_share", help, facts.share);
-    page.gauge("floe_cache_shed_share_now", "The same at this moment, trials included.", facts.share_now);
+    page.gauge(
+        "floe_cache_shed_share_now",
+        "The same at this moment, trials included.",
+        facts.share_now,
+    );
     page.counter(
         "floe_cache_shed_bytes_total",
         "Bytes of hits that were read from the backing devices to spare the cache device.",
@@ -195,7 +215,11 @@ fn shedding(page: &mut Page, report: &Report) {
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
     let stats = &report.sum.stats;
-    page.family("floe_memory_write_mode_info", Kind::Gauge, "When writes go below memory; always 1.");
+    page.family(
+        "floe_memory_write_mode_info",
+        Kind::Gauge,
+        "When writes go below memory; always 1.",
+    );
     page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
     page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
     page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
@@ -216,18 +240,38 @@ fn memory(page: &mut Page, report: &Report) {
         page.family(name, Kind::Gauge, "Who decides what comes into memory; always 1.");
         page.sample(name, &[("admission", &admission.name)], 1);
         let name = "floe_memory_offered_pages_total";
-        page.family(name, Kind::Counter, "Pages read or written and not in memory, by whether they came in.");
+        page.family(
+            name,
+            Kind::Counter,
+            "Pages read or written and not in memory, by whether they came in.",
+        );
         page.sample(name, &[("result", "admitted")], admission.admitted);
         page.sample(name, &[("result", "bypassed")], admission.bypassed);
     }
     let Some(freezing) = freezing else { return };
-    page.family("floe_memory_freezing_phase_info", Kind::Gauge, "What freezing is doing; always 1.");
+    page.family(
+        "floe_memory_freezing_phase_info",
+        Kind::Gauge,
+        "What freezing is doing; always 1.",
+    );
     page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
-    page.gauge("floe_memory_frozen_ratio", "The share of pages that is to be frozen.", freezing.ratio);
+    page.gauge(
+        "floe_memory_frozen_ratio",
+        "The share of pages that is to be frozen.",
+        freezing.ratio,
+    );
     let share = freezing.frozen_share.unwrap_or_default();
     page.gauge("floe_memory_frozen_share", "The share of hits that frozen pages had last.", share);
-    page.counter("floe_memory_freezings_total", "How often pages were frozen.", freezing.constructed);
-    page.counter("floe_memory_freezings_given_up_total", "How often it did not pay.", freezing.given_up);
+    page.counter(
+        "floe_memory_freezings_total",
+        "How often pages were frozen.",
+        freezing.constructed,
+    );
+    page.counter(
+        "floe_memory_freezings_given_up_total",
+        "How often it did not pay.",
+        freezing.given_up,
+    );
 }
 
 fn advice(page: &mut Page, report: &Report) {
@@ -243,7 +287,8 @@ fn advice(page: &mut Page, report: &Report) {
         let help = "The share of time for which it is busy.";
         page.gauge("floe_bottleneck_utilisation", help, advice.utilisation);
     }
-    let help = "The hit ratio past which more hits cost throughput, by the model; 1 where they never do.";
+    let help =
+        "The hit ratio past which more hits cost throughput, by the model; 1 where they never do.";
     page.gauge("floe_p_star", help, advice.p_star);
     let help = "1 when the hit ratio is past it.";
     page.gauge("floe_past_p_star", help, u64::from(advice.past_p_star));
@@ -253,10 +298,15 @@ fn cache(page: &mut Page, report: &Report) {
     let stats = &report.sum.stats;
     let (requests, counters) = (&stats.requests, &stats.counters);
     let name = "floe_cache_requests_total";
-    page.family(name, Kind::Counter, "Reads and writes by whether all of their blocks were cached.");
-    for (operation, hits, all) in
-        [("read", requests.read_hits, requests.reads), ("write", requests.write_hits, requests.writes)]
-    {
+    page.family(
+        name,
+        Kind::Counter,
+        "Reads and writes by whether all of their blocks were cached.",
+    );
+    for (operation, hits, all) in [
+        ("read", requests.read_hits, requests.reads),
+        ("write", requests.write_hits, requests.writes),
+    ] {
         page.sample(name, &[("operation", operation), ("result", "hit")], hits);
         page.sample(name, &[("operation", operation), ("result", "miss")], all - hits);
     }
@@ -302,7 +352,11 @@ fn cache(page: &mut Page, report: &Report) {
         "Blocks whose place was given to another block of the same size.",
         counters.blocks_replaced,
     );
-    page.counter("floe_cache_groups_emptied_total", "Groups emptied to make room.", counters.groups_emptied);
+    page.counter(
+        "floe_cache_groups_emptied_total",
+        "Groups emptied to make room.",
+        counters.groups_emptied,
+    );
     page.counter(
         "floe_cache_joined_reads_total",
         "Reads served from another client's fetch or write.",
@@ -338,21 +392,38 @@ fn cache(page: &mut Page, report: &Report) {
 /// Each tier of the cache, by its number from the top.
 fn tiers(page: &mut Page, report: &Report) {
     let each = || {
-        report.sum.tiers().enumerate().map(|(number, (stats, errors))| (number.to_string(), stats, errors))
+        report
+            .sum
+            .tiers()
+            .enumerate()
+            .map(|(number, (stats, errors))| (number.to_string(), stats, errors))
     };
     let name = "floe_tier_requests_total";
-    page.family(name, Kind::Counter, "Reads and writes a tier was asked for, by whether all was cached.");
+    page.family(
+        name,
+        Kind::Counter,
+        "Reads and writes a tier was asked for, by whether all was cached.",
+    );
     for (tier, Stats { requests, .. }, _) in each() {
-        for (operation, hits, all) in
-            [("read", requests.read_hits, requests.reads), ("write", requests.write_hits, requests.writes)]
-        {
+        for (operation, hits, all) in [
+            ("read", requests.read_hits, requests.reads),
+            ("write", requests.write_hits, requests.writes),
+        ] {
             for (result, value) in [("hit", hits), ("miss", all - hits)] {
-                page.sample(name, &[("tier", &tier), ("operation", operation), ("result", result)], value);
+                page.sample(
+                    name,
+                    &[("tier", &tier), ("operation", operation), ("result", result)],
+                    value,
+                );
             }
         }
     }
     let name = "floe_tier_bytes_total";
-    page.family(name, Kind::Counter, "Bytes a tier moved from and to its own device, and what is below it.");
+    page.family(
+        name,
+        Kind::Counter,
+        "Bytes a tier moved from and to its own device, and what is below it.",
+    );
     for (tier, Stats { counters, .. }, _) in each() {
         for (device, direction, bytes) in [
             ("cache", "read", counters.cache_read_bytes),
@@ -360,7 +431,11 @@ fn tiers(page: &mut Page, report: &Report) {
             ("below", "read", counters.backing_read_bytes),
             ("below", "write", counters.backing_write_bytes),
         ] {
-            page.sample(name, &[("tier", &tier), ("device", device), ("direction", direction)], bytes);
+            page.sample(
+                name,
+                &[("tier", &tier), ("device", device), ("direction", direction)],
+                bytes,
+            );
         }
     }
     let mut gauge = |name, kind, help, value: &dyn Fn(&Stats, u64) -> u64| {
@@ -427,12 +502,18 @@ fn threads(page: &mut Page, report: &Report) {
         ("floe_thread_requests_total", Kind::Counter, "Requests answered by a thread.", |thread| {
             thread.tally.requests()
         }),
-        ("floe_thread_messages_total", Kind::Counter, "Messages a thread has sent to others.", |thread| {
-            thread.traffic.messages
-        }),
-        ("floe_thread_wakes_total", Kind::Counter, "Sleeping threads a thread has woken.", |thread| {
-            thread.traffic.wakes
-        }),
+        (
+            "floe_thread_messages_total",
+            Kind::Counter,
+            "Messages a thread has sent to others.",
+            |thread| thread.traffic.messages,
+        ),
+        (
+            "floe_thread_wakes_total",
+            Kind::Counter,
+            "Sleeping threads a thread has woken.",
+            |thread| thread.traffic.wakes,
+        ),
     ] {
         page.family(name, kind, help);
         for (number, thread) in report.threads.iter().enumerate() {

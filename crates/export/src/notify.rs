@@ -1,5 +1,6 @@
-//! Tells the service manager how far the server is, by systemd's protocol: a datagram of `NAME=value` lines to the socket
-//! that `NOTIFY_SOCKET` names. Without a service manager nothing is told. Source: `sd_notify(3)`.
+//! Tells the service manager how far the server is, by systemd's protocol: a datagram of
+//! `NAME=value` lines to the socket that `NOTIFY_SOCKET` names. Without a service manager nothing
+//! is told. Source: `sd_notify(3)`.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,5 @@
-//! The server: threads that serve (`worker`, `clients`, `footing`), and a front desk (`front`) to which clients come first.
+//! The server: threads that serve (`worker`, `clients`, `footing`), and a front desk (`front`) to
+//! which clients come first.
 //!
 //! ```text
 //!             accept, admin, signals            letters             its clients, its shards,
@@ -8,9 +9,10 @@
 //!                                                              worker …
 //! ```
 //!
-//! A client is given to one worker and stays there. Its requests are split there; pieces whose shards another worker
-//! owns travel to it and back ([`floe_block::Exchange`]). Nothing on this path is locked. What concerns everybody,
-//! volumes and tiers that come and go and the end, are errands of the front desk (`errand`, `volumes`, `restack`).
+//! A client is given to one worker and stays there. Its requests are split there; pieces whose
+//! shards another worker owns travel to it and back ([`floe_block::Exchange`]). Nothing on this
+//! path is locked. What concerns everybody, volumes and tiers that come and go and the end, are
+//! errands of the front desk (`errand`, `volumes`, `restack`).
 
 mod admin_listener;
 mod admin_side;
@@ -66,10 +68,12 @@ impl Server {
         self.front.admin_listeners.iter().map(|listener| &listener.address)
     }
 
-    /// Serves until it is told to end, then flushes, and says on the cache device that all is in order.
+    /// Serves until it is told to end, then flushes, and says on the cache device that all is in
+    /// order.
     ///
     /// # Errors
-    /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was lost.
+    /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was
+    /// lost.
     pub fn run(self) -> Result<(), ServeError> {
         let ended = self.front.run();
         drop(self.team);

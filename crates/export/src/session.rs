@@ -1,17 +1,19 @@
 //! One NBD client: what it has sent, what it is owed, and when it may send more.
 //!
-//! A session receives into a buffer of its own and hands the bytes to [`Connection`], which says what they mean. A
-//! write's payload that has not arrived with its header is received straight into the request's buffer. Replies queue up
-//! and leave many at a time in one gathering send, payloads from where the devices put them (`outbox`). With TLS the
-//! bytes pass through a [`Channel`] on both ways instead, a bounded piece at a time.
+//! A session receives into a buffer of its own and hands the bytes to [`Connection`], which says
+//! what they mean. A write's payload that has not arrived with its header is received straight into
+//! the request's buffer. Replies queue up and leave many at a time in one gathering send, payloads
+//! from where the devices put them (`outbox`). With TLS the bytes pass through a [`Channel`] on
+//! both ways instead, a bounded piece at a time.
 //!
-//! Bounds: a session with [`MOST_REQUESTS`] in flight, replies not yet sent included, is not read from until it has fewer,
-//! nor while it waits for its turn at the memory all sessions share ([`Budget`]). While it is slow to take its replies
-//! ([`SLOW_TIME`]) it does not even stand in line. A session that holds memory others wait for, and does not move, is
-//! [`Overdue`]; so is one whose handshake takes too long.
+//! Bounds: a session with [`MOST_REQUESTS`] in flight, replies not yet sent included, is not read
+//! from until it has fewer, nor while it waits for its turn at the memory all sessions share
+//! ([`Budget`]). While it is slow to take its replies ([`SLOW_TIME`]) it does not even stand in
+//! line. A session that holds memory others wait for, and does not move, is [`Overdue`]; so is one
+//! whose handshake takes too long.
 //!
-//! Invariants: at most one receive and one send are under way; a session is gone only when neither is and no request
-//! of it is in flight; what it took from the budget it gives back.
+//! Invariants: at most one receive and one send are under way; a session is gone only when neither
+//! is and no request of it is in flight; what it took from the budget it gives back.
 
 mod budget;
 mod ending;
@@ -43,11 +45,13 @@ use receiving::Incoming;
 /// What the session wants the server to do next.
 #[derive(Debug)]
 pub(crate) enum Want {
-    /// Serve a request. A write comes back by [`Session::begin_payload`] and is served when it is complete.
+    /// Serve a request. A write comes back by [`Session::begin_payload`] and is served when it is
+    /// complete.
     Serve(Request),
     /// The write's payload is complete: serve it.
     ServeWrite(Request, Buffer),
-    /// Receive at least one byte, or if possible all of it, into the slice, and report to [`Session::received`].
+    /// Receive at least one byte, or if possible all of it, into the slice, and report to
+    /// [`Session::received`].
     Receive { into: Slice, whole: bool },
     /// Nothing until replies have left, or the session's turn at the budget has come.
     Pause,
@@ -181,7 +185,8 @@ impl Session {
             return Ok(None);
         }
         loop {
-            if let Some(incoming) = self.incoming.take_if(|incoming| incoming.received == incoming.into.len())
+            if let Some(incoming) =
+                self.incoming.take_if(|incoming| incoming.received == incoming.into.len())
             {
                 return Ok(Some(Want::ServeWrite(incoming.request, incoming.buffer)));
             }
@@ -218,8 +223,11 @@ impl Session {
                 Event::NeedMore => return Ok(Some(self.receive(now))),
                 Event::Answered | Event::Negotiated => {}
                 Event::StartTls => {
-                    let config =
-                        self.common.tls.as_ref().expect("TLS is granted where there are certificates");
+                    let config = self
+                        .common
+                        .tls
+                        .as_ref()
+                        .expect("TLS is granted where there are certificates");
                     self.channel = Some(Box::new(config.channel()));
                     self.clear.append(&mut self.outbox.answers);
                 }
@@ -291,7 +299,9 @@ impl Session {
 
     /// The session's turn at the budget has come.
     pub(crate) fn turn_has_come(&mut self) {
-        let Some(Turn::Waiting(request)) = self.turn else { unreachable!("only who waits has a turn") };
+        let Some(Turn::Waiting(request)) = self.turn else {
+            unreachable!("only who waits has a turn")
+        };
         self.turn = Some(Turn::Come(request));
     }
 
@@ -299,8 +309,8 @@ impl Session {
         self.common.budget.give_back(self.key, bytes);
     }
 
-    /// The server's list of exports has changed. A session whose export is gone ends; one whose export has another size
-    /// serves up to that.
+    /// The server's list of exports has changed. A session whose export is gone ends; one whose
+    /// export has another size serves up to that.
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
         if !self.connection.exports_changed(exports) {
             self.end();
@@ -322,15 +332,17 @@ impl Session {
     }
 }
 
-/// What a request takes of the budget: its buffer, in whole sectors. That of a block status, a byte for each sector of its range, is gone
-/// before the reply is made, which fits a sector.
+/// What a request takes of the budget: its buffer, in whole sectors. That of a block status, a byte
+/// for each sector of its range, is gone before the reply is made, which fits a sector.
 fn bytes_of(request: &Request) -> usize {
     let sectors = |most: u64| {
         let end = request.offset + u64::from(request.length).min(most);
         (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
     };
     match request.command {
-        Command::Read | Command::Write if request.length > 0 => sectors(u64::MAX) * SECTOR_BYTES as usize,
+        Command::Read | Command::Write if request.length > 0 => {
+            sectors(u64::MAX) * SECTOR_BYTES as usize
+        }
         Command::BlockStatus => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
         _ => 0,
     }

@@ -1,8 +1,10 @@
-//! Unix sockets in the file system: made with their permissions, and taken over only from a server of the same user that is gone.
+//! Unix sockets in the file system: made with their permissions, and taken over only from a server
+//! of the same user that is gone.
 //!
-//! A socket's file never has more permissions than it is to have: those of the socket are set before it is bound, which Linux then gives
-//! the file, and a group gets its own before anybody can connect. Two servers that begin at once take turns, by a lock on the
-//! folder, so that neither takes the other's fresh socket for a stale one.
+//! A socket's file never has more permissions than it is to have: those of the socket are set
+//! before it is bound, which Linux then gives the file, and a group gets its own before anybody can
+//! connect. Two servers that begin at once take turns, by a lock on the folder, so that neither
+//! takes the other's fresh socket for a stale one.
 
 use std::fs::File;
 use std::io;
@@ -95,7 +97,8 @@ impl From<Errno> for SocketError {
     }
 }
 
-/// The file of a listening socket, removed when this is dropped unless another has come into its place.
+/// The file of a listening socket, removed when this is dropped unless another has come into its
+/// place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
@@ -121,8 +124,12 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Listens on a Unix socket. One in use is waited for a little: its program may just have been killed.
-pub(crate) fn listen_on(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), SocketError> {
+/// Listens on a Unix socket. One in use is waited for a little: its program may just have been
+/// killed.
+pub(crate) fn listen_on(
+    path: &Path,
+    permitted: Permitted,
+) -> Result<(OwnedFd, SocketFile), SocketError> {
     let attempt = || {
         let _turn = turn(path);
         attempt(path, permitted)
@@ -130,10 +137,11 @@ pub(crate) fn listen_on(path: &Path, permitted: Permitted) -> Result<(OwnedFd, S
     patiently(attempt, SocketError::is_in_use)
 }
 
-/// Keeps other servers from looking for a stale socket in this folder, and from making their own. Without it, as when somebody holds on to
-/// it, only two servers that begin at once could meet.
+/// Keeps other servers from looking for a stale socket in this folder, and from making their own.
+/// Without it, as when somebody holds on to it, only two servers that begin at once could meet.
 fn turn(path: &Path) -> Option<File> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = File::open(folder).ok()?;
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
     patiently(lock, |error| *error == Errno::WOULDBLOCK).ok()?;
@@ -158,7 +166,8 @@ fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), S
     Ok((socket, file))
 }
 
-/// A socket with its file, to which nobody can connect so far. Unless the umask decides, only its owner has any permission.
+/// A socket with its file, to which nobody can connect so far. Unless the umask decides, only its
+/// owner has any permission.
 fn bound(path: &Path, permitted: Permitted) -> Result<OwnedFd, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if permitted != Permitted::ByUmask {
@@ -220,7 +229,10 @@ mod tests {
         let group = rustix::process::getegid().as_raw();
         let _socket = bound(&path, Permitted::Group(group)).unwrap();
         assert_eq!(modes(&path).0 & 0o177, 0);
-        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            UnixStream::connect(&path).unwrap_err().kind(),
+            io::ErrorKind::ConnectionRefused
+        );
     }
 
     #[test]

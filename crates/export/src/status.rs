@@ -70,7 +70,8 @@ pub struct ThreadStatus {
     pub valid_bytes: u64,
     /// Bytes in its part of the cache that the backing devices do not have yet.
     pub dirty_bytes: u64,
-    /// Messages it has sent to other threads: parts of its requests, and answers to parts of theirs.
+    /// Messages it has sent to other threads: parts of its requests, and answers to parts of
+    /// theirs.
     pub messages: u64,
     /// How often it had to wake another thread for them.
     pub wakes: u64,
@@ -104,13 +105,15 @@ pub struct MemoryStatus {
 /// How it is with freezing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FreezingStatus {
-    /// What is being done: `warming-up`, `measuring`, `learning`, `trying-all`, `proving`, `constructing`, `frozen` or `waiting`.
+    /// What is being done: `warming-up`, `measuring`, `learning`, `trying-all`, `proving`,
+    /// `constructing`, `frozen` or `waiting`.
     pub phase: String,
     /// The share of pages that is to be frozen, as was learned last.
     pub ratio: f64,
     /// The share of hits that frozen pages had in the last frozen phase; 0 before the first.
     pub frozen_share: f64,
-    /// Latency of a hit on a frozen page, 0 before the first is measured; a page is one lookup of some.
+    /// Latency of a hit on a frozen page, 0 before the first is measured; a page is one lookup of
+    /// some.
     pub frozen_ns: f64,
     /// Of a hit on another page.
     pub dynamic_ns: f64,
@@ -124,8 +127,9 @@ pub struct FreezingStatus {
     pub reason: String,
 }
 
-/// Everything `floe status` prints. Where a cache has several tiers, what is said of the cache is of the first one, and what is said of backing
-/// devices is of the devices that the last one stands on; `tiers` has each.
+/// Everything `floe status` prints. Where a cache has several tiers, what is said of the cache is
+/// of the first one, and what is said of backing devices is of the devices that the last one stands
+/// on; `tiers` has each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The volumes, the default one first.
@@ -135,12 +139,13 @@ pub struct Status {
     /// The tiers of the cache, from the top.
     #[serde(default)]
     pub tiers: Vec<TierStatus>,
-    /// The cache device of some tier, or a part of it, has failed and been given up: what was cached there is passed through.
+    /// The cache device of some tier, or a part of it, has failed and been given up: what was
+    /// cached there is passed through.
     pub degraded: bool,
     /// The journal of some tier cannot be written: nothing is cached there any more.
     pub journal_lost: bool,
-    /// Bytes of which some requests are refused, at most, in all tiers: what is lost, and dirty data that cannot be read or
-    /// replaced.
+    /// Bytes of which some requests are refused, at most, in all tiers: what is lost, and dirty
+    /// data that cannot be read or replaced.
     #[serde(default)]
     pub refused_bytes: u64,
     /// Counts the times the cache was opened; `None` for one that ends with the server.
@@ -203,7 +208,8 @@ pub struct Status {
     pub dirty_bytes: u64,
     /// Bytes that cleaning has brought to the backing device.
     pub cleaned_bytes: u64,
-    /// How long it would take to clean what is dirty as fast as was done lately; `None` when nothing was cleaned lately.
+    /// How long it would take to clean what is dirty as fast as was done lately; `None` when
+    /// nothing was cleaned lately.
     pub seconds_to_clean: Option<f64>,
     /// Sectors of the cache device whose content was not what had been stored there.
     pub corrupt_sectors: u64,
@@ -312,7 +318,10 @@ impl FreezingStatus {
             miss_ns: stats.miss_ns.unwrap_or_default(),
             constructed: stats.constructed,
             given_up: stats.given_up,
-            reason: stats.decisions.last().map_or_else(String::new, |decision| decision.reason.clone()),
+            reason: stats
+                .decisions
+                .last()
+                .map_or_else(String::new, |decision| decision.reason.clone()),
         }
     }
 }
@@ -344,13 +353,19 @@ impl Report {
 
     pub(crate) fn status(&self) -> Status {
         let Snapshot { tally, stats, .. } = &self.sum;
-        let (requests, counters, lowest) = (&stats.requests, &stats.counters, &self.sum.lowest().counters);
+        let (requests, counters, lowest) =
+            (&stats.requests, &stats.counters, &self.sum.lowest().counters);
         let volume = |facts: &VolumeFacts| VolumeStatus {
             name: facts.name.clone(),
             bytes: facts.bytes,
             read_only: facts.read_only,
             connections: self.connections(facts.id),
-            requests: tally.volume(facts.id).answered.iter().map(|answered| answered.requests).sum(),
+            requests: tally
+                .volume(facts.id)
+                .answered
+                .iter()
+                .map(|answered| answered.requests)
+                .sum(),
         };
         let thread = |snapshot: &Snapshot| ThreadStatus {
             connections: snapshot.clients(),

@@ -1,8 +1,9 @@
 //! TLS for NBD: which certificates a server shows, and whose it asks for.
 //!
-//! A folder holds the files under the names that qemu, nbdkit and libnbd use: `server-cert.pem`, `server-key.pem`, and to
-//! check clients `ca-cert.pem` and, when there is one, `ca-crl.pem`. TLS 1.2 and 1.3 are spoken, as proto.md, "TLS
-//! versions", asks. What happens to the bytes of one connection is in `channel`.
+//! A folder holds the files under the names that qemu, nbdkit and libnbd use: `server-cert.pem`,
+//! `server-key.pem`, and to check clients `ca-cert.pem` and, when there is one, `ca-crl.pem`. TLS
+//! 1.2 and 1.3 are spoken, as proto.md, "TLS versions", asks. What happens to the bytes of one
+//! connection is in `channel`.
 
 mod channel;
 
@@ -43,7 +44,8 @@ impl FromStr for TlsMode {
     }
 }
 
-/// The certificates of a server, and whether its clients must use them. Clones share them, also when they are read again.
+/// The certificates of a server, and whether its clients must use them. Clones share them, also
+/// when they are read again.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
     folder: PathBuf,
@@ -75,8 +77,9 @@ pub enum TlsError {
 }
 
 impl TlsConfig {
-    /// Reads the certificates in `folder`. With `verify_peer` every client must show a certificate that `ca-cert.pem` has
-    /// signed; with `required` nothing but the request for TLS is answered in the clear.
+    /// Reads the certificates in `folder`. With `verify_peer` every client must show a certificate
+    /// that `ca-cert.pem` has signed; with `required` nothing but the request for TLS is answered
+    /// in the clear.
     ///
     /// # Errors
     /// When a file is missing, is not PEM, or does not fit the others.
@@ -139,7 +142,9 @@ fn read(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, TlsError>
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     match read {
-        Ok(certificates) if certificates.is_empty() => Err(unusable(path, "it holds no certificate".into())),
+        Ok(certificates) if certificates.is_empty() => {
+            Err(unusable(path, "it holds no certificate".into()))
+        }
         Ok(certificates) => Ok(certificates),
         Err(error) => Err(unusable(path, pem_problem(&error, "certificate"))),
     }

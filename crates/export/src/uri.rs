@@ -1,11 +1,13 @@
-//! NBD URIs: `nbd://HOST[:PORT]/[EXPORT]` and `nbd+unix:///[EXPORT]?socket=PATH`, with `nbds` where TLS is a must.
+//! NBD URIs: `nbd://HOST[:PORT]/[EXPORT]` and `nbd+unix:///[EXPORT]?socket=PATH`, with `nbds` where
+//! TLS is a must.
 //!
-//! Parsed from text and printed back so that parsing the print gives the same value. Percent-encoding is undone
-//! everywhere; an IPv6 address stands in brackets; an abstract Unix socket begins with `%00`. Source: `doc/uri.md` of
-//! <https://github.com/NetworkBlockDevice/nbd>, RFC 3986.
+//! Parsed from text and printed back so that parsing the print gives the same value.
+//! Percent-encoding is undone everywhere; an IPv6 address stands in brackets; an abstract Unix
+//! socket begins with `%00`. Source: `doc/uri.md` of <https://github.com/NetworkBlockDevice/nbd>,
+//! RFC 3986.
 //!
-//! What is understood but not served is refused with its name: a client's TLS parameters, user names. Unknown
-//! parameters are diagnosed, not ignored.
+//! What is understood but not served is refused with its name: a client's TLS parameters, user
+//! names. Unknown parameters are diagnosed, not ignored.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -109,7 +111,11 @@ impl fmt::Display for Uri {
                 write!(f, "/{export}")
             }
             Address::Unix(path) => {
-                write!(f, "{scheme}+unix:///{export}?socket={}", encode(path.as_os_str().as_bytes()))
+                write!(
+                    f,
+                    "{scheme}+unix:///{export}?socket={}",
+                    encode(path.as_os_str().as_bytes())
+                )
             }
         }
     }
@@ -205,7 +211,9 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Problem> {
             bytes.push(*first);
             continue;
         }
-        let digit = |at: usize| tail.get(at).and_then(|byte| char::from(*byte).to_digit(16)).ok_or_else(bad);
+        let digit = |at: usize| {
+            tail.get(at).and_then(|byte| char::from(*byte).to_digit(16)).ok_or_else(bad)
+        };
         bytes.push((digit(0)? * 16 + digit(1)?) as u8);
         rest = &tail[2..];
     }

@@ -1,4 +1,5 @@
-//! Serving allocates nothing once everything has grown to its size. Alone in its process, whose allocations it counts.
+//! Serving allocates nothing once everything has grown to its size. Alone in its process, whose
+//! allocations it counts.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "server/rig.rs"]
@@ -20,7 +21,8 @@ thread_local! {
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-#[allow(unsafe_code)] // the only way to count allocations; everything is handed to the system's allocator as it is
+// the only way to count allocations; everything is handed to the system's allocator as it is
+#[allow(unsafe_code)]
 // SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -43,8 +45,9 @@ static ALLOCATOR: Counting = Counting;
 /// Of three requests each: a tenth of an allocation a round is far below one a request.
 const ROUNDS: u64 = 500;
 
-/// Hits and overwrites, one at a time, over two threads: half of them are served by the other one, unless memory has them. A
-/// tier in memory that is to hold writes keeps an account of them that grows and shrinks; its copies cost nothing.
+/// Hits and overwrites, one at a time, over two threads: half of them are served by the other one,
+/// unless memory has them. A tier in memory that is to hold writes keeps an account of them that
+/// grows and shrinks; its copies cost nothing.
 #[test]
 fn requests_allocate_nothing() {
     IS_TEST.set(true);
@@ -69,9 +72,12 @@ fn requests_allocate_nothing() {
         let before = ALLOCATIONS.load(Relaxed);
         round(ROUNDS);
         let made = ALLOCATIONS.load(Relaxed) - before;
-        // Left for what still grows when more meets there than ever before, which is a matter of timing, and for pages that
-        // have left memory, which are dropped in batches.
-        assert!(made < ROUNDS / 10, "{mode:?}, memory {memory:?}: {made} allocations for {ROUNDS} rounds");
+        // Left for what still grows when more meets there than ever before, which is a matter of
+        // timing, and for pages that have left memory, which are dropped in batches.
+        assert!(
+            made < ROUNDS / 10,
+            "{mode:?}, memory {memory:?}: {made} allocations for {ROUNDS} rounds"
+        );
         let hits = rig.status().memory.map_or(0, |memory| memory.read_hits);
         assert_eq!(hits >= ROUNDS, memory.is_some());
         rig.end();

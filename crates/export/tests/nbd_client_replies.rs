@@ -17,8 +17,10 @@ type Turn<'a> = (usize, &'a [u8]);
 /// Plays the turns on one connection, then hangs up; gives what the client sent.
 fn play(turns: &[Turn<'_>]) -> (Uri, std::thread::JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let uri = format!("nbd://127.0.0.1:{}/e", listener.local_addr().unwrap().port()).parse().unwrap();
-    let turns: Vec<(usize, Vec<u8>)> = turns.iter().map(|(after, bytes)| (*after, bytes.to_vec())).collect();
+    let uri =
+        format!("nbd://127.0.0.1:{}/e", listener.local_addr().unwrap().port()).parse().unwrap();
+    let turns: Vec<(usize, Vec<u8>)> =
+        turns.iter().map(|(after, bytes)| (*after, bytes.to_vec())).collect();
     let server = std::thread::spawn(move || {
         let (mut stream, mut received) = (listener.accept().unwrap().0, Vec::new());
         for (after, bytes) in turns {
@@ -34,30 +36,42 @@ fn play(turns: &[Turn<'_>]) -> (Uri, std::thread::JoinHandle<Vec<u8>>) {
 
 fn reply(option: u8, kind: u32, data: &[u8]) -> Vec<u8> {
     let length = data.len() as u8;
-    [b"\0\x03\xe8\x89\x04\x55\x65\xa9\0\0\0", &[option][..], &kind.to_be_bytes(), &[0, 0, 0, length], data]
-        .concat()
+    [
+        b"\0\x03\xe8\x89\x04\x55\x65\xa9\0\0\0",
+        &[option][..],
+        &kind.to_be_bytes(),
+        &[0, 0, 0, length],
+        data,
+    ]
+    .concat()
 }
 
 fn chunk(flags: u8, kind: u16, data: &[u8]) -> Vec<u8> {
     let cookie = 1u64 << 32; // the first use of the first place
     let length = (data.len() as u32).to_be_bytes();
-    [b"\x66\x8e\x33\xef\0", &[flags][..], &kind.to_be_bytes(), &cookie.to_be_bytes(), &length, data].concat()
+    [b"\x66\x8e\x33\xef\0", &[flags][..], &kind.to_be_bytes(), &cookie.to_be_bytes(), &length, data]
+        .concat()
 }
 
 fn at(offset: u64, rest: &[u8]) -> Vec<u8> {
     [&offset.to_be_bytes()[..], rest].concat()
 }
 
-/// Connects to a server with structured replies that answers a read of 8 bytes at 100 so; gives what came of it.
+/// Connects to a server with structured replies that answers a read of 8 bytes at 100 so; gives
+/// what came of it.
 fn read_answered_with(answer: &[u8]) -> (Result<(), ClientError>, [u8; 8]) {
     let acknowledge = reply(8, 1, b"");
     let go = [reply(7, 3, b"\0\0\0\0\0\0\0\0\x10\0\0\x01"), reply(7, 1, b"")].concat();
-    let (uri, server) = play(&[(0, GREETING), (4 + 16, &acknowledge), (16 + 9, &go), (READ, answer)]);
+    let (uri, server) =
+        play(&[(0, GREETING), (4 + 16, &acknowledge), (16 + 9, &go), (READ, answer)]);
     let mut client = Client::connect(&uri).unwrap();
     let mut data = [0xee; 8];
     let outcome = client.read(100, &mut data);
     if !matches!(outcome, Ok(()) | Err(ClientError::Request(_))) {
-        assert!(matches!(client.flush(), Err(ClientError::Failed)), "a broken connection stays broken");
+        assert!(
+            matches!(client.flush(), Err(ClientError::Failed)),
+            "a broken connection stays broken"
+        );
     }
     server.join().unwrap();
     (outcome, data)
@@ -84,7 +98,8 @@ fn a_server_without_go_is_asked_by_export_name_too() {
     ]);
     let client = Client::connect(&uri).unwrap();
     assert_eq!((client.info().size_bytes, client.info().structured_replies), (4096, false));
-    let sent = b"\0\0\0\x03IHAVEOPT\0\0\0\x08\0\0\0\0IHAVEOPT\0\0\0\x07\0\0\0\x09\0\0\0\x01e\0\x01\0\x03\
+    let sent =
+        b"\0\0\0\x03IHAVEOPT\0\0\0\x08\0\0\0\0IHAVEOPT\0\0\0\x07\0\0\0\x09\0\0\0\x01e\0\x01\0\x03\
                  IHAVEOPT\0\0\0\x01\0\0\0\x01e";
     assert_eq!(server.join().unwrap(), sent);
 }

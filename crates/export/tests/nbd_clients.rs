@@ -1,6 +1,7 @@
 //! The client against a server in a thread, and well-known clients against that same server.
 //!
-//! The server is as small as the state machines allow: one thread a connection, one `Vec<u8>` for a disk.
+//! The server is as small as the state machines allow: one thread a connection, one `Vec<u8>` for a
+//! disk.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -44,7 +45,11 @@ fn serve() -> (Uri, Disk) {
         }
     });
     (
-        Uri { address: Address::Tcp { host: "127.0.0.1".into(), port }, export: "disk".into(), tls: false },
+        Uri {
+            address: Address::Tcp { host: "127.0.0.1".into(), port },
+            export: "disk".into(),
+            tls: false,
+        },
         disk,
     )
 }
@@ -65,15 +70,19 @@ fn serve_one(
         }
         let mut input = &buffer[..received];
         loop {
-            let (used, event) = connection.advance(input, &mut out).map_err(std::io::Error::other)?;
+            let (used, event) =
+                connection.advance(input, &mut out).map_err(std::io::Error::other)?;
             input = &input[used..];
-            let structured = connection.negotiated().is_some_and(|agreed| agreed.structured_replies);
+            let structured =
+                connection.negotiated().is_some_and(|agreed| agreed.structured_replies);
             match event {
                 Event::NeedMore => break,
                 Event::Answered | Event::Negotiated => {}
                 Event::StartTls => unreachable!("TLS is off"),
                 Event::Refused { request, error } => {
-                    out.extend_from_slice(ReplyHeader::failure(&request, &error, structured).as_bytes());
+                    out.extend_from_slice(
+                        ReplyHeader::failure(&request, &error, structured).as_bytes(),
+                    );
                 }
                 Event::Request(request) => {
                     // The payload: first what is here, then the rest straight from the socket.
@@ -92,7 +101,13 @@ fn serve_one(
     }
 }
 
-fn carry_out(request: &Request, payload: &[u8], disk: &mut [u8], structured: bool, out: &mut Vec<u8>) {
+fn carry_out(
+    request: &Request,
+    payload: &[u8],
+    disk: &mut [u8],
+    structured: bool,
+    out: &mut Vec<u8>,
+) {
     if request.command == Command::BlockStatus {
         // What is zero counts as a hole.
         let blocks = disk[request.offset as usize..].chunks(4096);
@@ -156,7 +171,8 @@ fn refusals_name_the_request_and_leave_the_connection_up() {
     let mut client = Client::connect(&uri).unwrap();
     let mut data = [0; 10];
     let error = client.read(SIZE as u64 - 1, &mut data).unwrap_err().to_string();
-    let line = "server failed a read of 10 bytes at offset 8388607: EINVAL: past the end of the export";
+    let line =
+        "server failed a read of 10 bytes at offset 8388607: EINVAL: past the end of the export";
     assert_eq!(error, line);
     assert_eq!(code(client.write(SIZE as u64, &data, false)), ErrorCode::NoSpace);
     assert_eq!(code(client.trim(SIZE as u64, 1)), ErrorCode::Invalid);
@@ -196,7 +212,9 @@ fn many_requests_in_flight_come_back_each_with_its_own_data() {
     assert_eq!((one, client.in_flight()), ([63; 4096], 65));
     while let Some(reply) = client.next_reply().unwrap() {
         match expected.remove(&reply.cookie) {
-            Some(block) => assert_eq!((reply.outcome, &reply.data[..]), (Ok(()), &[block; 4096][..])),
+            Some(block) => {
+                assert_eq!((reply.outcome, &reply.data[..]), (Ok(()), &[block; 4096][..]))
+            }
             None => {
                 assert_eq!((reply.cookie, reply.data.len()), (past, 0));
                 assert_eq!(reply.outcome.unwrap_err().code, ErrorCode::Invalid);
@@ -248,10 +266,11 @@ fn unix_sockets_work_by_path_and_by_abstract_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let name = format!("\0floe-nbd-test-{}", std::process::id());
-    let address = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(
-        &name[1..],
-    )
-    .unwrap();
+    let address =
+        <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(
+            &name[1..],
+        )
+        .unwrap();
     let listeners = [
         (path.clone(), std::os::unix::net::UnixListener::bind(&path).unwrap()),
         (PathBuf::from(&name), std::os::unix::net::UnixListener::bind_addr(&address).unwrap()),
@@ -271,15 +290,18 @@ fn unix_sockets_work_by_path_and_by_abstract_name() {
     }
 }
 
-/// Where the programs must be there (in CI, under `make test`) a missing one is a failure; elsewhere it is told.
+/// Where the programs must be there (in CI, under `make test`) a missing one is a failure;
+/// elsewhere it is told.
 fn missing(program: &str) {
-    let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+    let required =
+        ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
     assert!(!required, "{program} is not installed; make test installs it");
     // Not println: the test harness would swallow it.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not installed");
 }
 
-/// Runs a program to its end; gives its output, or `None` with a line saying so when it is not installed.
+/// Runs a program to its end; gives its output, or `None` with a line saying so when it is not
+/// installed.
 fn run(program: &str, arguments: &[&str]) -> Option<String> {
     let child = Process::new(program).args(arguments).stdin(Stdio::null()).output();
     let Ok(output) = child else {
@@ -288,7 +310,11 @@ fn run(program: &str, arguments: &[&str]) -> Option<String> {
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {}\n{text}\n{errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}\n{text}\n{errors}",
+        output.status
+    );
     Some(text)
 }
 
@@ -317,7 +343,10 @@ fn nbdinfo_sees_what_is_offered() {
     }
     let server = Uri { export: String::new(), ..uri };
     let list = run("nbdinfo", &["--list", &server.to_string()]).unwrap();
-    assert!(list.contains(r#"export="disk""#) && list.contains(r#"export="sealed disk""#), "{list}");
+    assert!(
+        list.contains(r#"export="disk""#) && list.contains(r#"export="sealed disk""#),
+        "{list}"
+    );
     assert!(list.contains("is_read_only: true"), "{list}");
 }
 
@@ -340,7 +369,8 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
     assert!(!output.contains("failed") && !output.contains("error"), "{output}");
     let disk = disk.lock().unwrap();
     assert!(
-        disk[4096..8192].iter().all(|byte| *byte == 3) && disk[8192..12288].iter().all(|byte| *byte == 0)
+        disk[4096..8192].iter().all(|byte| *byte == 3)
+            && disk[8192..12288].iter().all(|byte| *byte == 0)
     );
     assert!(disk[100..177].iter().all(|byte| *byte == 9) && disk[177] == 0);
 }
@@ -367,7 +397,8 @@ fn nbdinfo_shows_which_parts_are_allocated() {
     let (uri, disk) = serve();
     disk.lock().unwrap()[4096..12288].fill(7);
     let Some(map) = run("nbdinfo", &["--map", &uri.to_string()]) else { return };
-    let fields: Vec<Vec<&str>> = map.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
+    let fields: Vec<Vec<&str>> =
+        map.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
     let rest = (SIZE - 12288).to_string();
     assert_eq!(fields, [["0", "4096", "3"], ["4096", "8192", "0"], ["12288", &rest, "3"]]);
     let contexts = run("nbdinfo", &["--list", &uri.to_string()]).unwrap();

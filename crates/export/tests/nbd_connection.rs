@@ -1,6 +1,7 @@
 //! A whole connection, fed in pieces of every size, and with bytes no honest client would send.
 //!
-//! The random tests are seeded and print their seed; the model they compare with is the same stream fed whole.
+//! The random tests are seeded and print their seed; the model they compare with is the same stream
+//! fed whole.
 
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ fn exports() -> Arc<Exports> {
     Arc::new(Exports::new(vec![Export::new("disk", SIZE)]).unwrap())
 }
 
-/// A driver: feeds the pieces. With `direct`, payload beyond the input is taken as if received straight into place.
+/// A driver: feeds the pieces. With `direct`, payload beyond the input is taken as if received
+/// straight into place.
 fn drive<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, direct: bool) -> Seen {
     let (mut seen, mut out, mut payload) = (Seen::default(), Vec::new(), Vec::new());
     let mut connection = Connection::new(exports(), Tls::Off, &mut out);
@@ -202,7 +204,11 @@ fn garbage_never_panics_and_means_the_same_in_pieces() {
         let whole = drive([&bytes[..]], false);
         assert_eq!(drive(bytes.chunks(1), true), whole, "seed {seed}");
         assert_eq!(drive(bytes.chunks(1 + random.below(100) as usize), true), whole, "seed {seed}");
-        assert!(whole.sent.len() < 64 << 10, "seed {seed}: a short input made {} bytes", whole.sent.len());
+        assert!(
+            whole.sent.len() < 64 << 10,
+            "seed {seed}: a short input made {} bytes",
+            whole.sent.len()
+        );
     }
 }
 
@@ -248,7 +254,9 @@ fn hanging_up_is_fine_between_messages_only() {
     let partial = [hello(), request(0, 0, 1)[..5].to_vec()].concat();
     let unpaid = [hello(), request(1, 0, 10), vec![1; 3]].concat();
     let at = |what: &str, at: usize| {
-        Some(format!("the client hung up inside {what}, in the message at byte {at} from the client"))
+        Some(format!(
+            "the client hung up inside {what}, in the message at byte {at} from the client"
+        ))
     };
     assert_eq!(ends(b""), None);
     assert_eq!(ends(&hello()), None);

@@ -32,8 +32,14 @@ fn option(option: u32, data: &[u8]) -> Vec<u8> {
 /// What the server sends: a reply to an option.
 fn reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     let magic = [0x00, 0x03, 0xe8, 0x89, 0x04, 0x55, 0x65, 0xa9];
-    [&magic[..], &option.to_be_bytes(), &kind.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data]
-        .concat()
+    [
+        &magic[..],
+        &option.to_be_bytes(),
+        &kind.to_be_bytes(),
+        &(data.len() as u32).to_be_bytes(),
+        data,
+    ]
+    .concat()
 }
 
 fn go_data(name: &str, requests: &[u16]) -> Vec<u8> {
@@ -110,7 +116,11 @@ fn export_name_is_answered_with_size_flags_and_zeroes() {
 #[test]
 fn export_name_leaves_the_zeroes_out_when_asked_to() {
     let answer = [0, 0, 0, 0, 0, 0, 0x10, 0, 0x04, 0x1f];
-    says(&client(FIXED_NO_ZEROES, &[option(1, "täpe".as_bytes())]), &answer, transmission(1, false));
+    says(
+        &client(FIXED_NO_ZEROES, &[option(1, "täpe".as_bytes())]),
+        &answer,
+        transmission(1, false),
+    );
 }
 
 #[test]
@@ -191,8 +201,11 @@ fn info_describes_without_starting_transmission() {
 
 #[test]
 fn an_unknown_export_is_refused_and_the_client_may_try_another() {
-    let options =
-        [option(6, &go_data("x", &[])), option(7, &go_data("y", &[])), option(7, &go_data("disk", &[]))];
+    let options = [
+        option(6, &go_data("x", &[])),
+        option(7, &go_data("y", &[])),
+        option(7, &go_data("disk", &[])),
+    ];
     let expected = [
         reply(6, 0x8000_0006, b"no such export"),
         reply(7, 0x8000_0006, b"no such export"),
@@ -232,7 +245,11 @@ fn what_is_not_supported_is_said_so_and_skipped() {
         reply(4, 0x8000_0001, b"option not supported"),
         reply(99, 0x8000_0001, b"option not supported"),
     ];
-    says(&client(FIXED, &[known.concat(), unknown.concat()]), &expected.concat(), Progress::NeedMore);
+    says(
+        &client(FIXED, &[known.concat(), unknown.concat()]),
+        &expected.concat(),
+        Progress::NeedMore,
+    );
 }
 
 #[test]
@@ -259,7 +276,9 @@ fn random_options_mean_the_same_in_pieces_and_keep_little() {
     for seed in 0..2000u64 {
         let mut state = seed;
         let mut below = |end: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % end
         };
         let mut input = client(FIXED, &[]);

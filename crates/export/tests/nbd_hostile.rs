@@ -1,4 +1,5 @@
-//! Clients that mean harm, or are out of order: what they cost has bounds, and others are served meanwhile.
+//! Clients that mean harm, or are out of order: what they cost has bounds, and others are served
+//! meanwhile.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "server/rig.rs"]
@@ -59,8 +60,11 @@ fn who_does_not_finish_the_handshake_is_sent_away() {
 fn those_who_never_read_are_hung_up_on_where_others_wait_for_their_memory() {
     const LENGTH: u32 = 4 << 20;
     // The system's socket buffers take a few MiB of each; what is beyond that is the server's.
-    let limits =
-        Limits { budget_bytes: 64 << 20, stall_time: Duration::from_millis(100), ..Limits::default() };
+    let limits = Limits {
+        budget_bytes: 64 << 20,
+        stall_time: Duration::from_millis(100),
+        ..Limits::default()
+    };
     let rig = serve(limits);
     // All at once, for who has asked for something may be hung up on soon.
     let requests: Vec<u8> = (0..8).flat_map(|cookie| header(0, cookie, 0, LENGTH)).collect();
@@ -71,7 +75,8 @@ fn those_who_never_read_are_hung_up_on_where_others_wait_for_their_memory() {
             stream
         })
         .collect();
-    // They are hung up on for the sake of clients that wait: this one does, until its read is answered.
+    // They are hung up on for the sake of clients that wait: this one does, until its read is
+    // answered.
     let honest = std::cell::RefCell::new((rig.client(), vec![0; LENGTH as usize]));
     rig.wait_for(|status| {
         let (client, data) = &mut *honest.borrow_mut();
@@ -85,8 +90,11 @@ fn those_who_never_read_are_hung_up_on_where_others_wait_for_their_memory() {
 #[test]
 fn those_who_never_end_a_write_are_hung_up_on_where_others_wait_for_their_memory() {
     const LENGTH: u32 = 4 << 20;
-    let limits =
-        Limits { budget_bytes: 8 << 20, stall_time: Duration::from_millis(100), ..Limits::default() };
+    let limits = Limits {
+        budget_bytes: 8 << 20,
+        stall_time: Duration::from_millis(100),
+        ..Limits::default()
+    };
     let rig = serve(limits);
     // At once, for who has begun a write may be hung up on soon.
     let half_a_write = [&header(1, 1, 1 << 20, LENGTH)[..], &[0xaa; 1000]].concat();
@@ -101,10 +109,14 @@ fn those_who_never_end_a_write_are_hung_up_on_where_others_wait_for_their_memory
     drop(half);
     is_served(&mut rig.client(), 3);
     let written = rig.end();
-    assert!(written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0), "half a write is none");
+    assert!(
+        written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0),
+        "half a write is none"
+    );
 }
 
-/// No client is broken off with for being slow, however long a test takes: what is answered is answered beside it.
+/// No client is broken off with for being slow, however long a test takes: what is answered is
+/// answered beside it.
 fn without_time() -> Limits {
     Limits { stall_time: Duration::from_secs(86400), budget_bytes: 64 << 20, ..Limits::default() }
 }
@@ -116,7 +128,8 @@ fn serve_on_one_thread(limits: Limits) -> Rig {
     setup.start().unwrap()
 }
 
-/// A connection after a handshake, over a Unix socket, in which the system keeps little of what nobody reads.
+/// A connection after a handshake, over a Unix socket, in which the system keeps little of what
+/// nobody reads.
 fn raw_unix(rig: &Rig) -> UnixStream {
     let Address::Unix(path) = &rig.uris[0].address else { panic!("{:?}", rig.uris) };
     let mut stream = UnixStream::connect(path).unwrap();
@@ -126,7 +139,8 @@ fn raw_unix(rig: &Rig) -> UnixStream {
     stream
 }
 
-/// That requests of old and new clients are answered while so many others stall, none of which is broken off with.
+/// That requests of old and new clients are answered while so many others stall, none of which is
+/// broken off with.
 fn others_are_served(rig: &Rig, good: &mut Client, stalled: usize) {
     for seed in 0..20 {
         is_served(good, seed);
@@ -150,7 +164,8 @@ fn readers_that_stall_for_ever_keep_no_request_of_others_waiting() {
                 let mut stream = raw_unix(&rig);
                 // As much as they may, of all sizes.
                 let length = [32 << 20, 1 << 20, 128 << 10, 4 << 10][number % 4];
-                let requests: Vec<u8> = (0..256).flat_map(|cookie| header(0, cookie, 0, length)).collect();
+                let requests: Vec<u8> =
+                    (0..256).flat_map(|cookie| header(0, cookie, 0, length)).collect();
                 stream.write_all(&requests).unwrap();
                 stream
             })
@@ -183,7 +198,10 @@ fn writers_that_stall_for_ever_in_the_middle_keep_no_request_of_others_waiting()
         drop(half);
         rig.wait_for(|status| status.connections == 1);
         let written = rig.end();
-        assert!(written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0), "half a write is none");
+        assert!(
+            written[1 << 20..(1 << 20) + 1000].iter().all(|byte| *byte == 0),
+            "half a write is none"
+        );
     }
 }
 
@@ -266,7 +284,8 @@ fn admin_clients_that_say_nothing_are_hung_up_on_and_others_get_through() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut nothing = Vec::new();
         let gone = stream.read_to_end(&mut nothing);
-        let late = gone.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock); // others are resets
+        // others are resets
+        let late = gone.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
         assert!(!late, "nobody hung up");
         assert!(nothing.is_empty());
     }

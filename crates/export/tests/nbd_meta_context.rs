@@ -27,7 +27,8 @@ fn go(export: &str) -> Vec<u8> {
     option(7, &[string(export), vec![0, 0]].concat())
 }
 
-/// What the server answers to each option: its kind and data. And whether `base:allocation` was agreed on in the end.
+/// What the server answers to each option: its kind and data. And whether `base:allocation` was
+/// agreed on in the end.
 fn answers(options: &[Vec<u8>]) -> (Vec<(u32, Vec<u8>)>, Option<bool>) {
     let exports = vec![Export::new("disk", 4096), Export::new("other", 4096)];
     let mut handshake = Handshake::new(Arc::new(Exports::new(exports).unwrap()), Tls::Off);
@@ -66,7 +67,9 @@ fn answer(request: Vec<u8>) -> Vec<(u32, Vec<u8>)> {
 
 #[test]
 fn a_listing_knows_its_one_context_by_name_by_namespace_and_without_a_query() {
-    for queries in [&[][..], &["base:"], &["base:allocation"], &["x-a:b", "base:", "base:allocation"]] {
+    for queries in
+        [&[][..], &["base:"], &["base:allocation"], &["x-a:b", "base:", "base:allocation"]]
+    {
         assert_eq!(answer(ask(LIST, "disk", queries)), [context(0), ACK], "{queries:?}");
     }
     for queries in [&["base:other"][..], &["qemu:dirty-bitmap:x"], &["base:allocation:"]] {
@@ -100,13 +103,17 @@ fn malformed_queries_and_unknown_exports_are_told_apart() {
 fn a_selection_holds_for_its_export_until_the_next() {
     let select = |export| ask(SET, export, &["base:allocation"]);
     let structured = option(8, b"");
-    let agreed = |options: &[Vec<u8>]| answers(&[std::slice::from_ref(&structured), options].concat()).1;
+    let agreed =
+        |options: &[Vec<u8>]| answers(&[std::slice::from_ref(&structured), options].concat()).1;
     assert_eq!(agreed(&[select("disk"), go("disk")]), Some(true));
     assert_eq!(agreed(&[select("disk"), go("")]), Some(true), "the default export is that one");
     assert_eq!(agreed(&[select("disk"), option(1, b"disk")]), Some(true));
     assert_eq!(agreed(&[select("disk"), go("other")]), Some(false));
     assert_eq!(agreed(&[select("disk"), select("other"), go("disk")]), Some(false));
     assert_eq!(agreed(&[select("disk"), ask(SET, "disk", &[]), go("disk")]), Some(false));
-    assert_eq!(agreed(&[select("disk"), ask(SET, "nope", &["base:allocation"]), go("disk")]), Some(false));
+    assert_eq!(
+        agreed(&[select("disk"), ask(SET, "nope", &["base:allocation"]), go("disk")]),
+        Some(false)
+    );
     assert_eq!(agreed(&[go("disk")]), Some(false));
 }

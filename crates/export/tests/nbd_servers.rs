@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Server(Child);
 
 impl Server {
-    /// Starts it and waits until it listens, which is later than its socket is there; `None`, with a line saying so, when it is not installed.
+    /// Starts it and waits until it listens, which is later than its socket is there; `None`, with
+    /// a line saying so, when it is not installed.
     fn start(program: &str, arguments: &[&str], socket: &Path) -> Option<Self> {
         let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
         let Ok(child) = child else {
@@ -42,9 +43,11 @@ impl Drop for Server {
     }
 }
 
-/// Where the programs must be there (in CI, under `make test`) a missing one is a failure; elsewhere it is told.
+/// Where the programs must be there (in CI, under `make test`) a missing one is a failure;
+/// elsewhere it is told.
 fn missing(program: &str) {
-    let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+    let required =
+        ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
     assert!(!required, "{program} is not installed; make test installs it");
     // Not println: the test harness would swallow it.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not installed");

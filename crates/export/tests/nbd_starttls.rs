@@ -50,7 +50,8 @@ fn a_client_may_leave_without_tls() {
 
 #[test]
 fn export_name_in_the_clear_ends_the_session_where_tls_is_required() {
-    let error = connection(Tls::Required).advance(&option(1, b"disk"), &mut Vec::new()).unwrap_err();
+    let error =
+        connection(Tls::Required).advance(&option(1, b"disk"), &mut Vec::new()).unwrap_err();
     assert_eq!(error.violation, Violation::TlsRequired);
 }
 

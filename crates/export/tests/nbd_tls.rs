@@ -41,7 +41,8 @@ fn run(program: &str, arguments: &[&str]) -> Option<Output> {
     match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
         Ok(output) => Some(output),
         Err(error) => {
-            let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+            let required =
+                ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
             assert!(!required, "{program}: {error}");
             eprintln!("SKIPPED: {program} is missing");
             None
@@ -90,7 +91,9 @@ fn nbdinfo_finds_everything_inside_tls() {
     let rig = serve(folder.path(), false, true);
     let Some(output) = run("nbdinfo", &[&tcp_uri(&rig, folder.path())]) else { return };
     let text = String::from_utf8_lossy(&output.stdout);
-    for wanted in ["with TLS", "structured", "base:allocation", "can_cache: true", "can_fast_zero: true"] {
+    for wanted in
+        ["with TLS", "structured", "base:allocation", "can_cache: true", "can_fast_zero: true"]
+    {
         assert!(
             text.contains(wanted),
             "{wanted:?} is not in {text}{}",
@@ -111,19 +114,33 @@ fn qemu_img_converts_and_compares_over_tls() {
     let folder = certificates();
     let rig = serve(folder.path(), true, true);
     let (source, content) = disk_file(folder.path());
-    let credentials =
-        format!("tls-creds-x509,id=tls0,endpoint=client,verify-peer=on,dir={}", folder.path().display());
+    let credentials = format!(
+        "tls-creds-x509,id=tls0,endpoint=client,verify-peer=on,dir={}",
+        folder.path().display()
+    );
     let target = format!(
         "driver=nbd,server.type=inet,server.host=localhost,server.port={},export=floe,tls-creds=tls0",
         port(&rig)
     );
     let source = source.to_str().unwrap();
-    let convert =
-        ["convert", "--object", &credentials, "-n", "--target-image-opts", "-f", "raw", source, &target];
+    let convert = [
+        "convert",
+        "--object",
+        &credentials,
+        "-n",
+        "--target-image-opts",
+        "-f",
+        "raw",
+        source,
+        &target,
+    ];
     if succeeds("qemu-img", &convert) {
         let reading = format!("driver=raw,file.{}", target.replace(",", ",file."));
         let file = format!("driver=raw,file.driver=file,file.filename={source}");
-        succeeds("qemu-img", &["compare", "--object", &credentials, "--image-opts", &file, &reading]);
+        succeeds(
+            "qemu-img",
+            &["compare", "--object", &credentials, "--image-opts", &file, &reading],
+        );
         assert!(rig.end() == content);
     }
 }
@@ -162,9 +179,12 @@ fn what_is_no_tls_ends_the_connection_and_no_other() {
     let folder = certificates();
     let rig = serve(folder.path(), false, false);
     let mut good = rig.raw();
-    for bytes in
-        [&b"IHAVEOPT\0\0\0\x01\0\0\0\x04floe"[..], &[0x16; 4096], &[0; 70_000], b"\x17\x03\x03\xff\xff"]
-    {
+    for bytes in [
+        &b"IHAVEOPT\0\0\0\x01\0\0\0\x04floe"[..],
+        &[0x16; 4096],
+        &[0; 70_000],
+        b"\x17\x03\x03\xff\xff",
+    ] {
         let mut stream = rig.stranger();
         stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x05\0\0\0\0").unwrap();
         let mut granted = [0; 38];
@@ -181,7 +201,8 @@ fn what_is_no_tls_ends_the_connection_and_no_other() {
 
 #[test]
 fn bad_certificates_are_said_in_one_line() {
-    let load = |folder: &Path, verify| TlsConfig::load(folder, verify, true).unwrap_err().to_string();
+    let load =
+        |folder: &Path, verify| TlsConfig::load(folder, verify, true).unwrap_err().to_string();
     let folder = certificates();
     let path = |name: &str| folder.path().join(name);
     let told = |error: &str, name: &str, what: &str| {
@@ -254,11 +275,13 @@ fn certificates_that_are_read_again_count_for_whoever_comes_then() {
     let (folder, others) = (certificates(), certificates());
     let tls = TlsConfig::load(folder.path(), false, true).unwrap();
     let reloadable = tls.clone();
-    let rig = Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.tls = Some(tls));
+    let rig =
+        Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.tls = Some(tls));
     let trusts = |authority: &Path| {
         let authority = authority.display().to_string();
         let url = format!("https://{}/healthz", rig.admin_tcp);
-        run("curl", &["--silent", "--cacert", &authority, &url]).map(|output| output.status.success())
+        run("curl", &["--silent", "--cacert", &authority, &url])
+            .map(|output| output.status.success())
     };
     let first = folder.path().join("first-ca-cert.pem");
     std::fs::copy(folder.path().join("ca-cert.pem"), &first).unwrap();

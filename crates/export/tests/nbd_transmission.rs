@@ -19,14 +19,19 @@ fn outcome(request: &Request, export: &Export) -> Result<(), ErrorCode> {
 }
 
 fn agreed(export: &Export, structured_replies: bool) -> Negotiated {
-    Negotiated { export: Arc::new(export.clone()), structured_replies, base_allocation: structured_replies }
+    Negotiated {
+        export: Arc::new(export.clone()),
+        structured_replies,
+        base_allocation: structured_replies,
+    }
 }
 
 #[test]
 fn a_request_is_parsed_field_by_field() {
     let mut header = *b"\x25\x60\x95\x13\0\x05\0\x01abcdefgh\0\0\0\x01\0\0\x02\0\0\0\x10\0";
     let cookie = u64::from_be_bytes(*b"abcdefgh");
-    let expected = Request { cookie, command: Command::Write, flags: 5, offset: 0x1_0000_0200, length: 4096 };
+    let expected =
+        Request { cookie, command: Command::Write, flags: 5, offset: 0x1_0000_0200, length: 4096 };
     assert_eq!(parse(&header), Ok(expected));
     let commands = [
         (0, Command::Read),
@@ -54,7 +59,11 @@ fn requests_inside_the_export_pass() {
         for flags in [0, 1] {
             assert_eq!(outcome(&request(command, flags, 0, SIZE as u32), &export), Ok(()));
             assert_eq!(outcome(&request(command, flags, SIZE - 1, 1), &export), Ok(()));
-            assert_eq!(outcome(&request(command, flags, SIZE, 0), &export), Ok(()), "nothing, at the end");
+            assert_eq!(
+                outcome(&request(command, flags, SIZE, 0), &export),
+                Ok(()),
+                "nothing, at the end"
+            );
         }
     }
     assert_eq!(outcome(&request(Command::Flush, 1, 0, 0), &export), Ok(()));
@@ -66,8 +75,14 @@ fn requests_inside_the_export_pass() {
 #[test]
 fn past_the_end_is_no_space_for_writes_and_invalid_for_the_rest() {
     let export = Export::new("e", SIZE);
-    let outside =
-        [(SIZE, 1), (SIZE - 1, 2), (SIZE + 1, 0), (u64::MAX, 0), (u64::MAX, 1), (u64::MAX - 1, 4096)];
+    let outside = [
+        (SIZE, 1),
+        (SIZE - 1, 2),
+        (SIZE + 1, 0),
+        (u64::MAX, 0),
+        (u64::MAX, 1),
+        (u64::MAX - 1, 4096),
+    ];
     for (offset, length) in outside {
         for (command, code) in [
             (Command::Read, ErrorCode::Invalid),
@@ -138,7 +153,10 @@ fn requests_must_be_aligned_to_the_minimum_block() {
     let mut export = Export::new("e", SIZE);
     export.minimum_block_bytes = 512;
     for (offset, length) in [(1, 512), (512, 100), (511, 1)] {
-        assert_eq!(outcome(&request(Command::Read, 0, offset, length), &export), Err(ErrorCode::Invalid));
+        assert_eq!(
+            outcome(&request(Command::Read, 0, offset, length), &export),
+            Err(ErrorCode::Invalid)
+        );
     }
     assert_eq!(outcome(&request(Command::Write, 0, 512, 1024), &export), Ok(()));
 }
@@ -170,7 +188,10 @@ fn a_structured_read_is_one_last_chunk_of_data() {
 #[test]
 fn a_structured_read_of_nothing_has_no_data_chunk() {
     let header = ReplyHeader::success(&request(Command::Read, 0, 0x1000, 0), true);
-    assert_eq!(header.as_bytes(), b"\x66\x8e\x33\xef\0\x01\0\0\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0");
+    assert_eq!(
+        header.as_bytes(),
+        b"\x66\x8e\x33\xef\0\x01\0\0\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\0"
+    );
     assert_eq!(header.payload_bytes(), 0);
 }
 
@@ -207,7 +228,11 @@ fn system_errors_become_protocol_codes() {
     for known in [1, 5, 12, 22, 28, 75, 95, 108] {
         assert_eq!(ErrorCode::from_number(known).number(), known);
     }
-    assert_eq!(ErrorCode::from_number(4711), ErrorCode::Invalid, "an unknown code counts as invalid");
+    assert_eq!(
+        ErrorCode::from_number(4711),
+        ErrorCode::Invalid,
+        "an unknown code counts as invalid"
+    );
 }
 
 #[test]
@@ -215,7 +240,10 @@ fn a_block_status_is_for_those_who_selected_a_context_and_of_some_bytes() {
     let export = Export::new("e", SIZE);
     assert_eq!(outcome(&request(Command::BlockStatus, 8, 0, SIZE as u32), &export), Ok(()));
     assert_eq!(outcome(&request(Command::BlockStatus, 0, 0, 0), &export), Err(ErrorCode::Invalid));
-    assert_eq!(outcome(&request(Command::BlockStatus, 0, SIZE, 1), &export), Err(ErrorCode::Invalid));
+    assert_eq!(
+        outcome(&request(Command::BlockStatus, 0, SIZE, 1), &export),
+        Err(ErrorCode::Invalid)
+    );
     let unselected = agreed(&export, false);
     assert!(check(&request(Command::BlockStatus, 0, 0, 1), &unselected).is_err());
 }
@@ -233,6 +261,7 @@ fn what_changes_nothing_is_served_by_a_read_only_export() {
 fn a_block_status_is_one_chunk_with_its_context() {
     let asked = request(Command::BlockStatus, 0, 0, 4096);
     let header = ReplyHeader::block_status(&asked, 16);
-    let expected = b"\x66\x8e\x33\xef\0\x01\0\x05\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x14\0\0\0\x01";
+    let expected =
+        b"\x66\x8e\x33\xef\0\x01\0\x05\x01\x02\x03\x04\x05\x06\x07\x08\0\0\0\x14\0\0\0\x01";
     assert_eq!((header.as_bytes(), header.payload_bytes()), (&expected[..], 16));
 }

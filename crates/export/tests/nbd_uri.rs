@@ -60,9 +60,10 @@ fn any_name_and_path_survives_a_round_trip() {
 
 #[test]
 fn a_scheme_with_an_s_means_tls() {
-    for (text, uri) in
-        [("nbds://h/disk", tcp("h", DEFAULT_PORT, "disk")), ("NBDS+unix:///disk?socket=s", unix("s", "disk"))]
-    {
+    for (text, uri) in [
+        ("nbds://h/disk", tcp("h", DEFAULT_PORT, "disk")),
+        ("NBDS+unix:///disk?socket=s", unix("s", "disk")),
+    ] {
         let uri = Uri { tls: true, ..uri };
         assert_eq!(text.parse::<Uri>(), Ok(uri.clone()));
         assert_eq!(uri.to_string().parse::<Uri>(), Ok(uri));

@@ -1,4 +1,5 @@
-//! Pages of a file through a cache: several threads, loads that happen once however many wait, a limit in bytes.
+//! Pages of a file through a cache: several threads, loads that happen once however many wait, a
+//! limit in bytes.
 //!
 //! `cargo run --release -p floe --example pages`
 
@@ -25,13 +26,18 @@ fn main() -> io::Result<()> {
     println!("{} reads by {THREADS} threads, {} of them of the file", THREADS * READS, stats.loads);
     println!("hit ratio {:.1} %", 100.0 * stats.hit_ratio().unwrap_or_default());
     println!("{} pages, {} bytes of at most {CACHED_BYTES}", stats.entries, stats.weight);
-    println!("{} evictions by {}, {} pages wait to be dropped", stats.evictions, stats.policy, stats.waiting);
+    println!(
+        "{} evictions by {}, {} pages wait to be dropped",
+        stats.evictions, stats.policy, stats.waiting
+    );
     Ok(())
 }
 
 fn read_pages(path: &Path) -> io::Result<Stats> {
-    let cache: Pages =
-        Cache::builder().weight_capacity(CACHED_BYTES).weigher(|_, page: &Vec<u8>| page.len() as u32).build();
+    let cache: Pages = Cache::builder()
+        .weight_capacity(CACHED_BYTES)
+        .weigher(|_, page: &Vec<u8>| page.len() as u32)
+        .build();
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..THREADS)
             .map(|seed| {
@@ -48,11 +54,15 @@ fn read_pages(path: &Path) -> io::Result<Stats> {
 fn read_some(cache: &Pages, mut file: File, seed: u64) -> io::Result<()> {
     let mut state = seed;
     for _ in 0..READS {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let uniform = (state >> 11) as f64 / (1u64 << 53) as f64;
         let number = (uniform.powi(4) * PAGES as f64) as u64;
         let page = cache.get_or_insert_with(&number, || load(&mut file, number))?;
-        assert!(page.iter().all(|&byte| byte == number as u8), "page {number} holds another's bytes");
+        assert!(
+            page.iter().all(|&byte| byte == number as u8),
+            "page {number} holds another's bytes"
+        );
     }
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 #[doc(inline)]
 pub use floe_memory::{
-    AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, FreezeDecision, FreezeStats,
-    Freezing, Held, InsertOptions, Item, Iter, Loaded, Phase, Ref, SheddingOptions, SheddingStats, Stats,
-    hits_are_fenceless, policy,
+    AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, FreezeDecision,
+    FreezeStats, Freezing, Held, InsertOptions, Item, Iter, Loaded, Phase, Ref, SheddingOptions,
+    SheddingStats, Stats, hits_are_fenceless, policy,
 };
 
 /// What a cache is limited by and what would help, as [`Stats::advice`] says.

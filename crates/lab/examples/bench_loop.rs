@@ -1,4 +1,5 @@
-//! What the loop of `floe bench memory` costs by itself: a subject that does nothing, which always hits or never does.
+//! What the loop of `floe bench memory` costs by itself: a subject that does nothing, which always
+//! hits or never does.
 //!
 //! `cargo run --release -p floe-lab --example bench_loop`
 
@@ -24,11 +25,13 @@ impl Subject for Nothing {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut trace = Trace::generate(&"zipf:keys=1000000,requests=10000000".parse::<GeneratorSpec>()?)?;
-    let mut builder = Builder::new(trace.kind(), Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
-    trace
-        .by_ref()
-        .try_for_each(|request| -> Result<(), Box<dyn std::error::Error>> { Ok(builder.add(&request?)?) })?;
+    let mut trace =
+        Trace::generate(&"zipf:keys=1000000,requests=10000000".parse::<GeneratorSpec>()?)?;
+    let mut builder =
+        Builder::new(trace.kind(), Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+    trace.by_ref().try_for_each(|request| -> Result<(), Box<dyn std::error::Error>> {
+        Ok(builder.add(&request?)?)
+    })?;
     let load = Load::new(&builder.finish()?, None, Order::Drawn)?;
     let disk = |us: u64| Disk { mean_ns: us * 1000, exponential: false };
     let rows = [

@@ -14,7 +14,8 @@ pub struct AdmissionOutcome {
     pub admitted_blocks: u64,
     /// To stay out.
     pub bypassed_blocks: u64,
-    /// Of these, where several had to agree, those that each would not have; some were declined by more than one.
+    /// Of these, where several had to agree, those that each would not have; some were declined by
+    /// more than one.
     pub declined: Vec<Declined>,
     /// Blocks of any size that were not made because nothing was to be evicted for them.
     pub stores_withheld: u64,

@@ -1,14 +1,15 @@
 //! Measuring caches in memory under a closed loop of clients.
 //!
-//! A number of clients (the MPL) share a few threads. Each client looks up the next key of the load; a hit goes on at once, and
-//! a miss parks its client until an emulated disk answers, while the thread runs its other clients: so 72 requests are in
-//! flight on two cores, as in the experiments that ask what a hit ratio is worth. [`Load`] is what they ask for,
-//! [`measure()`] warms caches up and runs them in turn, and [`capacity_for`] finds the capacity that gives a hit ratio.
-//! [`calibrate()`] measures what single operations take, for the model of all this.
+//! A number of clients (the MPL) share a few threads. Each client looks up the next key of the
+//! load; a hit goes on at once, and a miss parks its client until an emulated disk answers, while
+//! the thread runs its other clients: so 72 requests are in flight on two cores, as in the
+//! experiments that ask what a hit ratio is worth. [`Load`] is what they ask for, [`measure()`]
+//! warms caches up and runs them in turn, and [`capacity_for`] finds the capacity that gives a hit
+//! ratio. [`calibrate()`] measures what single operations take, for the model of all this.
 //!
-//! [`Cache`] is Floe's own cache as a [`Subject`]; whatever can be looked up in may take part. What decides is without clock
-//! and threads: who is parked ([`Clients`]), when to look at the clock ([`Looks`]), when a cache is warm ([`WarmUp`]),
-//! what a median is worth ([`Estimate`]).
+//! [`Cache`] is Floe's own cache as a [`Subject`]; whatever can be looked up in may take part. What
+//! decides is without clock and threads: who is parked ([`Clients`]), when to look at the clock
+//! ([`Looks`]), when a cache is warm ([`WarmUp`]), what a median is worth ([`Estimate`]).
 
 mod cache;
 mod calibrate;
@@ -37,7 +38,9 @@ pub use clients::{Clients, Parked};
 pub use freezing::{Freezing, Frozen, Lifetime};
 pub use load::{Feed, Load, LoadError, Operation};
 pub use look::Looks;
-pub use measure::{Contender, Contestant, Measured, Plan, Repetition, Setup, Step, Warmed, measure};
+pub use measure::{
+    Contender, Contestant, Measured, Plan, Repetition, Setup, Step, Warmed, measure,
+};
 pub use order::Order;
 pub use outcome::{Admitted, Decided, Freeze, Identity, Outcome, Park, Ratio, Write, decided};
 pub use statistics::Estimate;

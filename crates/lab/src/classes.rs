@@ -1,11 +1,13 @@
-//! LRU-like or FIFO-like: what table 2 of "Can Increasing the Hit Ratio Hurt Cache Throughput?" conjectures, tested.
+//! LRU-like or FIFO-like: what table 2 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"
+//! conjectures, tested.
 //!
-//! A policy's own code runs over a trace at several cache sizes; what it did to its lists at each is a queueing network
-//! ([`floe_model::counted`]), and that network's exact throughput a [`Point`] over the hit ratio. Where throughput falls along the way by more
-//! than [`FALL_MIN`], the policy is LRU-like, else FIFO-like ([`Verdict`]).
+//! A policy's own code runs over a trace at several cache sizes; what it did to its lists at each
+//! is a queueing network ([`floe_model::counted`]), and that network's exact throughput a [`Point`]
+//! over the hit ratio. Where throughput falls along the way by more than [`FALL_MIN`], the policy
+//! is LRU-like, else FIFO-like ([`Verdict`]).
 //!
-//! Hit ratios are those of the trace and not chosen, so a fall is looked for between points: the highest so far, and lower ones
-//! at more hits.
+//! Hit ratios are those of the trace and not chosen, so a fall is looked for between points: the
+//! highest so far, and lower ones at more hits.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +82,8 @@ pub struct Point {
     pub size: u64,
     /// Share of requests that hit.
     pub hit_ratio: f64,
-    /// Exact throughput of the network, or with fewer cores than requests approximate, in million requests a second.
+    /// Exact throughput of the network, or with fewer cores than requests approximate, in million
+    /// requests a second.
     pub mva_mrps: f64,
     /// Share of hits that take the lock.
     pub hits_locking: f64,
@@ -141,7 +144,8 @@ impl Conditions {
         operations: &Operations,
     ) -> Result<Point, ModelError> {
         let Operations { counted, hits_promoting } = operations;
-        // Nobody has measured most of these policies: what moves entries on hits is like LRU, what does not is like CLOCK.
+        // Nobody has measured most of these policies: what moves entries on hits is like LRU, what
+        // does not is like CLOCK.
         let like = if candidate.promotes() { "lru" } else { "clock" };
         let times = self.service.times_like(candidate.name(), like)?;
         let drawn: Drawn = counted.network(&times, self.locks, self.disk_us)?;
@@ -248,7 +252,8 @@ mod tests {
     #[test]
     fn throughput_that_falls_along_the_way_is_lru_like_even_if_it_rises_again() {
         let verdict =
-            Verdict::of("lru", &mut points(&[(0.9, 1.4), (0.5, 1.0), (1.0, 9.0), (0.7, 1.6)])).unwrap();
+            Verdict::of("lru", &mut points(&[(0.9, 1.4), (0.5, 1.0), (1.0, 9.0), (0.7, 1.6)]))
+                .unwrap();
         assert_eq!((verdict.classification, verdict.paper), ("LRU-like", Some("LRU-like")));
         assert_eq!((verdict.p_star, verdict.peak_mrps, verdict.lowest_at), (0.7, 1.6, 0.9));
         assert!((verdict.fall - 0.125).abs() < 1e-9);
@@ -257,8 +262,12 @@ mod tests {
 
     #[test]
     fn falls_too_small_to_matter_do_not_make_a_policy_lru_like() {
-        let verdict = Verdict::of("magic", &mut points(&[(0.5, 1.0), (0.7, 2.0), (0.9, 1.99)])).unwrap();
-        assert_eq!((verdict.classification, verdict.paper, verdict.p_star), ("FIFO-like", None, 1.0));
+        let verdict =
+            Verdict::of("magic", &mut points(&[(0.5, 1.0), (0.7, 2.0), (0.9, 1.99)])).unwrap();
+        assert_eq!(
+            (verdict.classification, verdict.paper, verdict.p_star),
+            ("FIFO-like", None, 1.0)
+        );
         let no_more_hits = Verdict::of("lru", &mut points(&[(0.5, 2.0), (0.5, 1.0)])).unwrap();
         assert_eq!(no_more_hits.classification, "FIFO-like");
         assert!(Verdict::of("lru", &mut []).is_none());

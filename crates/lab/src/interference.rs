@@ -1,9 +1,10 @@
 //! How writes slow the reads of a device, and what an admission should make of it.
 //!
-//! "Writes Hurt" (the NVCache paper) found persistent memory whose reads fall to a quarter beside one writer, and chose by hand how
-//! many writes a cache on it may cause. Here that is measured, on any device: a [`TestBed`] holds it, [`measure()`] runs a closed
-//! loop of reads and writes at several shares of writes in rounds that take turns, and [`derive()`] makes of the medians the cost of a
-//! write in reads and a target for OBP. A [`Calibration`] is all of that as it is kept.
+//! "Writes Hurt" (the NVCache paper) found persistent memory whose reads fall to a quarter beside
+//! one writer, and chose by hand how many writes a cache on it may cause. Here that is measured, on
+//! any device: a [`TestBed`] holds it, [`measure()`] runs a closed loop of reads and writes at
+//! several shares of writes in rounds that take turns, and [`derive()`] makes of the medians the
+//! cost of a write in reads and a target for OBP. A [`Calibration`] is all of that as it is kept.
 //!
 //! On a simulated bed the clock is the bed's own, and the same plan gives the same figures again.
 

@@ -1,8 +1,9 @@
 //! A load of random requests on an NBD export: what `floe demo` shows a cache with.
 //!
-//! A closed loop: one connection keeps a number of requests in flight, and each reply is followed by the next request.
-//! Which part of the volume is asked for follows a Zipf distribution over extents scattered at random, so that some
-//! are hot and neighbours are not; within its extent a request is uniform.
+//! A closed loop: one connection keeps a number of requests in flight, and each reply is followed
+//! by the next request. Which part of the volume is asked for follows a Zipf distribution over
+//! extents scattered at random, so that some are hot and neighbours are not; within its extent a
+//! request is uniform.
 
 use std::time::{Duration, Instant};
 
@@ -98,7 +99,13 @@ impl Source {
         extents.shuffle(&mut random);
         let popularity =
             Zipf::new(extents.len() as f64, load.theta).map_err(|_| LoadError::Skew(load.theta))?;
-        Ok(Self { random, extents, popularity, read_share: load.read_share, sizes: load.sizes.clone() })
+        Ok(Self {
+            random,
+            extents,
+            popularity,
+            read_share: load.read_share,
+            sizes: load.sizes.clone(),
+        })
     }
 
     /// Whether to read, the offset and the length.
@@ -107,12 +114,14 @@ impl Source {
         let size = self.sizes[self.random.random_range(0..self.sizes.len())];
         let places = Uniform::new_inclusive(0, (EXTENT_BYTES - size) / UNIT_BYTES)
             .expect("a request fits in an extent");
-        let offset = self.extents[rank] * EXTENT_BYTES + places.sample(&mut self.random) * UNIT_BYTES;
+        let offset =
+            self.extents[rank] * EXTENT_BYTES + places.sample(&mut self.random) * UNIT_BYTES;
         (self.random.random_bool(self.read_share), offset, size)
     }
 }
 
-/// Runs a load for a time; `go_on` is told after each reply how much has passed, and answers whether to go on.
+/// Runs a load for a time; `go_on` is told after each reply how much has passed, and answers
+/// whether to go on.
 ///
 /// # Errors
 /// When the connection fails, the server fails a request, or `go_on` says no.
@@ -126,7 +135,8 @@ pub fn run(
     let mut source = Source::new(load, client.info().size_bytes)?;
     let mut payload = vec![0; load.sizes.iter().copied().max().unwrap_or(0) as usize];
     source.random.fill(&mut payload[..]);
-    let histogram = || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+    let histogram =
+        || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
     let mut measured =
         Measured { elapsed: Duration::ZERO, bytes: 0, read_ns: histogram(), write_ns: histogram() };
     let mut in_flight: HashMap<Cookie, (bool, u64, Instant)> = HashMap::with_capacity(load.depth);

@@ -1,6 +1,7 @@
 //! Models of caches over many hit ratios: what `floe model` prints.
 //!
-//! A [`Curve`] is one policy on one machine under one load; its lines are hit ratios, and [`Star`] says where its peak is.
+//! A [`Curve`] is one policy on one machine under one load; its lines are hit ratios, and [`Star`]
+//! says where its peak is.
 
 use floe_model::events::{Distributions, Effort, Simulated, simulate};
 use floe_model::open::{Open, open};
@@ -108,7 +109,8 @@ pub struct Star {
     pub identity: Identity,
     /// The hit ratio past which throughput falls; 1 if it never does.
     pub p_star: f64,
-    /// Throughput there, or with arrivals the rate at which they pile up, in million requests a second; none when nothing is waited for.
+    /// Throughput there, or with arrivals the rate at which they pile up, in million requests a
+    /// second; none when nothing is waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_mrps: Option<f64>,
     /// The same when everything hits.
@@ -149,7 +151,8 @@ impl Curve {
                 (Answer::Closed { bound_mrps, mva_mrps, sim_mrps: None, sim_ci95: None }, mpl)
             }
             Demand::Open(arrival_mrps) => {
-                let Open { saturation_mrps, response_us } = open(&network, arrival_mrps, self.cores)?;
+                let Open { saturation_mrps, response_us } =
+                    open(&network, arrival_mrps, self.cores)?;
                 (Answer::Open { saturation_mrps: finite(saturation_mrps), response_us }, u32::MAX)
             }
         };
@@ -185,10 +188,11 @@ impl Curve {
     /// There is no such model.
     pub fn star(&self) -> Result<Star, ModelError> {
         let (policy, service, setting) = (&self.policy, &*self.service, &self.setting);
-        let Peak { hit_ratio, throughput_mrps, all_hits_mrps, class, bottleneck } = match self.demand {
-            Demand::Closed(mpl) => peak(policy, service, setting, &self.load(mpl))?,
-            Demand::Open(_) => saturation_peak(policy, service, setting, self.cores)?,
-        };
+        let Peak { hit_ratio, throughput_mrps, all_hits_mrps, class, bottleneck } =
+            match self.demand {
+                Demand::Closed(mpl) => peak(policy, service, setting, &self.load(mpl))?,
+                Demand::Open(_) => saturation_peak(policy, service, setting, self.cores)?,
+            };
         Ok(Star {
             identity: self.identity(),
             p_star: hit_ratio,

@@ -1,10 +1,11 @@
 //! Running a trace through the block cache that serves, on devices that answer when they do.
 //!
-//! [`Survey`] looks at a trace, [`Layout`] gives its addresses a place on the volumes, [`Stage`] has the cache and its
-//! devices, real ones or simulated ones in virtual time, and [`run`] replays. Whatever the stage, the code between trace
-//! and devices is the one of the server: [`floe_block::Driver`] over [`floe_block::BlockCache`]. In virtual time a
-//! replay takes as long as that code takes, and the same trace on the same plan gives the same outcome to
-//! the last digit, except for `processing_us` and `wall_seconds`, which are measured.
+//! [`Survey`] looks at a trace, [`Layout`] gives its addresses a place on the volumes, [`Stage`]
+//! has the cache and its devices, real ones or simulated ones in virtual time, and [`run`] replays.
+//! Whatever the stage, the code between trace and devices is the one of the server:
+//! [`floe_block::Driver`] over [`floe_block::BlockCache`]. In virtual time a replay takes as long
+//! as that code takes, and the same trace on the same plan gives the same outcome to the last
+//! digit, except for `processing_us` and `wall_seconds`, which are measured.
 
 mod clock;
 mod cost;

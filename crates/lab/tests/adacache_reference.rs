@@ -1,7 +1,7 @@
 //! The block cache against an independent model of AdaCache, on a real trace.
 //!
-//! Needs the trace: set `FLOE_TRACES` to the folder that holds `arc_P2.lis.zst`. The figures are of reads of
-//! `count` sectors a line through a cache of 45 MiB.
+//! Needs the trace: set `FLOE_TRACES` to the folder that holds `arc_P2.lis.zst`. The figures are of
+//! reads of `count` sectors a line through a cache of 45 MiB.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,8 +23,10 @@ const REFERENCE: [(&str, u64, u64, u64); 5] = [
 fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
     let Some(folder) = std::env::var_os("FLOE_TRACES").map(PathBuf::from) else {
         // Not eprintln: the test harness would swallow it.
-        let _ =
-            writeln!(std::io::stderr(), "SKIPPED: set FLOE_TRACES to the folder that holds arc_P2.lis.zst");
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: set FLOE_TRACES to the folder that holds arc_P2.lis.zst"
+        );
         return;
     };
     let options = OpenOptions { as_blocks: true, ..OpenOptions::default() };
@@ -49,7 +51,10 @@ fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
             ("blocks", outcome.blocks_allocated, blocks),
         ] {
             let difference = ours as f64 / theirs as f64 - 1.0;
-            assert!(difference.abs() < 0.01, "{sizes}: {what} {ours} against {theirs} ({difference:+.4})");
+            assert!(
+                difference.abs() < 0.01,
+                "{sizes}: {what} {ours} against {theirs} ({difference:+.4})"
+            );
         }
     }
 }

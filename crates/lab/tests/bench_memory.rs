@@ -1,4 +1,5 @@
-//! The benchmark's loop on real threads, over a cache simple enough to be right: shards of LRU behind locks.
+//! The benchmark's loop on real threads, over a cache simple enough to be right: shards of LRU
+//! behind locks.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -29,7 +30,12 @@ impl Shards {
         let shard = || {
             let mut order = Lru::default();
             order.reserve(capacity / shards);
-            Mutex::new(Shard { order, slots: HashMap::new(), keys: Vec::new(), capacity: capacity / shards })
+            Mutex::new(Shard {
+                order,
+                slots: HashMap::new(),
+                keys: Vec::new(),
+                capacity: capacity / shards,
+            })
         };
         Self { shards: (0..shards).map(|_| shard()).collect(), lookups: AtomicU64::new(0) }
     }
@@ -82,12 +88,17 @@ const PLAN: Plan = Plan { repetitions: 3, seconds: 0.05, warm_up_seconds_max: 60
 
 fn stream(spec: &str) -> Stream {
     let mut trace = Trace::generate(&spec.parse::<GeneratorSpec>().unwrap()).unwrap();
-    let mut builder = Builder::new(trace.kind(), Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+    let mut builder =
+        Builder::new(trace.kind(), Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
     trace.by_ref().for_each(|request| builder.add(&request.unwrap()).unwrap());
     builder.finish().unwrap()
 }
 
-fn run(stream: &Stream, writes: Option<f64>, contestants: Vec<(Shards, u64, Setup)>) -> Vec<Measured> {
+fn run(
+    stream: &Stream,
+    writes: Option<f64>,
+    contestants: Vec<(Shards, u64, Setup)>,
+) -> Vec<Measured> {
     let load = Load::new(stream, writes, Order::Drawn).unwrap();
     let contestants: Vec<Box<dyn Contestant>> = contestants
         .into_iter()
@@ -109,13 +120,18 @@ fn one_thread_hits_as_often_as_the_simulation() {
     for capacity in [50, 500, 2500] {
         let expected = looped.hit_ratio(&"lru".parse().unwrap(), capacity);
         let setup = Setup { threads: 1, mpl: 1, disk: Disk::NONE };
-        let measured = &run(&stream, None, vec![(Shards::new(1, capacity as usize), capacity, setup)])[0];
+        let measured =
+            &run(&stream, None, vec![(Shards::new(1, capacity as usize), capacity, setup)])[0];
         let lookups = (measured.total.hits + measured.total.misses) as f64;
-        // Each counts other draws: four standard errors of the difference; and what is warm may drift by two thousandths.
+        // Each counts other draws: four standard errors of the difference; and what is warm may
+        // drift by two thousandths.
         let draws = 1.0 / lookups + 1.0 / stream.keys.len() as f64;
         let error = 0.002 + 4.0 * (expected * (1.0 - expected) * draws).sqrt();
         let hit_ratio = measured.total.hit_ratio();
-        assert!((hit_ratio - expected).abs() <= error, "{capacity}: {hit_ratio} {expected} ± {error}");
+        assert!(
+            (hit_ratio - expected).abs() <= error,
+            "{capacity}: {hit_ratio} {expected} ± {error}"
+        );
         assert!(measured.warmed.settled);
     }
 }
@@ -133,13 +149,17 @@ fn everything_that_is_taken_is_counted_once() {
         assert!(total.taken.abs_diff(total.operations()) <= parked, "{setup:?}: {total:?}");
         let operations = total.operations().max(1) as f64;
         let share = total.writes as f64 / operations;
-        // Four standard errors of so many draws from a load that was itself drawn; who is parked looks up.
+        // Four standard errors of so many draws from a load that was itself drawn; who is parked
+        // looks up.
         let draws = 1.0 / operations + 1.0 / stream.keys.len() as f64;
         let error = 4.0 * (0.2 * 0.8 * draws).sqrt() + parked as f64 / operations;
         assert!((share - 0.2).abs() <= error, "{setup:?}: {share} ± {error}");
         let sampled = total.hit_ns.len() + total.miss_ns.len() + total.write_ns.len();
         let expected = total.operations() / 100;
-        assert!(sampled.abs_diff(expected) < expected / 5 + 20, "{setup:?}: {sampled} of {expected}");
+        assert!(
+            sampled.abs_diff(expected) < expected / 5 + 20,
+            "{setup:?}: {sampled} of {expected}"
+        );
         assert_eq!(total.park_ns.len(), if us == 0 { 0 } else { total.misses }, "{setup:?}");
         let least_ns = (PLAN.seconds * 1e9) as u64 * (PLAN.repetitions * threads) as u64;
         assert!(total.wall_ns >= least_ns, "{setup:?}: {}", total.wall_ns);
@@ -153,9 +173,11 @@ fn nobody_waits_less_than_the_disk_takes_and_no_more_wait_than_there_are() {
         let setup = Setup { threads, mpl, disk: disk(us) };
         let total = &run(&stream, None, vec![(Shards::new(1, 300), 300, setup)])[0].total;
         for waits in [&total.park_ns, &total.miss_ns] {
-            assert!(waits.is_empty() || waits.min() >= us * 990, "{setup:?}: {}", waits.min()); // three digits are kept
+            // three digits are kept
+            assert!(waits.is_empty() || waits.min() >= us * 990, "{setup:?}: {}", waits.min());
         }
-        // Little's law: those who are parked are at most all, and each can be parked across the beginning of each run.
+        // Little's law: those who are parked are at most all, and each can be parked across the
+        // beginning of each run.
         let parked_ns = total.park_ns.mean() * total.park_ns.len() as f64;
         let across_ns = total.park_ns.max() as f64 * PLAN.repetitions as f64;
         let at_most = (total.wall_ns as f64 / threads as f64 + across_ns) * mpl as f64;
@@ -169,8 +191,8 @@ fn waiting_for_exponential_disks_takes_their_mean_at_least() {
     let stream = stream("uniform:keys=1000,requests=100000");
     let setup = Setup { threads: 1, mpl: 16, disk: Disk { mean_ns: 20_000, exponential: true } };
     let total = &run(&stream, None, vec![(Shards::new(1, 10), 10, setup)])[0].total;
-    // Waiting for the thread comes on top, so only the lower bound is sure: four standard errors of so many draws, and those
-    // who were still parked when a run ended are not among them.
+    // Waiting for the thread comes on top, so only the lower bound is sure: four standard errors of
+    // so many draws, and those who were still parked when a run ended are not among them.
     let count = total.park_ns.len() as f64;
     let least_ns = 20_000.0 * (1.0 - 4.0 / count.sqrt() - (16 * PLAN.repetitions) as f64 / count);
     assert!(total.park_ns.mean() >= 0.999 * least_ns, "{} of {count}", total.park_ns.mean());
@@ -189,7 +211,10 @@ fn caches_take_turns_and_each_keeps_its_own() {
     let mut steps = Vec::new();
     let measured = measure(&load, &contestants, &PLAN, |step| steps.push(step));
     let runs = (0..6).map(|at| Step::Run(at, 6));
-    assert_eq!(steps, [Step::WarmingUp(0), Step::WarmingUp(1)].into_iter().chain(runs).collect::<Vec<_>>());
+    assert_eq!(
+        steps,
+        [Step::WarmingUp(0), Step::WarmingUp(1)].into_iter().chain(runs).collect::<Vec<_>>()
+    );
     assert!(measured[0].total.hit_ratio() < 0.7, "{}", measured[0].total.hit_ratio());
     assert_eq!(measured[1].total.misses, 0, "all keys fit");
     assert!(measured.iter().all(|measured| measured.repetitions.len() == 3));

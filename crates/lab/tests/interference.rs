@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use floe_device::Medium;
-use floe_lab::interference::{Derived, LOSS_MAX, MeasureError, Plan, Point, TestBed, derive, measure};
+use floe_lab::interference::{
+    Derived, LOSS_MAX, MeasureError, Plan, Point, TestBed, derive, measure,
+};
 
 const SHARES: [f64; 7] = [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5];
 
@@ -21,7 +23,8 @@ fn points(medium: &str, plan: &Plan) -> Vec<Point> {
 }
 
 fn derived(medium: &str, round: Duration) -> Derived {
-    derive(&points(medium, &plan(&SHARES, 16, round)), None, LOSS_MAX).expect("a point without writes")
+    derive(&points(medium, &plan(&SHARES, 16, round)), None, LOSS_MAX)
+        .expect("a point without writes")
 }
 
 #[test]
@@ -29,10 +32,13 @@ fn alone_a_medium_reads_what_its_data_sheet_says() {
     for (name, depth) in [("pmem", 16), ("optane", 16), ("nvme", 64), ("sata-ssd", 64)] {
         let medium = Medium::named(name).expect("a medium");
         let found = &points(name, &plan(&[0.0], depth, Duration::from_millis(200)))[0];
-        let operations =
-            medium.read.operations_per_second.min(f64::from(medium.servers) / medium.read.median_ns * 1e9);
+        let operations = medium
+            .read
+            .operations_per_second
+            .min(f64::from(medium.servers) / medium.read.median_ns * 1e9);
         let by_bandwidth = medium.read.bytes_per_second;
-        let expected = if name == "pmem" { by_bandwidth } else { by_bandwidth.min(4096.0 * operations) };
+        let expected =
+            if name == "pmem" { by_bandwidth } else { by_bandwidth.min(4096.0 * operations) };
         let off = found.read_bytes_per_second / expected - 1.0;
         assert!(off.abs() < 0.1, "{name}: {off}");
         assert_eq!((found.write_bytes_per_second, found.write_us_mean), (0.0, None));
@@ -59,7 +65,8 @@ fn as_many_are_in_flight_as_it_is_told() {
 #[test]
 fn interference_makes_writes_dear_and_its_absence_makes_them_cost_their_time() {
     let short = Duration::from_millis(4);
-    let [pmem, dram, optane] = ["pmem", "dram", "optane"].map(|medium| derived(medium, short).write_cost);
+    let [pmem, dram, optane] =
+        ["pmem", "dram", "optane"].map(|medium| derived(medium, short).write_cost);
     assert!(pmem > 2.0 * optane.max(dram), "{pmem} {optane} {dram}");
     let cloud = derived("cloud", Duration::from_secs(1)).write_cost;
     assert!((0.9..1.1).contains(&cloud), "one bus, on which a write is as long as a read: {cloud}");
@@ -74,7 +81,10 @@ fn the_same_plan_gives_the_same_figures() {
 #[test]
 fn a_round_too_short_for_the_medium_and_an_interruption_are_said() {
     let short = plan(&[0.0], 1, Duration::from_micros(10));
-    assert!(matches!(measure(&mut bed("hdd"), &short, |_| true), Err(MeasureError::TooShort { .. })));
+    assert!(matches!(
+        measure(&mut bed("hdd"), &short, |_| true),
+        Err(MeasureError::TooShort { .. })
+    ));
     let mut told = Vec::new();
     let stop = |ended| {
         told.push(ended);

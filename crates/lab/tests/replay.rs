@@ -1,12 +1,13 @@
-//! Replays: the same as simulations where devices take no time, the same again in virtual time, and never wrong bytes.
+//! Replays: the same as simulations where devices take no time, the same again in virtual time, and
+//! never wrong bytes.
 
 use std::time::{Duration, Instant};
 
 use floe_block::{Config, Evict, Gate, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
-    Clock, Content, Feed, Fit, Layout, OpenTier, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey,
-    Tier, VirtualClock, Volume, run,
+    Clock, Content, Feed, Fit, Layout, OpenTier, Outcome, Pace, Plan, ReplayError, Setup, Stage,
+    Survey, Tier, VirtualClock, Volume, run,
 };
 use floe_lab::simulate::blocks;
 use floe_trace::{OpenOptions, Request, Trace};
@@ -23,10 +24,12 @@ fn requests(spec: &str) -> Vec<Request> {
 fn ragged(count: u64, span: u64) -> Vec<Request> {
     let mut state = 7u64;
     let mut draw = |most: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) % most
     };
-    let ops = [floe_trace::Op::Read, floe_trace::Op::Write, floe_trace::Op::Read, floe_trace::Op::Delete];
+    let ops =
+        [floe_trace::Op::Read, floe_trace::Op::Write, floe_trace::Op::Read, floe_trace::Op::Delete];
     let request = |number: u64| {
         let bytes = 1 + draw(20_000);
         let op = ops[if draw(20) == 0 { 3 } else { draw(3) as usize }];
@@ -80,7 +83,8 @@ fn replay_on(
 
 fn simulated(plan: &Plan, setup: &Setup, requests: &[Request]) -> Outcome {
     let stage = Stage::simulated(plan, setup.verify).expect("a stage");
-    replay_on(stage, setup, requests, &plan.volume_sizes().expect("sizes")).expect("the replay ends well")
+    replay_on(stage, setup, requests, &plan.volume_sizes().expect("sizes"))
+        .expect("the replay ends well")
 }
 
 /// All fields but those that are measured.
@@ -97,14 +101,19 @@ fn above(mut plan: Plan, mode: WriteMode, cache: &str) -> Plan {
 #[test]
 fn tiers_that_stand_on_each_other_are_replayed_and_counted_apart() {
     let requests = ragged(6_000, 4 << 20);
-    for (upper, lower) in ALL_MODES.into_iter().flat_map(|upper| ALL_MODES.map(|lower| (upper, lower))) {
+    for (upper, lower) in
+        ALL_MODES.into_iter().flat_map(|upper| ALL_MODES.map(|lower| (upper, lower)))
+    {
         let one = plan(upper, "memory:256KiB,medium=optane", "memory:4MiB,medium=cloud");
         let plan = above(one, lower, "memory:2MiB,medium=nvme");
         let outcome = simulated(&plan, &setup(8, true), &requests);
         assert!(outcome.verified_bytes > 0);
         let [first, second] = &outcome.tiers[..] else { panic!("{:?}", outcome.tiers) };
         assert_eq!((first.reads, first.read_hits), (outcome.reads, outcome.read_hits));
-        assert_eq!((first.write.as_str(), second.write.as_str()), (&*upper.to_string(), &*lower.to_string()));
+        assert_eq!(
+            (first.write.as_str(), second.write.as_str()),
+            (&*upper.to_string(), &*lower.to_string())
+        );
         // All that the first tier moves below it, the second is asked for.
         assert_eq!(first.below_read_bytes > 0, second.reads > 0);
         assert_eq!(
@@ -139,7 +148,11 @@ fn a_larger_tier_below_is_worth_its_latency() {
     let small = || plan(WriteMode::Through, "memory:1MiB,medium=optane", "memory:64MiB,medium=hdd");
     let warm = Setup { warmup: 6_000, ..setup(1, false) };
     let alone = simulated(&small(), &warm, &requests);
-    let tiered = simulated(&above(small(), WriteMode::Through, "memory:32MiB,medium=nvme"), &warm, &requests);
+    let tiered = simulated(
+        &above(small(), WriteMode::Through, "memory:32MiB,medium=nvme"),
+        &warm,
+        &requests,
+    );
     assert_eq!(tiered.read_hits, alone.read_hits, "the first tier does not know what it stands on");
     let (with, without) = (tiered.read_us_mean.expect("reads"), alone.read_us_mean.expect("reads"));
     assert!(with * 3.0 < without, "{with} us instead of {without}");
@@ -149,7 +162,9 @@ fn a_larger_tier_below_is_worth_its_latency() {
 #[test]
 fn without_device_time_a_replay_finds_what_a_simulation_finds() {
     let requests = requests("zipf:keys=4000,theta=0.8,read=0.7,block=8KiB,requests=20000");
-    let all = ALL_MODES.into_iter().flat_map(|mode| ["always", "second-access"].map(|admit| (mode, admit)));
+    let all = ALL_MODES
+        .into_iter()
+        .flat_map(|mode| ["always", "second-access"].map(|admit| (mode, admit)));
     for (mode, admit) in all {
         let mut plan = plan(mode, "memory:2MiB", "memory:64MiB");
         let config = &mut plan.tiers[0].config;
@@ -263,7 +278,9 @@ impl Device for Forgetful {
 #[test]
 fn forgotten_writes_are_noticed() {
     let requests = requests("uniform:keys=200,read=0.5,block=4KiB,requests=3000");
-    for (mode, on_cache) in ALL_MODES.map(|mode| (mode, false)).into_iter().chain([(WriteMode::Back, true)]) {
+    for (mode, on_cache) in
+        ALL_MODES.map(|mode| (mode, false)).into_iter().chain([(WriteMode::Back, true)])
+    {
         let plan = plan(mode, "memory:256KiB", "memory:1MiB");
         let device = |size, forgets: bool| -> Box<dyn Device> {
             let device = MemoryDevice::new(size);
@@ -330,7 +347,11 @@ fn shedding(cache: &str, volume: &str, count: usize, shed_most: Option<f64>) -> 
     let setup = Setup { shed_most, warmup: 1_000, ..setup(128, true) };
     let first = simulated(&plan, &setup, &requests);
     let again = simulated(&plan, &setup, &requests);
-    assert_eq!(format!("{:?}", figures(&first)), format!("{:?}", figures(&again)), "the same again");
+    assert_eq!(
+        format!("{:?}", figures(&first)),
+        format!("{:?}", figures(&again)),
+        "the same again"
+    );
     first
 }
 
@@ -376,8 +397,8 @@ fn real_files_are_replayed_on_and_verified() {
         assert_eq!(plan.existing(), None);
         let setup = Setup { pace, ..setup(1, true) };
         let stage = Stage::real(&plan).expect("files can be made");
-        let outcome =
-            replay_on(stage, &setup, &requests, &plan.volume_sizes().expect("sizes")).expect("it ends well");
+        let outcome = replay_on(stage, &setup, &requests, &plan.volume_sizes().expect("sizes"))
+            .expect("it ends well");
         assert!(outcome.verified_bytes > outcome.read_bytes / 2, "{outcome:?}");
         assert!(outcome.processing_us > 0.0);
         assert!(plan.existing().is_some());
@@ -390,7 +411,8 @@ fn a_feed_gives_a_trace_whole_and_no_more_than_asked() {
     let all = requests(spec);
     for limit in [0, 1, 8192, 8193, 40_000, u64::MAX] {
         let trace = Trace::open_source(spec, &OpenOptions::default()).expect("a generator");
-        let fed: Vec<Request> = Feed::start(trace, limit).map(|request| request.expect("sound")).collect();
+        let fed: Vec<Request> =
+            Feed::start(trace, limit).map(|request| request.expect("sound")).collect();
         assert_eq!(fed, all[..all.len().min(usize::try_from(limit).unwrap_or(usize::MAX))]);
     }
 }

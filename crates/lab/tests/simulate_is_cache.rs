@@ -1,7 +1,9 @@
-//! What is simulated is what runs: the simulator and a cache of one shard, used by one thread, hit alike, key by key.
+//! What is simulated is what runs: the simulator and a cache of one shard, used by one thread, hit
+//! alike, key by key.
 //!
-//! Where entries are counted. By weight some policies (2Q and W-TinyLFU for two) do not: they size what they remember by
-//! how many slots there are, and there the simulator and the cache come to their slots by different steps.
+//! Where entries are counted. By weight some policies (2Q and W-TinyLFU for two) do not: they size
+//! what they remember by how many slots there are, and there the simulator and the cache come to
+//! their slots by different steps.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -45,7 +47,8 @@ impl Hasher for Identity {
 fn stream() -> Stream {
     let mut random = StdRng::seed_from_u64(7);
     let popular = Zipf::new(20_000.0, 0.9).expect("these are parameters of it");
-    let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+    let mut builder =
+        Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
     let (mut scanned, mut requests) = (1 << 32, 0);
     let mut add = |key: u64| {
         let request = Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read };
@@ -148,12 +151,18 @@ fn a_cache_of_one_shard_hits_as_simulated_key_by_key() {
     let stream = stream();
     for_each_policy(|name| {
         let choice: Choice = name.parse().expect("it is registered");
-        let reference = floe_policy::with(&choice, Reference { stream: &stream, capacity: CAPACITY });
+        let reference =
+            floe_policy::with(&choice, Reference { stream: &stream, capacity: CAPACITY });
         let hits = reference.iter().filter(|&&hit| hit).count() as u64;
         assert!(hits > 0 && hits < REQUESTS as u64);
-        assert_eq!(hits, simulated(&choice, CAPACITY, &stream), "{name}: the reference is the simulator");
+        assert_eq!(
+            hits,
+            simulated(&choice, CAPACITY, &stream),
+            "{name}: the reference is the simulator"
+        );
         let cached = cached(name, &stream);
-        let differs = cached.iter().zip(&reference).position(|(cached, reference)| cached != reference);
+        let differs =
+            cached.iter().zip(&reference).position(|(cached, reference)| cached != reference);
         assert_eq!(differs, None, "{name}: the first request at which cache and simulator differ");
     });
 }
@@ -174,15 +183,17 @@ fn hits_behind(policy: &str, admission: &str, stream: &Stream) -> u64 {
 
 fn simulated_behind(policy: &str, admission: &str, stream: &Stream) -> u64 {
     let policy = policy.parse().expect("the policy is registered");
-    let admit = floe_policy::admission::registry::choices(admission).expect("the admission is registered");
-    simulate("stream", stream, &Run { policy, size: CAPACITY, admit }, None, &AtomicU64::new(0)).hits
+    let admit =
+        floe_policy::admission::registry::choices(admission).expect("the admission is registered");
+    simulate("stream", stream, &Run { policy, size: CAPACITY, admit }, None, &AtomicU64::new(0))
+        .hits
 }
 
 #[test]
 fn a_cache_of_one_shard_hits_behind_an_admission_as_simulated() {
     let stream = stream();
-    // Those that look at counts in windows, which end at other moments, come close; what goes by single hits needs a policy whose hits
-    // come to its order.
+    // Those that look at counts in windows, which end at other moments, come close; what goes by
+    // single hits needs a policy whose hits come to its order.
     let cases = [
         ("lru", "duel", 0),
         ("relaxed-lru", "duel", 0),
@@ -207,8 +218,10 @@ fn a_cache_of_one_shard_hits_behind_an_admission_as_simulated() {
 #[test]
 fn policies_that_need_more_than_a_cache_knows_are_refused() {
     for name in REFUSED {
-        let builder =
-            Cache::<u64, u64>::builder().capacity(100).policy_named(name).expect("it is registered");
+        let builder = Cache::<u64, u64>::builder()
+            .capacity(100)
+            .policy_named(name)
+            .expect("it is registered");
         let error = builder.try_build().expect_err("it needs more");
         assert!(matches!(error, BuildError::Policy { policy, .. } if policy == name));
         assert!(error.to_string().ends_with("it works in simulations only"), "{error}");

@@ -1,11 +1,14 @@
-//! What a hit does, counted: instructions, fences, atomic read-modify-writes, locks, and lines written that other threads
-//! read. What is asked of FIFO-like policies is 0, 0, 0 and at most 0.05; of hits on frozen entries 0 throughout, under any policy, and that
-//! is checked. And how many instructions an insertion takes that evicts another entry. The same of caches with an admission, whose hits are to
-//! cost what they do without. It takes a quarter of an hour; with a word such as `qd-clock`, only rows whose name has that are counted.
+//! What a hit does, counted: instructions, fences, atomic read-modify-writes, locks, and lines
+//! written that other threads read. What is asked of FIFO-like policies is 0, 0, 0 and at most
+//! 0.05; of hits on frozen entries 0 throughout, under any policy, and that is checked. And how
+//! many instructions an insertion takes that evicts another entry. The same of caches with an
+//! admission, whose hits are to cost what they do without. It takes a quarter of an hour; with a
+//! word such as `qd-clock`, only rows whose name has that are counted.
 //!
-//! Nothing is built in for it: valgrind's lackey runs this program again and says the address of every instruction and of
-//! every store. Between two marks around a hit, a store counts unless it is to the stack or to the thread's own record; what
-//! an instruction is, its bytes say. The load is Zipf 0.99 on one thread, at steady state: a miss inserts its key.
+//! Nothing is built in for it: valgrind's lackey runs this program again and says the address of
+//! every instruction and of every store. Between two marks around a hit, a store counts unless it
+//! is to the stack or to the thread's own record; what an instruction is, its bytes say. The load
+//! is Zipf 0.99 on one thread, at steady state: a miss inserts its key.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -21,7 +24,8 @@ use rand::{Rng, SeedableRng};
 const POLICIES: [&str; 7] = ["qd-clock", "s3-fifo", "sieve", "clock", "fifo", "lru", "lfu"];
 /// Those whose entries are also all frozen.
 const FROZEN: [&str; 3] = ["qd-clock", "lru", "lfu"];
-/// Those that are also asked whom they let in, and by whom: of FIFO-like and LRU-like ones one. What memory can have.
+/// Those that are also asked whom they let in, and by whom: of FIFO-like and LRU-like ones one.
+/// What memory can have.
 const ASKED: [&str; 2] = ["qd-clock", "lru"];
 const ADMISSIONS: [&str; 4] = ["always", "second-access", "duel", "obp"];
 const KEYS: usize = 10_000;
@@ -32,7 +36,8 @@ const COUNTED: usize = 5_000;
 /// More than the stack ever takes here.
 const STACK: usize = 1 << 18;
 
-/// Stores to them stand before each lookup and after each hit, and before and after each insertion, in what lackey says.
+/// Stores to them stand before each lookup and after each hit, and before and after each insertion,
+/// in what lackey says.
 static BEGIN: AtomicU64 = AtomicU64::new(0);
 static END: AtomicU64 = AtomicU64::new(0);
 static INSERT: AtomicU64 = AtomicU64::new(0);
@@ -48,11 +53,14 @@ fn main() {
     let words: Vec<String> = std::env::args().collect();
     match words.iter().position(|word| word == "--one") {
         Some(at) => one(&words[at + 1], words[at + 2].parse().expect("a capacity"), &words[at + 3]),
-        None => table(words.iter().skip(1).find(|word| !word.starts_with('-')).map_or("", |word| word)),
+        None => {
+            table(words.iter().skip(1).find(|word| !word.starts_with('-')).map_or("", |word| word))
+        }
     }
 }
 
-/// The program that is looked at: says where things are, then asks for keys. `how` is `plain`, `frozen` or an admission.
+/// The program that is looked at: says where things are, then asks for keys. `how` is `plain`,
+/// `frozen` or an admission.
 fn one(policy: &str, capacity: usize, how: &str) {
     match policy {
         "qd-clock" => ask(QdClock::default(), capacity, how),
@@ -102,7 +110,8 @@ fn ask<P: Replacement>(policy: P, capacity: usize, how: &str) {
     let stack = &raw const local as usize;
     let record = own_record(&cache);
     let [begin, end, insert, inserted] =
-        [&raw const BEGIN, &raw const END, &raw const INSERT, &raw const INSERTED].map(|mark| mark as usize);
+        [&raw const BEGIN, &raw const END, &raw const INSERT, &raw const INSERTED]
+            .map(|mark| mark as usize);
     println!("marks {begin:x} {end:x} {insert:x} {inserted:x}");
     println!("stack {:x} {:x}", stack - STACK, stack + STACK);
     println!("record {:x} {:x}", record.start, record.end);
@@ -154,8 +163,10 @@ impl Places {
                 let (from, to) = range.split_once('-').expect("two addresses");
                 let (range, offset) = (address(from)..address(to), address(offset));
                 let bytes = std::fs::read(file).expect("what is mapped can be read");
-                self.code
-                    .push((range.clone(), bytes[offset..bytes.len().min(offset + range.len())].to_vec()));
+                self.code.push((
+                    range.clone(),
+                    bytes[offset..bytes.len().min(offset + range.len())].to_vec(),
+                ));
             }
             _ => {}
         }
@@ -195,7 +206,8 @@ fn effect(mut bytes: &[u8]) -> Effect {
         [0x0f, 0xae, 0xf0 | 0xf8 | 0xe8, ..] => Effect::Fence,
         [0x0f, 0xb0 | 0xb1, ..] if locked => Effect::CompareAndSwap,
         _ if locked => Effect::ReadModifyWrite,
-        [0x86 | 0x87, operands, ..] if *operands < 0xc0 => Effect::ReadModifyWrite, // xchg with memory
+        // xchg with memory
+        [0x86 | 0x87, operands, ..] if *operands < 0xc0 => Effect::ReadModifyWrite,
         _ => Effect::None,
     }
 }
@@ -297,7 +309,8 @@ fn table(only: &str) {
     let rows = CAPACITIES.into_iter().flat_map(|capacity| {
         let plain = POLICIES.map(|policy| (capacity, policy, "plain"));
         let frozen = FROZEN.map(|policy| (capacity, policy, "frozen"));
-        let asked = ASKED.into_iter().flat_map(move |policy| ADMISSIONS.map(|who| (capacity, policy, who)));
+        let asked =
+            ASKED.into_iter().flat_map(move |policy| ADMISSIONS.map(|who| (capacity, policy, who)));
         plain.into_iter().chain(frozen).chain(asked)
     });
     for (capacity, policy, how) in rows {
@@ -313,7 +326,10 @@ fn table(only: &str) {
         let insertions = match sum.insertions {
             0 => "–".to_owned(),
             insertions => {
-                format!("{insertions}: {:.1}", sum.insertion_instructions as f64 / insertions as f64)
+                format!(
+                    "{insertions}: {:.1}",
+                    sum.insertion_instructions as f64 / insertions as f64
+                )
             }
         };
         println!(

@@ -1,7 +1,9 @@
-//! Load shedding at work: a closed loop of threads on LRU, whose misses wait for a disk, with shedding and without, in turn.
+//! Load shedding at work: a closed loop of threads on LRU, whose misses wait for a disk, with
+//! shedding and without, in turn.
 //!
-//! `cargo bench -p floe-memory --bench shedding` prints, for each number of threads and disk, throughput with shedding as a ratio to
-//! without, and what was decided. With few cores hits do not wait for each other for long, and nothing should be shed.
+//! `cargo bench -p floe-memory --bench shedding` prints, for each number of threads and disk,
+//! throughput with shedding as a ratio to without, and what was decided. With few cores hits do not
+//! wait for each other for long, and nothing should be shed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,7 +25,10 @@ fn main() {
     println!(
         "LRU in one part, {KEYS} keys drawn evenly, {CAPACITY} entries; throughput in requests a second"
     );
-    println!("{:>7} {:>8} {:>12} {:>12} {:>7}  decided", "threads", "disk µs", "without", "with", "ratio");
+    println!(
+        "{:>7} {:>8} {:>12} {:>12} {:>7}  decided",
+        "threads", "disk µs", "without", "with", "ratio"
+    );
     for (threads, disk_us) in [(2, 0), (2, 100), (16, 100), (72, 100), (72, 500)] {
         let disk = Duration::from_micros(disk_us);
         let (mut without, mut with, mut decided) = (0.0, 0.0, String::new());
@@ -33,7 +38,10 @@ fn main() {
             with += throughput / RUNS as f64;
             decided = last;
         }
-        println!("{threads:>7} {disk_us:>8} {without:>12.0} {with:>12.0} {:>7.3}  {decided}", with / without);
+        println!(
+            "{threads:>7} {disk_us:>8} {without:>12.0} {with:>12.0} {:>7.3}  {decided}",
+            with / without
+        );
     }
 }
 

@@ -1,21 +1,29 @@
 //! Who is let in: the admission of each shard, where the cache has one, and what it is told.
 //!
-//! To insert a key that is not there is an *offer*. The admission of its shard is asked under the lock that the insertion has taken
-//! anyway (`Owner::offer`); what it does not admit never gets a place. Each shard has an admission of its own, which shares nothing
-//! with the others and knows that it is one of so many ([`Admission::split`]).
+//! To insert a key that is not there is an *offer*. The admission of its shard is asked under the
+//! lock that the insertion has taken anyway (`Owner::offer`); what it does not admit never gets a
+//! place. Each shard has an admission of its own, which shares nothing with the others and knows
+//! that it is one of so many ([`Admission::split`]).
 //!
 //! What it is told, and when:
 //!
-//! - at once, under the lock: offers with who would leave for them, evictions, and what is written in the place of another;
-//! - a hit at once, where it takes that lock anyway: in an LRU-like order, where it promotes. Hits of a FIFO-like policy, and those on frozen
-//!   entries, write nothing that is shared, and no admission hears of them one by one;
-//! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Lookups and hits are what threads have counted in their records
-//!   meanwhile, of which the shard takes its part as if keys fell evenly: so a hit does nothing for it, and the parts add up. That a
-//!   value was looked up says nothing of its weight, so there it counts what entries weigh on average. Removals write nothing.
+//! - at once, under the lock: offers with who would leave for them, evictions, and what is written
+//!   in the place of another;
+//! - a hit at once, where it takes that lock anyway: in an LRU-like order, where it promotes. Hits
+//!   of a FIFO-like policy, and those on frozen entries, write nothing that is shared, and no
+//!   admission hears of them one by one;
+//! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Lookups and
+//!   hits are what threads have counted in their records meanwhile, of which the shard takes its
+//!   part as if keys fell evenly: so a hit does nothing for it, and the parts add up. That a value
+//!   was looked up says nothing of its weight, so there it counts what entries weigh on average.
+//!   Removals write nothing.
 //!
-//! Nothing is fetched for an admission, and blocks have no position: those that need either are refused when the cache is built.
+//! Nothing is fetched for an admission, and blocks have no position: those that need either are
+//! refused when the cache is built.
 
-use floe_policy::admission::{Admission, Admittance, Needs, Orders, Room, Traffic, Verdict, Victim, Window};
+use floe_policy::admission::{
+    Admission, Admittance, Needs, Orders, Room, Traffic, Verdict, Victim, Window,
+};
 use floe_policy::{Access, Slot, Tick};
 
 use crate::budget::Amount;
@@ -49,9 +57,9 @@ impl<A: Admittance> Template for A {
         let Needs { streams, fetches, .. } = self.needs();
         match (streams, fetches) {
             (true, _) => Some("goes by the position of blocks, and keys have none"),
-            (_, true) => {
-                Some("lets in what it orders to be fetched, and the cache has nowhere to fetch from")
-            }
+            (_, true) => Some(
+                "lets in what it orders to be fetched, and the cache has nowhere to fetch from",
+            ),
             _ => None,
         }
     }
@@ -91,7 +99,12 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// For a shard, of so many, of a cache that these threads use.
-    pub(crate) fn new(template: &dyn Template, shard: usize, shards: usize, threads: Arc<Threads>) -> Self {
+    pub(crate) fn new(
+        template: &dyn Template,
+        shard: usize,
+        shards: usize,
+        threads: Arc<Threads>,
+    ) -> Self {
         Self {
             admission: template.make(shard, shards),
             orders: Orders::default(),
@@ -123,7 +136,8 @@ impl Gate {
         (self.offered, self.bypassed)
     }
 
-    /// Whether an offer comes in. `victim` is who would leave for it, where it needs that and it is known.
+    /// Whether an offer comes in. `victim` is who would leave for it, where it needs that and it is
+    /// known.
     pub(crate) fn admits(&mut self, offer: &Access, fits: bool, victim: Option<Slot>) -> bool {
         self.offered += 1;
         let victim = victim.map(|slot| Victim { slot, hash: self.hashes[slot.index()] });
@@ -170,13 +184,15 @@ impl Gate {
         Access { weight, ..Access::new(self.hashes[slot as usize]) }
     }
 
-    /// Ends the window when it is time, with what the shard has counted and holds; a moment later where another thread is at the
-    /// records of all, which are not worth waiting for under a lock.
+    /// Ends the window when it is time, with what the shard has counted and holds; a moment later
+    /// where another thread is at the records of all, which are not worth waiting for under a lock.
     pub(crate) fn look_back(&mut self, counts: &ShardCounts, held: Amount) {
         if self.offered - self.window.offered < WINDOW_OFFERS {
             return;
         }
-        let Some(Counted { lookups, hits, .. }) = self.threads.records.try_counted() else { return };
+        let Some(Counted { lookups, hits, .. }) = self.threads.records.try_counted() else {
+            return;
+        };
         let now = Begun {
             offered: self.offered,
             lookups: lookups / self.shards,
@@ -206,7 +222,9 @@ impl Gate {
 
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.hashes.capacity() * size_of::<u64>() + self.admission.memory_bytes()
+        size_of::<Self>()
+            + self.hashes.capacity() * size_of::<u64>()
+            + self.admission.memory_bytes()
     }
 }
 
@@ -219,7 +237,9 @@ mod tests {
         let template = floe_policy::admission::Probability::default();
         let thrown = |shard| {
             let mut admission = template.make(shard, 4);
-            (0..500).map(|key| admission.admit(&Access::new(key), None).admits()).collect::<Vec<_>>()
+            (0..500)
+                .map(|key| admission.admit(&Access::new(key), None).admits())
+                .collect::<Vec<_>>()
         };
         assert_ne!(thrown(1), thrown(2));
     }

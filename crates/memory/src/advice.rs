@@ -1,4 +1,5 @@
-//! What a cache's counts say by the model of its locks: whether more hits still help, and what else would.
+//! What a cache's counts say by the model of its locks: whether more hits still help, and what else
+//! would.
 
 use floe_model::advice::{Advice, advise};
 use floe_model::{Load, ModelError, Policy, Service, Setting, Situation};
@@ -6,12 +7,14 @@ use floe_model::{Load, ModelError, Policy, Service, Setting, Situation};
 use crate::stats::Stats;
 
 impl Stats {
-    /// What limits the cache, whether its hit ratio is past the one at which throughput is highest, and what freezing or another policy
-    /// would give, by a queueing network of its list operations with these service times.
+    /// What limits the cache, whether its hit ratio is past the one at which throughput is highest,
+    /// and what freezing or another policy would give, by a queueing network of its list operations
+    /// with these service times.
     ///
-    /// `load` is how it is used: requests in flight, and the cores they share. `miss_us` is what a miss waits for, in microseconds, its
-    /// value made; `None` takes what [freezing](crate::Builder::freezing) has measured. Hit ratio, frozen share, policy, shards, and how
-    /// many hits moved an entry are as counted since the cache was made.
+    /// `load` is how it is used: requests in flight, and the cores they share. `miss_us` is what a
+    /// miss waits for, in microseconds, its value made; `None` takes what
+    /// [freezing](crate::Builder::freezing) has measured. Hit ratio, frozen share, policy, shards,
+    /// and how many hits moved an entry are as counted since the cache was made.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -32,12 +35,19 @@ impl Stats {
     /// ```
     ///
     /// # Errors
-    /// There were no lookups yet, `miss_us` is neither given nor measured, or there are no service times for the policy or no model of it.
-    pub fn advice(&self, service: &Service, load: &Load, miss_us: Option<f64>) -> Result<Advice, ModelError> {
+    /// There were no lookups yet, `miss_us` is neither given nor measured, or there are no service
+    /// times for the policy or no model of it.
+    pub fn advice(
+        &self,
+        service: &Service,
+        load: &Load,
+        miss_us: Option<f64>,
+    ) -> Result<Advice, ModelError> {
         let hit_ratio = self.hit_ratio().ok_or(ModelError::Unknown { what: "the hit ratio" })?;
         let measured = || Some(self.freezing.as_ref()?.miss_ns? / 1e3);
-        let miss_us =
-            miss_us.or_else(measured).ok_or(ModelError::Unknown { what: "what a miss waits for" })?;
+        let miss_us = miss_us
+            .or_else(measured)
+            .ok_or(ModelError::Unknown { what: "what a miss waits for" })?;
         let share = |part: u64, all: u64| (all > 0).then(|| part.min(all) as f64 / all as f64);
         let unfrozen = self.hits.saturating_sub(self.frozen_hits);
         let situation = Situation {
@@ -99,6 +109,8 @@ mod tests {
 
     #[test]
     fn a_cache_that_was_not_asked_yet_gets_no_advice() {
-        assert!(advice(&Stats { policy: "lru", shards: 1, ..Stats::default() }, Some(1.0)).is_err());
+        assert!(
+            advice(&Stats { policy: "lru", shards: 1, ..Stats::default() }, Some(1.0)).is_err()
+        );
     }
 }

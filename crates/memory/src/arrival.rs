@@ -1,5 +1,5 @@
-//! How an entry comes into a shard: in the place of its predecessor, of one that is evicted for it, or of nobody. What is
-//! usual is short; the rest is functions of its own.
+//! How an entry comes into a shard: in the place of its predecessor, of one that is evicted for it,
+//! or of nobody. What is usual is short; the rest is functions of its own.
 
 use floe_policy::{Access, Eviction, Slot};
 
@@ -13,12 +13,12 @@ use crate::shard::Shard;
 use crate::sync::Ordering;
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// Puts an entry in, in the place of one with the same key if there is one. Takes it out of `newcomer`, where it can
-    /// be large, only when it has its place.
+    /// Puts an entry in, in the place of one with the same key if there is one. Takes it out of
+    /// `newcomer`, where it can be large, only when it has its place.
     ///
     /// # Errors
-    /// What room it lacks, when the shard cannot make that alone, or with `asks_others` need not. What the shard held under the key is
-    /// gone then.
+    /// What room it lacks, when the shard cannot make that alone, or with `asks_others` need not.
+    /// What the shard held under the key is gone then.
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,
@@ -38,7 +38,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         match before.map(|before| (before.slot(), before.expiry.is_set())) {
             Some((slot, expires)) => {
                 let tenant = &self.tenants[slot as usize];
-                if !expires && !tenant.pinned && tenant.weight == newcomer.weight && newcomer.guard.is_none()
+                if !expires
+                    && !tenant.pinned
+                    && tenant.weight == newcomer.weight
+                    && newcomer.guard.is_none()
                 {
                     self.succeed(shard, slot, newcomer, &access, gone);
                     Ok(())
@@ -66,8 +69,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// [`insert`](Self::insert) of a key that is not there, into a shard with an admission. What that does not admit is dropped with the
-    /// newcomer, or passes through for those who are to see it.
+    /// [`insert`](Self::insert) of a key that is not there, into a shard with an admission. What
+    /// that does not admit is dropped with the newcomer, or passes through for those who are to see
+    /// it.
     #[cold] // for those without one: nothing of it weighs on their way
     #[inline(never)]
     fn offer(
@@ -85,8 +89,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             let fits = taken.is_some();
             // The victim of another shard is not known before it leaves.
             let leaves_elsewhere = asks_others && self.is_owed(budget, need);
-            let victim = if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
-            let victim = victim.filter(|victim| self.is_in_reach(*victim)); // the order can be the user's
+            let victim =
+                if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
+            // the order can be the user's
+            let victim = victim.filter(|victim| self.is_in_reach(*victim));
             let gate = self.gate.as_mut().expect("the caller has seen it");
             gate.look_back(&self.counts, self.held);
             newcomer.is_admitted = gate.admits(&access, fits, victim);
@@ -127,7 +133,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.pass_through(newcomer, Cause::Rejected, gone);
             return Ok(());
         } else if tenant.pinned && budget.is_exceeded() {
-            // Beyond the limits nothing comes in; only what was pinned when they were lowered may stay.
+            // Beyond the limits nothing comes in; only what was pinned when they were lowered may
+            // stay.
             newcomer.is_admitted = true;
             let room = self.take_out(shard.table(), slot, Cause::Replaced, gone);
             self.release(budget, room);
@@ -138,7 +145,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.make_room(shard, budget, None, newcomer, asks_others, gone)
     }
 
-    /// [`insert`](Self::insert) with what the shard has to spare, the entry to be replaced included; the rest is taken or made.
+    /// [`insert`](Self::insert) with what the shard has to spare, the entry to be replaced
+    /// included; the rest is taken or made.
     #[inline(never)]
     fn make_room(
         &mut self,
@@ -199,8 +207,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Ok(())
     }
 
-    /// Whether the shard is to evict its own entries for a need, which takes so much more than there is: not for what can never be in,
-    /// nor for what others owe it.
+    /// Whether the shard is to evict its own entries for a need, which takes so much more than
+    /// there is: not for what can never be in, nor for what others owe it.
     #[inline(always)]
     fn makes_room(&self, budget: &Budget, need: Amount, more: Amount, asks_others: bool) -> bool {
         let fits = need.weight <= self.share.weight || budget.could_hold(need);
@@ -209,7 +217,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// An entry takes a slot for itself, which is returned.
     #[inline(never)]
-    fn settle(&mut self, shard: &Shard<K, V, P>, access: &Access, newcomer: &mut Newcomer<'_, K, V>) -> u32 {
+    fn settle(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        access: &Access,
+        newcomer: &mut Newcomer<'_, K, V>,
+    ) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             if self.tenants.len() == self.reserved {
                 self.grow(shard);
@@ -279,7 +292,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         gone: &mut Gone<K, V>,
     ) {
-        let melts = self.tenants[slot as usize].frozen && (newcomer.pinned || newcomer.expiry.goes_idle());
+        let melts =
+            self.tenants[slot as usize].frozen && (newcomer.pinned || newcomer.expiry.goes_idle());
         if melts {
             self.melt(slot); // such entries are not frozen
         }
@@ -334,7 +348,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     fn place(&mut self, slot: u32, newcomer: &mut Newcomer<'_, K, V>) -> Tenant<K, V> {
         let entry = self.slab.take();
         if let Some(guard) = newcomer.guard {
-            guard.store(entry.expose_provenance(), Ordering::Release); // as in `hazard`; and nobody else knows it yet
+            // as in `hazard`; and nobody else knows it yet
+            guard.store(entry.expose_provenance(), Ordering::Release);
         }
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
         unsafe { newcomer.settle(slot, entry) };
@@ -350,7 +365,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at once.
+    /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at
+    /// once.
     pub(crate) fn pass_through(
         &mut self,
         newcomer: &mut Newcomer<'_, K, V>,

@@ -1,19 +1,23 @@
 //! A fence between two threads for which only the rare side pays.
 //!
-//! A reader stores what it is about to look at and then loads whether that is still there; a reclaimer stores that it
-//! is gone and then loads who looks. One of the two must see the other, for which each needs a full fence between its
-//! store and its load (Dekker's handshake). The reader would pay for it on each hit, and worse, a fence keeps the
-//! processor from working on the next lookup meanwhile. So the reader only keeps the compiler from reordering
-//! ([`light`]), and the reclaimer makes every thread of the process pass a fence ([`heavy`]; `membarrier(2)`, once for
-//! a whole batch of entries).
+//! A reader stores what it is about to look at and then loads whether that is still there; a
+//! reclaimer stores that it is gone and then loads who looks. One of the two must see the other,
+//! for which each needs a full fence between its store and its load (Dekker's handshake). The
+//! reader would pay for it on each hit, and worse, a fence keeps the processor from working on the
+//! next lookup meanwhile. So the reader only keeps the compiler from reordering ([`light`]), and
+//! the reclaimer makes every thread of the process pass a fence ([`heavy`]; `membarrier(2)`, once
+//! for a whole batch of entries).
 //!
-//! Where there is no such call, or it is not allowed, readers do fence. That is settled before the first reader runs.
+//! Where there is no such call, or it is not allowed, readers do fence. That is settled before the
+//! first reader runs.
 //!
-//! A sandbox can forbid the call later (seccomp). Then readers are told to fence, and [`heavy`] says that it could not make them
-//! do so. Each thread notes in its record when it has been told; once all have, fences are enough. For threads that have not
-//! looked anything up since, and may never again, reclaimers [wait](let_stores_arrive) until what such a thread has stored
-//! must have become visible by itself (as in Morrison and Afek, "Temporally Bounding TSO for Fence-Free Asymmetric
-//! Synchronization", ASPLOS '15): no language promises a time for that, but processors take microseconds.
+//! A sandbox can forbid the call later (seccomp). Then readers are told to fence, and [`heavy`]
+//! says that it could not make them do so. Each thread notes in its record when it has been told;
+//! once all have, fences are enough. For threads that have not looked anything up since, and may
+//! never again, reclaimers [wait](let_stores_arrive) until what such a thread has stored must have
+//! become visible by itself (as in Morrison and Afek, "Temporally Bounding TSO for Fence-Free
+//! Asymmetric Synchronization", ASPLOS '15): no language promises a time for that, but processors
+//! take microseconds.
 
 use std::time::Duration;
 
@@ -35,14 +39,17 @@ static KIND: AtomicU8 = AtomicU8::new(UNSETTLED);
 pub(crate) fn settle() {
     if KIND.load(Ordering::Relaxed) == UNSETTLED {
         let kind = if system::register() { ASYMMETRIC } else { SYMMETRIC };
-        // Several threads come to the same result; one that was told to do without must not be overruled.
+        // Several threads come to the same result; one that was told to do without must not be
+        // overruled.
         let _ = KIND.compare_exchange(UNSETTLED, kind, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Makes readers fence from now on, as they do where the system has no barrier for whole processes. May be called at any time.
+/// Makes readers fence from now on, as they do where the system has no barrier for whole processes.
+/// May be called at any time.
 pub(crate) fn without_membarrier() {
-    // Relaxed: a reader that sees it late relies on `heavy`, which still reaches it or says that it does not.
+    // Relaxed: a reader that sees it late relies on `heavy`, which still reaches it or says that it
+    // does not.
     KIND.store(BECOMES_SYMMETRIC, Ordering::Relaxed);
 }
 
@@ -52,7 +59,8 @@ pub(crate) fn is_asymmetric() -> bool {
     KIND.load(Ordering::Relaxed) == ASYMMETRIC
 }
 
-/// The reader's half: what it stored before is seen by whoever calls [`heavy`] afterwards, or it sees what they stored.
+/// The reader's half: what it stored before is seen by whoever calls [`heavy`] afterwards, or it
+/// sees what they stored.
 #[inline(always)]
 pub(crate) fn light() {
     // Relaxed: settled before the first reader, and either kind of reader is served (see above).
@@ -63,17 +71,20 @@ pub(crate) fn light() {
     }
 }
 
-/// [`light`] for whoever has just found that the barrier [is asymmetric](is_asymmetric), and has run no code of the user's since.
+/// [`light`] for whoever has just found that the barrier [is asymmetric](is_asymmetric), and has
+/// run no code of the user's since.
 #[inline(always)]
 pub(crate) fn light_if_asymmetric() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The reclaimer's half. False when the system refuses it: then it holds for readers that fence, and all are told to.
+/// The reclaimer's half. False when the system refuses it: then it holds for readers that fence,
+/// and all are told to.
 #[must_use]
 pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst); // for readers that fence, and for this thread's own stores
-    // Relaxed: settled before the first reader; later it changes once, and only readers that fence see that.
+    // Relaxed: settled before the first reader; later it changes once, and only readers that fence
+    // see that.
     if system::barrier() || KIND.load(Ordering::Relaxed) == SYMMETRIC {
         return true;
     }
@@ -81,7 +92,8 @@ pub(crate) fn heavy() -> bool {
     false
 }
 
-/// After [`heavy`] was refused: waits until all that other threads had stored before is seen by this one.
+/// After [`heavy`] was refused: waits until all that other threads had stored before is seen by
+/// this one.
 #[cold]
 pub(crate) fn let_stores_arrive() {
     std::thread::sleep(STORES_ARRIVE);
@@ -100,7 +112,8 @@ mod system {
     /// False where it is refused.
     pub(super) fn barrier() -> bool {
         let barrier = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
-        barrier() || register() && barrier() // a child of fork() must register again, as the kernel has it
+        // a child of fork() must register again, as the kernel has it
+        barrier() || register() && barrier()
     }
 }
 
@@ -129,8 +142,9 @@ mod tests {
 
     const STOP: u64 = u64::MAX;
 
-    /// What a reader sees of a reclaimer that goes from 1 upwards: each number with the lookup that was the first to see
-    /// so much. Lookups are numbered, too, and each says its number before it looks.
+    /// What a reader sees of a reclaimer that goes from 1 upwards: each number with the lookup that
+    /// was the first to see so much. Lookups are numbered, too, and each says its number before it
+    /// looks.
     fn read(cell: &Apart, taken_out: &Apart) -> Vec<(u64, u64)> {
         let (mut seen, mut seen_first) = (0, Vec::new());
         for lookup in 1.. {
@@ -169,16 +183,22 @@ mod tests {
             let reclaimer = reclaim(&cell, &taken_out, barrier, time);
             (reader.join().unwrap(), reclaimer)
         });
-        // The last lookup that did not yet see a number must have been seen by the reclaimer after that number.
-        let missed = seen_first.iter().filter(|(number, first)| reclaimer[*number as usize - 1] < first - 1);
+        // The last lookup that did not yet see a number must have been seen by the reclaimer after
+        // that number.
+        let missed =
+            seen_first.iter().filter(|(number, first)| reclaimer[*number as usize - 1] < first - 1);
         (seen_first.len(), missed.count())
     }
 
     #[test]
     fn a_reader_sees_the_reclaimer_or_is_seen_by_it_with_either_barrier() {
-        let seconds = std::env::var("FLOE_STRESS_SECONDS").map_or(2.0, |seconds| seconds.parse().unwrap());
-        let time =
-            Duration::from_secs_f64(seconds / 2.0).min(Duration::from_secs(if cfg!(miri) { 0 } else { 60 }));
+        let seconds =
+            std::env::var("FLOE_STRESS_SECONDS").map_or(2.0, |seconds| seconds.parse().unwrap());
+        let time = Duration::from_secs_f64(seconds / 2.0).min(Duration::from_secs(if cfg!(miri) {
+            0
+        } else {
+            60
+        }));
         settle();
         let (met, missed) = handshakes(|| assert!(heavy(), "nobody refuses it here"), time);
         assert_eq!(missed, 0, "of {met} times, asymmetric: {}", is_asymmetric());

@@ -1,19 +1,23 @@
 //! How much a cache may hold, and how its shards share that.
 //!
-//! Every shard has the same *share* of the limits, and it has *room*: what its entries take, and what it may fill without asking.
-//! The rooms of all shards and what is left in the budget make up the limits, always.
+//! Every shard has the same *share* of the limits, and it has *room*: what its entries take, and
+//! what it may fill without asking. The rooms of all shards and what is left in the budget make up
+//! the limits, always.
 //!
-//! - While the budget has something left, a shard takes room from it as it grows, beyond its share as well. So a cache holds as many
-//!   entries as was said, however unevenly keys fall.
-//! - Then a shard that has its share evicts its own entries for a newcomer. It keeps what that leaves over, which is less than one entry:
-//!   the next newcomer fills it. What is removed, expires, or is replaced by something lighter goes back to the budget.
-//! - A shard whose room would stay within its share with the newcomer evicts nothing: it gets the room of a shard that has more than its
-//!   share. There is one then, because the rooms make up the limits.
-//! - An entry that is heavier than a share takes its shard's room, and the rest from all others in turns. They get it back, as they have
-//!   less than their shares from then on.
+//! - While the budget has something left, a shard takes room from it as it grows, beyond its share
+//!   as well. So a cache holds as many entries as was said, however unevenly keys fall.
+//! - Then a shard that has its share evicts its own entries for a newcomer. It keeps what that
+//!   leaves over, which is less than one entry: the next newcomer fills it. What is removed,
+//!   expires, or is replaced by something lighter goes back to the budget.
+//! - A shard whose room would stay within its share with the newcomer evicts nothing: it gets the
+//!   room of a shard that has more than its share. There is one then, because the rooms make up the
+//!   limits.
+//! - An entry that is heavier than a share takes its shard's room, and the rest from all others in
+//!   turns. They get it back, as they have less than their shares from then on.
 //!
-//! So insertions never make a shard lose room that is within its share, except to an entry that is heavier than a share: shares do not
-//! drift. And a full cache whose shards have their shares touches nothing shared for an insertion.
+//! So insertions never make a shard lose room that is within its share, except to an entry that is
+//! heavier than a share: shares do not drift. And a full cache whose shards have their shares
+//! touches nothing shared for an insertion.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -34,7 +38,10 @@ impl Amount {
     /// What is missing here of another amount.
     #[inline(always)]
     pub(crate) fn lacks(self, need: Self) -> Self {
-        Self { entries: (need.entries - self.entries).max(0), weight: (need.weight - self.weight).max(0) }
+        Self {
+            entries: (need.entries - self.entries).max(0),
+            weight: (need.weight - self.weight).max(0),
+        }
     }
 
     #[inline(always)]
@@ -74,7 +81,8 @@ impl std::ops::SubAssign for Amount {
     }
 }
 
-/// A limit, and what is left of it: less than nothing while a cache that was made smaller still shrinks.
+/// A limit, and what is left of it: less than nothing while a cache that was made smaller still
+/// shrinks.
 #[derive(Debug)]
 struct Purse {
     limit: AtomicU64,
@@ -124,7 +132,11 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(entries: Option<u64>, weight: Option<u64>) -> Self {
-        Self { entries: Purse::new(entries), weight: Purse::new(weight), lender: AtomicUsize::new(0) }
+        Self {
+            entries: Purse::new(entries),
+            weight: Purse::new(weight),
+            lender: AtomicUsize::new(0),
+        }
     }
 
     /// Takes all of an amount, or nothing.
@@ -181,7 +193,8 @@ impl Budget {
     /// Whether something as heavy can ever be in.
     #[inline(always)]
     pub(crate) fn could_hold(&self, amount: Amount) -> bool {
-        let fits = |purse: &Purse, amount: i64| amount as u64 <= purse.limit.load(Relaxed); // see `Purse::take`
+        // see `Purse::take`
+        let fits = |purse: &Purse, amount: i64| amount as u64 <= purse.limit.load(Relaxed);
         fits(&self.entries, amount.entries) && fits(&self.weight, amount.weight)
     }
 

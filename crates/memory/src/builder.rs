@@ -25,20 +25,22 @@ use crate::shedding::Valve;
 use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
 use crate::upkeep::Upkeep;
 
-/// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at random, so that whoever
-/// chooses keys does not know which collide. Against an attacker who can watch hashes or time many lookups, give SipHash.
+/// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at
+/// random, so that whoever chooses keys does not know which collide. Against an attacker who can
+/// watch hashes or time many lookups, give SipHash.
 pub type DefaultHasher = foldhash::fast::RandomState;
 
-/// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces of docs/results/policies.md 256 mean
-/// 0.03 % more misses than 1024 do, and 128 0.07 %.
+/// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces
+/// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
 const SHARE_MIN: u64 = 256;
-/// The weight of an entry, as far as the number of shards depends on it, where no limit of entries tells: a page. A cache of heavier
-/// entries still has dozens a shard.
+/// The weight of an entry, as far as the number of shards depends on it, where no limit of entries
+/// tells: a page. A cache of heavier entries still has dozens a shard.
 const WEIGHT_ASSUMED: u64 = 4096;
 /// Shards for each core, so that threads seldom meet at one.
 const SHARDS_PER_CORE: usize = 4;
 
-/// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the default.
+/// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the
+/// default.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -105,8 +107,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { entries: Some(entries), ..self }
     }
 
-    /// The most weight it holds, in whatever the [`weigher`](Self::weigher) measures. May be combined with a
-    /// [`capacity`](Self::capacity): both are kept.
+    /// The most weight it holds, in whatever the [`weigher`](Self::weigher) measures. May be
+    /// combined with a [`capacity`](Self::capacity): both are kept.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -120,7 +122,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { weight: Some(weight), ..self }
     }
 
-    /// What an entry weighs: bytes, mostly. Called once for each insertion, outside of locks; 0 counts as 1.
+    /// What an entry weighs: bytes, mostly. Called once for each insertion, outside of locks; 0
+    /// counts as 1.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -135,9 +138,10 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { weigher: Some(Box::new(weigh)), ..self }
     }
 
-    /// Is told of each entry that leaves, with the cause, soon after it has left: by the thread whose call made it
-    /// leave, or by that of the library which takes out what has expired; outside of locks, and with no order promised
-    /// between threads. It may use the cache. It is not told of what is in the cache when that is dropped.
+    /// Is told of each entry that leaves, with the cause, soon after it has left: by the thread
+    /// whose call made it leave, or by that of the library which takes out what has expired;
+    /// outside of locks, and with no order promised between threads. It may use the cache. It is
+    /// not told of what is in the cache when that is dropped.
     ///
     /// If it panics, so does the call, once it has been told of the others who left.
     ///
@@ -161,7 +165,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { listener: Some(Box::new(listen)), ..self }
     }
 
-    /// Who leaves when room is needed, by type: hits are compiled for it. The order given is a template, without room.
+    /// Who leaves when room is needed, by type: hits are compiled for it. The order given is a
+    /// template, without room.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -207,8 +212,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// Who leaves when room is needed, by name, with parameters if need be: `lru`, `slru:segments=2`, as
-    /// `floe simulate` takes them.
+    /// Who leaves when room is needed, by name, with parameters if need be: `lru`,
+    /// `slru:segments=2`, as `floe simulate` takes them.
     ///
     /// # Errors
     /// When there is no such policy or parameter; says which there are.
@@ -225,22 +230,28 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.policy::<AnyPolicy>(policy))
     }
 
-    /// Who comes in: an admission, asked whenever a key is inserted that is not there. By default everything comes in, and such a
-    /// cache does nothing for this. The one given is a template, without room; each shard has its own.
+    /// Who comes in: an admission, asked whenever a key is inserted that is not there. By default
+    /// everything comes in, and such a cache does nothing for this. The one given is a template,
+    /// without room; each shard has its own.
     ///
-    /// What is not admitted is not kept: `insert` returns, the value is dropped, and the [listener](Self::listener) is told with
-    /// [`Cause::Bypassed`]. `get_or_insert_with` and its sisters hand out what was loaded all the same, to all who waited. A value inserted
-    /// under a key that is there replaces the other without a question, and pinned entries always come in.
+    /// What is not admitted is not kept: `insert` returns, the value is dropped, and the
+    /// [listener](Self::listener) is told with [`Cause::Bypassed`]. `get_or_insert_with` and its
+    /// sisters hand out what was loaded all the same, to all who waited. A value inserted under a
+    /// key that is there replaces the other without a question, and pinned entries always come in.
     ///
-    /// - [`Duel`](floe_policy::admission::Duel) compares with who would leave, so it needs a policy that
-    ///   [says](floe_policy::Eviction::victim) who that is: fifo, lru, relaxed-lru, prob-lru, clock, slru, 2q, s3-fifo, sieve, lfu,
-    ///   qdlp, qd-clock. With others it admits everything.
-    /// - An admission hears of hits in LRU-like orders, with each that promotes; of hits that change no order (those of FIFO-like policies, and on
-    ///   frozen entries) only how many there were. So with a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass` does not see what is
-    ///   only hit.
-    /// - [`Obp`](floe_policy::admission::Obp) keeps insertions and removals to a share of lookups with `get` and its sisters; an insertion looks nothing up. While nothing is to be
-    ///   evicted ([`Orders::hold`](floe_policy::admission::Orders::hold)), nothing comes in for which somebody would have to leave.
-    /// - Those that need the position of blocks (`sequential`), or that fetch what they let in (`fussy`), are refused when the cache is built.
+    /// - [`Duel`](floe_policy::admission::Duel) compares with who would leave, so it needs a policy
+    ///   that [says](floe_policy::Eviction::victim) who that is: fifo, lru, relaxed-lru, prob-lru,
+    ///   clock, slru, 2q, s3-fifo, sieve, lfu, qdlp, qd-clock. With others it admits everything.
+    /// - An admission hears of hits in LRU-like orders, with each that promotes; of hits that
+    ///   change no order (those of FIFO-like policies, and on frozen entries) only how many there
+    ///   were. So with a FIFO-like policy `duel` compares how often keys were *inserted*, and
+    ///   `small-bypass` does not see what is only hit.
+    /// - [`Obp`](floe_policy::admission::Obp) keeps insertions and removals to a share of lookups
+    ///   with `get` and its sisters; an insertion looks nothing up. While nothing is to be evicted
+    ///   ([`Orders::hold`](floe_policy::admission::Orders::hold)), nothing comes in for which
+    ///   somebody would have to leave.
+    /// - Those that need the position of blocks (`sequential`), or that fetch what they let in
+    ///   (`fussy`), are refused when the cache is built.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -261,8 +272,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { admission: Some(Box::new(admission)), ..self }
     }
 
-    /// Who comes in, by name, with parameters if need be, and with `+` between several that have to agree: `obp:target=0.2`,
-    /// `second-access + obp`, as `floe simulate --admit` takes them. See [`admission`](Self::admission).
+    /// Who comes in, by name, with parameters if need be, and with `+` between several that have to
+    /// agree: `obp:target=0.2`, `second-access + obp`, as `floe simulate --admit` takes them. See
+    /// [`admission`](Self::admission).
     ///
     /// # Errors
     /// When there is no such admission or parameter; says which there are.
@@ -281,8 +293,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.admission(admission))
     }
 
-    /// How keys are hashed. Any hasher will do, for its result is mixed once more; one that can be foreseen, such as an
-    /// identity, lets whoever chooses keys make lookups slow.
+    /// How keys are hashed. Any hasher will do, for its result is mixed once more; one that can be
+    /// foreseen, such as an identity, lets whoever chooses keys make lookups slow.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -325,9 +337,10 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         }
     }
 
-    /// How long after its insertion an entry expires: at that time or up to 25 ms later. It is not found from then on,
-    /// and freed within a second or two, by a thread of the library's; where the system has no thread to give, by those
-    /// who insert. Times over 124 days count as 124 days.
+    /// How long after its insertion an entry expires: at that time or up to 25 ms later. It is not
+    /// found from then on, and freed within a second or two, by a thread of the library's; where
+    /// the system has no thread to give, by those who insert. Times over 124 days count as 124
+    /// days.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -344,8 +357,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { live: Some(time), ..self }
     }
 
-    /// How long after its last use an entry expires, as [`time_to_live`](Self::time_to_live) otherwise. Every hit of
-    /// such an entry reads the coarse time, and one a tick writes it.
+    /// How long after its last use an entry expires, as [`time_to_live`](Self::time_to_live)
+    /// otherwise. Every hit of such an entry reads the coarse time, and one a tick writes it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -366,13 +379,15 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { idle: Some(time), ..self }
     }
 
-    /// How many parts the cache has, each with a lock and an order of its own, that hits of FIFO-like policies never
-    /// take: a power of two. By default four a core, and fewer where they would have less than 256 entries. A cache that has no
-    /// limit but one of weight is taken to hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from the truth,
-    /// give the number of shards. With one, a cache decides exactly as `floe simulate` says.
+    /// How many parts the cache has, each with a lock and an order of its own, that hits of
+    /// FIFO-like policies never take: a power of two. By default four a core, and fewer where they
+    /// would have less than 256 entries. A cache that has no limit but one of weight is taken to
+    /// hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from the
+    /// truth, give the number of shards. With one, a cache decides exactly as `floe simulate` says.
     ///
-    /// Shards have equal shares of the limits. An entry should weigh a small part of a share: one that is heavier than all of it
-    /// takes the rest from the other shards, and leaves as soon as they need that back.
+    /// Shards have equal shares of the limits. An entry should weigh a small part of a share: one
+    /// that is heavier than all of it takes the rest from the other shards, and leaves as soon as
+    /// they need that back.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -389,8 +404,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { clock, ..self }
     }
 
-    /// Has the hottest entries frozen, as far as that pays: see [`Freezing`]. A thread of the library, one for all caches of the
-    /// process, sees to it.
+    /// Has the hottest entries frozen, as far as that pays: see [`Freezing`]. A thread of the
+    /// library, one for all caches of the process, sees to it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -404,13 +419,16 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { freezing: Some(freezing), ..self }
     }
 
-    /// Lets [`get_or_load`](Cache::get_or_load) send a share of its requests straight to the source, as far as all requests
-    /// together are served faster by that: where hits wait for each other's changes of the policy's order more than a load takes.
-    /// A thread of the library finds out, by trials of the next share beside the present one; it never sheds more than
-    /// [`max`](SheddingOptions::max). By default nothing is shed, and a cache whose hits take no lock has no use for it.
+    /// Lets [`get_or_load`](Cache::get_or_load) send a share of its requests straight to the
+    /// source, as far as all requests together are served faster by that: where hits wait for each
+    /// other's changes of the policy's order more than a load takes. A thread of the library finds
+    /// out, by trials of the next share beside the present one; it never sheds more than
+    /// [`max`](SheddingOptions::max). By default nothing is shed, and a cache whose hits take no
+    /// lock has no use for it.
     ///
-    /// To ask for it is to promise that a load brings what is as new as the value in the cache: whoever changes the source
-    /// does so before the cache, and no key has a value in the cache alone.
+    /// To ask for it is to promise that a load brings what is as new as the value in the cache:
+    /// whoever changes the source does so before the cache, and no key has a value in the cache
+    /// alone.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -478,11 +496,13 @@ where
         let shape = shape::<K, V>(&budget, weighed, shards);
         let about = self.policy.about();
         let threads = Threads::new(Records::new(self.freezing.is_some()));
-        // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's threads have a small stack.
+        // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's
+        // threads have a small stack.
         let mut made = Vec::with_capacity(shards);
         for (number, slab) in shape.slabs(shards).enumerate() {
-            let gate =
-                |template: &dyn Template| Box::new(Gate::new(template, number, shards, Arc::clone(&threads)));
+            let gate = |template: &dyn Template| {
+                Box::new(Gate::new(template, number, shards, Arc::clone(&threads)))
+            };
             let gate = self.admission.as_deref().map(gate);
             let (owner, table) = Owner::new(self.policy.clone(), shape, slab, gate);
             budget.take(shape.unlimited);
@@ -494,7 +514,9 @@ where
             hasher: self.hasher,
             threads: Arc::clone(&threads),
             frozen: AtomicPtr::default(),
-            timed_one_in: AtomicU32::new(self.freezing.map_or(0, |freezing| freezing.sample_one_in)),
+            timed_one_in: AtomicU32::new(
+                self.freezing.map_or(0, |freezing| freezing.sample_one_in),
+            ),
             all_frozen: AtomicBool::new(false),
             freezer: Mutex::new(Freezer::new(self.freezing)),
             index_bytes: AtomicUsize::new(0),
@@ -532,7 +554,9 @@ where
             (_, Some(_)) if self.weigher.is_none() => return Err(BuildError::NoWeigher),
             _ => {}
         }
-        if let Some(shards) = self.shards.filter(|shards| !shards.is_power_of_two() || *shards > SHARDS_MAX) {
+        if let Some(shards) =
+            self.shards.filter(|shards| !shards.is_power_of_two() || *shards > SHARDS_MAX)
+        {
             return Err(BuildError::Shards(shards));
         }
         for (name, time) in [("time_to_live", self.live), ("time_to_idle", self.idle)] {
@@ -540,7 +564,9 @@ where
                 return Err(BuildError::ZeroTime(name));
             }
         }
-        if let Some(problem) = self.shedding.as_deref().and_then(|options| self.cannot_shed(options)) {
+        if let Some(problem) =
+            self.shedding.as_deref().and_then(|options| self.cannot_shed(options))
+        {
             return Err(BuildError::Shedding(problem));
         }
         if let Some(template) = &self.admission
@@ -559,11 +585,14 @@ where
 
     fn cannot_shed(&self, options: &SheddingOptions) -> Option<&'static str> {
         if self.freezing.is_some() {
-            return Some("freezing decides by trials, too, and each would disturb the other's; choose one");
+            return Some(
+                "freezing decides by trials, too, and each would disturb the other's; choose one",
+            );
         }
         if !(options.step > 0.0 && options.step <= 1.0) {
             return Some("the step is a share of requests, above 0 and not above 1");
         }
-        (!(0.0..=1.0).contains(&options.max)).then_some("the most is a share of requests, from 0 to 1")
+        (!(0.0..=1.0).contains(&options.max))
+            .then_some("the most is a share of requests, from 0 to 1")
     }
 }

@@ -21,12 +21,14 @@ use crate::options::InsertOptions;
 use crate::stats::Stats;
 use crate::sync::{Arc, lock};
 
-/// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of them its values are dropped; where
-/// entries expire or freeze, perhaps a moment later, by a thread of the library's.
+/// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of
+/// them its values are dropped; where entries expire or freeze, perhaps a moment later, by a thread
+/// of the library's.
 ///
 /// `P` is the policy: who leaves when room is needed. `S` hashes keys.
 ///
-/// Keys are compared while a part of the cache is locked: a [`Eq`] of the user's that uses the same cache waits for ever.
+/// Keys are compared while a part of the cache is locked: a [`Eq`] of the user's that uses the same
+/// cache waits for ever.
 pub struct Cache<K, V, P: Replacement = QdClock, S = DefaultHasher> {
     pub(crate) inner: Arc<Inner<K, V, P, S>>,
 }
@@ -81,8 +83,8 @@ where
         Self { inner }
     }
 
-    /// Looks a key up. The guard derefs to the value, which stays in memory as long as the guard does; nothing else does,
-    /// and no one waits for it.
+    /// Looks a key up. The guard derefs to the value, which stays in memory as long as the guard
+    /// does; nothing else does, and no one waits for it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -140,8 +142,9 @@ where
         self.get(key).map(|value| read(&value))
     }
 
-    /// Looks many keys up, each with its number and its value for `read` if it is there, in order. The memory of several
-    /// is fetched at once, which is worth most in caches larger than the processor's. Returns how many were there.
+    /// Looks many keys up, each with its number and its value for `read` if it is there, in order.
+    /// The memory of several is fetched at once, which is worth most in caches larger than the
+    /// processor's. Returns how many were there.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -174,8 +177,8 @@ where
         found
     }
 
-    /// Whether a key is there. No hit is counted, the policy does not learn of it, and an entry with a time to idle expires as
-    /// if nobody had asked.
+    /// Whether a key is there. No hit is counted, the policy does not learn of it, and an entry
+    /// with a time to idle expires as if nobody had asked.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -205,8 +208,8 @@ where
         Some(Ref::new(found.entry, Inner::<K, V, P, S>::keep(&found)))
     }
 
-    /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a lock, unlike
-    /// [`get`](Self::get).
+    /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a
+    /// lock, unlike [`get`](Self::get).
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -228,9 +231,11 @@ where
         Some(Held::new(NonNull::from(&found.entry.value), hold))
     }
 
-    /// Inserts a value, in the place of the one that is there under the key, if any. What has to leave for it is up to
-    /// the policy, and whether a new key comes in at all, to the [admission](Builder::admission), if there is one. An entry that weighs more than the cache may hold does not come in, and what was there leaves; nor does one
-    /// for which only pinned entries could make room.
+    /// Inserts a value, in the place of the one that is there under the key, if any. What has to
+    /// leave for it is up to the policy, and whether a new key comes in at all, to the
+    /// [admission](Builder::admission), if there is one. An entry that weighs more than the cache
+    /// may hold does not come in, and what was there leaves; nor does one for which only pinned
+    /// entries could make room.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -243,7 +248,8 @@ where
         self.insert_with(key, value, InsertOptions::new());
     }
 
-    /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the cache's others or is pinned.
+    /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the
+    /// cache's others or is pinned.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -285,7 +291,8 @@ where
         newcomer
     }
 
-    /// Removes a key and returns a guard for what it had. A load of the key that is under way will not enter the cache.
+    /// Removes a key and returns a guard for what it had. A load of the key that is under way will
+    /// not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -308,8 +315,10 @@ where
             let entry = owner.find(shard.table(), hash.in_shard(), key)?;
             let (entry, slot) = (&raw const *entry, entry.slot());
             let cell = record.cell();
-            cell.store(entry as usize, crate::sync::Ordering::Release); // before it is taken out: see `hazard`
-            // SAFETY: it is in, and from now on kept by the cell, until the guard that takes the cell over is dropped.
+            // before it is taken out: see `hazard`
+            cell.store(entry as usize, crate::sync::Ordering::Release);
+            // SAFETY: it is in, and from now on kept by the cell, until the guard that takes the
+            // cell over is dropped.
             let value = Ref::new(unsafe { &*entry }, crate::guard::Keep::new(cell));
             // SAFETY: as above.
             let expired = unsafe { &*entry }.expiry.is_over(&inner.clock);
@@ -320,8 +329,8 @@ where
         })
     }
 
-    /// Removes everything, pinned entries too. What is inserted meanwhile by others may stay. Loads under way will not
-    /// enter the cache.
+    /// Removes everything, pinned entries too. What is inserted meanwhile by others may stay. Loads
+    /// under way will not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -340,9 +349,9 @@ where
         inner.reclaim();
     }
 
-    /// Changes the limit of entries while the cache is used, or gives it one, and evicts what is too much before it returns;
-    /// pinned entries stay, however many they are. The policy keeps what it has learned. Memory reserved for entries is not
-    /// given back.
+    /// Changes the limit of entries while the cache is used, or gives it one, and evicts what is
+    /// too much before it returns; pinned entries stay, however many they are. The policy keeps
+    /// what it has learned. Memory reserved for entries is not given back.
     ///
     /// # Panics
     /// When the capacity is 0, or 2³¹ or more.
@@ -394,13 +403,14 @@ where
         inner.reclaim();
     }
 
-    /// Freezes the share of the entries that is most worth keeping: they are not evicted, and hits on them take the shortest
-    /// way, until the cache is [thawed](Self::thaw) or frozen again. What is frozen can be replaced and removed, and expires,
-    /// as ever. With a share of 1 nothing new comes in.
+    /// Freezes the share of the entries that is most worth keeping: they are not evicted, and hits
+    /// on them take the shortest way, until the cache is [thawed](Self::thaw) or frozen again. What
+    /// is frozen can be replaced and removed, and expires, as ever. With a share of 1 nothing new
+    /// comes in.
     ///
     /// For caches that are filled once, and for experiments; a cache made with
-    /// [`freezing`](crate::Builder::freezing) sees to it by itself, and freezes and thaws as it likes.
-    /// Pinned entries, and those with a time to idle, are not frozen.
+    /// [`freezing`](crate::Builder::freezing) sees to it by itself, and freezes and thaws as it
+    /// likes. Pinned entries, and those with a time to idle, are not frozen.
     ///
     /// # Panics
     /// When the share is not between 0 and 1.
@@ -414,7 +424,10 @@ where
     /// cache.thaw();
     /// ```
     pub fn freeze(&self, share: f64) -> Frozen {
-        assert!((0.0..=1.0).contains(&share), "a share of the entries is between 0 and 1, not {share}");
+        assert!(
+            (0.0..=1.0).contains(&share),
+            "a share of the entries is between 0 and 1, not {share}"
+        );
         self.inner.freeze(lock(&self.inner.freezer).by_hand(), share)
     }
 
@@ -423,8 +436,9 @@ where
         self.inner.thaw(lock(&self.inner.freezer).by_hand());
     }
 
-    /// Keeps a key's entry from being evicted; false if there is none. It still counts towards the capacity, expires,
-    /// and can be removed; a value that replaces it is not pinned. Any number of pinned entries makes no eviction slower.
+    /// Keeps a key's entry from being evicted; false if there is none. It still counts towards the
+    /// capacity, expires, and can be removed; a value that replaces it is not pinned. Any number of
+    /// pinned entries makes no eviction slower.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -445,7 +459,8 @@ where
         self.set_pinned(key, true)
     }
 
-    /// Lets a pinned entry be evicted again, as one that has just come; false if there is none under the key.
+    /// Lets a pinned entry be evicted again, as one that has just come; false if there is none
+    /// under the key.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -474,7 +489,8 @@ where
         let shard = inner.shard(hash);
         let found = inner.with_owner(shard, shard.owner(), |owner, _| {
             let found = owner.find(shard.table(), hash.in_shard(), key);
-            let slot = found.filter(|entry| !entry.expiry.is_over(&inner.clock)).map(|entry| entry.slot());
+            let slot =
+                found.filter(|entry| !entry.expiry.is_over(&inner.clock)).map(|entry| entry.slot());
             slot.map(|slot| owner.set_pinned(slot, hash, pinned)).is_some()
         });
         if !pinned && inner.budget.is_exceeded() {
@@ -483,8 +499,9 @@ where
         found
     }
 
-    /// Goes through the entries, in no particular order. What stays in the cache meanwhile is yielded once; what comes or
-    /// leaves may be. Takes a lock for each entry, holds none in between, and counts no hits.
+    /// Goes through the entries, in no particular order. What stays in the cache meanwhile is
+    /// yielded once; what comes or leaves may be. Takes a lock for each entry, holds none in
+    /// between, and counts no hits.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -519,8 +536,8 @@ where
         self.len() == 0
     }
 
-    /// What the cache has counted. Goes through all threads and takes the lock of each shard: for once a second, not once a
-    /// request.
+    /// What the cache has counted. Goes through all threads and takes the lock of each shard: for
+    /// once a second, not once a request.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -533,9 +550,10 @@ where
         self.inner.stats()
     }
 
-    /// Drops, now, what has left the cache and nobody looks at any more, and takes out what has expired. Otherwise some
-    /// entries that left wait for others that do, so that they can be freed together: of those without guards at most
-    /// 1/16 of the capacity, or 32 a shard if that is more, 64 where keys and values need no drop.
+    /// Drops, now, what has left the cache and nobody looks at any more, and takes out what has
+    /// expired. Otherwise some entries that left wait for others that do, so that they can be freed
+    /// together: of those without guards at most 1/16 of the capacity, or 32 a shard if that is
+    /// more, 64 where keys and values need no drop.
     ///
     /// ```
     /// # use floe_memory as floe;

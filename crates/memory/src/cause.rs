@@ -12,7 +12,8 @@ pub enum Cause {
     Replaced,
     /// It was removed, or the cache cleared.
     Removed,
-    /// It never came in: it weighs more than the cache holds, or all that could have made room is pinned.
+    /// It never came in: it weighs more than the cache holds, or all that could have made room is
+    /// pinned.
     Rejected,
     /// It never came in: the cache's [admission](crate::Builder::admission) kept it out.
     Bypassed,

@@ -1,8 +1,9 @@
 //! Time as caches need it: coarse, and read where it is needed.
 //!
-//! Only lookups of entries that expire look at the time. On Linux they read the system's coarse clock, a few nanoseconds without a
-//! call into the kernel; insertions of such entries read the exact one, so that nothing ends early. So the time depends on no
-//! thread. Tests and simulations move theirs by hand.
+//! Only lookups of entries that expire look at the time. On Linux they read the system's coarse
+//! clock, a few nanoseconds without a call into the kernel; insertions of such entries read the
+//! exact one, so that nothing ends early. So the time depends on no thread. Tests and simulations
+//! move theirs by hand.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,11 +18,12 @@ pub(crate) const TICK: Duration = Duration::from_millis(5);
 pub(crate) const TICK_US: u64 = TICK.as_micros() as u64;
 /// Longer times count as this: numbers of ticks wrap, and half of the circle is the future.
 const FAR: u32 = u32::MAX / 2 - 1;
-/// A manual clock that has moved so far since has its caches swept: what expired more than twice that ago could be taken for
-/// what has yet to expire.
+/// A manual clock that has moved so far since has its caches swept: what expired more than twice
+/// that ago could be taken for what has yet to expire.
 const SWEEP_EVERY_US: u64 = 50 * 24 * 3600 * 1_000_000;
 
-/// A time or a span of time in ticks. Times wrap around after 248 days; they are only compared with near ones.
+/// A time or a span of time in ticks. Times wrap around after 248 days; they are only compared with
+/// near ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticks(pub(crate) u32);
 
@@ -96,7 +98,8 @@ impl Manual {
     }
 
     fn advance(&self, step_us: u64) {
-        let now_us = self.now_us.fetch_add(step_us, Ordering::Relaxed).wrapping_add(step_us); // only a number
+        // only a number
+        let now_us = self.now_us.fetch_add(step_us, Ordering::Relaxed).wrapping_add(step_us);
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         if now_us.wrapping_sub(swept.at_us) > SWEEP_EVERY_US {
             swept.at_us = now_us;
@@ -117,19 +120,21 @@ impl Manual {
 }
 
 impl Clock {
-    /// The time of the system, monotonic: what has expired is noticed at the next step of its coarse clock, of 1 to 10 ms on Linux.
+    /// The time of the system, monotonic: what has expired is noticed at the next step of its
+    /// coarse clock, of 1 to 10 ms on Linux.
     pub fn system() -> Self {
         Self(Source::System)
     }
 
-    /// A clock that stands still until it is [advanced](Self::advance): for tests and simulations. What has expired by it is
-    /// not found, and leaves when its key is inserted or removed, or by [`Cache::reclaim`](crate::Cache::reclaim).
+    /// A clock that stands still until it is [advanced](Self::advance): for tests and simulations.
+    /// What has expired by it is not found, and leaves when its key is inserted or removed, or by
+    /// [`Cache::reclaim`](crate::Cache::reclaim).
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::default()))
     }
 
-    /// Moves a manual clock on. Caches notice in steps of 5 ms. Every 50 days what has expired leaves its cache here, with its
-    /// destructors and listeners.
+    /// Moves a manual clock on. Caches notice in steps of 5 ms. Every 50 days what has expired
+    /// leaves its cache here, with its destructors and listeners.
     ///
     /// # Panics
     /// When the clock is the system's.
@@ -181,7 +186,8 @@ impl Clock {
         }
     }
 
-    /// The tick of something used in a tick: one that is not before the present time, so that nothing ends early.
+    /// The tick of something used in a tick: one that is not before the present time, so that
+    /// nothing ends early.
     #[inline]
     pub(crate) fn used_in(&self, now: Ticks) -> Ticks {
         match &self.0 {
@@ -195,12 +201,14 @@ impl Clock {
 mod system {
     use super::TICK_US;
 
-    /// By how much the coarse clock can be late: a step of a kernel that interrupts a hundred times a second.
+    /// By how much the coarse clock can be late: a step of a kernel that interrupts a hundred times
+    /// a second.
     pub(super) const LATE_TICKS: u32 = 2;
 
     fn read(clock: libc::clockid_t) -> libc::timespec {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes to `now` only. It fails for clocks that the system does not have only, and Linux has both.
+        // SAFETY: writes to `now` only. It fails for clocks that the system does not have only, and
+        // Linux has both.
         unsafe { libc::clock_gettime(clock, &raw mut now) };
         now
     }

@@ -3,7 +3,8 @@
 use crate::clock::{Clock, Ticks};
 use crate::sync::{AtomicU32, Ordering};
 
-/// When an entry expires: 16 bytes with the slot, beside the key, so that a hit that compares the key has it.
+/// When an entry expires: 16 bytes with the slot, beside the key, so that a hit that compares the
+/// key has it.
 #[derive(Debug)]
 pub(crate) struct Expiry {
     /// When it expires if it is not used again; 0 is never.
@@ -32,7 +33,8 @@ impl Expiry {
     /// Whether there is anything to look at: false for most caches, and then no clock is.
     #[inline(always)]
     pub(crate) fn is_set(&self) -> bool {
-        self.next.load(Ordering::Relaxed) != 0 // only ever moves on; a time seen late is a moment earlier
+        // only ever moves on; a time seen late is a moment earlier
+        self.next.load(Ordering::Relaxed) != 0
     }
 
     /// Whether it expires when it is not used.
@@ -66,7 +68,8 @@ impl Expiry {
             return;
         }
         let unused = now.after(Ticks(self.idle));
-        let next = if self.last != 0 && Ticks(unused).is_past(self.last) { self.last } else { unused };
+        let next =
+            if self.last != 0 && Ticks(unused).is_past(self.last) { self.last } else { unused };
         if self.next.load(Ordering::Relaxed) != next {
             self.next.store(next, Ordering::Relaxed); // two uses at once differ by a tick at most
         }
@@ -102,7 +105,8 @@ impl<K, V> Entry<K, V> {
         self.slot.load(Ordering::Relaxed) & !FROZEN // it stays the same while the entry is in
     }
 
-    /// Its number in the policy's order, unless it is frozen: then hits are of no interest to the policy.
+    /// Its number in the policy's order, unless it is frozen: then hits are of no interest to the
+    /// policy.
     #[inline(always)]
     pub(crate) fn slot_unless_frozen(&self) -> Option<u32> {
         let slot = self.slot.load(Ordering::Relaxed); // a hit at the same time may be noted or not

@@ -1,7 +1,9 @@
-//! One load per key: whoever asks for what is being loaded waits for that load, as a thread or as a future.
+//! One load per key: whoever asks for what is being loaded waits for that load, as a thread or as a
+//! future.
 //!
-//! A flight is attached to its key until it lands or the key is removed, inserted or cleared: then what it brings may be
-//! out of date. It is still handed to those who wait for it, as they asked before, but does not enter the cache.
+//! A flight is attached to its key until it lands or the key is removed, inserted or cleared: then
+//! what it brings may be out of date. It is still handed to those who wait for it, as they asked
+//! before, but does not enter the cache.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -40,7 +42,8 @@ impl<K, V> Default for Flights<K, V> {
 impl<K, V> Flights<K, V> {
     /// A flight of a key.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<Flight<K, V>>> {
-        let found = self.attached.find(hash, |boarding| boarding.hash == hash && is_it(&boarding.key));
+        let found =
+            self.attached.find(hash, |boarding| boarding.hash == hash && is_it(&boarding.key));
         found.map(|boarding| Arc::clone(&boarding.flight))
     }
 
@@ -65,7 +68,8 @@ impl<K, V> Flights<K, V> {
 
     /// Detaches a flight and gives its key back, unless it was detached before.
     pub(crate) fn land(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) -> Option<K> {
-        let found = self.attached.find_entry(hash, |boarding| Arc::ptr_eq(&boarding.flight, flight));
+        let found =
+            self.attached.find_entry(hash, |boarding| Arc::ptr_eq(&boarding.flight, flight));
         found.ok().map(|boarding| boarding.remove().0.key)
     }
 
@@ -136,15 +140,18 @@ impl Drop for Aboard {
     }
 }
 
-// SAFETY: what is brought is shared by reference, as from any other guard; the pointer stays valid while the hold is
-// there and the cache is borrowed, which whoever has a flight does.
+// SAFETY: what is brought is shared by reference, as from any other guard; the pointer stays valid
+// while the hold is there and the cache is borrowed, which whoever has a flight does.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
 
 impl<K, V> Flight<K, V> {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State::Loading(Wakers::default())), over: Condvar::new() })
+        Arc::new(Self {
+            state: Mutex::new(State::Loading(Wakers::default())),
+            over: Condvar::new(),
+        })
     }
 
     /// Whether it is the calling thread that runs its load: then that waits for itself.
@@ -167,7 +174,8 @@ impl<K, V> Flight<K, V> {
         let before = std::mem::replace(&mut *lock(&self.state), end);
         self.over.notify_all();
         if let State::Loading(wakers) = before {
-            wakers.waiting.into_values().for_each(Waker::wake); // outside the lock: it may run anything
+            // outside the lock: it may run anything
+            wakers.waiting.into_values().for_each(Waker::wake);
         }
     }
 
@@ -177,7 +185,8 @@ impl<K, V> Flight<K, V> {
         loop {
             match &*state {
                 State::Loading(_) => {
-                    state = self.over.wait(state).unwrap_or_else(crate::sync::PoisonError::into_inner);
+                    state =
+                        self.over.wait(state).unwrap_or_else(crate::sync::PoisonError::into_inner);
                 }
                 State::Landed(brought) => return Ok(brought.entry),
                 State::Failed(failure) => return Err(failure.clone()),

@@ -1,9 +1,10 @@
 //! Cells of a thread that holds more guards than its record has cells for, at a constant cost each.
 //!
-//! They come in chunks of a fixed size. A list says which were free when that was last looked at; only the thread that owns the
-//! record takes cells, so they still are. When the list is empty the thread looks at all cells, and adds so many that half of
-//! them are free. Dropping a guard clears its cell and touches nothing else. Whoever reclaims goes through the cells in any case,
-//! and gives chunks back that have no guard any more.
+//! They come in chunks of a fixed size. A list says which were free when that was last looked at;
+//! only the thread that owns the record takes cells, so they still are. When the list is empty the
+//! thread looks at all cells, and adds so many that half of them are free. Dropping a guard clears
+//! its cell and touches nothing else. Whoever reclaims goes through the cells in any case, and
+//! gives chunks back that have no guard any more.
 
 use crate::hazard::Cell;
 use crate::sync::Ordering;
@@ -13,7 +14,8 @@ const CHUNK: usize = 64;
 /// In a cell, no address of an entry: the cell is taken and not yet filled.
 const RESERVED: usize = 1;
 
-/// The further cells of a record, under a lock of its own: of the thread that owns it, and of whoever reclaims.
+/// The further cells of a record, under a lock of its own: of the thread that owns it, and of
+/// whoever reclaims.
 #[derive(Debug, Default)]
 pub(crate) struct Further {
     /// Given back where there is none; the last one is there.
@@ -37,7 +39,8 @@ impl Further {
         self.searched
     }
 
-    /// Reserves a cell, for the thread that owns the record. It stays where it is until it is cleared.
+    /// Reserves a cell, for the thread that owns the record. It stays where it is until it is
+    /// cleared.
     pub(crate) fn take(&mut self) -> &Cell {
         if self.free.is_empty() {
             self.look_for_free();
@@ -54,8 +57,13 @@ impl Further {
         // Acquire: as in `Record::cell`.
         let is_free = |cell: &Cell| cell.load(Ordering::Acquire) == 0;
         self.searched += self.len() as u64;
-        let mut free =
-            self.chunks.iter().flatten().flat_map(|chunk| chunk.iter()).filter(|cell| is_free(cell)).count();
+        let mut free = self
+            .chunks
+            .iter()
+            .flatten()
+            .flat_map(|chunk| chunk.iter())
+            .filter(|cell| is_free(cell))
+            .count();
         let mut next = 0;
         while 2 * free <= self.len() {
             while self.chunks.get(next).is_some_and(Option::is_some) {
@@ -76,7 +84,8 @@ impl Further {
         }
     }
 
-    /// Appends the addresses in the cells, and gives back chunks without any if they are most. Returns how many cells that took.
+    /// Appends the addresses in the cells, and gives back chunks without any if they are most.
+    /// Returns how many cells that took.
     pub(crate) fn looked_at(&mut self, out: &mut Vec<usize>) -> usize {
         let (visited, before) = (self.len(), out.len());
         let mut empty = Vec::new();
@@ -84,7 +93,12 @@ impl Further {
             let Some(chunk) = chunk else { continue };
             let named = out.len();
             // Acquire: see `Record::looked_at`.
-            out.extend(chunk.iter().map(|cell| cell.load(Ordering::Acquire)).filter(|&address| address != 0));
+            out.extend(
+                chunk
+                    .iter()
+                    .map(|cell| cell.load(Ordering::Acquire))
+                    .filter(|&address| address != 0),
+            );
             if out.len() == named {
                 empty.push(number);
             }
@@ -104,7 +118,8 @@ impl Further {
         self.chunks.truncate(there);
         self.chunks.shrink_to(2 * there);
         let chunks = &self.chunks;
-        self.free.retain(|&number| chunks.get(number as usize / CHUNK).is_some_and(Option::is_some));
+        self.free
+            .retain(|&number| chunks.get(number as usize / CHUNK).is_some_and(Option::is_some));
         self.free.shrink_to(2 * self.free.len());
     }
 }

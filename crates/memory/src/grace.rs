@@ -1,9 +1,10 @@
 //! Knowing without a heavy barrier that nobody is about to look at what was taken out.
 //!
-//! Whoever takes entries out and wants to free them *asks*: rounds of asking are numbered. Whoever uses the cache by way of
-//! a lock anyway, to insert or remove, *answers* in passing: stores the number of the last round in its record (quiescent
-//! states; McKenney and Slingwine, PDCS '98). Who has answered has seen all that was taken out before the round was asked,
-//! so it will look at none of it again; and what it looks at still was in its cells before. Only for threads that have not
+//! Whoever takes entries out and wants to free them *asks*: rounds of asking are numbered. Whoever
+//! uses the cache by way of a lock anyway, to insert or remove, *answers* in passing: stores the
+//! number of the last round in its record (quiescent states; McKenney and Slingwine, PDCS '98). Who
+//! has answered has seen all that was taken out before the round was asked, so it will look at none
+//! of it again; and what it looks at still was in its cells before. Only for threads that have not
 //! answered when the entries are to be freed, as they have only looked keys up since, is the
 //! [barrier](crate::barrier) needed.
 
@@ -37,18 +38,21 @@ pub(crate) struct Grace {
 impl Grace {
     /// Asks, after something was taken out.
     pub(crate) fn ask(&self) -> Round {
-        // Release: who sees the round sees what was taken out before; Acquire: and so what was before earlier rounds.
+        // Release: who sees the round sees what was taken out before; Acquire: and so what was
+        // before earlier rounds.
         Round(self.asked.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// Answers, between two lookups of the thread's.
     #[inline(always)]
     pub(crate) fn answer(&self, answer: &Answer) {
-        // Acquire: what was taken out before the round was asked is not found by this thread from here on.
+        // Acquire: what was taken out before the round was asked is not found by this thread from
+        // here on.
         let asked = self.asked.load(Ordering::Acquire);
         // Relaxed: this thread wrote it.
         if answer.0.load(Ordering::Relaxed) != asked {
-            answer.0.store(asked, Ordering::Release); // all that this thread has looked at stands in its cells
+            // all that this thread has looked at stands in its cells
+            answer.0.store(asked, Ordering::Release);
         }
     }
 
@@ -57,7 +61,8 @@ impl Grace {
         Round(self.asked.load(Ordering::Acquire)) // as in `ask`
     }
 
-    /// Whether everybody has answered a round or passed the barrier since. Under the lock of the records.
+    /// Whether everybody has answered a round or passed the barrier since. Under the lock of the
+    /// records.
     pub(crate) fn has_passed(&self, round: Round) -> bool {
         self.passed.load(Ordering::Relaxed) >= round.0 // under the lock
     }

@@ -21,8 +21,8 @@ impl<'a> Keep<'a> {
         Self(cell)
     }
 
-    /// Has the cell name an entry or a table, which is kept from then on if nobody can have taken it out before, and nothing
-    /// of what it named before.
+    /// Has the cell name an entry or a table, which is kept from then on if nobody can have taken
+    /// it out before, and nothing of what it named before.
     #[inline(always)]
     pub(crate) fn name(&self, address: usize) {
         self.0.store(address, Ordering::Release); // as in `drop`; and see `Record::looked_at`
@@ -40,15 +40,16 @@ impl<'a> Keep<'a> {
 impl Drop for Keep<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.store(0, Ordering::Release); // what was read of the entry was read before; see `Record::looked_at`
+        // what was read of the entry was read before; see `Record::looked_at`
+        self.0.store(0, Ordering::Release);
     }
 }
 
 /// A value in a cache: derefs to it.
 ///
-/// As long as this is there, the value stays in memory, whatever happens to the entry meanwhile; nothing else does, and
-/// nobody waits. No reference count is touched. It belongs to its thread; [`Cache::hold`](crate::Cache::hold) makes one
-/// that may travel and outlive the cache.
+/// As long as this is there, the value stays in memory, whatever happens to the entry meanwhile;
+/// nothing else does, and nobody waits. No reference count is touched. It belongs to its thread;
+/// [`Cache::hold`](crate::Cache::hold) makes one that may travel and outlive the cache.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -97,8 +98,8 @@ impl<V: fmt::Display> fmt::Display for Ref<'_, V> {
     }
 }
 
-/// A key and its value in a cache, as [`Cache::iter`](crate::Cache::iter) yields them. Like [`Ref`], it keeps them in
-/// memory and belongs to its thread.
+/// A key and its value in a cache, as [`Cache::iter`](crate::Cache::iter) yields them. Like
+/// [`Ref`], it keeps them in memory and belongs to its thread.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -136,10 +137,12 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
     }
 }
 
-/// A value of a cache that may travel between threads and outlive the cache: derefs to it. Making and dropping one takes a lock.
+/// A value of a cache that may travel between threads and outlive the cache: derefs to it. Making
+/// and dropping one takes a lock.
 ///
-/// It keeps its entry, not the cache: when that is dropped, so is everything else that was in it, and the memory of entries goes back
-/// to the system but for the pages of those that are held. The last of those who hold an entry drops it then.
+/// It keeps its entry, not the cache: when that is dropped, so is everything else that was in it,
+/// and the memory of entries goes back to the system but for the pages of those that are held. The
+/// last of those who hold an entry drops it then.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -154,7 +157,8 @@ pub struct Held<V> {
     _hold: Hold,
 }
 
-// SAFETY: gives out `&V` only, and drops the entry where it is the last to have it, key and value being `Send`.
+// SAFETY: gives out `&V` only, and drops the entry where it is the last to have it, key and value
+// being `Send`.
 unsafe impl<V: Send + Sync> Send for Held<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync> Sync for Held<V> {}

@@ -38,7 +38,8 @@ impl KeyHash {
         Hash32(self.folded as u32)
     }
 
-    /// A number below a power of two, given as the bits to shift out; independent of [`in_shard`](Self::in_shard).
+    /// A number below a power of two, given as the bits to shift out; independent of
+    /// [`in_shard`](Self::in_shard).
     #[inline(always)]
     pub(crate) fn shard(self, shift: u32) -> usize {
         (self.folded >> 32 >> shift) as usize

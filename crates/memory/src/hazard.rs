@@ -1,13 +1,15 @@
 //! Who looks at what: the words in which each thread says which memory must not be freed under it.
 //!
-//! Every thread that uses a cache has a [`Record`] there: one word for the table it probes and a *cell* for each entry
-//! it looks at. Nobody else fills them, so publishing is a plain store to a line the thread owns. A guard is a cell
-//! that stays filled; dropping it clears the cell. So a guard held for ever keeps one entry, not the cache (hazard
-//! pointers; Michael, IEEE TPDS '04), and the barrier between readers and reclaimers is [`barrier`](crate::barrier)'s.
+//! Every thread that uses a cache has a [`Record`] there: one word for the table it probes and a
+//! *cell* for each entry it looks at. Nobody else fills them, so publishing is a plain store to a
+//! line the thread owns. A guard is a cell that stays filled; dropping it clears the cell. So a
+//! guard held for ever keeps one entry, not the cache (hazard pointers; Michael, IEEE TPDS '04),
+//! and the barrier between readers and reclaimers is [`barrier`](crate::barrier)'s.
 //!
-//! The protocol: a reader reads a place, stores its address in a cell, passes [`barrier::light`](crate::barrier::light)
-//! and reads the place again. If it is still the same, whoever takes it out later sees the cell. A reclaimer takes
-//! entries out, passes [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names. The records of a
+//! The protocol: a reader reads a place, stores its address in a cell, passes
+//! [`barrier::light`](crate::barrier::light) and reads the place again. If it is still the same,
+//! whoever takes it out later sees the cell. A reclaimer takes entries out, passes
+//! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names. The records of a
 //! cache, and who goes through them, are [`records`](crate::records)'s.
 
 use crate::frozen::timing::Timings;
@@ -25,7 +27,8 @@ pub(crate) struct Count(AtomicU64);
 impl Count {
     #[inline(always)]
     pub(crate) fn add(&self, count: u64) {
-        // Only the owner writes, so no read-modify-write is needed; a sum over threads may be a moment late.
+        // Only the owner writes, so no read-modify-write is needed; a sum over threads may be a
+        // moment late.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
@@ -47,7 +50,8 @@ impl Count {
     }
 }
 
-/// Random numbers for one thread, good enough to choose requests by (SplitMix64 without its last step).
+/// Random numbers for one thread, good enough to choose requests by (SplitMix64 without its last
+/// step).
 #[derive(Debug, Default)]
 pub(crate) struct Random(Count);
 
@@ -98,15 +102,17 @@ pub(crate) struct Record {
 pub(crate) type Cell = AtomicUsize;
 
 impl Record {
-    /// Says which table is probed. Before it is used, the caller passes the light barrier and makes sure that the table
-    /// is still in use. For lookups that are counted; others [keep](Self::another_cell) their table by a cell.
+    /// Says which table is probed. Before it is used, the caller passes the light barrier and makes
+    /// sure that the table is still in use. For lookups that are counted; others
+    /// [keep](Self::another_cell) their table by a cell.
     #[inline(always)]
     pub(crate) fn probe(&self, table: usize) {
         // Release, as with cells: who sees this has seen the end of the probe before.
         self.table.store(table, Ordering::Release);
     }
 
-    /// Says that nothing is probed any more, so that what was need not wait until this thread comes again.
+    /// Says that nothing is probed any more, so that what was need not wait until this thread comes
+    /// again.
     #[inline(always)]
     pub(crate) fn probed_out(&self) {
         self.probe(0);
@@ -121,12 +127,14 @@ impl Record {
     #[inline]
     pub(crate) fn knows_to_fence(&self) {
         if !self.fences.load(Ordering::Relaxed) {
-            self.fences.store(true, Ordering::Release); // what the thread looked at without a fence stands in its cells
+            // what the thread looked at without a fence stands in its cells
+            self.fences.store(true, Ordering::Release);
         }
     }
 
-    /// Whether the user's code has looked anything up since `lookups` was read. If so, the record may name another table,
-    /// and the one that was probed may be freed. Comparing addresses would not tell: a new table can have that of the old.
+    /// Whether the user's code has looked anything up since `lookups` was read. If so, the record
+    /// may name another table, and the one that was probed may be freed. Comparing addresses would
+    /// not tell: a new table can have that of the old.
     #[inline(always)]
     pub(crate) fn has_strayed(&self, lookups: u64) -> bool {
         self.lookups.get() != lookups
@@ -142,7 +150,8 @@ impl Record {
         self.hits().saturating_sub(self.dynamic_hits.get())
     }
 
-    /// A free cell, to be filled at once. Only the thread that owns the record fills cells, so it stays free until then.
+    /// A free cell, to be filled at once. Only the thread that owns the record fills cells, so it
+    /// stays free until then.
     #[inline(always)]
     pub(crate) fn cell(&self) -> &Cell {
         if is_free(&self.cells[0]) { &self.cells[0] } else { self.further_cell() }
@@ -166,16 +175,19 @@ impl Record {
         }
         let mut further = lock(&self.further);
         let cell: *const Cell = further.take();
-        // Release: reclaimers that see the number see the cells. It is there before the cell names anything.
+        // Release: reclaimers that see the number see the cells. It is there before the cell names
+        // anything.
         self.more.store(further.len(), Ordering::Release);
-        // SAFETY: a chunk of cells is freed only while none of them is filled, and this one is: it is reserved.
+        // SAFETY: a chunk of cells is freed only while none of them is filled, and this one is: it
+        // is reserved.
         unsafe { &*cell }
     }
 
-    /// Appends the addresses of all that is looked at. Returns how many cells that took. The caller has the lock of the records.
+    /// Appends the addresses of all that is looked at. Returns how many cells that took. The caller
+    /// has the lock of the records.
     pub(crate) fn looked_at(&self, out: &mut Vec<usize>) -> usize {
-        // Acquire: what the reader did with an entry before it cleared or refilled the cell comes before what is done
-        // to the entry now.
+        // Acquire: what the reader did with an entry before it cleared or refilled the cell comes
+        // before what is done to the entry now.
         let mut add = |cell: &Cell| match cell.load(Ordering::Acquire) {
             0 => {}
             address => out.push(address),
@@ -207,7 +219,8 @@ impl Record {
 /// Whether a cell is free.
 #[inline(always)]
 fn is_free(cell: &Cell) -> bool {
-    // Acquire: a guard that outlives its thread's use of the record is cleared by that thread, under the next owner. What was
-    // read under it comes before what is said with the cell from now on, and so before what a reclaimer does who sees that.
+    // Acquire: a guard that outlives its thread's use of the record is cleared by that thread,
+    // under the next owner. What was read under it comes before what is said with the cell from now
+    // on, and so before what a reclaimer does who sees that.
     cell.load(Ordering::Acquire) == 0
 }

@@ -1,10 +1,12 @@
-//! What is held by those who may travel between threads and outlive the cache: a table of addresses under one lock.
+//! What is held by those who may travel between threads and outlive the cache: a table of addresses
+//! under one lock.
 //!
-//! A [`Hold`] is made while a guard names the entry, and whoever reclaims reads this table after all cells: so a guard can become a
-//! hold, and the entry is seen in one place or the other. The way back is [`Records::adopt`](crate::records::Records::adopt)'s.
+//! A [`Hold`] is made while a guard names the entry, and whoever reclaims reads this table after
+//! all cells: so a guard can become a hold, and the entry is seen in one place or the other. The
+//! way back is [`Records::adopt`](crate::records::Records::adopt)'s.
 //!
-//! A cache that ends leaves what is held to its holders (an [`Estate`]): the last hold of an entry drops it, and the last of all
-//! gives the memory back.
+//! A cache that ends leaves what is held to its holders (an [`Estate`]): the last hold of an entry
+//! drops it, and the last of all gives the memory back.
 
 use std::collections::HashMap;
 
@@ -33,7 +35,8 @@ pub(crate) struct Hold {
 }
 
 impl Holds {
-    /// Holds the entry at an address, which a guard of the caller's or another hold keeps meanwhile.
+    /// Holds the entry at an address, which a guard of the caller's or another hold keeps
+    /// meanwhile.
     pub(crate) fn hold(self: &Arc<Self>, address: usize) -> Hold {
         *lock(&self.0).counts.entry(address).or_insert(0) += 1;
         Hold { holds: Arc::clone(self), address }
@@ -46,7 +49,8 @@ impl Holds {
         table.counts.len()
     }
 
-    /// Leaves what is held to those who hold it, and says what that is, in order. The cache drops none of it from here on.
+    /// Leaves what is held to those who hold it, and says what that is, in order. The cache drops
+    /// none of it from here on.
     pub(crate) fn leave(&self, estate: &Arc<Estate>) -> Vec<usize> {
         let mut table = lock(&self.0);
         let mut held: Vec<_> = table.counts.keys().copied().collect();
@@ -87,7 +91,8 @@ pub(crate) struct Estate {
     drop_entry: unsafe fn(usize),
 }
 
-// SAFETY: only memory, and how to drop what is in it, which is `Send` and `Sync` wherever a hold can be made.
+// SAFETY: only memory, and how to drop what is in it, which is `Send` and `Sync` wherever a hold
+// can be made.
 unsafe impl Send for Estate {}
 // SAFETY: as above.
 unsafe impl Sync for Estate {}
@@ -96,8 +101,8 @@ impl Estate {
     /// Of some memory that has entries in it.
     ///
     /// # Safety
-    /// The entries that are [left](Holds::leave) with it are valid, lie in that memory, and nobody else drops them. They and
-    /// the memory may be dropped by any thread and at any time.
+    /// The entries that are [left](Holds::leave) with it are valid, lie in that memory, and nobody
+    /// else drops them. They and the memory may be dropped by any thread and at any time.
     pub(crate) unsafe fn new<E, M>(memory: M) -> Arc<Self> {
         /// # Safety
         /// The address is that of an entry to be dropped.

@@ -1,12 +1,13 @@
-//! Large pages for large memory: a lookup in a large cache is three or four addresses all over it, and with pages of
-//! 4 KiB each of them costs a walk through the page tables on top.
+//! Large pages for large memory: a lookup in a large cache is three or four addresses all over it,
+//! and with pages of 4 KiB each of them costs a walk through the page tables on top.
 
 use std::ops::Range;
 
 /// Bytes from which on it is worth asking.
 const WORTHWHILE_BYTES: usize = 2 << 20;
 
-/// Asks for large pages where the system leaves that to programs. Only a hint: it changes no contents.
+/// Asks for large pages where the system leaves that to programs. Only a hint: it changes no
+/// contents.
 pub(crate) fn prefer<T>(memory: *mut T, bytes: usize) {
     if bytes >= WORTHWHILE_BYTES {
         system::prefer(memory.cast(), bytes);
@@ -21,7 +22,8 @@ pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) {
     let first = kept.partition_point(|kept| kept.end <= memory.start);
     let mut begin = memory.start;
     let within = kept[first..].iter().take_while(|kept| kept.start < memory.end);
-    for (kept_begin, kept_end) in within.map(|kept| (kept.start, kept.end)).chain([(memory.end, memory.end)])
+    for (kept_begin, kept_end) in
+        within.map(|kept| (kept.start, kept.end)).chain([(memory.end, memory.end)])
     {
         if let Some(bytes) = kept_begin.checked_sub(begin).filter(|bytes| *bytes > 0) {
             // SAFETY: the caller says so.
@@ -55,7 +57,8 @@ mod system {
         let end = (memory.addr() + bytes) / page * page;
         if let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) {
             // SAFETY: whole pages within memory of the caller's.
-            let _ = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) }; // may be refused
+            // may be refused
+            let _ = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) };
         }
     }
 }

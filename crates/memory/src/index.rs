@@ -1,13 +1,16 @@
-//! From a key's hash to the address of its entry: read by any thread without locks, changed by one owner.
+//! From a key's hash to the address of its entry: read by any thread without locks, changed by one
+//! owner.
 //!
-//! Buckets of one cache line each: seven addresses, a tag of seven bits for each, and how many keys *passed by* because the
-//! bucket was full when they came (as in F14: Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key
-//! stays in its lane until it is removed, so a reader that goes from bucket to bucket as long as somebody passed by finds
-//! every key that is there all the while. All tags of a bucket are compared at once and without a branch: a mispredicted
-//! branch on memory that has yet to arrive would stop the processor from working on the next lookup.
+//! Buckets of one cache line each: seven addresses, a tag of seven bits for each, and how many keys
+//! *passed by* because the bucket was full when they came (as in F14: Bronson and Shi,
+//! "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its lane until it is
+//! removed, so a reader that goes from bucket to bucket as long as somebody passed by finds every
+//! key that is there all the while. All tags of a bucket are compared at once and without a branch:
+//! a mispredicted branch on memory that has yet to arrive would stop the processor from working on
+//! the next lookup.
 //!
-//! What a reader may rely on: *an address that stands in a lane is that of a live entry*. It is cleared before the entry
-//! goes. Tags are hints; whoever follows one compares the key.
+//! What a reader may rely on: *an address that stands in a lane is that of a live entry*. It is
+//! cleared before the entry goes. Tags are hints; whoever follows one compares the key.
 
 use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
 
@@ -26,7 +29,8 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHEST: u64 = 0x0080_8080_8080_8080;
 /// Where the count of those who passed by begins.
 const PASSED_BY_SHIFT: u32 = 56;
-/// So many and more are not counted: the count stays then, and readers look further than they need to.
+/// So many and more are not counted: the count stays then, and readers look further than they need
+/// to.
 const PASSED_BY_MAX: u64 = 255;
 
 /// 32 bits of a key's hash: the upper ones choose the first bucket, the lower ones are the tag.
@@ -58,7 +62,8 @@ impl Tags {
     #[inline(always)]
     pub(crate) fn matching(self, hash: Hash32) -> Lanes {
         let different = self.0 ^ (hash.tag() * ONES);
-        // Bytes that are zero get their highest bit set (Mycroft's test); a borrow can mark one above a true match, too.
+        // Bytes that are zero get their highest bit set (Mycroft's test); a borrow can mark one
+        // above a true match, too.
         Lanes(different.wrapping_sub(ONES) & !different & HIGHEST)
     }
 
@@ -80,11 +85,19 @@ impl Tags {
     }
 
     fn with_one_more_passed_by(self) -> Self {
-        if self.0 >> PASSED_BY_SHIFT == PASSED_BY_MAX { self } else { Self(self.0 + (1 << PASSED_BY_SHIFT)) }
+        if self.0 >> PASSED_BY_SHIFT == PASSED_BY_MAX {
+            self
+        } else {
+            Self(self.0 + (1 << PASSED_BY_SHIFT))
+        }
     }
 
     fn with_one_less_passed_by(self) -> Self {
-        if self.0 >> PASSED_BY_SHIFT == PASSED_BY_MAX { self } else { Self(self.0 - (1 << PASSED_BY_SHIFT)) }
+        if self.0 >> PASSED_BY_SHIFT == PASSED_BY_MAX {
+            self
+        } else {
+            Self(self.0 - (1 << PASSED_BY_SHIFT))
+        }
     }
 }
 
@@ -113,14 +126,18 @@ impl Iterator for Lanes {
 
 impl Bucket {
     fn empty() -> Self {
-        Self { tags: AtomicU64::new(0), entries: std::array::from_fn(|_| AtomicUsize::new(NOWHERE)) }
+        Self {
+            tags: AtomicU64::new(0),
+            entries: std::array::from_fn(|_| AtomicUsize::new(NOWHERE)),
+        }
     }
 
     /// The tags.
     #[inline(always)]
     pub(crate) fn tags(&self) -> Tags {
-        // Acquire: a tag is stored after its address, and a count goes down after the lane of who passed by was emptied. A
-        // tag that is not yet seen belongs to a key that was inserted just now, or after this.
+        // Acquire: a tag is stored after its address, and a count goes down after the lane of who
+        // passed by was emptied. A tag that is not yet seen belongs to a key that was inserted just
+        // now, or after this.
         Tags(self.tags.load(Ordering::Acquire))
     }
 
@@ -186,12 +203,16 @@ impl Index {
         size_of_val(&*self.buckets)
     }
 
-    /// For the owner: gives the memory of an index back that has become empty, though readers that are late may still look at it.
+    /// For the owner: gives the memory of an index back that has become empty, though readers that
+    /// are late may still look at it.
     pub(crate) fn give_back(&self) {
-        debug_assert!(self.buckets.iter().all(|bucket| Lanes(bucket.tags().0 & HIGHEST).first().is_none()));
+        debug_assert!(
+            self.buckets.iter().all(|bucket| Lanes(bucket.tags().0 & HIGHEST).first().is_none())
+        );
         if crate::sync::ZERO_IS_NEW {
             let start = self.buckets.as_ptr().expose_provenance();
-            // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty one.
+            // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty
+            // one.
             unsafe { crate::huge::give_back(start..start + self.memory_bytes(), &[]) };
         }
     }
@@ -212,7 +233,8 @@ impl Index {
     #[inline(always)]
     pub(crate) fn bucket(&self, number: usize) -> &Bucket {
         debug_assert!(number < self.buckets.len());
-        // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32, and from `after`.
+        // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32,
+        // and from `after`.
         unsafe { self.buckets.get_unchecked(number) }
     }
 
@@ -246,7 +268,8 @@ impl Index {
         loop {
             let bucket = self.bucket(number);
             if let Some(lane) = bucket.tags().free() {
-                bucket.entries[lane].store(entry, Ordering::Release); // the entry is there: see `Bucket::entry`
+                // the entry is there: see `Bucket::entry`
+                bucket.entries[lane].store(entry, Ordering::Release);
                 bucket.change_tags(|tags| tags.with_tag(lane, hash.tag()));
                 return Lane::new(number, lane);
             }

@@ -24,7 +24,8 @@ use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
 use crate::shedding::Valve;
 use crate::sync::{
-    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Weak, lock,
+    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
+    Weak, lock,
 };
 use crate::upkeep::Upkeep;
 
@@ -51,7 +52,8 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) freezer: Mutex<Freezer<K, V>>,
     /// Bytes of the freezer's indexes.
     pub(crate) index_bytes: AtomicUsize,
-    /// What the controller of freezing tells, if there is one. Apart from the freezer, which can be busy for long.
+    /// What the controller of freezing tells, if there is one. Apart from the freezer, which can be
+    /// busy for long.
     pub(crate) freeze_stats: Mutex<Option<FreezeStats>>,
     pub(crate) valve: Valve,
     pub(crate) budget: Budget,
@@ -84,7 +86,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn shard(&self, hash: KeyHash) -> &Shard<K, V, P> {
         let number = hash.shard(self.shard_shift);
         debug_assert!(number < self.shards.len());
-        // SAFETY: the shift leaves as many bits as the number of shards, a power of two, has numbers.
+        // SAFETY: the shift leaves as many bits as the number of shards, a power of two, has
+        // numbers.
         unsafe { self.shards.get_unchecked(number) }
     }
 
@@ -97,9 +100,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
     }
 
-    /// When an entry made now with these options expires, if it does, and when somebody has to see to that.
+    /// When an entry made now with these options expires, if it does, and when somebody has to see
+    /// to that.
     #[inline(always)]
-    pub(crate) fn expiry(self: &Arc<Self>, options: &InsertOptions) -> Option<(Expiry, Option<NonZeroU64>)>
+    pub(crate) fn expiry(
+        self: &Arc<Self>,
+        options: &InsertOptions,
+    ) -> Option<(Expiry, Option<NonZeroU64>)>
     where
         Self: Sweep + 'static,
     {
@@ -110,7 +117,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         (live.is_some() || idle.is_some()).then(|| self.expiry_of(live, idle))
     }
 
-    /// Has the library's threads look after the cache from now on, if there are any or one can be started.
+    /// Has the library's threads look after the cache from now on, if there are any or one can be
+    /// started.
     pub(crate) fn keep_house(self: &Arc<Self>, ticks: bool) -> std::io::Result<()>
     where
         Self: Sweep + 'static,
@@ -158,8 +166,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         (Expiry::new(next, live, idle), due.filter(|_| !is_manual))
     }
 
-    /// Takes out what has expired in all shards, also where the user's code panics for some. Returns in how many ticks something
-    /// will have, if it is not used, and when that was.
+    /// Takes out what has expired in all shards, also where the user's code panics for some.
+    /// Returns in how many ticks something will have, if it is not used, and when that was.
     pub(crate) fn sweep_all(&self) -> (Option<u32>, u64) {
         let now_us = self.clock.micros();
         let (now, first, mut panicked) = (Ticks((now_us / TICK_US) as u32), Cell::new(None), None);
@@ -196,11 +204,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
-    /// A shard's lock, for what makes a load of a key that is under way out of date: no such load brings anything in
-    /// from now on. A load that begins later reads what the caller has changed before this.
+    /// A shard's lock, for what makes a load of a key that is under way out of date: no such load
+    /// brings anything in from now on. A load that begins later reads what the caller has changed
+    /// before this.
     ///
-    /// Whoever loads is counted under the same lock before it reads anything (see `Cache::turn`). So where nobody is
-    /// counted, whoever loads the key takes the lock after this, and the lock says that it reads what is new.
+    /// Whoever loads is counted under the same lock before it reads anything (see `Cache::turn`).
+    /// So where nobody is counted, whoever loads the key takes the lock after this, and the lock
+    /// says that it reads what is new.
     #[inline(always)]
     pub(crate) fn owner_past_loads<'a, Q>(
         &self,
@@ -216,7 +226,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         if shard.is_loading() { self.detach(shard, owner, hash, key) } else { owner }
     }
 
-    /// Detaches the load of a key and takes the lock again. What is attached in between begins after this.
+    /// Detaches the load of a key and takes the lock again. What is attached in between begins
+    /// after this.
     #[cold]
     fn detach<'a, Q>(
         &self,
@@ -243,7 +254,8 @@ impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for I
         self.step_shedding();
         let counted = self.threads.records.counted();
         let requests = counted.lookups.wrapping_add(counted.shed);
-        self.requests_seen.swap(requests, Ordering::Relaxed) != requests // a number that only ticks look at
+        // a number that only ticks look at
+        self.requests_seen.swap(requests, Ordering::Relaxed) != requests
     }
 
     fn sweep(&self) -> Option<u64> {
@@ -272,10 +284,11 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
         let share = entries.div_ceil(shards);
         if shards == 1 { share } else { share + 4 * share.isqrt() + 8 }.min(entries) as usize
     });
-    // Freeing has a price of its own for each batch. Entries that own nothing may wait a little longer in small shards: they
-    // hold up nobody's memory but the cache's own.
+    // Freeing has a price of its own for each batch. Entries that own nothing may wait a little
+    // longer in small shards: they hold up nobody's memory but the cache's own.
     let batch_min = if std::mem::needs_drop::<Entry<K, V>>() { 16 } else { 32 };
-    let batch = entries.map_or(256, |entries| (entries / shards / 32).clamp(batch_min, 4096)) as usize;
+    let batch =
+        entries.map_or(256, |entries| (entries / shards / 32).clamp(batch_min, 4096)) as usize;
     let batch_weight = if weighed {
         weight.map_or(u64::MAX / 2, |weight| (weight / shards / 48).max(1))
     } else {
@@ -283,5 +296,13 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
     };
     let capacity = if weighed { weight.or(entries) } else { entries };
     let capacity = capacity.unwrap_or(u64::MAX).div_ceil(shards);
-    Shape { slots, shards: number, batch, batch_weight, capacity, share, unlimited: budget.unlimited(share) }
+    Shape {
+        slots,
+        shards: number,
+        batch,
+        batch_weight,
+        capacity,
+        share,
+        unlimited: budget.unlimited(share),
+    }
 }

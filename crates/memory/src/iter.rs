@@ -20,7 +20,10 @@ impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {
 
 impl<K, V, P: Replacement, S> std::fmt::Debug for Iter<'_, K, V, P, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Iter").field("shard", &self.shard).field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("Iter")
+            .field("shard", &self.shard)
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
     }
 }
 
@@ -42,7 +45,8 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                     continue;
                 }
                 keep.name(entry as usize); // before it can be taken out: see `hazard`
-                // SAFETY: kept by the cell from now on, until the guard that takes the cell over is dropped.
+                // SAFETY: kept by the cell from now on, until the guard that takes the cell over is
+                // dropped.
                 return Some(Item::new(unsafe { &*entry }, keep));
             }
             if self.slot >= owner.slots() {

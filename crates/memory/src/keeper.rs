@@ -1,17 +1,22 @@
-//! Maintenance: takes out what has expired, steps freezing, and decides what is shed, on threads of the library's.
+//! Maintenance: takes out what has expired, steps freezing, and decides what is shed, on threads of
+//! the library's.
 //!
-//! Nobody depends on them for the time, which whoever needs it reads from the system ([`clock`](crate::clock)): what has expired is
-//! not found, whatever these threads do. They sleep until something is due. A cache in which nothing expires, freezes or is shed
-//! is not in the list, and one in which nothing is due costs nothing.
+//! Nobody depends on them for the time, which whoever needs it reads from the system
+//! ([`clock`](crate::clock)): what has expired is not found, whatever these threads do. They sleep
+//! until something is due. A cache in which nothing expires, freezes or is shed is not in the list,
+//! and one in which nothing is due costs nothing.
 //!
-//! One thread *leads*: it waits for what is due. Ticks run no code of the user's, and it does them itself. A sweep does, destructors
-//! and the listener, as does letting a cache go, of which that may be the last handle. Before either, the thread wakes or starts
-//! another one that leads instead. That one takes on the next sweep only if the one before is over or takes long: so sweeps are
-//! done one by one, and a listener that never returns keeps its own thread, and nobody else.
+//! One thread *leads*: it waits for what is due. Ticks run no code of the user's, and it does them
+//! itself. A sweep does, destructors and the listener, as does letting a cache go, of which that
+//! may be the last handle. Before either, the thread wakes or starts another one that leads
+//! instead. That one takes on the next sweep only if the one before is over or takes long: so
+//! sweeps are done one by one, and a listener that never returns keeps its own thread, and nobody
+//! else.
 //!
-//! Where no thread can be started, whoever inserts does the sweeps of that cache when they are due (`Inner::see_to_it`), and tries
-//! again to start one; freezing and shedding are refused when the cache is built. A forked process has none of these threads
-//! and starts its own with the first insertion into a cache that is in the list ([`quiet`](crate::quiet)).
+//! Where no thread can be started, whoever inserts does the sweeps of that cache when they are due
+//! (`Inner::see_to_it`), and tries again to start one; freezing and shedding are refused when the
+//! cache is built. A forked process has none of these threads and starts its own with the first
+//! insertion into a cache that is in the list ([`quiet`](crate::quiet)).
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,10 +37,12 @@ const AGAIN_US: u64 = 1_000_000;
 
 /// A cache that needs maintenance. Times are those of the system's clock, in microseconds.
 pub(crate) trait Sweep: Send + Sync {
-    /// Steps what decides. Says whether the cache was used since the last time. Runs no code of the user's.
+    /// Steps what decides. Says whether the cache was used since the last time. Runs no code of the
+    /// user's.
     fn tick(&self) -> bool;
 
-    /// Takes out what has expired. Says when there will be something again, as far as that is known now.
+    /// Takes out what has expired. Says when there will be something again, as far as that is known
+    /// now.
     fn sweep(&self) -> Option<u64>;
 }
 
@@ -76,7 +83,8 @@ static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
 static EARLIER: Condvar = Condvar::new();
 /// Rung for the threads that wait to lead.
 static LEAD: Condvar = Condvar::new();
-/// Caches are in the list and no thread is there: none could be started, or this is a forked process.
+/// Caches are in the list and no thread is there: none could be started, or this is a forked
+/// process.
 static IS_ALONE: AtomicBool = AtomicBool::new(false);
 /// For tests: how often a thread woke up.
 static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
@@ -125,14 +133,15 @@ fn now_us() -> u64 {
     Clock::system_us()
 }
 
-/// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when that is [due](sweep_at).
-/// [`start`] is to follow.
+/// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when
+/// that is [due](sweep_at). [`start`] is to follow.
 pub(crate) fn keep(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
     crate::quiet::prepare();
     let mut keeper = keeper();
     keeper.last_number += 1;
     let number = keeper.last_number;
-    let kept = Kept { cache, ticks, tick_due: None, tick_us: TICK_US, sweep_due: None, is_swept: false };
+    let kept =
+        Kept { cache, ticks, tick_due: None, tick_us: TICK_US, sweep_due: None, is_swept: false };
     keeper.caches.insert(number, kept);
     if ticks {
         keeper.schedule_tick(number, now_us());
@@ -171,7 +180,8 @@ pub(crate) fn is_alone() -> bool {
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) struct Forking(Locked);
 
-/// Locks the list for a fork: so the child has it whole, and not locked by a thread that it does not have.
+/// Locks the list for a fork: so the child has it whole, and not locked by a thread that it does
+/// not have.
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) fn forking() -> Forking {
     Forking(keeper())
@@ -221,7 +231,8 @@ impl Keeper {
 
     /// In a forked process: nobody works on the list, and what somebody was at is due.
     fn begin_again(&mut self) {
-        (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) = (false, 0, 0, 0, 0);
+        (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) =
+            (false, 0, 0, 0, 0);
         let numbers: Vec<u64> = self.caches.keys().copied().collect();
         for number in numbers {
             let Some(kept) = self.caches.get_mut(&number) else { continue };
@@ -323,8 +334,10 @@ impl Keeper {
     /// When the leader has something to do.
     fn next_due(&self) -> Option<u64> {
         let tick = self.ticks.first().map(|(at, _)| *at);
-        let sweep =
-            self.sweeps.first().map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
+        let sweep = self
+            .sweeps
+            .first()
+            .map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
         tick.into_iter().chain(sweep).min()
     }
 }

@@ -27,7 +27,9 @@ mod huge;
 mod index;
 #[cfg(test)]
 #[path = "index/tests.rs"]
-mod index_tests; // not in `index`: models of threads take that into crates of their own, with atomics that work only there
+// not in `index`: models of threads take that into crates of their own, with atomics that work only
+// there
+mod index_tests;
 mod inner;
 mod iter;
 mod keeper;
@@ -80,48 +82,56 @@ pub use stats::{AdmissionStats, Stats};
 
 /// For counting what hits write: where the calling thread has its own record in a cache.
 #[doc(hidden)]
-pub fn own_record<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> std::ops::Range<usize> {
+pub fn own_record<K, V, P: policy::Replacement, S>(
+    cache: &Cache<K, V, P, S>,
+) -> std::ops::Range<usize> {
     let record = std::ptr::from_ref(cache.inner.record()) as usize;
     record..record + size_of::<hazard::Record>()
 }
 
-/// For tests of what freeing and guards cost: records of threads, cells and holds that were looked at since the cache was made.
+/// For tests of what freeing and guards cost: records of threads, cells and holds that were looked
+/// at since the cache was made.
 #[doc(hidden)]
 pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
     cache.inner.threads.records.visited()
 }
 
-/// For tests of what caches in which nothing is due cost: how often a thread of the library's woke up.
+/// For tests of what caches in which nothing is due cost: how often a thread of the library's woke
+/// up.
 #[doc(hidden)]
 pub fn wake_ups() -> u64 {
     keeper::wake_ups()
 }
 
-/// For tests of systems that have no thread to give: from now on, or no longer, none can be started.
+/// For tests of systems that have no thread to give: from now on, or no longer, none can be
+/// started.
 #[doc(hidden)]
 pub fn without_threads(without: bool) {
     keeper::without_threads(without);
 }
 
-/// For tests: hides what is frozen from readers, who then find it like everything else, or shows it again, as the
-/// controller of freezing does to see what the frozen index is worth.
+/// For tests: hides what is frozen from readers, who then find it like everything else, or shows it
+/// again, as the controller of freezing does to see what the frozen index is worth.
 #[doc(hidden)]
 pub fn bypass<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>, bypass: bool) {
     cache.inner.publish(&sync::lock(&cache.inner.freezer), !bypass);
 }
 
-/// For tests of what hits do where the system has no barrier for whole processes: from now on they fence.
+/// For tests of what hits do where the system has no barrier for whole processes: from now on they
+/// fence.
 #[doc(hidden)]
 pub fn without_membarrier() {
     barrier::without_membarrier();
 }
 
-/// Whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox forbids `membarrier(2)`. Elsewhere each
-/// hit passes one, which about doubles its time and changes nothing else.
+/// Whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox forbids
+/// `membarrier(2)`. Elsewhere each hit passes one, which about doubles its time and changes nothing
+/// else.
 ///
-/// A sandbox should allow the call, or be there before the first cache. If one forbids it later, hits fence from then on, and
-/// frozen entries are looked up like others. As long as a thread that used a cache before does not use it again, what leaves
-/// that cache is freed by threads that wait 5 ms for each batch.
+/// A sandbox should allow the call, or be there before the first cache. If one forbids it later,
+/// hits fence from then on, and frozen entries are looked up like others. As long as a thread that
+/// used a cache before does not use it again, what leaves that cache is freed by threads that wait
+/// 5 ms for each batch.
 ///
 /// ```
 /// # use floe_memory as floe;

@@ -1,8 +1,9 @@
 //! Entries on their way out: taken out of the index, perhaps still looked at.
 //!
-//! They wait in batches, because making sure that nobody looks at them takes looking at all threads, or even a heavy
-//! barrier, however many they are. Two batches wait: by the time the younger one is full, most threads have
-//! [answered](crate::grace) for the older one, or some other shard has passed the barrier.
+//! They wait in batches, because making sure that nobody looks at them takes looking at all
+//! threads, or even a heavy barrier, however many they are. Two batches wait: by the time the
+//! younger one is full, most threads have [answered](crate::grace) for the older one, or some other
+//! shard has passed the barrier.
 
 use crate::grace::Round;
 use crate::records::Records;
@@ -96,7 +97,9 @@ impl<E, T> Limbo<E, T> {
     /// Whether it is time for a batch.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        self.fresh.len() >= self.batch || self.fresh_weight >= self.batch_weight || !self.tables.is_empty()
+        self.fresh.len() >= self.batch
+            || self.fresh_weight >= self.batch_weight
+            || !self.tables.is_empty()
     }
 
     /// A batch, if one has waited long enough, when it is time.

@@ -22,8 +22,9 @@ use crate::sync::{Arc, Ordering, lock};
 /// In a cell, no address of an entry: the cell is taken.
 const RESERVED: usize = 1;
 
-/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a source that is there again
-/// is asked once, and one that keeps failing does not make its callers queue.
+/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
+/// source that is there again is asked once, and one that keeps failing does not make its callers
+/// queue.
 const WAITS: u32 = 2;
 
 /// How an error gets from whoever loads to those who wait.
@@ -63,7 +64,8 @@ where
     Load(Loading<'a, K, V, P, S>),
 }
 
-/// A load that one caller has taken on. Dropped before it is finished, it fails, and another may try.
+/// A load that one caller has taken on. Dropped before it is finished, it fails, and another may
+/// try.
 struct Loading<'a, K, V, P, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -91,14 +93,17 @@ where
         self.failure = failure;
     }
 
-    /// Hands the value to the cache and to all who wait for it. `key` is for the case that the key was removed meanwhile.
+    /// Hands the value to the cache and to all who wait for it. `key` is for the case that the key
+    /// was removed meanwhile.
     fn finish(mut self, key: impl FnOnce() -> K, value: V) -> Ref<'a, V> {
         let inner = &*self.cache.inner;
         let shard = inner.shard(self.hash);
         let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
-        let mut newcomer = self.cache.newcomer(self.hash, &mut key, &mut value, &InsertOptions::new());
+        let mut newcomer =
+            self.cache.newcomer(self.hash, &mut key, &mut value, &InsertOptions::new());
         let cell = inner.record().cell();
-        cell.store(RESERVED, Ordering::Relaxed); // comparing keys is the user's code and may need cells, too
+        // comparing keys is the user's code and may need cells, too
+        cell.store(RESERVED, Ordering::Relaxed);
         let keep = Keep::new(cell);
         newcomer.guard = Some(cell);
         let mut afters = Vec::new();
@@ -119,7 +124,8 @@ where
         }
         drop(boarded); // the user's code, outside of the lock
         let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(cell.load(Ordering::Relaxed));
-        // SAFETY: the cell was filled with the address of the entry before that could be taken out, and keeps it.
+        // SAFETY: the cell was filled with the address of the entry before that could be taken out,
+        // and keeps it.
         let entry = unsafe { &*entry };
         if Arc::strong_count(&self.flight) > 1 {
             // Whoever waits still has its flight; nobody can join any more.
@@ -163,13 +169,15 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Looks a key up and, if it is not there, loads it, once however many threads ask at the same time: the others wait
-    /// for that load and get what it brings. One that fails or panics wakes them, and the next of them tries. A caller waits for
-    /// two loads that fail at most, and then loads beside others; [`try_get_with`](Self::try_get_with) has all who wait fail
-    /// with the first.
+    /// Looks a key up and, if it is not there, loads it, once however many threads ask at the same
+    /// time: the others wait for that load and get what it brings. One that fails or panics wakes
+    /// them, and the next of them tries. A caller waits for two loads that fail at most, and then
+    /// loads beside others; [`try_get_with`](Self::try_get_with) has all who wait fail with the
+    /// first.
     ///
-    /// What is loaded is handed out even where the cache does not take it. If the key is removed or inserted, or the
-    /// cache cleared, while it is loaded, what the load brings may be out of date and does not enter the cache.
+    /// What is loaded is handed out even where the cache does not take it. If the key is removed or
+    /// inserted, or the cache cleared, while it is loaded, what the load brings may be out of date
+    /// and does not enter the cache.
     ///
     /// # Errors
     /// What `load` fails with, to the caller whose `load` it was.
@@ -198,11 +206,12 @@ where
         self.get_or_load_once(key, load, &Sharing::none())
     }
 
-    /// [`get_or_insert_with`](Self::get_or_insert_with) where those who wait for a load that fails get its error, too. A source that
-    /// does not answer is asked once for all of them. Who comes later asks again: errors are not kept.
+    /// [`get_or_insert_with`](Self::get_or_insert_with) where those who wait for a load that fails
+    /// get its error, too. A source that does not answer is asked once for all of them. Who comes
+    /// later asks again: errors are not kept.
     ///
-    /// Those who wait with another type of error than the one who loads try for themselves, as do those who wait for a load that
-    /// panics.
+    /// Those who wait with another type of error than the one who loads try for themselves, as do
+    /// those who wait for a load that panics.
     ///
     /// # Errors
     /// What `load` fails with, be it the caller's or that for which it waited.
@@ -275,18 +284,19 @@ where
         }
     }
 
-    /// [`get_or_insert_with`](Self::get_or_insert_with) for a future: the value if it is there, or else what the first
-    /// of those who ask loads. Needs no runtime. When the future of the one who loads is dropped, the next one loads.
+    /// [`get_or_insert_with`](Self::get_or_insert_with) for a future: the value if it is there, or
+    /// else what the first of those who ask loads. Needs no runtime. When the future of the one who
+    /// loads is dropped, the next one loads.
     ///
-    /// The guard belongs to the thread that polled last; to hold a value across an `await`, clone it or
-    /// [`hold`](Self::hold) it.
+    /// The guard belongs to the thread that polled last; to hold a value across an `await`, clone
+    /// it or [`hold`](Self::hold) it.
     ///
     /// # Errors
     /// What `load` fails with, to the caller whose `load` it was.
     ///
     /// # Panics
-    /// When `load`, as it is polled, asks for its own key: it would wait for itself. It is not noticed, and waits for ever, when it
-    /// awaits another task that does.
+    /// When `load`, as it is polled, asks for its own key: it would wait for itself. It is not
+    /// noticed, and waits for ever, when it awaits another task that does.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -314,7 +324,8 @@ where
         self.get_or_load_async_once(key, load, Sharing::none()).await
     }
 
-    /// [`try_get_with`](Self::try_get_with) for a future, as [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
+    /// [`try_get_with`](Self::try_get_with) for a future, as
+    /// [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
     ///
     /// # Errors
     /// What `load` fails with, be it the caller's or that for which it waited.
@@ -331,7 +342,8 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.get_or_load_async_once(key, async { load.await.map_err(Arc::new) }, Sharing::all()).await
+        self.get_or_load_async_once(key, async { load.await.map_err(Arc::new) }, Sharing::all())
+            .await
     }
 
     async fn get_or_load_async_once<Q, E>(
@@ -347,7 +359,8 @@ where
         let hash = self.inner.hash(key);
         let (mut counted, mut waited) = (false, 0);
         loop {
-            let present = if counted { self.peek(hash, key).is_some() } else { self.get(key).is_some() };
+            let present =
+                if counted { self.peek(hash, key).is_some() } else { self.get(key).is_some() };
             counted = true;
             if present {
                 if let Some(value) = self.peek(hash, key) {
@@ -387,7 +400,8 @@ where
         }
     }
 
-    /// Whose turn it is to load a key that was not there: the caller's, if nobody else loads it or it does not wait.
+    /// Whose turn it is to load a key that was not there: the caller's, if nobody else loads it or
+    /// it does not wait.
     ///
     /// # Panics
     /// When it would wait for itself.

@@ -1,10 +1,12 @@
 //! From a thread to its record in a cache, in a few instructions.
 //!
-//! A thread remembers its records by the number of the cache, which is never given twice: the one used last, a small
-//! table of those used lately, and a map of all. When it ends, or has nothing to do for a while ([`rest`]), it releases them.
+//! A thread remembers its records by the number of the cache, which is never given twice: the one
+//! used last, a small table of those used lately, and a map of all. When it ends, or has nothing to
+//! do for a while ([`rest`]), it releases them.
 //!
-//! A thread that ends drops its thread-locals, and those of the user's may use a cache after this module's has gone. What they
-//! take is released at the very end (`system`), where the system has a way to be told of it.
+//! A thread that ends drops its thread-locals, and those of the user's may use a cache after this
+//! module's has gone. What they take is released at the very end (`system`), where the system has a
+//! way to be told of it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -15,8 +17,9 @@ use crate::sync::{Arc, AtomicU64, Ordering, Weak};
 
 /// Caches that one thread can use in turn without a search. A power of two.
 const RECENT: usize = 64;
-/// Records of caches that are no more are forgotten when there are so many of all, and then when they are twice as many as were
-/// left: so the first use of a cache costs the same however many there are.
+/// Records of caches that are no more are forgotten when there are so many of all, and then when
+/// they are twice as many as were left: so the first use of a cache costs the same however many
+/// there are.
 const FORGET_FROM: usize = 64;
 
 /// The records of one cache, and its number.
@@ -99,18 +102,20 @@ thread_local! {
 pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
     let (found, last) = LAST_RECORD.get();
     let record = if found == threads.serial { last } else { other_record(threads) };
-    // SAFETY: the record is one of `threads`, as numbers are unique, and lives as long. It is this thread's: it is
-    // forgotten before it is released.
+    // SAFETY: the record is one of `threads`, as numbers are unique, and lives as long. It is this
+    // thread's: it is forgotten before it is released.
     unsafe { &*record }
 }
 
-/// Gives all records of the calling thread back, which has nothing to do with any cache for a while. A thread that keeps a record
-/// and does nothing answers nobody: whoever frees anything needs the heavy [barrier](crate::barrier) for it, batch by batch.
+/// Gives all records of the calling thread back, which has nothing to do with any cache for a
+/// while. A thread that keeps a record and does nothing answers nobody: whoever frees anything
+/// needs the heavy [barrier](crate::barrier) for it, batch by batch.
 pub(crate) fn rest() {
     let mine = MINE.replace(std::ptr::null_mut());
     if !mine.is_null() {
         LAST_RECORD.set((0, std::ptr::null()));
-        RECENT_RECORDS.with(|recent| recent.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
+        RECENT_RECORDS
+            .with(|recent| recent.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
         // SAFETY: from `Box::into_raw`, and nobody knows it any more.
         drop(unsafe { Box::from_raw(mine) });
     }
@@ -119,8 +124,9 @@ pub(crate) fn rest() {
 /// The calling thread's record in a cache other than the one it used last.
 #[inline(never)]
 fn other_record(threads: &Arc<Threads>) -> *const Record {
-    let recent =
-        |recent: &[Cell<(u64, *const Record)>; RECENT]| recent[threads.serial as usize % RECENT].get();
+    let recent = |recent: &[Cell<(u64, *const Record)>; RECENT]| {
+        recent[threads.serial as usize % RECENT].get()
+    };
     let (found, record) = RECENT_RECORDS.with(recent);
     let record = if found == threads.serial { record } else { search(threads) };
     LAST_RECORD.set((threads.serial, record));
@@ -131,15 +137,17 @@ fn other_record(threads: &Arc<Threads>) -> *const Record {
 fn search(threads: &Arc<Threads>) -> *const Record {
     if MINE.get().is_null() {
         MINE.set(Box::into_raw(Box::default()));
-        // Too late for a thread-local: another one that is dropped uses the cache. Where the system knows of no later end, the
-        // records stay taken.
+        // Too late for a thread-local: another one that is dropped uses the cache. Where the system
+        // knows of no later end, the records stay taken.
         if END.try_with(|_| ()).is_err() {
             system::at_the_very_end();
         }
     }
-    // SAFETY: from `Box::into_raw`, freed by this thread only, and not meanwhile: nothing in here is the user's code.
+    // SAFETY: from `Box::into_raw`, freed by this thread only, and not meanwhile: nothing in here
+    // is the user's code.
     let record = unsafe { &mut *MINE.get() }.record(threads);
-    RECENT_RECORDS.with(|recent| recent[threads.serial as usize % RECENT].set((threads.serial, record)));
+    RECENT_RECORDS
+        .with(|recent| recent[threads.serial as usize % RECENT].set((threads.serial, record)));
     record
 }
 
@@ -148,14 +156,16 @@ mod system {
     use std::ffi::c_void;
     use std::sync::OnceLock;
 
-    /// Called by the system when a thread's thread-locals are gone, and again if it was asked for meanwhile.
+    /// Called by the system when a thread's thread-locals are gone, and again if it was asked for
+    /// meanwhile.
     extern "C" fn end(_: *mut c_void) {
         super::rest();
     }
 
     fn make_key() -> Option<libc::pthread_key_t> {
         let mut key = 0;
-        // SAFETY: the key is written to before it is used; the function neither unwinds nor touches what was set.
+        // SAFETY: the key is written to before it is used; the function neither unwinds nor touches
+        // what was set.
         let made = unsafe { libc::pthread_key_create(&raw mut key, Some(end)) } == 0;
         made.then_some(key)
     }
@@ -164,7 +174,8 @@ mod system {
     pub(super) fn at_the_very_end() {
         static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
         if let Some(key) = KEY.get_or_init(make_key) {
-            // SAFETY: the key was made. What is set is not null, so that the system calls the function, and never used.
+            // SAFETY: the key was made. What is set is not null, so that the system calls the
+            // function, and never used.
             unsafe { libc::pthread_setspecific(*key, std::ptr::dangling()) };
         }
     }
@@ -184,7 +195,12 @@ mod tests {
         let made: Vec<_> = (0..2000).map(|_| Threads::new(Records::default())).collect();
         let mut mine = Mine::default();
         made.iter().for_each(|threads| _ = mine.record(threads));
-        assert!(mine.visited <= 2 * made.len(), "{} looked at for {} caches", mine.visited, made.len());
+        assert!(
+            mine.visited <= 2 * made.len(),
+            "{} looked at for {} caches",
+            mine.visited,
+            made.len()
+        );
         drop(made);
         for _ in 0..20_000 {
             mine.record(&Threads::new(Records::default()));

@@ -41,7 +41,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         record: &Record,
         found: &Found<'_, K, V, P::Marks>,
     ) {
-        // A hit on a frozen entry is what remains of all lookups, so that the usual case there counts once.
+        // A hit on a frozen entry is what remains of all lookups, so that the usual case there
+        // counts once.
         let Some(slot) = found.entry.slot_unless_frozen() else { return };
         record.dynamic_hits.add(1);
         let Some(marks) = found.marks else { return };
@@ -55,7 +56,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
-    /// Notes a hit in marks that are the user's code, and may use this cache: then the record no longer names their table.
+    /// Notes a hit in marks that are the user's code, and may use this cache: then the record no
+    /// longer names their table.
     #[inline(never)]
     fn touch_with_care(
         record: &Record,
@@ -117,7 +119,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         if found.entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
     }
 
-    /// Looks a key up that has not expired. Counts nothing, marks nothing, and renews a time to idle only if it `is_use`.
+    /// Looks a key up that has not expired. Counts nothing, marks nothing, and renews a time to
+    /// idle only if it `is_use`.
     pub(crate) fn peek<'a, Q>(
         &'a self,
         record: &'a Record,
@@ -181,12 +184,14 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let one_in = self.timed_one_in.load(Ordering::Relaxed); // a number, and any recent one will do
+        // a number, and any recent one will do
+        let one_in = self.timed_one_in.load(Ordering::Relaxed);
         record.timed_next.set(record.lookups.get() + record.timings.draw(one_in));
         let (began, dynamic_hits) = (timing::now(), record.dynamic_hits.get());
         let frozen = self.frozen.load(Ordering::Relaxed); // as in `look_up`
-        let found =
-            self.find_frozen(frozen, record, hash, key).or_else(|| self.look_up_dynamic(record, hash, key));
+        let found = self
+            .find_frozen(frozen, record, hash, key)
+            .or_else(|| self.look_up_dynamic(record, hash, key));
         let outcome = match &found {
             None => Outcome::Miss,
             Some(_) if record.dynamic_hits.get() == dynamic_hits => Outcome::Frozen,
@@ -196,7 +201,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         found
     }
 
-    /// Looks up to [`BATCH`] keys up, their memory fetched at once, and tells `found` of those that are there, in order.
+    /// Looks up to [`BATCH`] keys up, their memory fetched at once, and tells `found` of those that
+    /// are there, in order.
     #[inline]
     pub(crate) fn look_up_many<'a, Q>(
         &'a self,
@@ -245,7 +251,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// The frozen index, if there is one, kept whatever else this thread does with the cache meanwhile.
+    /// The frozen index, if there is one, kept whatever else this thread does with the cache
+    /// meanwhile.
     #[inline]
     fn keep_frozen<'a>(&'a self, record: &'a Record) -> Option<(&'a FrozenIndex<K, V>, Keep<'a>)> {
         let index = self.frozen.load(Ordering::Relaxed); // not used before it is read again
@@ -256,14 +263,17 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         cell.store(index as usize, Ordering::Release); // see `Record::looked_at`
         barrier::light_if_asymmetric();
         let keep = Keep::new(cell);
-        // Acquire: what is in the index was written before it was published.
-        // SAFETY: the cell names the index, and it was published after the cell did. Used as long as the cell is kept.
+        // Acquire: what is in the index was written before it was published. SAFETY: the cell names
+        // the index, and it was published after the cell did. Used as long as the cell is kept.
         (self.frozen.load(Ordering::Acquire) == index).then(|| (unsafe { &*index }, keep))
     }
 
     /// What was found, unless it has expired.
     #[cold]
-    fn drop_expired<'a>(&self, found: Found<'a, K, V, P::Marks>) -> Option<Found<'a, K, V, P::Marks>> {
+    fn drop_expired<'a>(
+        &self,
+        found: Found<'a, K, V, P::Marks>,
+    ) -> Option<Found<'a, K, V, P::Marks>> {
         if self.is_alive(found.entry) {
             return Some(found);
         }

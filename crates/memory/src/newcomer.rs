@@ -7,8 +7,8 @@ use crate::entry::{Entry, Expiry};
 use crate::hash::KeyHash;
 use crate::hazard::Cell;
 
-/// An entry that is to come in. Key and value stay where the caller has them until they have their place: values can be
-/// large. If they get none, they are dropped with this.
+/// An entry that is to come in. Key and value stay where the caller has them until they have their
+/// place: values can be large. If they get none, they are dropped with this.
 #[derive(Debug)]
 pub(crate) struct Newcomer<'a, K, V> {
     pub(crate) hash: KeyHash,
@@ -17,7 +17,8 @@ pub(crate) struct Newcomer<'a, K, V> {
     is_placed: bool,
     pub(crate) weight: u32,
     pub(crate) expiry: Expiry,
-    /// When it can expire first, in microseconds of the system's clock, where somebody is to see to that.
+    /// When it can expire first, in microseconds of the system's clock, where somebody is to see to
+    /// that.
     pub(crate) due: Option<NonZeroU64>,
     pub(crate) pinned: bool,
     /// No admission is to be asked about it: one has admitted it, or it succeeds another.
@@ -29,7 +30,11 @@ pub(crate) struct Newcomer<'a, K, V> {
 impl<'a, K, V> Newcomer<'a, K, V> {
     /// Takes over key and value; the caller neither uses nor drops them any more.
     #[inline(always)]
-    pub(crate) fn new(hash: KeyHash, key: &'a mut ManuallyDrop<K>, value: &'a mut ManuallyDrop<V>) -> Self {
+    pub(crate) fn new(
+        hash: KeyHash,
+        key: &'a mut ManuallyDrop<K>,
+        value: &'a mut ManuallyDrop<V>,
+    ) -> Self {
         let expiry = Expiry::never();
         Self {
             hash,
@@ -59,8 +64,9 @@ impl<'a, K, V> Newcomer<'a, K, V> {
     /// It may be written and holds no entry. Called once.
     pub(crate) unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
         self.is_placed = true;
-        // SAFETY: the memory is the caller's to write. Key, value and expiry move there in one copy and are not dropped
-        // here: they are in `ManuallyDrop`, expiry needs none, and `is_placed` is set.
+        // SAFETY: the memory is the caller's to write. Key, value and expiry move there in one copy
+        // and are not dropped here: they are in `ManuallyDrop`, expiry needs none, and `is_placed`
+        // is set.
         unsafe {
             Entry::settle(entry, slot);
             (&raw mut (*entry).expiry).copy_from_nonoverlapping(&raw const self.expiry, 1);

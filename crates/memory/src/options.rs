@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How an entry differs from the others of its cache, for [`Cache::insert_with`](crate::Cache::insert_with).
+/// How an entry differs from the others of its cache, for
+/// [`Cache::insert_with`](crate::Cache::insert_with).
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -27,14 +28,14 @@ impl InsertOptions {
         Self { live: None, idle: None, pinned: false }
     }
 
-    /// Expires after this time, whether used or not; instead of the cache's [time to live](crate::Builder::time_to_live).
-    /// Less than a tick of 5 ms counts as one.
+    /// Expires after this time, whether used or not; instead of the cache's [time to
+    /// live](crate::Builder::time_to_live). Less than a tick of 5 ms counts as one.
     pub const fn time_to_live(self, time: Duration) -> Self {
         Self { live: Some(time), ..self }
     }
 
-    /// Expires when not used for this time; instead of the cache's [time to idle](crate::Builder::time_to_idle). Less than
-    /// a tick of 5 ms counts as one.
+    /// Expires when not used for this time; instead of the cache's [time to
+    /// idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one.
     pub const fn time_to_idle(self, time: Duration) -> Self {
         Self { idle: Some(time), ..self }
     }

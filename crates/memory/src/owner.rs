@@ -1,4 +1,5 @@
-//! The side of a shard that one thread changes at a time: which entries there are, their order, and who has to go.
+//! The side of a shard that one thread changes at a time: which entries there are, their order, and
+//! who has to go.
 
 use std::ops::Range;
 
@@ -22,8 +23,8 @@ use crate::table::Table;
 const SLOTS_FIRST: usize = 64;
 /// Keys that an index has room for at first.
 const KEYS_FIRST: usize = 1024;
-/// A cache that may hold so many entries, and no more, has slots for all of them at once, so that no insertion waits for more. A larger one
-/// begins with a few: it may never be filled.
+/// A cache that may hold so many entries, and no more, has slots for all of them at once, so that
+/// no insertion waits for more. A larger one begins with a few: it may never be filled.
 const SLOTS_AT_ONCE: usize = 1 << 22;
 /// Slots that the shards of such a cache begin with together.
 const SLOTS_BEGUN: usize = 1 << 16;
@@ -40,7 +41,8 @@ pub(crate) struct Tenant<K, V> {
     pub(crate) weight: u32,
     pub(crate) pinned: bool,
     pub(crate) frozen: bool,
-    /// In which of two indexes it stands while keys are moved: in the new one if this is the owner's.
+    /// In which of two indexes it stands while keys are moved: in the new one if this is the
+    /// owner's.
     pub(crate) era: bool,
 }
 
@@ -76,7 +78,8 @@ pub(crate) type RetiredOf<K, V> = Retired<Entry<K, V>>;
 /// Entries that were taken out, and why.
 type Departures<K, V> = Vec<(RetiredOf<K, V>, Cause)>;
 
-/// What an operation took out and a listener has yet to hear of. Without a listener it waits in limbo at once.
+/// What an operation took out and a listener has yet to hear of. Without a listener it waits in
+/// limbo at once.
 #[derive(Debug)]
 pub(crate) struct Gone<K, V> {
     // Boxed for the sake of those who have none: it is handed around on every insertion.
@@ -123,7 +126,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// How many entries need memory, as far as that is known: those that are in, and those that wait to be freed.
+    /// How many entries need memory, as far as that is known: those that are in, and those that
+    /// wait to be freed.
     fn places(&self) -> Option<usize> {
         self.slots.map(|slots| slots + 2 * self.batch)
     }
@@ -152,7 +156,8 @@ pub(crate) type BatchOf<K, V, P> = Batch<Entry<K, V>, TableOf<P>>;
 /// The table of a shard ordered by a policy.
 pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
 
-/// The owner's side of a shard. All methods are called under the shard's lock, with the shard's present table.
+/// The owner's side of a shard. All methods are called under the shard's lock, with the shard's
+/// present table.
 pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) order: P,
     pub(crate) tenants: Vec<Tenant<K, V>>,
@@ -161,7 +166,8 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) reserved: usize,
     /// Slots that it is to have room for, if that is known.
     slots: Option<usize>,
-    /// Keys that the index has room for: it grows with what is in, as every line that it is larger is one more to miss.
+    /// Keys that the index has room for: it grows with what is in, as every line that it is larger
+    /// is one more to miss.
     pub(crate) keys_max: usize,
     /// Keys are being moved from an old index to a new one. Changes with each new one.
     pub(crate) era: bool,
@@ -202,7 +208,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         order.set_capacity(shape.capacity.max(1));
         // So that it is as many as slots after some doublings: see `grow`.
         let keys_max = reserved.div_ceil(reserved.div_ceil(KEYS_FIRST).next_power_of_two());
-        let table = Table { index: Index::with_room(keys_max), old: None, marks: order.marks().clone() };
+        let table =
+            Table { index: Index::with_room(keys_max), old: None, marks: order.marks().clone() };
         let owner = Self {
             order,
             tenants: Vec::new(),
@@ -253,7 +260,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.gate.as_ref().map_or(0, |gate| gate.memory_bytes())
     }
 
-    /// The shard's share of the limits has changed. What is to spare goes back, as the limits may be lower.
+    /// The shard's share of the limits has changed. What is to spare goes back, as the limits may
+    /// be lower.
     pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
         (self.share, self.capacity, self.slots) = (shape.share, shape.capacity, shape.slots);
@@ -274,7 +282,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Q: Eq + ?Sized,
     {
         let entry = |address| std::ptr::with_exposed_provenance::<Entry<K, V>>(address);
-        // SAFETY: addresses in the index are those of live entries, and entries are taken out under this lock only.
+        // SAFETY: addresses in the index are those of live entries, and entries are taken out under
+        // this lock only.
         let is_key = |address| unsafe { &*entry(address) }.key.borrow() == key;
         let found = table.indexes().find_map(|index| index.find(hash, is_key))?;
         // SAFETY: as above.
@@ -303,7 +312,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
     pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
-        let Some(tenant) = self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))
+        let Some(tenant) =
+            self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))
         else {
             return;
         };
@@ -314,7 +324,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Takes an entry out, from the order as well, and says what it took. The shard has that to spare then.
+    /// Takes an entry out, from the order as well, and says what it took. The shard has that to
+    /// spare then.
     pub(crate) fn take_out(
         &mut self,
         table: &TableOf<P>,
@@ -323,7 +334,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         gone: &mut Gone<K, V>,
     ) -> Amount {
         let tenant = &self.tenants[slot as usize];
-        // First, as the policy and the admission can be the user's: if they panic, the entry is still in.
+        // First, as the policy and the admission can be the user's: if they panic, the entry is
+        // still in.
         if tenant.pinned {
         } else if cause != Cause::Evicted {
             self.order.remove(Slot(slot)); // what was evicted has left it
@@ -349,14 +361,20 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     }
 
     #[inline(always)]
-    pub(crate) fn let_go(&mut self, retired: Retired<Entry<K, V>>, cause: Cause, gone: &mut Gone<K, V>) {
+    pub(crate) fn let_go(
+        &mut self,
+        retired: Retired<Entry<K, V>>,
+        cause: Cause,
+        gone: &mut Gone<K, V>,
+    ) {
         match &mut gone.to_tell {
             Some(to_tell) => to_tell.push((retired, cause)),
             None => self.limbo.push(retired),
         }
     }
 
-    /// Has the order say which entry leaves. The order can be the user's, so memory safety must not depend on its answer.
+    /// Has the order say which entry leaves. The order can be the user's, so memory safety must not
+    /// depend on its answer.
     ///
     /// # Panics
     /// When the order names a slot without an entry that it may evict.
@@ -382,7 +400,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         tenant.pinned = pinned;
         if pinned {
             self.pinned += 1;
-            self.order.remove(Slot(slot)); // out of the order: many pinned entries make no eviction slower
+            // out of the order: many pinned entries make no eviction slower
+            self.order.remove(Slot(slot));
         } else {
             self.pinned -= 1;
             let access = hash.access(tenant.weight);
@@ -416,21 +435,25 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking goes, and puts them into the
-    /// frozen index if there is one. The next look goes on where this one ended.
+    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
+    /// goes, and puts them into the frozen index if there is one. The next look goes on where this
+    /// one ended.
     pub(crate) fn freeze_best(&mut self, goal: usize, from: Cursor) -> Cursor {
         let mut slots = Vec::with_capacity(Cursor::BATCH);
         let next = self.order.rank(from, &mut slots);
-        let next = if next == from { Cursor::END } else { next }; // an order that does not get on ends here
+        // an order that does not get on ends here
+        let next = if next == from { Cursor::END } else { next };
         let index = self.frozen_index.as_deref();
         // The order can be the user's and name anything.
         slots.retain(|slot| {
-            let Some(tenant) = self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach()) else {
+            let Some(tenant) = self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach())
+            else {
                 return false;
             };
             // SAFETY: it is in, and is taken out under this lock only.
             let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
-            index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance())) && !goes_idle() // each hit of such an entry writes to it
+            index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance()))
+                && !goes_idle() // each hit of such an entry writes to it
         });
         slots.truncate(goal.saturating_sub(self.frozen));
         self.order.freeze(&slots);
@@ -449,7 +472,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         next
     }
 
-    /// Lets hits on the entries in some slots count again. They are out of reach until the order [thaws](Self::thaw).
+    /// Lets hits on the entries in some slots count again. They are out of reach until the order
+    /// [thaws](Self::thaw).
     pub(crate) fn unfreeze(&mut self, slots: Range<u32>) {
         for tenant in &mut self.tenants[slots.start as usize..slots.end as usize] {
             if std::mem::take(&mut tenant.frozen) {
@@ -485,8 +509,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// Makes room for more slots when all are in use, and so for more keys.
     ///
-    /// Marks that grow move, and readers that are late with a table have those of fewer slots. They never see an entry in another slot, as new
-    /// keys come to the new index only, which their table does not have.
+    /// Marks that grow move, and readers that are late with a table have those of fewer slots. They
+    /// never see an entry in another slot, as new keys come to the new index only, which their
+    /// table does not have.
     #[cold]
     pub(crate) fn grow(&mut self, shard: &Shard<K, V, P>) {
         let enough = self.slots.filter(|&slots| slots > self.reserved).unwrap_or(usize::MAX);
@@ -496,7 +521,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if let Some(gate) = &mut self.gate {
             gate.reserve(slots, self.capacity);
         }
-        debug_assert_eq!(self.keys_max, self.held.entries as usize, "all slots that there were are in use");
+        debug_assert_eq!(
+            self.keys_max, self.held.entries as usize,
+            "all slots that there were are in use"
+        );
         self.begin_moving(shard);
     }
 
@@ -523,7 +551,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.publish(shard, Index::with_room(self.keys_max), Some(shard.table().index.clone()));
     }
 
-    /// Moves the keys of a few slots from the old index to the new one; after the last of them there is no old index.
+    /// Moves the keys of a few slots from the old index to the new one; after the last of them
+    /// there is no old index.
     #[cold]
     #[inline(never)]
     pub(crate) fn move_some(&mut self, shard: &Shard<K, V, P>) {
@@ -533,7 +562,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         for tenant in &mut self.tenants[self.moved..end] {
             if tenant.is_some() && tenant.era != self.era {
                 let lane = table.index.insert(tenant.hash, tenant.entry.expose_provenance());
-                old.remove(tenant.hash, tenant.lane); // after it has come to the new one: see `table`
+                // after it has come to the new one: see `table`
+                old.remove(tenant.hash, tenant.lane);
                 (tenant.lane, tenant.era) = (lane, self.era);
             }
         }
@@ -549,5 +579,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 #[cold]
 #[inline(never)]
 fn wrong_victim(slot: Slot) -> ! {
-    panic!("the policy evicted slot {}, which holds no entry in reach of `Eviction::evict`", slot.0);
+    panic!(
+        "the policy evicted slot {}, which holds no entry in reach of `Eviction::evict`",
+        slot.0
+    );
 }

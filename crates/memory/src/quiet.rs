@@ -1,8 +1,9 @@
 //! A fork finds no lock of a cache taken by the library's threads, which the child does not have.
 //!
-//! These threads are in a *section* while they have such locks, and whoever forks waits until none is. The user's code never runs in
-//! one. It can hold one up all the same, by comparing keys under a lock that the section waits for: so the wait for sections has an
-//! end, and sections do not wait for each other.
+//! These threads are in a *section* while they have such locks, and whoever forks waits until none
+//! is. The user's code never runs in one. It can hold one up all the same, by comparing keys under
+//! a lock that the section waits for: so the wait for sections has an end, and sections do not wait
+//! for each other.
 
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex};
@@ -42,7 +43,8 @@ pub(crate) fn may_be_quiet() {
     MAY_BE_QUIET.set(true);
 }
 
-/// For whoever takes locks of a cache and runs no code of the user's under them: a section, if this thread is one of the library's.
+/// For whoever takes locks of a cache and runs no code of the user's under them: a section, if this
+/// thread is one of the library's.
 #[inline]
 pub(crate) fn quiet() -> Option<Quiet> {
     MAY_BE_QUIET.replace(false).then(|| {
@@ -123,8 +125,9 @@ mod fork {
     pub(crate) fn prepare() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            // SAFETY: the functions take locks and give them back, under which the user's code never runs. Where there is no memory
-            // to note them, a forked process is without maintenance.
+            // SAFETY: the functions take locks and give them back, under which the user's code
+            // never runs. Where there is no memory to note them, a forked process is without
+            // maintenance.
             unsafe { libc::pthread_atfork(Some(before), Some(in_the_parent), Some(in_the_child)) };
         });
     }

@@ -1,7 +1,9 @@
-//! What is left to do when something has left: the listener is told, and memory is freed once nobody looks at it.
+//! What is left to do when something has left: the listener is told, and memory is freed once
+//! nobody looks at it.
 //!
-//! Both are the user's code, which may use the cache, take its time or panic: so they come after the lock of the shard, and
-//! what they were not done for waits in [limbo](crate::limbo) like everything else.
+//! Both are the user's code, which may use the cache, take its time or panic: so they come after
+//! the lock of the shard, and what they were not done for waits in [limbo](crate::limbo) like
+//! everything else.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -14,8 +16,8 @@ use crate::owner::{BatchOf, Gone, Owner, TableOf};
 use crate::shard::Shard;
 use crate::sync::MutexGuard;
 
-/// What is left to do once a shard's lock is released. If that is not done, because the user's code panics before, what
-/// has left waits like everything else.
+/// What is left to do once a shard's lock is released. If that is not done, because the user's code
+/// panics before, what has left waits like everything else.
 #[must_use]
 pub(crate) struct After<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
@@ -45,8 +47,8 @@ impl<K, V, P: Replacement> After<'_, K, V, P> {
     }
 }
 
-/// A batch that is being dropped. When that is over, even by a panic of the user's, places are given back and what is
-/// left waits again.
+/// A batch that is being dropped. When that is over, even by a panic of the user's, places are
+/// given back and what is left waits again.
 struct Freed<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
     entries: Vec<Retired<Entry<K, V>>>,
@@ -69,8 +71,8 @@ impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Changes a shard whose lock the caller has taken and releases that. What is left to do then is for
-    /// [`settle`](Self::settle).
+    /// Changes a shard whose lock the caller has taken and releases that. What is left to do then
+    /// is for [`settle`](Self::settle).
     #[inline(always)]
     pub(crate) fn change<'a, R>(
         &self,
@@ -95,8 +97,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.threads.records.answer(self.record());
     }
 
-    /// What is to be freed after the lock. Where nothing is to be done but to give places back, and nobody need be waited
-    /// for, that is done here.
+    /// What is to be freed after the lock. Where nothing is to be done but to give places back, and
+    /// nobody need be waited for, that is done here.
     #[inline(never)]
     fn due(&self, owner: &mut Owner<K, V, P>) -> Option<Box<BatchOf<K, V, P>>> {
         let records = &self.threads.records;
@@ -106,8 +108,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             && let Some(protected) = records.protected_at_once(self.record(), batch.asked)
         {
             if !protected.is_empty() {
-                let is_looked_at =
-                    |retired: &mut Retired<_>| protected.binary_search(&(retired.entry as usize)).is_ok();
+                let is_looked_at = |retired: &mut Retired<_>| {
+                    protected.binary_search(&(retired.entry as usize)).is_ok()
+                };
                 owner.limbo.keep(batch.entries.extract_if(.., is_looked_at));
             }
             owner.reuse(batch.entries.iter().map(|retired| retired.entry));
@@ -117,7 +120,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         Some(Box::new(batch))
     }
 
-    /// Tells the listener who left, and frees those that nobody looks at when there are enough of them.
+    /// Tells the listener who left, and frees those that nobody looks at when there are enough of
+    /// them.
     #[inline(always)]
     pub(crate) fn settle(&self, after: After<'_, K, V, P>) {
         if self.listener.is_some() || after.batch.is_some() {
@@ -132,7 +136,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let mut panicked = None;
         if let Some(listener) = &self.listener {
             for (retired, cause) in after.gone.untold().iter() {
-                // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would be freed.
+                // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would
+                // be freed.
                 let entry = unsafe { &*retired.entry };
                 let tell = || listener(&entry.key, &entry.value, *cause);
                 // The others are told of all the same.
@@ -172,8 +177,11 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let is_looked_at = |address: usize| protected.binary_search(&address).is_ok();
         let (probed, unused): (Vec<_>, Vec<_>) =
             batch.tables.into_iter().partition(|table| is_looked_at(*table as usize));
-        let mut freed = Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0, probed };
-        freed.held.extend(freed.entries.extract_if(.., |retired| is_looked_at(retired.entry as usize)));
+        let mut freed =
+            Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0, probed };
+        freed
+            .held
+            .extend(freed.entries.extract_if(.., |retired| is_looked_at(retired.entry as usize)));
         for table in unused {
             // SAFETY: replaced before the barrier, and neither record nor cell names it after.
             drop(unsafe { Box::from_raw(table) });
@@ -183,8 +191,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
         while let Some(retired) = freed.entries.get(freed.dropped) {
             freed.dropped += 1;
-            // SAFETY: taken out of the index before the barrier, and no cell names it after. The place gets another entry
-            // only once it is given back, when `freed` is dropped.
+            // SAFETY: taken out of the index before the barrier, and no cell names it after. The
+            // place gets another entry only once it is given back, when `freed` is dropped.
             unsafe { retired.entry.drop_in_place() };
         }
     }

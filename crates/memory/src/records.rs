@@ -1,11 +1,14 @@
-//! The records of a cache's threads: given out, taken back, and gone through by whoever wants to free something.
+//! The records of a cache's threads: given out, taken back, and gone through by whoever wants to
+//! free something.
 //!
-//! What that costs is bounded by the threads there are, not by those there were: records stand in the order *owned* by threads,
-//! *left* with a guard still alive, and *free*. The first two are gone through. Free ones keep what they have counted, the sum of
-//! which is kept as well, and go to the next threads; so there are as many as there were threads at once.
+//! What that costs is bounded by the threads there are, not by those there were: records stand in
+//! the order *owned* by threads, *left* with a guard still alive, and *free*. The first two are
+//! gone through. Free ones keep what they have counted, the sum of which is kept as well, and go to
+//! the next threads; so there are as many as there were threads at once.
 //!
-//! Guards that may travel between threads stand in a [table](crate::holds) under a lock, read last: a guard of a thread can
-//! become one of those. The other way round, it does so under the lock of the records.
+//! Guards that may travel between threads stand in a [table](crate::holds) under a lock, read last:
+//! a guard of a thread can become one of those. The other way round, it does so under the lock of
+//! the records.
 
 use crate::barrier;
 use crate::grace::{Grace, Round};
@@ -49,7 +52,8 @@ impl Counted {
 /// The records, in three parts.
 #[derive(Debug, Default)]
 struct List {
-    /// Boxed, because threads keep their address. Never fewer; as many as there were threads at once.
+    /// Boxed, because threads keep their address. Never fewer; as many as there were threads at
+    /// once.
     records: Vec<Fixed<Record>>,
     /// The first so many are owned by threads.
     owned: usize,
@@ -57,7 +61,8 @@ struct List {
     live: usize,
     /// What was counted in the others.
     free: Counted,
-    /// Records, cells and holds that were looked at by whoever freed something, since the cache was made.
+    /// Records, cells and holds that were looked at by whoever freed something, since the cache was
+    /// made.
     visited: u64,
 }
 
@@ -120,7 +125,8 @@ impl Records {
         &raw const **record
     }
 
-    /// Takes the calling thread's record back; another thread may have it. Cells of guards that are still alive stay filled.
+    /// Takes the calling thread's record back; another thread may have it. Cells of guards that are
+    /// still alive stay filled.
     pub(crate) fn release(&self, record: &Record) {
         record.probed_out(); // the thread is between two lookups
         let mut list = lock(&self.list);
@@ -143,27 +149,30 @@ impl Records {
         self.list.try_lock().ok().map(|list| list.counted())
     }
 
-    /// Folds what all threads have counted that ever were: one record for each that there was at once.
+    /// Folds what all threads have counted that ever were: one record for each that there was at
+    /// once.
     pub(crate) fn fold<T>(&self, start: T, mut add: impl FnMut(T, &Record) -> T) -> T {
         lock(&self.list).records.iter().fold(start, |sum, record| add(sum, record))
     }
 
-    /// Asks all threads to [answer](Self::answer), after something was taken out that is to be freed.
+    /// Asks all threads to [answer](Self::answer), after something was taken out that is to be
+    /// freed.
     pub(crate) fn ask(&self) -> Round {
         self.grace.ask()
     }
 
-    /// Answers those who have asked. `own` is the caller's record, and the caller is not about to look at anything that it
-    /// has found but not yet published in a cell.
+    /// Answers those who have asked. `own` is the caller's record, and the caller is not about to
+    /// look at anything that it has found but not yet published in a cell.
     #[inline(always)]
     pub(crate) fn answer(&self, own: &Record) {
         self.grace.answer(&own.answer);
     }
 
-    /// The addresses that must not be freed, in order, of all that was taken out before a round was asked. `own` is the
-    /// caller's record.
+    /// The addresses that must not be freed, in order, of all that was taken out before a round was
+    /// asked. `own` is the caller's record.
     pub(crate) fn protected(&self, own: &Record, round: Round) -> Vec<usize> {
-        // Where readers fence, this is the other side's; so it must not be left out with the barrier.
+        // Where readers fence, this is the other side's; so it must not be left out with the
+        // barrier.
         crate::sync::fence(Ordering::SeqCst);
         let mut list = lock(&self.list);
         if !self.has_passed(&mut list, own, round) {
@@ -217,7 +226,8 @@ impl Records {
         addresses
     }
 
-    /// Records, cells and holds that were looked at since the cache was made, by whoever freed something or needed a cell.
+    /// Records, cells and holds that were looked at since the cache was made, by whoever freed
+    /// something or needed a cell.
     pub(crate) fn visited(&self) -> u64 {
         let list = lock(&self.list);
         list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
@@ -235,7 +245,8 @@ impl Records {
 
     /// A cell of the caller's own record that names an entry which a hold keeps meanwhile.
     pub(crate) fn adopt<'a>(&self, own: &'a Record, address: usize) -> &'a Cell {
-        // Who goes through cells and holds has this lock meanwhile: it sees the hold, or comes later and sees the cell.
+        // Who goes through cells and holds has this lock meanwhile: it sees the hold, or comes
+        // later and sees the cell.
         let list = lock(&self.list);
         let cell = own.cell();
         cell.store(address, Ordering::Release); // as `Record::probe`

@@ -1,4 +1,5 @@
-//! Bringing entries in, with the help of other shards where one cannot make the room, and taking many out.
+//! Bringing entries in, with the help of other shards where one cannot make the room, and taking
+//! many out.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -16,8 +17,9 @@ use crate::shares::Lent;
 use crate::sync::{Ordering, lock};
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller in any case. `then`
-    /// gets what is left to do in each shard, which [`settle`](Self::settle) does.
+    /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
+    /// in any case. `then` gets what is left to do in each shard, which [`settle`](Self::settle)
+    /// does.
     #[inline(always)]
     pub(crate) fn put<'a>(
         &'a self,
@@ -30,7 +32,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         // Where all is frozen nobody can make room.
         let all_frozen = self.all_frozen.load(Ordering::Relaxed); // late by a moment does no harm
         let asks_others = self.shards.len() > 1 && !all_frozen;
-        let _asks = newcomer.due.map(|due| self.upkeep.asks(due)); // at the end, after it came in: see `Upkeep`
+        // at the end, after it came in: see `Upkeep`
+        let _asks = newcomer.due.map(|due| self.upkeep.asks(due));
         if let Err(lacking) = self.try_put(shard, newcomer, asks_others, &mut then) {
             self.put_with_help(shard, newcomer, lacking, all_frozen, &mut then);
         }
@@ -48,7 +51,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     where
         K: Eq,
     {
-        // What was loaded has no load of its key to outdate any more, and its caller has the flights' lock.
+        // What was loaded has no load of its key to outdate any more, and its caller has the
+        // flights' lock.
         let owner = match newcomer.guard {
             Some(_) => shard.owner(),
             None => self.owner_past_loads(shard, newcomer.hash, newcomer.key()),
@@ -60,8 +64,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         result
     }
 
-    /// [`put`](Self::put) for an entry for which its shard lacks room. Shards that have more than their share give that first; if the shard
-    /// cannot make room by itself either, all others do in turns.
+    /// [`put`](Self::put) for an entry for which its shard lacks room. Shards that have more than
+    /// their share give that first; if the shard cannot make room by itself either, all others do
+    /// in turns.
     #[inline(never)]
     fn put_with_help<'a>(
         &'a self,
@@ -93,7 +98,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         then(after);
     }
 
-    /// Brings room from other shards to one that lacks it, of those with more than their share or of all; false if there is none.
+    /// Brings room from other shards to one that lacks it, of those with more than their share or
+    /// of all; false if there is none.
     fn borrow<'a>(
         &'a self,
         borrower: &'a Shard<K, V, P>,
@@ -133,7 +139,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         made
     }
 
-    /// Evicts until the limits are kept, after they were lowered: first where there is more than a share. What is pinned stays.
+    /// Evicts until the limits are kept, after they were lowered: first where there is more than a
+    /// share. What is pinned stays.
     pub(crate) fn shrink(&self) {
         let mut panicked = None;
         let (mut evicted, mut beyond) = (true, true);
@@ -168,7 +175,11 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     }
 
     /// Takes out all entries for which `leaves` gives a cause, some slots at a time.
-    pub(crate) fn retain(&self, shard: &Shard<K, V, P>, leaves: impl Fn(&Entry<K, V>) -> Option<Cause>) {
+    pub(crate) fn retain(
+        &self,
+        shard: &Shard<K, V, P>,
+        leaves: impl Fn(&Entry<K, V>) -> Option<Cause>,
+    ) {
         let mut next = 0;
         loop {
             let quiet = crate::quiet::quiet();

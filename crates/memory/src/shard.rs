@@ -37,9 +37,12 @@ struct Owned<T> {
     owner: Mutex<T>,
 }
 
-// SAFETY: the table's raw memory holds keys and values, which are `Send` and `Sync` where the cache is to be shared.
-// Everything else in here is shared by locks and atomics.
-unsafe impl<K: Send + Sync, V: Send + Sync, P: Eviction<Marks: Send + Sync> + Send> Sync for Shard<K, V, P> {}
+// SAFETY: the table's raw memory holds keys and values, which are `Send` and `Sync` where the cache
+// is to be shared. Everything else in here is shared by locks and atomics.
+unsafe impl<K: Send + Sync, V: Send + Sync, P: Eviction<Marks: Send + Sync> + Send> Sync
+    for Shard<K, V, P>
+{
+}
 // SAFETY: as above.
 unsafe impl<K: Send, V: Send, P: Eviction + Send> Send for Shard<K, V, P> {}
 
@@ -77,14 +80,16 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// The owner, for whoever has the shard alone.
     pub(crate) fn owner_mut(&mut self) -> &mut Owner<K, V, P> {
-        self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner) // see `sync::lock`
+        // see `sync::lock`
+        self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner)
     }
 
     /// Takes the lock if nobody has it.
     pub(crate) fn try_owner(&self) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
         match self.owner.0.owner.try_lock() {
             Ok(owner) => Some(owner),
-            Err(std::sync::TryLockError::Poisoned(owner)) => Some(owner.into_inner()), // see `sync::lock`
+            // see `sync::lock`
+            Err(std::sync::TryLockError::Poisoned(owner)) => Some(owner.into_inner()),
             Err(std::sync::TryLockError::WouldBlock) => None,
         }
     }
@@ -104,12 +109,14 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// A load has brought in what it brings, or never will.
     pub(crate) fn ends_loading(&self) {
-        self.owner.0.loading.fetch_sub(1, Ordering::Relaxed); // seen late, somebody looks for flights in vain
+        // seen late, somebody looks for flights in vain
+        self.owner.0.loading.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// For the owner, that is with the lock held: the present table.
     pub(crate) fn table(&self) -> &TableOf<P> {
-        // SAFETY: the present table is freed only after it was replaced, by the owner. Relaxed: the lock orders.
+        // SAFETY: the present table is freed only after it was replaced, by the owner. Relaxed: the
+        // lock orders.
         unsafe { &*self.table.0.load(Ordering::Relaxed) }
     }
 
@@ -135,7 +142,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up, for a lookup that is counted already. Takes no lock, and writes nothing but the thread's own record.
+    /// Looks a key up, for a lookup that is counted already. Takes no lock, and writes nothing but
+    /// the thread's own record.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
         &'a self,
@@ -153,17 +161,24 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             Glance::Unsure => {
                 let lookups = record.lookups.get();
                 let (found, table) = self.search(record, hash, key, true)?;
-                // SAFETY: the record names the table, unless comparing keys has looked something else up.
+                // SAFETY: the record names the table, unless comparing keys has looked something
+                // else up.
                 let marks = (!record.has_strayed(lookups)).then(|| unsafe { &(*table).marks });
                 Some(Found { marks, ..found })
             }
         }
     }
 
-    /// [`search`](Self::search) for the usual case, in as few instructions as it takes: the fewer there are, the more
-    /// lookups the processor has under way while it waits for the memory of the first.
+    /// [`search`](Self::search) for the usual case, in as few instructions as it takes: the fewer
+    /// there are, the more lookups the processor has under way while it waits for the memory of the
+    /// first.
     #[inline(always)]
-    fn glance<'a, Q>(&'a self, record: &'a Record, hash: Hash32, key: &Q) -> Glance<'a, K, V, P::Marks>
+    fn glance<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: Hash32,
+        key: &Q,
+    ) -> Glance<'a, K, V, P::Marks>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -201,7 +216,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 // SAFETY: as in `search`.
                 let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                 let found = entry.key.borrow() == key;
-                // Comparing keys is the user's code and may have used this cache: then the table may be gone.
+                // Comparing keys is the user's code and may have used this cache: then the table
+                // may be gone.
                 let astray = record.has_strayed(lookups);
                 if found {
                     std::mem::forget(keep);
@@ -213,8 +229,10 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 }
             }
             if !tags.were_passed_by() {
-                // Acquire: see `search`. Where there is an old index, that is to be looked at first.
-                let is_miss = table.old.is_none() && self.table.0.load(Ordering::Acquire) == address;
+                // Acquire: see `search`. Where there is an old index, that is to be looked at
+                // first.
+                let is_miss =
+                    table.old.is_none() && self.table.0.load(Ordering::Acquire) == address;
                 return if is_miss { Glance::Miss } else { Glance::Unsure };
             }
             number = table.index.after(number);
@@ -224,7 +242,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up without counting or marking anything, in the middle of another lookup of the thread's, too.
+    /// Looks a key up without counting or marking anything, in the middle of another lookup of the
+    /// thread's, too.
     pub(crate) fn peek<'a, Q>(
         &'a self,
         record: &'a Record,
@@ -238,11 +257,12 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         Some(self.search(record, hash, key, false)?.0)
     }
 
-    /// Looks a key up, whatever happens meanwhile. Also returns the table that was searched, which the record names after a
-    /// `counted` lookup, unless comparing keys has [led astray](Record::has_strayed).
+    /// Looks a key up, whatever happens meanwhile. Also returns the table that was searched, which
+    /// the record names after a `counted` lookup, unless comparing keys has [led
+    /// astray](Record::has_strayed).
     ///
-    /// Comparing keys is the user's code and may use this cache, that is, probe other tables and replace this one. So a cell
-    /// names the table throughout.
+    /// Comparing keys is the user's code and may use this cache, that is, probe other tables and
+    /// replace this one. So a cell names the table throughout.
     #[inline(never)]
     fn search<'a, Q>(
         &'a self,
@@ -264,7 +284,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             let address = if counted { self.probe(record) } else { self.probe_by(&kept) };
             // From the record to the cell: that is the order in which they are read.
             kept.name(address as usize);
-            // SAFETY: the record or the cell names the table, and it was published after they did; the cell goes on to.
+            // SAFETY: the record or the cell names the table, and it was published after they did;
+            // the cell goes on to.
             let table = unsafe { &*address };
             for index in table.indexes() {
                 let first = index.first(hash);
@@ -275,7 +296,9 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                     for lane in tags.matching(hash) {
                         let entry = bucket.entry(lane);
                         if entry == NOWHERE {
-                            continue; // about to get a key, or just emptied; or the table was replaced, see below
+                            // about to get a key, or just emptied; or the table was replaced, see
+                            // below
+                            continue;
                         }
                         let cell = record.cell();
                         cell.store(entry, Ordering::Release); // see `Record::looked_at`
@@ -284,9 +307,10 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                         if bucket.entry(lane) != entry {
                             continue 'again;
                         }
-                        // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later
-                        // will see the cell and not free it.
-                        let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
+                        // SAFETY: the address is in the index after the cell names the entry, so
+                        // whoever takes it out later will see the cell and not free it.
+                        let entry =
+                            unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                         if entry.key.borrow() == key {
                             let cell = keep.into_cell();
                             return Some((Found { entry, cell, marks: None }, address));
@@ -301,7 +325,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                     }
                 }
             }
-            // Acquire: if the table has been replaced, what was not found here may be in the next one.
+            // Acquire: if the table has been replaced, what was not found here may be in the next
+            // one.
             if self.table.0.load(Ordering::Acquire).cast_const() == address {
                 return None;
             }
@@ -327,15 +352,16 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     #[inline(always)]
     pub(crate) fn likely_address(table: &TableOf<P>, hash: Hash32) -> *const Entry<K, V> {
         let bucket = table.index.bucket(table.index.first(hash));
-        let address = bucket.tags().matching(hash).first().map_or(NOWHERE, |lane| bucket.entry(lane));
+        let address =
+            bucket.tags().matching(hash).first().map_or(NOWHERE, |lane| bucket.entry(lane));
         std::ptr::without_provenance(address)
     }
 }
 
 impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
     fn drop(&mut self) {
-        // SAFETY: nobody else is left, so the table and the tables and entries that wait may be freed: guards borrow the
-        // cache or keep it alive.
+        // SAFETY: nobody else is left, so the table and the tables and entries that wait may be
+        // freed: guards borrow the cache or keep it alive.
         unsafe {
             drop(Box::from_raw(self.table.0.load(Ordering::Relaxed))); // nobody else is left
             let owner = self.owner_mut();

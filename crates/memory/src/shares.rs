@@ -1,4 +1,5 @@
-//! The room of a shard: what it keeps, gives back and lends. See [`budget`](crate::budget) for the rules.
+//! The room of a shard: what it keeps, gives back and lends. See [`budget`](crate::budget) for the
+//! rules.
 
 use floe_policy::Eviction;
 
@@ -22,10 +23,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[inline(always)]
     pub(crate) fn has_room(&self, budget: &Budget, need: Amount) -> bool {
         let left = budget.left();
-        self.spare.entries + left.entries >= need.entries && self.spare.weight + left.weight >= need.weight
+        self.spare.entries + left.entries >= need.entries
+            && self.spare.weight + left.weight >= need.weight
     }
 
-    /// Whether so much more is to come from elsewhere: the budget has it, or the shard would not exceed its share with it.
+    /// Whether so much more is to come from elsewhere: the budget has it, or the shard would not
+    /// exceed its share with it.
     #[inline(always)]
     pub(crate) fn is_owed(&self, budget: &Budget, more: Amount) -> bool {
         let (left, after) = (budget.left(), self.held + more);
@@ -64,8 +67,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Gives up room for another shard, as much as is wanted, and evicts one entry if it has less to spare. With `beyond` it gives up only
-    /// what it has beyond its share. Nothing if it cannot.
+    /// Gives up room for another shard, as much as is wanted, and evicts one entry if it has less
+    /// to spare. With `beyond` it gives up only what it has beyond its share. Nothing if it cannot.
     pub(crate) fn lend(
         &mut self,
         table: &TableOf<P>,

@@ -1,12 +1,14 @@
 //! Load shedding: past p*, a share of the requests goes to the source as if there were no cache.
 //!
-//! Where hits wait for each other, a request that touches no list makes room for others, and throughput stays where it was highest
-//! ([`floe_policy::shedder`]; "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 5.2). That needs a source that is as new
-//! as the cache, which only its user can promise, and requests that do not ask for a guard on an entry: so it is for caches that are
-//! told to, and for [`Cache::get_or_load`].
+//! Where hits wait for each other, a request that touches no list makes room for others, and
+//! throughput stays where it was highest ([`floe_policy::shedder`]; "Can Increasing the Hit Ratio
+//! Hurt Cache Throughput?", section 5.2). That needs a source that is as new as the cache, which
+//! only its user can promise, and requests that do not ask for a guard on an entry: so it is for
+//! caches that are told to, and for [`Cache::get_or_load`].
 //!
-//! The library's thread has [`Shedder`] decide by what threads count anyway, requests, and the time that has passed. A request draws
-//! from its thread's own numbers; while nothing is shed it only reads the share.
+//! The library's thread has [`Shedder`] decide by what threads count anyway, requests, and the time
+//! that has passed. A request draws from its thread's own numbers; while nothing is shed it only
+//! reads the share.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -81,7 +83,8 @@ impl Valve {
     }
 
     pub(crate) fn set(&self, share: f64) {
-        self.share.store((share * f64::from(u32::MAX)) as u32, Ordering::Relaxed); // a number that nothing else goes by
+        // a number that nothing else goes by
+        self.share.store((share * f64::from(u32::MAX)) as u32, Ordering::Relaxed);
     }
 }
 
@@ -89,7 +92,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Whether this request is to go past the cache. It is counted as that.
     #[inline(always)]
     fn is_shed(&self) -> bool {
-        let share = self.valve.share.load(Ordering::Relaxed); // a number, and any recent one will do
+        // a number, and any recent one will do
+        let share = self.valve.share.load(Ordering::Relaxed);
         share != 0 && self.draws_shed(share)
     }
 
@@ -152,9 +156,10 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// [`get_or_insert_with`](Self::get_or_insert_with) for what the source always has as new: a cache that was made with
-    /// [`shedding`](crate::Builder::shedding) may send this request there as if it had no such key, where that serves all requests
-    /// together faster. Then `load` runs beside any other load of the key, nothing is looked up, counted as a hit or a miss, or
+    /// [`get_or_insert_with`](Self::get_or_insert_with) for what the source always has as new: a
+    /// cache that was made with [`shedding`](crate::Builder::shedding) may send this request there
+    /// as if it had no such key, where that serves all requests together faster. Then `load` runs
+    /// beside any other load of the key, nothing is looked up, counted as a hit or a miss, or
     /// inserted, and the value is the caller's. Other caches do as `get_or_insert_with` does.
     ///
     /// # Errors
@@ -171,7 +176,11 @@ where
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[inline]
-    pub fn get_or_load<Q, E>(&self, key: &Q, load: impl FnOnce() -> Result<V, E>) -> Result<Loaded<'_, V>, E>
+    pub fn get_or_load<Q, E>(
+        &self,
+        key: &Q,
+        load: impl FnOnce() -> Result<V, E>,
+    ) -> Result<Loaded<'_, V>, E>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -182,7 +191,8 @@ where
         self.get_or_insert_with(key, load).map(Loaded::Cached)
     }
 
-    /// [`get_or_load`](Self::get_or_load) for a future, as [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
+    /// [`get_or_load`](Self::get_or_load) for a future, as
+    /// [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
     ///
     /// # Errors
     /// What `load` fails with, to the caller whose `load` it was.

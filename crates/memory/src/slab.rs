@@ -7,9 +7,11 @@ use crate::sync::Arc;
 
 /// Bytes in a chunk at most, if more than one entry is to fit in.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Bytes in the first chunk where the entries to expect are too many for an arena; each further one is as large as all before.
+/// Bytes in the first chunk where the entries to expect are too many for an arena; each further one
+/// is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
-/// Entries in the first chunk where nobody knows how many there will be; each further one is as large as all before.
+/// Entries in the first chunk where nobody knows how many there will be; each further one is as
+/// large as all before.
 const ENTRIES_FIRST: usize = 64;
 /// Beyond what is expected, chunks are this part of all before.
 const BEYOND_SHARE: usize = 8;
@@ -17,8 +19,8 @@ const BEYOND_SHARE: usize = 8;
 /// The most memory that the slabs of a cache have in one piece.
 const ARENA_BYTES: usize = 256 << 20;
 
-/// Memory for the first chunks of all slabs of a cache: in one piece, because only whole large pages of it can be large, and
-/// those of a single slab are few.
+/// Memory for the first chunks of all slabs of a cache: in one piece, because only whole large
+/// pages of it can be large, and those of a single slab are few.
 #[derive(Debug)]
 pub(crate) struct Arena<E> {
     /// From a box.
@@ -31,8 +33,8 @@ unsafe impl<E: Send> Send for Arena<E> {}
 unsafe impl<E: Send> Sync for Arena<E> {}
 
 impl<E> Arena<E> {
-    /// For so many slabs of so many entries, if that is not too much to be taken at once. Memory that is not touched costs
-    /// nothing.
+    /// For so many slabs of so many entries, if that is not too much to be taken at once. Memory
+    /// that is not touched costs nothing.
     pub(crate) fn new(slabs: usize, entries: usize) -> Option<Arc<Self>> {
         let entries = entries.checked_mul(slabs)?;
         let bytes = entries.checked_mul(size_of::<E>())?;
@@ -103,7 +105,8 @@ impl<E> Slab<E> {
             let there = self.chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
             let more = match self.expected {
                 None => there.max(ENTRIES_FIRST),
-                // Memory that is not touched costs nothing, and large pages need large chunks; but of those the first touch costs a large page.
+                // Memory that is not touched costs nothing, and large pages need large chunks; but
+                // of those the first touch costs a large page.
                 Some(expected) if there < expected => (expected - there).min(there.max(first)),
                 Some(_) => there / BEYOND_SHARE,
             };
@@ -124,7 +127,8 @@ impl<E> Slab<E> {
         self.free.extend(entries);
     }
 
-    /// Two slabs: one of the chunks in which there are some addresses, given in order, and one of the others.
+    /// Two slabs: one of the chunks in which there are some addresses, given in order, and one of
+    /// the others.
     pub(crate) fn split(mut self, addresses: &[usize]) -> (Self, Self) {
         let mut with = Self::new(None);
         let has_any = |chunk: &*mut [MaybeUninit<E>]| {

@@ -29,7 +29,8 @@ impl ShardCounts {
     }
 }
 
-/// What came of offers: of keys that were inserted and not there, pinned ones and those that could never fit left out.
+/// What came of offers: of keys that were inserted and not there, pinned ones and those that could
+/// never fit left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdmissionStats {
@@ -43,7 +44,8 @@ pub struct AdmissionStats {
     pub bypassed: u64,
 }
 
-/// What a cache has counted since it was made, and what it holds. Counts of other threads may be a moment late.
+/// What a cache has counted since it was made, and what it holds. Counts of other threads may be a
+/// moment late.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -64,8 +66,8 @@ pub struct Stats {
     pub misses: u64,
     /// Of the hits, those on frozen entries.
     pub frozen_hits: u64,
-    /// Entries that came in, under a new key or in another's place. Those that have not left since by one of the causes
-    /// below are in.
+    /// Entries that came in, under a new key or in another's place. Those that have not left since
+    /// by one of the causes below are in.
     pub insertions: u64,
     /// Values that took another's place.
     pub replacements: u64,
@@ -99,16 +101,18 @@ pub struct Stats {
     pub capacity: Option<u64>,
     /// The limit of weight.
     pub weight_capacity: Option<u64>,
-    /// Bytes the cache holds for itself and its entries, without what keys and values own elsewhere and without the few
-    /// hundred for each thread.
+    /// Bytes the cache holds for itself and its entries, without what keys and values own elsewhere
+    /// and without the few hundred for each thread.
     pub memory_bytes: u64,
     /// The policy's name.
     pub policy: &'static str,
-    /// What came of offers, for a cache that was made with an [`admission`](crate::Builder::admission).
+    /// What came of offers, for a cache that was made with an
+    /// [`admission`](crate::Builder::admission).
     pub admission: Option<AdmissionStats>,
     /// What freezing does, for a cache that was made with [`freezing`](crate::Builder::freezing).
     pub freezing: Option<FreezeStats>,
-    /// What load shedding does, for a cache that was made with [`shedding`](crate::Builder::shedding).
+    /// What load shedding does, for a cache that was made with
+    /// [`shedding`](crate::Builder::shedding).
     pub shedding: Option<SheddingStats>,
     /// How many parts the cache has, each with a lock and an order of its own.
     pub shards: u64,

@@ -1,7 +1,8 @@
 //! What threads share here, in one place: the model checker's tests put their own in its stead.
 
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+    fence,
 };
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) use std::thread_local;
@@ -13,10 +14,11 @@ pub(crate) const ATOMICS_ARE_PLAIN: bool = true;
 /// Whether an atomic of 0 is memory of zeros: not so in the model checker.
 pub(crate) const ZERO_IS_NEW: bool = true;
 
-/// Locks. What is under the locks of this crate is whole whenever code of the user's can panic, so a lock that was
-/// held by a thread that panicked is as good as any.
+/// Locks. What is under the locks of this crate is whole whenever code of the user's can panic, so
+/// a lock that was held by a thread that panicked is as good as any.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The thread sanitizer does not see what a lock puts in order when it is waited for within the standard library.
+    // The thread sanitizer does not see what a lock puts in order when it is waited for within the
+    // standard library.
     #[cfg(floe_thread_sanitizer)]
     loop {
         match mutex.try_lock() {
@@ -29,9 +31,14 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a condition. The thread sanitizer sees neither how a wait gives the lock back nor how it takes it again, so under it
-/// this only lets go of the lock for a moment, and the caller looks again.
-pub(crate) fn wait<'a, T>(on: &Condvar, mutex: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+/// Waits for a condition. The thread sanitizer sees neither how a wait gives the lock back nor how
+/// it takes it again, so under it this only lets go of the lock for a moment, and the caller looks
+/// again.
+pub(crate) fn wait<'a, T>(
+    on: &Condvar,
+    mutex: &'a Mutex<T>,
+    guard: MutexGuard<'a, T>,
+) -> MutexGuard<'a, T> {
     if cfg!(floe_thread_sanitizer) {
         return wait_timeout(on, mutex, guard, MOMENT);
     }

@@ -1,12 +1,15 @@
 //! A hit's way through a shard: the index, and the marks of the policy.
 //!
-//! A table is published by one pointer and never changes; what it points to does. There is another table when the marks get more room
-//! or the index does. A larger index is filled step by step: while the table has an *old* index, too, keys stand in one of the two, and
-//! each insertion moves some. A key is in the new index before it leaves the old one. So a reader that looks into the old index first and
-//! then into the new one finds every key that is there all the while. The last step publishes a table without the old index.
+//! A table is published by one pointer and never changes; what it points to does. There is another
+//! table when the marks get more room or the index does. A larger index is filled step by step:
+//! while the table has an *old* index, too, keys stand in one of the two, and each insertion moves
+//! some. A key is in the new index before it leaves the old one. So a reader that looks into the
+//! old index first and then into the new one finds every key that is there all the while. The last
+//! step publishes a table without the old index.
 //!
-//! Tables share their indexes. A reader that is late with a table looks into indexes that are still kept up to date, or that are empty;
-//! and it looks again when it has found nothing and the table was replaced.
+//! Tables share their indexes. A reader that is late with a table looks into indexes that are still
+//! kept up to date, or that are empty; and it looks again when it has found nothing and the table
+//! was replaced.
 
 use crate::index::Index;
 

@@ -54,8 +54,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             stats.frozen += owner.frozen() as u64;
             stats.pinned += owner.pinned() as u64;
             stats.waiting += owner.limbo.len() as u64;
-            stats.memory_bytes +=
-                (owner.memory_bytes() + shard.table().memory_bytes() + size_of::<Shard<K, V, P>>()) as u64;
+            stats.memory_bytes += (owner.memory_bytes()
+                + shard.table().memory_bytes()
+                + size_of::<Shard<K, V, P>>()) as u64;
         }
         stats
     }

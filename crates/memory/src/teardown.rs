@@ -1,4 +1,5 @@
-//! The end of a cache of which something is still held: everything else is dropped, and what is held is left to its holders.
+//! The end of a cache of which something is still held: everything else is dropped, and what is
+//! held is left to its holders.
 
 use floe_policy::Replacement;
 
@@ -9,7 +10,8 @@ use crate::slab::Slab;
 use crate::sync::Arc;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Drops all entries that nobody holds, where anything is held. Otherwise the shards drop theirs in a moment.
+    /// Drops all entries that nobody holds, where anything is held. Otherwise the shards drop
+    /// theirs in a moment.
     pub(crate) fn leave_held(&mut self) {
         let holds = Arc::clone(self.threads.records.holds());
         let mut held = Vec::new();
@@ -27,19 +29,24 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
         let mut memory: Vec<_> = needed.iter().flat_map(Slab::memory).collect();
         if needed.iter().any(Slab::is_in_arena) {
-            memory.extend(other.iter().filter_map(Slab::part_of_arena)); // there as long as the arena is
+            // there as long as the arena is
+            memory.extend(other.iter().filter_map(Slab::part_of_arena));
         }
-        // SAFETY: `needed` has all memory in which something is held, and those entries are taken out of the list of what is
-        // dropped here. Holds are made where keys and values are `Send`, `Sync` and `'static`.
+        // SAFETY: `needed` has all memory in which something is held, and those entries are taken
+        // out of the list of what is dropped here. Holds are made where keys and values are `Send`,
+        // `Sync` and `'static`.
         let estate = unsafe { Estate::new::<Entry<K, V>, _>(needed) };
         let held = holds.leave(&estate);
         entries.retain(|entry| held.binary_search(&entry.expose_provenance()).is_err());
-        // SAFETY: taken out of the shards, each once, and neither held nor looked at: guards borrow the cache.
+        // SAFETY: taken out of the shards, each once, and neither held nor looked at: guards borrow
+        // the cache.
         unsafe { crate::shard::drop_all(entries.into_iter()) };
         drop(other);
-        let kept: Vec<_> = held.iter().map(|&entry| entry..entry + size_of::<Entry<K, V>>()).collect();
+        let kept: Vec<_> =
+            held.iter().map(|&entry| entry..entry + size_of::<Entry<K, V>>()).collect();
         for chunk in memory {
-            // SAFETY: memory of the estate, of which this has a part until the end; nothing lives in it but what is held.
+            // SAFETY: memory of the estate, of which this has a part until the end; nothing lives
+            // in it but what is held.
             unsafe { crate::huge::give_back(chunk, &kept) };
         }
         drop(estate);

@@ -7,19 +7,21 @@ use crate::{Cache, Freezing};
 
 #[test]
 fn lookups_are_timed_in_batches_and_after_them() {
-    let cache = Cache::builder().capacity(100).freezing(Freezing::adaptive().sample_one_in(4)).build();
+    let cache =
+        Cache::builder().capacity(100).freezing(Freezing::adaptive().sample_one_in(4)).build();
     let keys: Vec<u64> = (0..100).collect();
     keys.iter().for_each(|key| cache.insert(*key, *key));
     assert_eq!(cache.freeze(1.0).entries, 100);
-    // Whether the index is still published is the controller's affair, and that of other tests in this process, which may
-    // do without the barrier that a published one needs.
+    // Whether the index is still published is the controller's affair, and that of other tests in
+    // this process, which may do without the barrier that a published one needs.
     let timed = || {
         cache.inner.threads.records.fold(0, |sum, record| {
             let latencies = record.timings.latencies();
             sum + latencies.frozen.count + latencies.dynamic.count
         })
     };
-    // The controller may have fewer timed meanwhile, which a slow machine gives it the time for. It is told otherwise each time.
+    // The controller may have fewer timed meanwhile, which a slow machine gives it the time for. It
+    // is told otherwise each time.
     let mut seen = 0;
     for _ in 0..10_000 {
         cache.inner.timed_one_in.store(4, Ordering::Relaxed); // a number
@@ -48,7 +50,8 @@ fn an_index_grows_by_a_few_keys_an_insertion() {
         let owner = cache.inner.shards[0].owner();
         let (was_moving, moved) = before;
         growths += u32::from(owner.is_moving && !was_moving);
-        let moved = owner.moved.saturating_sub(if was_moving || !owner.is_moving { moved } else { 0 });
+        let moved =
+            owner.moved.saturating_sub(if was_moving || !owner.is_moving { moved } else { 0 });
         assert!(moved <= crate::owner::MOVED_AT_ONCE, "{moved} slots with key {key}");
         before = (owner.is_moving, owner.moved);
     };
@@ -71,7 +74,8 @@ fn an_index_grows_by_a_few_keys_an_insertion() {
 #[test]
 fn a_capacity_that_is_not_used_costs_next_to_nothing() {
     for shards in [1, 64] {
-        let cache: Cache<u32, u32> = Cache::builder().capacity(u32::MAX as usize / 2).shards(shards).build();
+        let cache: Cache<u32, u32> =
+            Cache::builder().capacity(u32::MAX as usize / 2).shards(shards).build();
         cache.insert(1, 1);
         assert!(
             cache.stats().memory_bytes < 8 << 20,
@@ -111,7 +115,10 @@ fn rooms_make_up_the_limit_and_no_insertion_takes_from_a_share() {
             assert!(!is_new || lacking(&cache) <= before, "{before}, then {}", lacking(&cache));
         }
         let sum: i64 = rooms(&cache).iter().map(|(room, _)| room).sum();
-        assert_eq!(sum + cache.inner.budget.left().weight, cache.inner.budget.weight_limit().unwrap() as i64);
+        assert_eq!(
+            sum + cache.inner.budget.left().weight,
+            cache.inner.budget.weight_limit().unwrap() as i64
+        );
     };
     (0..5000).for_each(|_| step(true));
     cache.resize_weight(LIMIT / 2);
@@ -143,7 +150,9 @@ fn a_borrowed_part_of_other_shares_is_given_back() {
 
 #[test]
 fn a_small_cache_of_heavy_entries_has_few_shards() {
-    let of = |weight: u64| Cache::builder().weight_capacity(weight).weigher(|_: &u64, weight: &u32| *weight);
+    let of = |weight: u64| {
+        Cache::builder().weight_capacity(weight).weigher(|_: &u64, weight: &u32| *weight)
+    };
     assert_eq!(of(1 << 20).build().stats().shards, 1);
     assert!(of(4 << 20).build().stats().shards <= 4);
     assert_eq!(of(1 << 40).build().stats().shards, Cache::<u64, u64>::new(1 << 20).stats().shards);
@@ -181,14 +190,19 @@ fn a_thread_that_rests_holds_nobody_up_and_may_come_back() {
         assert!(!nobody_is_silent(&cache));
         turn.wait();
     });
-    assert_eq!(cache.inner.threads.records.fold(0, |count, _| count + 1), 2, "it has its old record again");
+    assert_eq!(
+        cache.inner.threads.records.fold(0, |count, _| count + 1),
+        2,
+        "it has its old record again"
+    );
 }
 
 /// The library's thread freezes and thaws, and is then silent as long as nothing expires.
 #[test]
 #[cfg_attr(miri, ignore = "waits for the system's clock")]
 fn the_library_s_thread_rests_between_ticks() {
-    let cache = Cache::builder().capacity(100).time_to_live(std::time::Duration::from_millis(1)).build();
+    let cache =
+        Cache::builder().capacity(100).time_to_live(std::time::Duration::from_millis(1)).build();
     cache.insert(1, 1);
     while cache.stats().expirations == 0 {
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -206,7 +220,8 @@ const ADDRESSES: [usize; 2] = [1 << 12, 2 << 12];
 
 fn index_of_one() -> (FrozenIndex<u64, u64>, crate::index::Hash32) {
     let memory = ADDRESSES[0]..ADDRESSES[1] + (1 << 12);
-    let (index, hash) = (FrozenIndex::with_room(1, &[memory]), KeyHash::of_mixed(1 << 40).in_shard());
+    let (index, hash) =
+        (FrozenIndex::with_room(1, &[memory]), KeyHash::of_mixed(1 << 40).in_shard());
     index.insert(hash, ADDRESSES[0]);
     (index, hash)
 }

@@ -1,8 +1,10 @@
-//! What the library's threads are asked to do for one cache: its number in their list, and when it is to be swept.
+//! What the library's threads are asked to do for one cache: its number in their list, and when it
+//! is to be swept.
 //!
-//! Whoever inserts an entry that expires says so after it has come in. Most expire later than something else that is in, and then
-//! that is a look at a number. A sweep forgets the number before it looks at the first shard: so it either sees an entry, under the
-//! shard's lock, or whoever has inserted it sees that the number was forgotten, and asks for a sweep anew.
+//! Whoever inserts an entry that expires says so after it has come in. Most expire later than
+//! something else that is in, and then that is a look at a number. A sweep forgets the number
+//! before it looks at the first shard: so it either sees an entry, under the shard's lock, or
+//! whoever has inserted it sees that the number was forgotten, and asks for a sweep anew.
 
 use std::num::NonZeroU64;
 
@@ -28,7 +30,11 @@ pub(crate) struct Upkeep {
 impl Upkeep {
     /// Of a cache that is not in the list.
     pub(crate) fn new() -> Self {
-        Self { number: AtomicU64::new(0), sweep_at: AtomicU64::new(NEVER), pause_to: AtomicU64::new(0) }
+        Self {
+            number: AtomicU64::new(0),
+            sweep_at: AtomicU64::new(NEVER),
+            pause_to: AtomicU64::new(0),
+        }
     }
 
     /// Whether it is in the list.
@@ -40,7 +46,8 @@ impl Upkeep {
     /// Puts the cache into the list.
     pub(crate) fn keep(&self, cache: Weak<dyn Sweep>, ticks: bool) {
         let number = keeper::keep(cache, ticks);
-        // Sequentially consistent, here and in `ask`: who asks sees the number, or is seen to have asked.
+        // Sequentially consistent, here and in `ask`: who asks sees the number, or is seen to have
+        // asked.
         self.number.store(number, Ordering::SeqCst);
         let at = self.sweep_at.load(Ordering::SeqCst); // as above
         if at != NEVER {
@@ -56,7 +63,8 @@ impl Upkeep {
         }
     }
 
-    /// Is dropped when an entry has come in that can expire at a time, even if a listener panics then.
+    /// Is dropped when an entry has come in that can expire at a time, even if a listener panics
+    /// then.
     #[inline]
     pub(crate) fn asks(&self, at: NonZeroU64) -> Asks<'_> {
         Asks(self, at)
@@ -65,7 +73,8 @@ impl Upkeep {
     /// An entry has come in that can expire at a time.
     #[inline]
     fn expires_at(&self, at: NonZeroU64) {
-        // Relaxed: numbers. What is forgotten by a sweep before it looks at a shard is, after that shard's lock.
+        // Relaxed: numbers. What is forgotten by a sweep before it looks at a shard is, after that
+        // shard's lock.
         let at = at.get().max(self.pause_to.load(Ordering::Relaxed));
         if at < self.sweep_at.load(Ordering::Relaxed) {
             self.ask(at);

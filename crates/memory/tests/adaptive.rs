@@ -1,5 +1,6 @@
-//! Caches that freeze by themselves, driven by the library's thread: what they do in turn, and that values are right all
-//! the while. How soon they do it is the machine's affair, so each test goes on until it has seen what it waits for.
+//! Caches that freeze by themselves, driven by the library's thread: what they do in turn, and that
+//! values are right all the while. How soon they do it is the machine's affair, so each test goes
+//! on until it has seen what it waits for.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -79,7 +80,8 @@ fn a_cache_under_a_drifting_load_learns_what_to_freeze() {
             looks_up(&cache, keys.next());
         }
     };
-    let stats = until(&cache, work, |stats| stats.learned > 0 && stats.constructed + stats.given_up > 0);
+    let stats =
+        until(&cache, work, |stats| stats.learned > 0 && stats.constructed + stats.given_up > 0);
     let phases: Vec<Phase> = stats.decisions.iter().map(|decision| decision.phase).collect();
     assert!(phases.starts_with(&[Phase::Measuring, Phase::Learning]), "{stats:#?}");
     assert!(stats.learned > 0, "{stats:#?}");
@@ -138,7 +140,8 @@ fn one_thread_freezes_many_caches_and_lets_those_go_that_are_dropped() {
             caches.iter().for_each(|cache| looks_up(cache, key));
             if keys.requests.is_multiple_of(64) {
                 // Goes while it is looked after, perhaps.
-                let passing = Cache::builder().capacity(10).freezing(hurried(Freezing::fixed(1.0))).build();
+                let passing =
+                    Cache::builder().capacity(10).freezing(hurried(Freezing::fixed(1.0))).build();
                 (0..10).for_each(|key| looks_up(&passing, key));
             }
         }

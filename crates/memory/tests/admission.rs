@@ -1,4 +1,5 @@
-//! Caches that ask an admission who comes in: against a model too simple to be wrong, and what users see of it.
+//! Caches that ask an admission who comes in: against a model too simple to be wrong, and what
+//! users see of it.
 
 mod common;
 
@@ -13,8 +14,8 @@ use std::time::Duration;
 
 use common::{Tally, Value};
 use floe_memory::policy::admission::{
-    Admission, Admissions, Choosable, Duel, Never, Orders, Room, SecondAccess, Traffic, Verdict, Victim,
-    Window,
+    Admission, Admissions, Choosable, Duel, Never, Orders, Room, SecondAccess, Traffic, Verdict,
+    Victim, Window,
 };
 use floe_memory::policy::{About, Access, AnyPolicy, Fifo, Lru, Parameters, Slot, Tick, mix};
 use floe_memory::{BuildError, Cache, Cause, Clock, InsertOptions};
@@ -69,7 +70,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..800)
 }
 
-/// A cache in the simplest form: a list from cold to hot, a map, and the admission that the cache has.
+/// A cache in the simplest form: a list from cold to hot, a map, and the admission that the cache
+/// has.
 struct Model {
     admission: Admissions,
     promotes: bool,
@@ -220,7 +222,8 @@ const ADMISSIONS: [&str; 10] = [
 
 fn runs_as_its_model(admission: &str, promotes: bool, capacity: usize, listens: bool, ops: &[Op]) {
     let (tally, left) = (Tally::new(), Arc::new(Mutex::new(Vec::new())));
-    let builder = Cache::<u64, Value>::builder().capacity(capacity).shards(1).hasher(Plain::default());
+    let builder =
+        Cache::<u64, Value>::builder().capacity(capacity).shards(1).hasher(Plain::default());
     let policy = if promotes { "lru" } else { "fifo" };
     let mut builder = builder.policy_named(policy).unwrap().admission_named(admission).unwrap();
     if listens {
@@ -234,7 +237,11 @@ fn runs_as_its_model(admission: &str, promotes: bool, capacity: usize, listens: 
     for op in ops {
         match *op {
             Op::Get(key) => {
-                assert_eq!(cache.get(&key).map(|value| value.of(key)), model.looks_up(key), "{op:?}");
+                assert_eq!(
+                    cache.get(&key).map(|value| value.of(key)),
+                    model.looks_up(key),
+                    "{op:?}"
+                );
             }
             Op::Insert { key, pinned } => {
                 let value = tally.value(key);
@@ -250,7 +257,11 @@ fn runs_as_its_model(admission: &str, promotes: bool, capacity: usize, listens: 
                     number
                 });
                 let found = cache.get_or_insert_with(&key, || Ok::<_, ()>(value)).unwrap();
-                assert_eq!(found.of(key), expected, "{op:?}: what was loaded is handed out in any case");
+                assert_eq!(
+                    found.of(key),
+                    expected,
+                    "{op:?}: what was loaded is handed out in any case"
+                );
             }
             Op::Remove(key) => {
                 model.removes(key);
@@ -331,8 +342,12 @@ impl Admission for Watched {
 fn an_offer_is_asked_about_once_whichever_shard_makes_room() {
     let watched = Watched::default();
     let heavy = |key: &u64, _: &()| 1 + (key % 7) as u32;
-    let cache =
-        Cache::builder().weight_capacity(40).weigher(heavy).shards(8).admission(watched.clone()).build();
+    let cache = Cache::builder()
+        .weight_capacity(40)
+        .weigher(heavy)
+        .shards(8)
+        .admission(watched.clone())
+        .build();
     let mut random = 1u64;
     for offers in 1..=3000 {
         random = mix(random);
@@ -342,7 +357,11 @@ fn an_offer_is_asked_about_once_whichever_shard_makes_room() {
     }
     let stats = cache.stats();
     assert_eq!(stats.admission.unwrap().offered, 3000);
-    assert_eq!(watched.evicted.load(SeqCst), stats.evictions, "each eviction is told, in whichever shard");
+    assert_eq!(
+        watched.evicted.load(SeqCst),
+        stats.evictions,
+        "each eviction is told, in whichever shard"
+    );
     assert!(stats.evictions > 1000);
 }
 
@@ -394,7 +413,8 @@ fn a_replacement_for_which_room_is_made_elsewhere_is_no_offer() {
 #[test]
 fn while_an_admission_holds_nobody_leaves() {
     let watched = Watched { holds: true, ..Watched::default() };
-    let cache = Cache::builder().capacity(10).shards(1).policy(Fifo::default()).admission(watched).build();
+    let cache =
+        Cache::builder().capacity(10).shards(1).policy(Fifo::default()).admission(watched).build();
     (0..30).for_each(|key| cache.insert(key, key));
     let stats = cache.stats();
     assert_eq!((stats.entries, stats.evictions), (10, 0));
@@ -442,7 +462,8 @@ fn what_is_loaded_and_stays_out_is_handed_to_all_who_waited() {
             scope.spawn(|| {
                 together.wait();
                 let value = cache.get_or_insert_with(&7, || {
-                    std::thread::sleep(Duration::from_millis(50)); // for the others to find it under way
+                    // for the others to find it under way
+                    std::thread::sleep(Duration::from_millis(50));
                     Ok::<_, ()>(loads.fetch_add(1, SeqCst).to_string())
                 });
                 assert!(value.unwrap().parse::<u64>().unwrap() < 4);
@@ -474,7 +495,8 @@ fn admissions_that_a_cache_cannot_serve_are_refused() {
         assert!(matches!(&error, BuildError::Admission { .. }), "{error:?}");
         assert!(error.to_string().contains(why), "{error}");
     }
-    let unknown = Cache::<u64, u64>::builder().admission_named("magic").err().expect("there is none");
+    let unknown =
+        Cache::<u64, u64>::builder().admission_named("magic").err().expect("there is none");
     assert!(unknown.to_string().contains("second-access"), "it says which there are: {unknown}");
 }
 
@@ -483,8 +505,11 @@ fn a_cache_without_an_admission_counts_no_offers() {
     let cache = Cache::new(10);
     cache.insert(1, 1);
     assert_eq!(cache.stats().admission, None);
-    let named =
-        Cache::<u64, u64>::builder().capacity(10).admission_named("obp:target=0.2 + duel").unwrap().build();
+    let named = Cache::<u64, u64>::builder()
+        .capacity(10)
+        .admission_named("obp:target=0.2 + duel")
+        .unwrap()
+        .build();
     assert_eq!(named.stats().admission.unwrap().name, "obp:target=0.2 + duel");
     let typed = Cache::<u64, u64>::builder().capacity(10).admission(Duel::default()).build();
     assert_eq!(typed.stats().admission.unwrap().name, "duel");
@@ -539,7 +564,8 @@ fn threads_keep_the_limits_and_find_their_own_values() {
                     for _ in 0..operations {
                         random = mix(random.wrapping_add(1));
                         // A few keys are asked for by all.
-                        let key = if random % 3 == 0 { random >> 32 & 63 } else { random >> 32 & 1023 };
+                        let key =
+                            if random % 3 == 0 { random >> 32 & 63 } else { random >> 32 & 1023 };
                         match random >> 8 & 15 {
                             0 => drop(cache.remove(&key)),
                             1 => {
@@ -576,8 +602,11 @@ fn threads_keep_the_limits_and_find_their_own_values() {
 #[test]
 fn a_duel_keeps_popular_entries_from_a_scan() {
     let run = |duel: bool| {
-        let builder =
-            Cache::builder().capacity(500).shards(1).hasher(Plain::default()).policy(Lru::default());
+        let builder = Cache::builder()
+            .capacity(500)
+            .shards(1)
+            .hasher(Plain::default())
+            .policy(Lru::default());
         let cache = if duel { builder.admission(Duel::default()).build() } else { builder.build() };
         let (mut scanned, mut hits) = (1 << 32, 0);
         for round in 0..200u64 {

@@ -1,4 +1,5 @@
-//! What operations cost does not grow with what there once was: counted in records, cells and holds that are looked at.
+//! What operations cost does not grow with what there once was: counted in records, cells and holds
+//! that are looked at.
 
 mod common;
 
@@ -66,7 +67,10 @@ fn threads_that_have_ended_cost_nothing() {
         if cfg!(miri) && late {
             continue; // no system to be told by
         }
-        assert!(after <= 2 * alone, "{after} looked at after {MANY} threads, {alone} before; late: {late}");
+        assert!(
+            after <= 2 * alone,
+            "{after} looked at after {MANY} threads, {alone} before; late: {late}"
+        );
     }
 }
 
@@ -120,11 +124,15 @@ fn what_was_held_costs_nothing_once_let_go() {
     let cache = small();
     let (alone, key) = (looked_at(&cache), u64::MAX - 999);
     let held: Vec<_> = (0..100 * MANY).map(|_| cache.hold(&key).expect("it is in")).collect();
-    assert!(looked_at(&cache) <= 2 * alone + 1000, "one entry is one entry, however often it is held");
+    assert!(
+        looked_at(&cache) <= 2 * alone + 1000,
+        "one entry is one entry, however often it is held"
+    );
     drop(held);
     let other = Cache::builder().capacity(100 * MANY).shards(1).build();
     (0..100 * MANY as u64).for_each(|key| other.insert(key, key));
-    let held: Vec<_> = (0..100 * MANY as u64).map(|key| other.hold(&key).expect("it is in")).collect();
+    let held: Vec<_> =
+        (0..100 * MANY as u64).map(|key| other.hold(&key).expect("it is in")).collect();
     drop(held);
     let begun = visited(&other);
     other.reclaim();
@@ -140,13 +148,15 @@ fn what_is_held_keeps_its_own_value_and_nothing_else_of_the_cache() {
         (0..4000).for_each(|key| cache.insert(key, tally.value(key)));
         let keys = || (0..4000).filter(|key| cache.contains_key(key)).step_by(100);
         let removed = cache.hold(&keys().next().expect("some are in")).expect("it is in");
-        let mut held: Vec<_> = keys().flat_map(|key| [key, key].map(|key| (key, cache.hold(&key)))).collect();
+        let mut held: Vec<_> =
+            keys().flat_map(|key| [key, key].map(|key| (key, cache.hold(&key)))).collect();
         let different = held.len() as u64 / 2;
         cache.remove(&held[0].0);
         drop(cache);
         assert_eq!(tally.alive(), different, "of each that is held its value");
-        held.iter()
-            .for_each(|(key, value)| assert_eq!(value.as_ref().map(|value| value.of(*key)), Some(*key)));
+        held.iter().for_each(|(key, value)| {
+            assert_eq!(value.as_ref().map(|value| value.of(*key)), Some(*key))
+        });
         let mut ended = held.split_off(held.len() / 2);
         let thread = std::thread::spawn(move || ended.drain(..).for_each(drop));
         held.drain(..).for_each(drop);

@@ -18,7 +18,9 @@ fn what_has_expired_stays_expired_however_far_a_manual_clock_moves() {
             let cache = Cache::builder()
                 .capacity(10)
                 .clock(clock.clone())
-                .listener(move |_, _, cause| _ = told.fetch_add(u64::from(cause == Cause::Expired), Relaxed))
+                .listener(move |_, _, cause| {
+                    _ = told.fetch_add(u64::from(cause == Cause::Expired), Relaxed)
+                })
                 .build();
             let minute = Duration::from_secs(60);
             cache.insert(0, "stays");
@@ -26,7 +28,11 @@ fn what_has_expired_stays_expired_however_far_a_manual_clock_moves() {
             cache.insert_with(2, "is idle", InsertOptions::new().time_to_idle(minute));
             for _ in 0..steps {
                 clock.advance(days * DAY / steps);
-                assert_eq!((cache.get(&1).is_some(), cache.get(&2).is_some()), (false, false), "{days} days");
+                assert_eq!(
+                    (cache.get(&1).is_some(), cache.get(&2).is_some()),
+                    (false, false),
+                    "{days} days"
+                );
             }
             // And time goes on for what comes then.
             cache.insert_with(3, "lives", InsertOptions::new().time_to_live(2 * minute));

@@ -8,7 +8,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::Tally;
-use floe_memory::policy::{About, Access, Counters, Cursor, Eviction, Lru, Policy, Replacement, Slot};
+use floe_memory::policy::{
+    About, Access, Counters, Cursor, Eviction, Lru, Policy, Replacement, Slot,
+};
 use floe_memory::{Cache, Cause, Clock, InsertOptions};
 
 const MANY: u64 = if cfg!(miri) { 300 } else { 20_000 };
@@ -139,7 +141,9 @@ fn what_was_replaced_does_not_take_its_successor_along_when_it_leaves() {
         .capacity(3)
         .shards(1)
         .policy(Lru::default())
-        .listener(move |key: &u64, value: &u64, cause| log.lock().unwrap().push((*key, *value, cause)))
+        .listener(move |key: &u64, value: &u64, cause| {
+            log.lock().unwrap().push((*key, *value, cause))
+        })
         .build();
     (1..=3).for_each(|key| cache.insert(key, key * 10));
     cache.insert(1, 11); // a use, as well
@@ -232,8 +236,9 @@ fn both_times_hold_for_an_entry_that_has_both() {
 #[cfg(all(target_os = "linux", not(miri)))]
 fn is_time_kept() -> bool {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs is there");
-    let name =
-        |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    let name = |task: std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm")).unwrap_or_default()
+    };
     tasks.flatten().any(|task| name(task).trim() == "floe-keeper")
 }
 

@@ -1,4 +1,5 @@
-//! A forked process has none of the library's threads, and starts its own: alone in its process, which it forks.
+//! A forked process has none of the library's threads, and starts its own: alone in its process,
+//! which it forks.
 
 // The thread sanitizer starts no threads in a child.
 #![cfg(all(target_os = "linux", not(miri), not(floe_thread_sanitizer)))]
@@ -58,14 +59,17 @@ fn a_child_finds_no_lock_of_a_cache_taken_by_the_library() {
 #[test]
 fn what_expires_does_so_in_a_child_as_in_its_parent() {
     let tally = Tally::new();
-    let build = |millis| Cache::builder().capacity(1000).time_to_live(Duration::from_millis(millis)).build();
+    let build = |millis| {
+        Cache::builder().capacity(1000).time_to_live(Duration::from_millis(millis)).build()
+    };
     let (old, other) = (build(20), build(3_600_000));
     old.insert(0, tally.value(0));
     other.insert(0, tally.value(0));
     assert!(comes_true(|| old.stats().expirations == 1), "the parent has a thread for it");
     for round in 0..6 {
         old.insert(1, tally.value(1));
-        // SAFETY: the child uses nothing that another thread of the parent's may have locked but the library, and ends by `_exit`.
+        // SAFETY: the child uses nothing that another thread of the parent's may have locked but
+        // the library, and ends by `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let before = old.stats().expirations;
@@ -77,7 +81,8 @@ fn what_expires_does_so_in_a_child_as_in_its_parent() {
                 {
                     let new = build(20);
                     new.insert(2, tally.value(2));
-                    comes_true(|| new.get(&2).is_none()) && comes_true(|| new.stats().expirations == 1)
+                    comes_true(|| new.get(&2).is_none())
+                        && comes_true(|| new.stats().expirations == 1)
                 },
                 comes_true(|| other.get(&0).is_some()),
             ];

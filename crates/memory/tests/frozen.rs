@@ -1,4 +1,5 @@
-//! What is frozen is found, replaced, removed and expires like everything else; what eviction takes is something else.
+//! What is frozen is found, replaced, removed and expires like everything else; what eviction takes
+//! is something else.
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -6,8 +7,8 @@ use std::time::Duration;
 use floe_memory::policy::{AnyPolicy, Fifo, POLICIES, Replacement};
 use floe_memory::{Cache, Clock, InsertOptions};
 
-/// Entries of a cache that may be out of an index's reach: none, but the thread sanitizer's allocator puts chunks of different
-/// sizes so far apart that the few of a small one are.
+/// Entries of a cache that may be out of an index's reach: none, but the thread sanitizer's
+/// allocator puts chunks of different sizes so far apart that the few of a small one are.
 const OUT_OF_REACH: f64 = if cfg!(floe_thread_sanitizer) { 0.1 } else { 0.0 };
 
 fn filled(entries: u64) -> Cache<u64, u64> {
@@ -117,8 +118,11 @@ fn a_guard_keeps_a_frozen_value_that_was_removed_and_thawed() {
 #[test]
 fn what_is_frozen_expires() {
     let clock = Clock::manual();
-    let cache =
-        Cache::builder().capacity(100).time_to_live(Duration::from_secs(10)).clock(clock.clone()).build();
+    let cache = Cache::builder()
+        .capacity(100)
+        .time_to_live(Duration::from_secs(10))
+        .clock(clock.clone())
+        .build();
     (0..100u64).for_each(|key| cache.insert(key, key));
     cache.freeze(1.0);
     assert!(cache.get(&1).is_some());
@@ -178,7 +182,10 @@ fn what_was_frozen_and_then_pinned_can_be_evicted_once_it_is_not_and_is_not_foun
         assert_eq!((cache.len(), cache.stats().frozen), (100, 50));
         cache.thaw();
         (1000..2000).for_each(|key| cache.insert(key, key));
-        assert_eq!((cache.len(), (0..1000).filter(|key| cache.contains_key(key)).count()), (100, 0));
+        assert_eq!(
+            (cache.len(), (0..1000).filter(|key| cache.contains_key(key)).count()),
+            (100, 0)
+        );
     }
 }
 
@@ -213,7 +220,8 @@ fn a_smaller_capacity_is_kept_though_all_was_frozen() {
 fn a_smaller_capacity_is_kept_though_somebody_freezes_again_while_it_is_made() {
     let this: Arc<OnceLock<Weak<Cache<u64, u64>>>> = Arc::default();
     let own = Arc::clone(&this);
-    let freezes = move |_: &u64, _: &u64, _| _ = own.get().and_then(Weak::upgrade).unwrap().freeze(1.0);
+    let freezes =
+        move |_: &u64, _: &u64, _| _ = own.get().and_then(Weak::upgrade).unwrap().freeze(1.0);
     let cache = Arc::new(Cache::builder().capacity(100).shards(4).listener(freezes).build());
     this.set(Arc::downgrade(&cache)).unwrap();
     (0..100).for_each(|key| cache.insert(key, key));
@@ -224,7 +232,9 @@ fn a_smaller_capacity_is_kept_though_somebody_freezes_again_while_it_is_made() {
 #[test]
 fn every_policy_can_be_frozen_in_any_share_again_and_again() {
     for entry in POLICIES {
-        let Ok(policy) = entry.about.name.parse::<AnyPolicy>() else { panic!("{}", entry.about.name) };
+        let Ok(policy) = entry.about.name.parse::<AnyPolicy>() else {
+            panic!("{}", entry.about.name)
+        };
         if policy.about().next_uses || policy.about().streams {
             continue;
         }

@@ -1,7 +1,9 @@
-//! What went wrong in the code of the paper's authors (FrozenHot, EuroSys '23), and must not here: each fault a test.
+//! What went wrong in the code of the paper's authors (FrozenHot, EuroSys '23), and must not here:
+//! each fault a test.
 //!
-//! Those of the controller, that noise ended most frozen phases and each failure cost 16 s, are replayed with its histories in
-//! `src/frozen/histories.rs`; that learning did not end near a hit ratio of 1, in `adaptive.rs`, too.
+//! Those of the controller, that noise ended most frozen phases and each failure cost 16 s, are
+//! replayed with its histories in `src/frozen/histories.rs`; that learning did not end near a hit
+//! ratio of 1, in `adaptive.rs`, too.
 
 mod common;
 
@@ -48,8 +50,10 @@ fn frozen<S: Hasher + Default + Send + Sync + 'static>(
     tally: &std::sync::Arc<Tally>,
     keys: impl Iterator<Item = u64>,
 ) -> Checked<S> {
-    let builder =
-        Cache::builder().capacity(1000).policy(Lru::default()).hasher(BuildHasherDefault::default());
+    let builder = Cache::builder()
+        .capacity(1000)
+        .policy(Lru::default())
+        .hasher(BuildHasherDefault::default());
     let cache: Checked<S> = builder.build();
     keys.for_each(|key| cache.insert(key, tally.value(key)));
     assert_eq!(cache.freeze(1.0).entries, cache.len());
@@ -57,7 +61,10 @@ fn frozen<S: Hasher + Default + Send + Sync + 'static>(
 }
 
 /// The key's value, in a lookup of its own and in a batch, after a check that it is the key's.
-fn number<S: Hasher + Default + Send + Sync + 'static>(cache: &Checked<S>, key: u64) -> Option<u64> {
+fn number<S: Hasher + Default + Send + Sync + 'static>(
+    cache: &Checked<S>,
+    key: u64,
+) -> Option<u64> {
     let mut in_batch = None;
     cache.get_many(&[key], |_, value| in_batch = Some(value.of(key)));
     let alone = cache.get(&key).map(|value| value.of(key));
@@ -189,7 +196,8 @@ fn any_number_of_shards_is_frozen() {
             (0..16_000u64).for_each(|key| cache.insert(key, key));
             assert_eq!((cache.stats().shards, cache.len()), (shards as u64, 16_000));
             let frozen = cache.freeze(0.5).entries;
-            assert!(frozen.abs_diff(8000) <= shards, "{frozen} in {shards} shards"); // each rounds by itself
+            // each rounds by itself
+            assert!(frozen.abs_diff(8000) <= shards, "{frozen} in {shards} shards");
             assert_eq!(cache.freeze(1.0).entries, 16_000);
             assert!((0..16_000).all(|key| cache.get_cloned(&key) == Some(key)));
             assert!((16_000..32_000).all(|key| cache.get(&key).is_none()));

@@ -1,4 +1,5 @@
-//! The user's code panics, or uses the cache, in the middle of a lookup of what is frozen: it freezes and thaws there, too.
+//! The user's code panics, or uses the cache, in the middle of a lookup of what is frozen: it
+//! freezes and thaws there, too.
 
 mod common;
 
@@ -22,7 +23,8 @@ thread_local! {
 
 static CACHE: OnceLock<Cache<Key, u64>> = OnceLock::new();
 
-/// A key that does other things when it is compared, which it often is: three each have the same hash.
+/// A key that does other things when it is compared, which it often is: three each have the same
+/// hash.
 #[derive(Debug, Clone)]
 struct Key(u64);
 
@@ -70,7 +72,10 @@ fn comparing_keys_may_use_the_cache_and_freeze_and_thaw_it() {
         for key in 0..KEYS {
             DEPTH.set(1 + round / 2);
             assert_eq!(cache.get(&Key(key)).map(|value| *value), Some(key));
-            assert_eq!(cache.get_many(&batch, |at, value| assert_eq!(*value, at as u64)), batch.len());
+            assert_eq!(
+                cache.get_many(&batch, |at, value| assert_eq!(*value, at as u64)),
+                batch.len()
+            );
             DEPTH.set(0);
         }
     }
@@ -148,7 +153,11 @@ fn an_index_is_freed_when_the_last_batch_that_looks_at_it_is_over_and_not_before
         assert_eq!(*value, at as u64 + 1);
         cache.thaw();
         if floe_memory::hits_are_fenceless() {
-            assert_eq!(cache.stats().memory_bytes, thawed_bytes + index_bytes, "this batch looks at it");
+            assert_eq!(
+                cache.stats().memory_bytes,
+                thawed_bytes + index_bytes,
+                "this batch looks at it"
+            );
         }
     });
     cache.thaw();

@@ -1,4 +1,5 @@
-//! The memory of a cache that is no more, of which a value is still held: alone in its process, as it looks at all of that's.
+//! The memory of a cache that is no more, of which a value is still held: alone in its process, as
+//! it looks at all of that's.
 
 #![cfg(all(target_os = "linux", not(miri), not(floe_thread_sanitizer)))] // whose own memory stays
 
@@ -10,7 +11,8 @@ type Page = [u8; PAGE];
 /// Bytes of the process that are in memory.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("procfs is there");
-    let pages: usize = pages.split(' ').nth(1).expect("the second field").parse().expect("a number");
+    let pages: usize =
+        pages.split(' ').nth(1).expect("the second field").parse().expect("a number");
     pages * PAGE
 }
 

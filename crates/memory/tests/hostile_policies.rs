@@ -1,5 +1,6 @@
-//! Policies of the user's that are wrong, from safe code: they cost a panic or an entry, never the safety of memory. Run
-//! under the address sanitizer (`make sanitize`), this finds what is used after its end.
+//! Policies of the user's that are wrong, from safe code: they cost a panic or an entry, never the
+//! safety of memory. Run under the address sanitizer (`make sanitize`), this finds what is used
+//! after its end.
 
 mod common;
 
@@ -140,7 +141,11 @@ impl Eviction for Wrong {
     }
 
     fn victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
-        if self.does(Fault::AnyVictim) { Some(Slot(self.any())) } else { self.order.victim(incoming) }
+        if self.does(Fault::AnyVictim) {
+            Some(Slot(self.any()))
+        } else {
+            self.order.victim(incoming)
+        }
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -207,7 +212,9 @@ fn use_all(cache: &Cache<u64, Value, impl Replacement>, tally: &Arc<Tally>) -> u
                     let load = || Ok::<_, ()>(tally.value(key + 500));
                     cache.get_or_insert_with(&(key + 500), load).unwrap().of(key + 500);
                 }),
-                5 => step(&mut || _ = cache.get_many(&[key, 1, 2, 3], |_, value| _ = value.number())),
+                5 => {
+                    step(&mut || _ = cache.get_many(&[key, 1, 2, 3], |_, value| _ = value.number()))
+                }
                 _ => {}
             }
         }
@@ -259,7 +266,8 @@ fn a_wrong_policy_costs_a_panic_and_never_the_safety_of_memory() {
     std::panic::set_hook(Box::new(|_| {})); // there are thousands
     let panics: Vec<_> = FAULTS.into_iter().map(|fault| (fault, with_fault(fault))).collect();
     _ = std::panic::take_hook();
-    let expected = [Fault::OutOfRange, Fault::Neighbour, Fault::SameAgain, Fault::Any, Fault::Panics];
+    let expected =
+        [Fault::OutOfRange, Fault::Neighbour, Fault::SameAgain, Fault::Any, Fault::Panics];
     for (fault, panics) in panics {
         assert!(!expected.contains(&fault) || panics > 0, "{fault:?} went unnoticed");
     }

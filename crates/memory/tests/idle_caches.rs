@@ -1,4 +1,5 @@
-//! Caches in which nothing is due cost nothing: alone in its process, as it counts what the library's threads do.
+//! Caches in which nothing is due cost nothing: alone in its process, as it counts what the
+//! library's threads do.
 
 // Under the thread sanitizer threads look again and again instead of sleeping.
 #![cfg(not(any(miri, floe_thread_sanitizer)))]

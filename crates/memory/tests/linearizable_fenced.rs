@@ -16,7 +16,8 @@ fn operations_on_a_key_have_an_order_where_hits_fence() {
         round(&Cache::builder().capacity(4).policy(Lru::default()).build(), seed, Room::Scarce, 2);
         frozen_round(&Cache::builder().capacity(100).build(), seed, Room::Enough, 0);
         frozen_round(&Cache::builder().capacity(4).shards(1).build(), seed, Room::Scarce, 2);
-        let cache = Cache::builder().weight_capacity(1 << 40).weigher(|_: &u64, _: &u64| 1).shards(1);
+        let cache =
+            Cache::builder().weight_capacity(1 << 40).weigher(|_: &u64, _: &u64| 1).shards(1);
         round(&cache.build(), seed, Room::Enough, 20);
     }
 }

@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use floe_memory::Cache;
 
-/// A cache of a few entries in many shards, which have to make room for each other, and whether its listener panics.
+/// A cache of a few entries in many shards, which have to make room for each other, and whether its
+/// listener panics.
 fn temperamental(capacity: usize) -> (Cache<u64, u64>, Arc<AtomicBool>) {
     let panics = Arc::new(AtomicBool::new(true));
     let so = Arc::clone(&panics);
-    let listener = move |_: &u64, _: &u64, _| assert!(!so.load(Relaxed), "the listener is out of temper");
+    let listener =
+        move |_: &u64, _: &u64, _| assert!(!so.load(Relaxed), "the listener is out of temper");
     (Cache::builder().capacity(capacity).shards(8).listener(listener).build(), panics)
 }
 
@@ -24,8 +26,9 @@ fn filled(cache: &Cache<u64, u64>, panics: &AtomicBool) -> usize {
 #[test]
 fn capacity_is_not_lost_when_the_listener_panics_while_shards_make_room_for_each_other() {
     let (cache, panics) = temperamental(16);
-    let panicked =
-        (0..1000).filter(|&key| catch_unwind(AssertUnwindSafe(|| cache.insert(key, key))).is_err()).count();
+    let panicked = (0..1000)
+        .filter(|&key| catch_unwind(AssertUnwindSafe(|| cache.insert(key, key))).is_err())
+        .count();
     assert!(panicked > 100, "only {panicked} insertions have met the listener");
     assert_eq!(filled(&cache, &panics), 16);
 }

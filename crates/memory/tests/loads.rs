@@ -27,7 +27,8 @@ fn until_missed(cache: &Texts, times: u64) {
 #[test]
 fn a_key_that_many_ask_for_is_loaded_once() {
     for key in 0..if cfg!(miri) { 3 } else { 200 } {
-        let (cache, loads, start) = (Texts::new(10), AtomicU64::new(0), Barrier::new(THREADS as usize));
+        let (cache, loads, start) =
+            (Texts::new(10), AtomicU64::new(0), Barrier::new(THREADS as usize));
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 let (cache, loads, start) = (&cache, &loads, &start);
@@ -63,10 +64,13 @@ fn a_load_that_fails_or_panics_wakes_the_others_and_the_next_one_tries() {
                     assert!(!(first && panics), "the first load panics");
                     if first { Err("the first fails") } else { Ok("loaded".to_owned()) }
                 };
-                catch_unwind(AssertUnwindSafe(|| cache.get_or_insert_with(&1, load).map(|value| value.len())))
+                catch_unwind(AssertUnwindSafe(|| {
+                    cache.get_or_insert_with(&1, load).map(|value| value.len())
+                }))
             };
             let asked: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
-            let got: Vec<_> = asked.into_iter().map(|thread| thread.join().expect("caught")).collect();
+            let got: Vec<_> =
+                asked.into_iter().map(|thread| thread.join().expect("caught")).collect();
             let well = got.iter().filter(|got| matches!(got, Ok(Ok(6)))).count();
             assert_eq!(well as u64, THREADS - 1);
         });
@@ -98,7 +102,9 @@ fn what_is_loaded_while_the_key_changes_is_handed_out_and_does_not_come_in() {
             });
             begins.recv().expect("the load begins");
             let waits = scope.spawn(|| {
-                cache.get_or_insert_with(&1, || Err("a load is under way")).map(|value| value.to_string())
+                cache
+                    .get_or_insert_with(&1, || Err("a load is under way"))
+                    .map(|value| value.to_string())
             });
             until_missed(cache, 2);
             // The waiter may join before the change or, being late, load for itself.
@@ -132,14 +138,20 @@ fn what_comes_in_while_its_key_is_loaded_stays_even_if_the_load_does_not_notice(
 fn a_load_that_asks_for_its_own_key_panics_and_says_why() {
     let cache = Texts::new(10);
     let panic = catch_unwind(AssertUnwindSafe(|| {
-        let inner =
-            || cache.get_or_insert_with(&1, || Ok::<_, ()>("inner".to_owned())).map(|value| value.clone());
+        let inner = || {
+            cache
+                .get_or_insert_with(&1, || Ok::<_, ()>("inner".to_owned()))
+                .map(|value| value.clone())
+        };
         cache.get_or_insert_with(&1, inner).map(|value| value.clone())
     }));
     let panic = panic.expect_err("it would wait for itself");
     let message = panic.downcast_ref::<&str>().copied().unwrap_or_default();
     assert!(message.contains("a load asks for the key that it loads"), "{message}");
-    assert_eq!(*cache.get_or_insert_with(&1, || Ok::<_, ()>("later".to_owned())).expect("it loads"), "later");
+    assert_eq!(
+        *cache.get_or_insert_with(&1, || Ok::<_, ()>("later".to_owned())).expect("it loads"),
+        "later"
+    );
     let nested = cache.get_or_insert_with(&2, || {
         cache.get_or_insert_with(&3, || Ok::<_, ()>("three".to_owned())).map(|value| value.clone())
     });
@@ -148,8 +160,10 @@ fn a_load_that_asks_for_its_own_key_panics_and_says_why() {
 
 #[test]
 fn those_who_wait_get_what_the_cache_rejects() {
-    let cache: Texts =
-        Cache::builder().weight_capacity(10).weigher(|_, value: &String| value.len() as u32).build();
+    let cache: Texts = Cache::builder()
+        .weight_capacity(10)
+        .weigher(|_, value: &String| value.len() as u32)
+        .build();
     let large = "larger than the cache".to_owned();
     let loads = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -276,17 +290,21 @@ fn futures_may_be_polled_by_any_thread() {
 fn when_the_future_that_loads_is_dropped_the_next_one_loads() {
     let cache = Texts::new(10);
     let mut context = Context::from_waker(Waker::noop());
-    let mut first = Box::pin(cache.get_or_insert_async(&1, std::future::pending::<Result<String, ()>>()));
+    let mut first =
+        Box::pin(cache.get_or_insert_async(&1, std::future::pending::<Result<String, ()>>()));
     assert!(first.as_mut().poll(&mut context).is_pending());
     std::thread::scope(|scope| {
         let cache = &cache;
         let ask = |value: &'static str| {
             let load = async move { Ok::<_, ()>(value.to_owned()) };
-            block_on(async { cache.get_or_insert_async(&1, load).await.expect("it loads").to_string() })
+            block_on(async {
+                cache.get_or_insert_async(&1, load).await.expect("it loads").to_string()
+            })
         };
         let second = scope.spawn(move || ask("second"));
-        let third = scope
-            .spawn(|| cache.get_or_insert_with(&1, || Ok::<_, ()>("third".to_owned())).map(|v| v.clone()));
+        let third = scope.spawn(|| {
+            cache.get_or_insert_with(&1, || Ok::<_, ()>("third".to_owned())).map(|v| v.clone())
+        });
         until_missed(cache, 3);
         drop(first);
         let (second, third) = (second.join().expect("no panic"), third.join().expect("no panic"));
@@ -304,7 +322,8 @@ fn a_future_that_waits_may_be_dropped() {
         Ok::<_, ()>("one".to_owned())
     }));
     assert!(loads.as_mut().poll(&mut context).is_pending());
-    let mut waits = Box::pin(cache.get_or_insert_async(&1, async { Err::<String, _>("not called") }));
+    let mut waits =
+        Box::pin(cache.get_or_insert_async(&1, async { Err::<String, _>("not called") }));
     assert!(waits.as_mut().poll(&mut context).is_pending());
     drop(waits);
     assert!(loads.as_mut().poll(&mut context).is_ready());
@@ -322,7 +341,10 @@ impl Source {
     /// Fails once the source is open.
     async fn fail(&self) -> Result<String, String> {
         let number = self.loads.fetch_add(1, SeqCst) + 1;
-        std::future::poll_fn(|_| if self.open.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }).await;
+        std::future::poll_fn(
+            |_| if self.open.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending },
+        )
+        .await;
         Err(format!("load {number} fails"))
     }
 }
@@ -346,8 +368,10 @@ fn those_who_wait_for_a_load_that_fails_share_its_error() {
     poll_all(&mut asked);
     source.open.store(true, SeqCst);
     poll_all(&mut asked);
-    let errors: Vec<_> =
-        asked.iter().map(|(_, got)| got.as_ref().expect("the load is over").as_ref().unwrap_err()).collect();
+    let errors: Vec<_> = asked
+        .iter()
+        .map(|(_, got)| got.as_ref().expect("the load is over").as_ref().unwrap_err())
+        .collect();
     assert!(errors.iter().all(|error| Arc::ptr_eq(error, errors[0])), "{errors:?}");
     assert_eq!(**errors[0], "load 1 fails");
     assert_eq!((source.loads.load(SeqCst), cache.stats().failed_loads), (1, 1));
@@ -372,7 +396,8 @@ fn those_who_wait_as_threads_share_the_error_too_and_others_try_for_themselves()
             *cache.try_get_with(&1, load).unwrap_err()
         });
         begins.recv().expect("the load begins");
-        // Loads of their own fail otherwise, so what they get says whether they waited. Late ones may load for themselves.
+        // Loads of their own fail otherwise, so what they get says whether they waited. Late ones
+        // may load for themselves.
         let waits = scope.spawn(|| *cache.try_get_with(&1, || Err("late")).unwrap_err());
         let other = scope.spawn(|| *cache.try_get_with(&1, || Err(7u8)).unwrap_err());
         until_missed(cache, 3);
@@ -386,20 +411,24 @@ fn those_who_wait_as_threads_share_the_error_too_and_others_try_for_themselves()
 #[test]
 fn a_source_that_keeps_failing_does_not_make_its_callers_queue() {
     let (cache, source) = (Texts::new(10), Source::default());
-    let ask = || async { cache.get_or_insert_async(&1, source.fail()).await.map(|value| value.len()) };
+    let ask =
+        || async { cache.get_or_insert_async(&1, source.fail()).await.map(|value| value.len()) };
     let mut asked: Vec<_> = (0..CLIENTS).map(|_| (Box::pin(ask()), None)).collect();
     poll_all(&mut asked);
     assert_eq!(source.loads.load(SeqCst), 1, "the others wait");
     source.open.store(true, SeqCst);
-    // The first load, one more, and then all beside each other. Polled in turn, each round ends one load at least.
+    // The first load, one more, and then all beside each other. Polled in turn, each round ends one
+    // load at least.
     for _ in 0..3 {
         source.open.store(false, SeqCst);
         poll_all(&mut asked);
         source.open.store(true, SeqCst);
         poll_all(&mut asked);
     }
-    let errors: std::collections::HashSet<_> =
-        asked.into_iter().map(|(_, got)| got.expect("nobody waits any more").unwrap_err()).collect();
+    let errors: std::collections::HashSet<_> = asked
+        .into_iter()
+        .map(|(_, got)| got.expect("nobody waits any more").unwrap_err())
+        .collect();
     assert_eq!(errors.len(), CLIENTS, "each has the error of its own load");
 }
 
@@ -414,7 +443,10 @@ fn what_is_loaded_beside_others_comes_in_once_and_not_after_a_change() {
     let loads = |text: &'static str| {
         let gate = &gate;
         Box::pin(cache.get_or_insert_async(&1, async move {
-            std::future::poll_fn(|_| if gate.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending }).await;
+            std::future::poll_fn(
+                |_| if gate.load(SeqCst) { Poll::Ready(()) } else { Poll::Pending },
+            )
+            .await;
             Ok::<_, String>(text.to_owned())
         }))
     };
@@ -425,7 +457,9 @@ fn what_is_loaded_beside_others_comes_in_once_and_not_after_a_change() {
         source.open.store(true, SeqCst);
         assert!(failing[at].as_mut().poll(noop).is_ready());
         source.open.store(false, SeqCst);
-        failing[at + 1..].iter_mut().for_each(|future| assert!(future.as_mut().poll(noop).is_pending()));
+        failing[at + 1..]
+            .iter_mut()
+            .for_each(|future| assert!(future.as_mut().poll(noop).is_pending()));
         loading.iter_mut().for_each(|future| assert!(future.as_mut().poll(noop).is_pending()));
     }
     assert_eq!(cache.stats().loads, 5, "three beside each other");
@@ -469,7 +503,9 @@ fn a_future_that_asks_for_the_key_that_it_loads_panics_and_says_why() {
         }));
     }));
     // Another key is fine, and so is the same one afterwards.
-    let within = async { Ok::<_, ()>(cache.get_or_insert_async(&2, async { load() }).await?.to_uppercase()) };
+    let within = async {
+        Ok::<_, ()>(cache.get_or_insert_async(&2, async { load() }).await?.to_uppercase())
+    };
     assert_eq!(
         block_on(async { cache.get_or_insert_async(&1, within).await.map(|value| value.len()) }),
         Ok(4)

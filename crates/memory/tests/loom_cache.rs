@@ -1,5 +1,6 @@
-//! The cache itself, small, under a model checker that tries every order in which threads and their memory can meet,
-//! up to a number of preemptions: what is freed is looked at by nobody, and what is found is what was there.
+//! The cache itself, small, under a model checker that tries every order in which threads and their
+//! memory can meet, up to a number of preemptions: what is freed is looked at by nobody, and what
+//! is found is what was there.
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
@@ -235,8 +236,9 @@ fn misses_the_barrier(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 
     });
     let panic = faulty.join().expect_err("the model does without the barrier");
     let message = panic.downcast_ref::<String>().map_or("", |message| message);
-    let is_found =
-        ["Causality violation", "read after it was freed"].iter().any(|found| message.contains(found));
+    let is_found = ["Causality violation", "read after it was freed"]
+        .iter()
+        .any(|found| message.contains(found));
     assert!(is_found, "found something else: {message}");
 }
 
@@ -270,7 +272,10 @@ fn a_replaced_key_has_the_old_value_or_the_new_one() {
         let reader = thread::spawn(move || {
             let first = other.value(1).expect("it is there all the while");
             let second = other.value(1).expect("it is there all the while");
-            assert!((10..=11).contains(&first) && (first..=11).contains(&second), "{first}, {second}");
+            assert!(
+                (10..=11).contains(&first) && (first..=11).contains(&second),
+                "{first}, {second}"
+            );
         });
         cache.put(1, 11);
         cache.reclaim();
@@ -389,7 +394,8 @@ fn a_key_that_comes_back_is_seen_with_its_new_value() {
 
 #[test]
 fn whoever_is_alone_frees_nothing_under_a_thread_that_comes_meanwhile() {
-    sync::with_own_fences(false); // as far as this goes, it is the barrier that is left out by whoever is alone
+    // as far as this goes, it is the barrier that is left out by whoever is alone
+    sync::with_own_fences(false);
     model_of_readers(4, || {
         let cache = Cache::small(1);
         cache.put(1, 10);
@@ -443,7 +449,8 @@ fn who_has_answered_looks_at_nothing_that_was_taken_out_before_even_without_a_ba
         // SAFETY: records live as long as `records`, in both threads.
         let own = unsafe { &*records.acquire() };
         let reader = {
-            let (records, place, entry) = (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
+            let (records, place, entry) =
+                (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
             thread::spawn(move || {
                 // SAFETY: as above.
                 let record = unsafe { &*records.acquire() };
@@ -454,7 +461,8 @@ fn who_has_answered_looks_at_nothing_that_was_taken_out_before_even_without_a_ba
                         if place.load(Ordering::Acquire) == ADDRESS {
                             assert_eq!(entry.get(), 10);
                             if answers_within {
-                                records.answer(record); // comparing keys is the user's code and may insert something
+                                // comparing keys is the user's code and may insert something
+                                records.answer(record);
                                 assert_eq!(entry.get(), 10);
                             }
                         }
@@ -489,7 +497,8 @@ fn a_barrier_of_another_thread_counts_for_what_was_taken_out_before_it_only() {
         // SAFETY: records live as long as `records`, in all three threads.
         let [own, others, readers] = [(); 3].map(|()| unsafe { &*records.acquire() });
         let reader = {
-            let (_records, place, entry) = (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
+            let (_records, place, entry) =
+                (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
             thread::spawn(move || {
                 let cell = readers.cell();
                 cell.store(ADDRESS, Ordering::Release);
@@ -554,7 +563,8 @@ fn what_a_load_brings_is_kept_for_whoever_waits_for_it() {
         let cache = Cache::small(1);
         let other = Handle::of(&cache);
         let thread = thread::spawn(move || {
-            let value = other.get_or_insert_with(&Tracked::new(1), || Ok::<_, ()>(Tracked::new(10)));
+            let value =
+                other.get_or_insert_with(&Tracked::new(1), || Ok::<_, ()>(Tracked::new(10)));
             assert_eq!(value.unwrap().get(), 10);
         });
         drop(cache.get_or_insert_with(&Tracked::new(1), || Ok::<_, ()>(Tracked::new(10))).unwrap());
@@ -572,7 +582,8 @@ fn a_load_that_fails_wakes_whoever_waits_for_it() {
         let loads = Loads::new();
         let (other, counted) = (Handle::of(&cache), Arc::clone(&loads));
         let thread = thread::spawn(move || {
-            let failed = other.get_or_insert_with(&Tracked::new(1), || counted.load(Err(()))).is_err();
+            let failed =
+                other.get_or_insert_with(&Tracked::new(1), || counted.load(Err(()))).is_err();
             assert!(failed || counted.count() == 1, "it fails unless the other one has loaded it");
         });
         let value = cache.get_or_insert_with(&Tracked::new(1), || loads.load(Ok(10)));
@@ -581,23 +592,32 @@ fn a_load_that_fails_wakes_whoever_waits_for_it() {
     });
 }
 
-/// Something changes what another thread may be loading, and then the cache by `change`: what was there before must not be
-/// in the cache after that, then or later.
+/// Something changes what another thread may be loading, and then the cache by `change`: what was
+/// there before must not be in the cache after that, then or later.
 fn outdates(change: fn(&Cache)) {
     model(2, move || {
         let cache = Cache::small(1);
-        let (other, source) = (Handle::of(&cache), Arc::new(loom::sync::atomic::AtomicUsize::new(10)));
+        let (other, source) =
+            (Handle::of(&cache), Arc::new(loom::sync::atomic::AtomicUsize::new(10)));
         let read = Arc::clone(&source);
         let thread = thread::spawn(move || {
-            let load = || Ok::<_, ()>(Tracked::new(read.load(std::sync::atomic::Ordering::Relaxed) as u64));
+            let load = || {
+                Ok::<_, ()>(Tracked::new(read.load(std::sync::atomic::Ordering::Relaxed) as u64))
+            };
             let value = other.get_or_insert_with(&Tracked::new(1), load).unwrap().get();
             assert!(value == 10 || value == 11);
         });
         source.store(11, std::sync::atomic::Ordering::Relaxed);
         change(&cache);
-        assert!(cache.value(1).is_none_or(|value| value == 11), "what was loaded before the change is in");
+        assert!(
+            cache.value(1).is_none_or(|value| value == 11),
+            "what was loaded before the change is in"
+        );
         thread.join().unwrap();
-        assert!(cache.value(1).is_none_or(|value| value == 11), "what was loaded before the change is in");
+        assert!(
+            cache.value(1).is_none_or(|value| value == 11),
+            "what was loaded before the change is in"
+        );
         cache.reclaim();
     });
 }
@@ -686,7 +706,8 @@ fn a_guard_that_outlives_its_thread_s_record_keeps_its_entry_under_the_next_owne
             })
         };
         let reclaimer = {
-            let (records, place, entry) = (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
+            let (records, place, entry) =
+                (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
             thread::spawn(move || {
                 place.store(0, Ordering::Release);
                 if !records.protected(own, records.ask()).contains(&ADDRESS) {
@@ -717,7 +738,8 @@ fn a_guard_beyond_the_first_few_is_seen_while_cells_come_and_go() {
             readers.cell().store(OTHER, Ordering::Release);
         }
         let reader = {
-            let (_records, place, entry) = (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
+            let (_records, place, entry) =
+                (Arc::clone(&records), Arc::clone(&place), Arc::clone(&entry));
             thread::spawn(move || {
                 readers.cell().store(0, Ordering::Release); // the chunk is empty and may go
                 let cell = readers.cell();
@@ -797,7 +819,8 @@ fn looks_up_while_the_table_is_replaced() {
     cache.put(1, 10);
     cache.resize(2);
     let other = Handle::of(&cache);
-    let reader = thread::spawn(move || assert_eq!(other.value(1), Some(10), "it is there all the while"));
+    let reader =
+        thread::spawn(move || assert_eq!(other.value(1), Some(10), "it is there all the while"));
     cache.put(2, 20); // grows
     cache.reclaim();
     reader.join().unwrap();
@@ -810,9 +833,13 @@ fn iterates_beside_a_removal() {
     cache.put(2, 20);
     let other = Handle::of(&cache);
     let reader = thread::spawn(move || {
-        let seen: Vec<_> = other.iter().map(|item| (item.key().get(), item.value().get())).collect();
+        let seen: Vec<_> =
+            other.iter().map(|item| (item.key().get(), item.value().get())).collect();
         assert!(seen.iter().all(|seen| [(1, 10), (2, 20), (2, 21)].contains(seen)), "{seen:?}");
-        assert!(seen.iter().filter(|(key, _)| *key == 2).count() == 1, "it is there all the while: {seen:?}");
+        assert!(
+            seen.iter().filter(|(key, _)| *key == 2).count() == 1,
+            "it is there all the while: {seen:?}"
+        );
     });
     drop(cache.remove(&Tracked::new(1)));
     cache.put(2, 21);

@@ -1,5 +1,5 @@
-//! Readers of the index beside its owner, under a model checker that tries every order in which threads and their
-//! memory can meet.
+//! Readers of the index beside its owner, under a model checker that tries every order in which
+//! threads and their memory can meet.
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
@@ -25,7 +25,8 @@ fn hash(key: u32) -> Hash32 {
     Hash32(key)
 }
 
-/// An index of two buckets, the first of which is full: key `n` is at address `n + 1`, and key 7 had to go to the second.
+/// An index of two buckets, the first of which is full: key `n` is at address `n + 1`, and key 7
+/// had to go to the second.
 fn crowded() -> (Arc<Index>, Vec<Lane>) {
     let index = Index::with_room(LANES);
     let lanes = (0..=LANES as u32).map(|key| index.insert(hash(key), key as usize + 1)).collect();
@@ -33,7 +34,8 @@ fn crowded() -> (Arc<Index>, Vec<Lane>) {
     (Arc::new(index), lanes)
 }
 
-/// What a reader does, as `Shard::search` does it, for a key that is known by its addresses: whether it is there.
+/// What a reader does, as `Shard::search` does it, for a key that is known by its addresses:
+/// whether it is there.
 fn search(index: &Index, key: u32, addresses: &[usize]) -> Option<usize> {
     'again: loop {
         let first = index.first(hash(key));
@@ -157,7 +159,8 @@ fn a_key_that_moves_to_another_index_is_found_all_the_while() {
         let reader = thread::spawn(move || {
             // As `Shard::search` does it with both indexes of a table.
             for key in [7, 3] {
-                let found = indexes.iter().find_map(|index| search(index, key, &[key as usize + 1]));
+                let found =
+                    indexes.iter().find_map(|index| search(index, key, &[key as usize + 1]));
                 assert_eq!(found, Some(key as usize + 1));
             }
         });

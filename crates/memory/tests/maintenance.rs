@@ -1,4 +1,5 @@
-//! Expiry depends on nobody's code: listeners that never return and destructors that panic concern their own cache.
+//! Expiry depends on nobody's code: listeners that never return and destructors that panic concern
+//! their own cache.
 
 mod common;
 
@@ -28,7 +29,11 @@ fn a_listener_that_does_not_return_holds_up_no_other_cache() {
         begun.lock().unwrap().send(()).expect("the test waits");
         let _ = goes.lock().unwrap().recv();
     };
-    let slow = Cache::builder().capacity(10).time_to_live(Duration::from_millis(1)).listener(listens).build();
+    let slow = Cache::builder()
+        .capacity(10)
+        .time_to_live(Duration::from_millis(1))
+        .listener(listens)
+        .build();
     slow.insert(1, 1);
     begins.recv().expect("the listener is told");
     let tally = Tally::new();
@@ -65,7 +70,8 @@ impl Drop for Bomb {
 #[cfg_attr(miri, ignore = "waits for the system's clock")]
 fn what_panics_in_vain_and_what_it_throws_end_no_expiry() {
     let alive = Arc::new(());
-    let cache = Cache::builder().capacity(2000).shards(4).time_to_live(Duration::from_millis(1)).build();
+    let cache =
+        Cache::builder().capacity(2000).shards(4).time_to_live(Duration::from_millis(1)).build();
     for round in 1..=3u64 {
         for key in 0..400 {
             cache.insert(key, Bomb(Arc::clone(&alive)));
@@ -93,7 +99,8 @@ fn what_expires_earlier_than_all_that_is_in_is_taken_out_in_time() {
         wait_until("it is not taken out", || cache.stats().expirations == round as u64 + 1);
     }
     assert_eq!(cache.len(), 100);
-    // Among several threads that are the first at once, the one that has something short to say is heard.
+    // Among several threads that are the first at once, the one that has something short to say is
+    // heard.
     for _ in 0..50 {
         let cache = Cache::<u64, u64>::builder().capacity(1000).build();
         let start = std::sync::Barrier::new(2);

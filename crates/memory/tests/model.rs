@@ -190,7 +190,12 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn expected(&self, number: u64, weight: u32, options: (Option<u64>, Option<u64>, bool)) -> Expected {
+    fn expected(
+        &self,
+        number: u64,
+        weight: u32,
+        options: (Option<u64>, Option<u64>, bool),
+    ) -> Expected {
         let (live, idle, pinned) = options;
         let live = live.or(self.shape.live_ms);
         let idle_ms = idle.or(self.shape.idle_ms);
@@ -203,7 +208,8 @@ impl<'a> Run<'a> {
         self.shape.weight.is_some()
     }
 
-    /// What a lookup found must be what was inserted last; what it did not find must have had a reason to go.
+    /// What a lookup found must be what was inserted last; what it did not find must have had a
+    /// reason to go.
     fn found(&mut self, key: u64, number: Option<u64>) {
         match (number, self.model.get_mut(&key)) {
             (Some(number), Some(expected)) => {
@@ -211,7 +217,9 @@ impl<'a> Run<'a> {
                 assert!(!expected.must_have_expired(self.now_ms), "key {key} has expired");
                 expected.used_ms = self.now_ms;
             }
-            (Some(number), None) => panic!("key {key} has left and is there again, as number {number}"),
+            (Some(number), None) => {
+                panic!("key {key} has left and is there again, as number {number}")
+            }
             (None, Some(expected)) => {
                 let expired = expected.may_have_expired(self.now_ms);
                 // Without a listener nobody says who was evicted.
@@ -230,7 +238,8 @@ impl<'a> Run<'a> {
     /// As a lookup that says nothing but whether the key is there, and is no use of it.
     fn is_there(&mut self, key: u64, is_there: bool) {
         if is_there {
-            let expected = self.model.get(&key).unwrap_or_else(|| panic!("key {key} is there again"));
+            let expected =
+                self.model.get(&key).unwrap_or_else(|| panic!("key {key} is there again"));
             assert!(!expected.must_have_expired(self.now_ms), "key {key} has expired");
         } else {
             self.found(key, None);
@@ -262,7 +271,11 @@ impl<'a> Run<'a> {
         for (at, number, cause) in self.take_departures() {
             match cause {
                 Cause::Rejected => {
-                    assert_eq!((at, number), (key, coming.number), "the newcomer alone is rejected");
+                    assert_eq!(
+                        (at, number),
+                        (key, coming.number),
+                        "the newcomer alone is rejected"
+                    );
                     rejected = true;
                 }
                 Cause::Replaced => {
@@ -276,7 +289,8 @@ impl<'a> Run<'a> {
                     told_of_previous = true;
                 }
                 Cause::Evicted => {
-                    let gone = others.remove(&at).unwrap_or_else(|| panic!("{at} is not in, and evicted"));
+                    let gone =
+                        others.remove(&at).unwrap_or_else(|| panic!("{at} is not in, and evicted"));
                     let in_reach = !gone.pinned && !gone.frozen;
                     assert!(gone.number == number && in_reach, "{gone:?} evicted as {number}");
                     let full = |limit: Option<u64>, held: u64, need: u64| {
@@ -299,7 +313,8 @@ impl<'a> Run<'a> {
         assert_eq!(told_of_previous, previous.is_some(), "what was replaced is told of");
         self.model = others;
         let pinned = self.model.values().filter(|entry| entry.pinned);
-        let (count, weight) = pinned.fold((0, 0), |(n, w), entry| (n + 1, w + u64::from(entry.weight)));
+        let (count, weight) =
+            pinned.fold((0, 0), |(n, w), entry| (n + 1, w + u64::from(entry.weight)));
         let fits = self.entries_limit.is_none_or(|limit| count < limit)
             && self.weight_limit.is_none_or(|limit| weight + u64::from(coming.weight) <= limit);
         let may_fit = fits && !(self.frozen && rejected);
@@ -331,8 +346,12 @@ impl<'a> Run<'a> {
             let gone = self.model.remove(&key).unwrap_or_else(|| panic!("{key} left twice"));
             assert_eq!(gone.number, number);
             match cause {
-                Cause::Evicted => assert!(!gone.pinned && !gone.frozen, "{key} is pinned or frozen"),
-                Cause::Expired => assert!(gone.may_have_expired(self.now_ms), "{key} has not expired"),
+                Cause::Evicted => {
+                    assert!(!gone.pinned && !gone.frozen, "{key} is pinned or frozen")
+                }
+                Cause::Expired => {
+                    assert!(gone.may_have_expired(self.now_ms), "{key} has not expired")
+                }
                 _ => {}
             }
         }
@@ -349,9 +368,11 @@ impl<'a> Run<'a> {
     fn step(&mut self, op: &Op) {
         let cache = self.cache;
         match *op {
-            Op::Insert { key, weight } => self.inserts(key, weight, (None, None, false), |run, value| {
-                run.cache.insert(key, (value, weight));
-            }),
+            Op::Insert { key, weight } => {
+                self.inserts(key, weight, (None, None, false), |run, value| {
+                    run.cache.insert(key, (value, weight));
+                })
+            }
             Op::InsertWith { key, weight, live_ms, idle_ms, pinned } => {
                 let mut options = InsertOptions::new();
                 if let Some(live) = live_ms {
@@ -377,7 +398,8 @@ impl<'a> Run<'a> {
             }
             Op::GetMany(ref keys) => {
                 let mut numbers = vec![None; keys.len()];
-                let count = cache.get_many(keys, |at, value| numbers[at] = Some(value.0.of(keys[at])));
+                let count =
+                    cache.get_many(keys, |at, value| numbers[at] = Some(value.0.of(keys[at])));
                 assert_eq!(count, numbers.iter().flatten().count());
                 for (key, number) in keys.iter().zip(numbers) {
                     self.found(*key, number);
@@ -451,10 +473,15 @@ impl<'a> Run<'a> {
                 self.thaws();
                 let frozen = cache.freeze(share).entries as u64;
                 let stats = cache.stats();
-                assert!(frozen <= stats.frozen && stats.frozen <= stats.entries - stats.pinned, "{stats:?}");
+                assert!(
+                    frozen <= stats.frozen && stats.frozen <= stats.entries - stats.pinned,
+                    "{stats:?}"
+                );
                 self.frozen = true;
                 // All that can be, where it is known what is in.
-                for expected in self.model.values_mut().filter(|_| share == 1.0 && self.shape.listener) {
+                for expected in
+                    self.model.values_mut().filter(|_| share == 1.0 && self.shape.listener)
+                {
                     expected.frozen = !expected.pinned && expected.idle_ms.is_none();
                 }
             }
@@ -465,10 +492,12 @@ impl<'a> Run<'a> {
             }
             Op::Bypass(bypass) => floe_memory::bypass(cache, bypass),
             Op::Iterate => {
-                let found: Vec<_> = cache.iter().map(|item| (*item.key(), item.value().0.number())).collect();
+                let found: Vec<_> =
+                    cache.iter().map(|item| (*item.key(), item.value().0.number())).collect();
                 let by_key: HashMap<_, _> = found.iter().copied().collect();
                 assert_eq!(by_key.len(), found.len(), "each entry is yielded once");
-                let keys: Vec<_> = self.model.keys().copied().chain(by_key.keys().copied()).collect();
+                let keys: Vec<_> =
+                    self.model.keys().copied().chain(by_key.keys().copied()).collect();
                 for key in keys {
                     let number = by_key.get(&key).copied();
                     self.is_there(key, number.is_some());
@@ -479,7 +508,8 @@ impl<'a> Run<'a> {
                 cache.reclaim();
                 self.departed(&[Cause::Expired]);
                 if self.shape.listener {
-                    let late = self.model.values().find(|entry| entry.must_have_expired(self.now_ms));
+                    let late =
+                        self.model.values().find(|entry| entry.must_have_expired(self.now_ms));
                     assert!(late.is_none(), "{late:?} is still in");
                 }
                 let kept = self.guards.len() as u64;
@@ -497,7 +527,8 @@ impl<'a> Run<'a> {
 
     fn load(&mut self, key: u64, weight: u32, fails: bool) {
         let cache = self.cache;
-        let may_be_there = self.model.get(&key).is_some_and(|entry| !entry.must_have_expired(self.now_ms));
+        let may_be_there =
+            self.model.get(&key).is_some_and(|entry| !entry.must_have_expired(self.now_ms));
         let surely_there = self.model.get(&key).is_some_and(|entry| {
             !entry.may_have_expired(self.now_ms) && (self.shape.listener || entry.pinned)
         });
@@ -540,35 +571,56 @@ impl<'a> Run<'a> {
         let stats = self.cache.stats();
         let exceeds = |limit: Option<u64>, held: u64| limit.is_some_and(|limit| held > limit);
         if exceeds(self.entries_limit, stats.entries) || exceeds(self.weight_limit, stats.weight) {
-            assert_eq!(stats.pinned, stats.entries, "a limit is exceeded by what is not pinned: {stats:?}");
+            assert_eq!(
+                stats.pinned, stats.entries,
+                "a limit is exceeded by what is not pinned: {stats:?}"
+            );
         }
-        assert_eq!((stats.capacity, stats.weight_capacity), (self.entries_limit, self.weight_limit));
+        assert_eq!(
+            (stats.capacity, stats.weight_capacity),
+            (self.entries_limit, self.weight_limit)
+        );
         let left = stats.evictions + stats.expirations + stats.removals + stats.replacements;
         assert_eq!(stats.insertions, stats.entries + left, "stats add up: {stats:?}");
         assert_eq!(stats.entries, self.cache.len() as u64);
         assert_eq!(self.cache.is_empty(), stats.entries == 0);
         let batch = self.entries_limit.map_or(256, |limit| (limit / stats.shards / 32).max(16));
         let slack = 2 * batch * stats.shards + self.guards.len() as u64;
-        assert!(stats.waiting <= slack, "{} wait, with {} guards", stats.waiting, self.guards.len());
+        assert!(
+            stats.waiting <= slack,
+            "{} wait, with {} guards",
+            stats.waiting,
+            self.guards.len()
+        );
         assert_eq!(self.tally.alive(), stats.entries + stats.waiting, "each value is in or waits");
         for (guard, key, number) in &self.guards {
             assert_eq!(guard.value().of(*key), *number);
         }
         if self.shape.listener {
             let told = |cause| self.told.get(&cause).copied().unwrap_or_default();
-            let counted =
-                [stats.evictions, stats.expirations, stats.removals, stats.replacements, stats.rejections];
-            let causes = [Cause::Evicted, Cause::Expired, Cause::Removed, Cause::Replaced, Cause::Rejected];
+            let counted = [
+                stats.evictions,
+                stats.expirations,
+                stats.removals,
+                stats.replacements,
+                stats.rejections,
+            ];
+            let causes =
+                [Cause::Evicted, Cause::Expired, Cause::Removed, Cause::Replaced, Cause::Rejected];
             assert_eq!(causes.map(told), counted, "the listener heard of each once, of {causes:?}");
             assert_eq!(self.totals(), (stats.entries, stats.weight));
-            assert_eq!(self.model.values().filter(|entry| entry.pinned).count() as u64, stats.pinned);
+            assert_eq!(
+                self.model.values().filter(|entry| entry.pinned).count() as u64,
+                stats.pinned
+            );
         }
     }
 }
 
 fn run(shape: &Shape, ops: &[Op]) {
     let (tally, departures, clock) = (Tally::new(), Departures::default(), Clock::manual());
-    let mut builder = Cache::<u64, (Value, u32)>::builder().shards(shape.shards).clock(clock.clone());
+    let mut builder =
+        Cache::<u64, (Value, u32)>::builder().shards(shape.shards).clock(clock.clone());
     if let Some(entries) = shape.entries {
         builder = builder.capacity(entries);
     }

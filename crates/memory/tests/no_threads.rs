@@ -20,7 +20,8 @@ fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
 #[test]
 fn without_a_thread_those_who_insert_see_to_what_expires_and_freezing_is_refused() {
     without_threads(true);
-    let frozen = Cache::<u64, u64>::builder().capacity(100).freezing(Freezing::adaptive()).try_build();
+    let frozen =
+        Cache::<u64, u64>::builder().capacity(100).freezing(Freezing::adaptive()).try_build();
     let refused = frozen.expect_err("it needs a thread");
     assert!(matches!(refused, BuildError::Thread(_)), "{refused}");
     assert!(refused.to_string().contains("thread"), "{refused}");

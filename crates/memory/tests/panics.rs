@@ -1,4 +1,5 @@
-//! The user's code panics, or uses the cache from within: the cache stays usable, and no value is lost or dropped twice.
+//! The user's code panics, or uses the cache from within: the cache stays usable, and no value is
+//! lost or dropped twice.
 
 mod common;
 
@@ -101,7 +102,8 @@ fn values_whose_destructors_panic_take_no_others_with_them() {
         let mut caught = 0;
         for key in 0..2000u64 {
             let bomb = Bomb { _value: tally.value(key), armed: key % 40 == 7 };
-            caught += u64::from(catch_unwind(AssertUnwindSafe(|| cache.insert(key, bomb))).is_err());
+            caught +=
+                u64::from(catch_unwind(AssertUnwindSafe(|| cache.insert(key, bomb))).is_err());
         }
         while catch_unwind(AssertUnwindSafe(|| cache.clear())).is_err() {
             caught += 1;
@@ -114,7 +116,10 @@ fn values_whose_destructors_panic_take_no_others_with_them() {
             cache.insert(key, Bomb { _value: tally.value(key), armed: false });
         }
         cache.reclaim();
-        assert!(cache.stats().memory_bytes <= before + 4096, "memory of what was dropped is used again");
+        assert!(
+            cache.stats().memory_bytes <= before + 4096,
+            "memory of what was dropped is used again"
+        );
         drop(cache);
         assert_eq!(tally.alive(), 0);
     }
@@ -162,7 +167,11 @@ fn weighers_and_listeners_panic_and_nothing_is_lost() {
     cache.clear();
     let stats = cache.stats();
     let left = stats.evictions + stats.removals + stats.replacements + stats.rejections;
-    assert_eq!((told.load(SeqCst), stats.entries), (left, 0), "each is told of, those after a panic too");
+    assert_eq!(
+        (told.load(SeqCst), stats.entries),
+        (left, 0),
+        "each is told of, those after a panic too"
+    );
     check(cache, &tally);
 }
 
@@ -170,7 +179,8 @@ fn weighers_and_listeners_panic_and_nothing_is_lost() {
 fn listeners_may_use_the_cache() {
     let tally = Tally::new();
     let place: Arc<OnceLock<Cache<u64, Value>>> = Arc::default();
-    let (inner, values) = (Arc::downgrade(&place), Arc::clone(&tally)); // weak: a cache that has itself is never dropped
+    // weak: a cache that has itself is never dropped
+    let (inner, values) = (Arc::downgrade(&place), Arc::clone(&tally));
     let cache: Cache<u64, Value> = Cache::builder()
         .capacity(20)
         .listener(move |key, value: &Value, cause| {
@@ -214,7 +224,8 @@ fn destructors_of_values_may_use_the_cache() {
     let cache = Cache::builder().capacity(32).shards(1).build();
     assert!(place.set(cache.clone()).is_ok());
     for key in 0..1000 {
-        cache.insert(key, Farewell { _value: tally.value(key), cache: Arc::downgrade(&place), key });
+        cache
+            .insert(key, Farewell { _value: tally.value(key), cache: Arc::downgrade(&place), key });
     }
     cache.clear();
     cache.reclaim();
@@ -244,7 +255,8 @@ fn a_cache_may_be_used_while_its_thread_ends() {
     for _ in 0..5 {
         let (cache, tally) = (cache.clone(), Arc::clone(&tally));
         let thread = std::thread::spawn(move || {
-            // Before and after the thread first uses the cache: destructors run in one order or the other.
+            // Before and after the thread first uses the cache: destructors run in one order or the
+            // other.
             FIRST.set(Some(AtEnd(Some(cache.clone()), Arc::clone(&tally))));
             assert!(cache.contains_key(&1));
             LAST.set(Some(AtEnd(Some(cache.clone()), tally)));

@@ -1,5 +1,6 @@
-//! The user's code uses the cache that called it: comparing and hashing keys in the middle of a lookup, dropping values,
-//! weighing, listening and loading. Tables grow there and are freed, and new ones take their addresses.
+//! The user's code uses the cache that called it: comparing and hashing keys in the middle of a
+//! lookup, dropping values, weighing, listening and loading. Tables grow there and are freed, and
+//! new ones take their addresses.
 //!
 //! Run under the address sanitizer (`make sanitize`), this finds what is used after its end.
 
@@ -42,7 +43,8 @@ fn use_the_cache() {
     }
 }
 
-/// Does something whose own calls of the user's code use no cache: keys are compared under a lock there.
+/// Does something whose own calls of the user's code use no cache: keys are compared under a lock
+/// there.
 fn alone<R>(run: impl FnOnce() -> R) -> R {
     let depth = DEPTH.replace(0);
     let result = run();
@@ -138,7 +140,8 @@ fn with_cache(cache: Keys, depth: u32, within: Within, run: impl FnOnce(&Keys)) 
     WITHIN.set(None);
 }
 
-/// Replaces the table several times, and looks keys up in each: the first is freed, and another has its address.
+/// Replaces the table several times, and looks keys up in each: the first is freed, and another has
+/// its address.
 fn replace_tables(cache: &Keys, _: &mut StdRng) {
     for _ in 0..3 {
         let held = cache.len() as u64;
@@ -198,13 +201,19 @@ fn anything(cache: &Keys, random: &mut StdRng) {
         7..11 => alone(|| put(cache, key)),
         11 => alone(|| (0..200).for_each(|more| put(cache, key + more))),
         12 => alone(|| drop(cache.remove(&Key(key)))),
-        13 => alone(|| cache.iter().take(30).for_each(|item| _ = item.value().value.of(item.key().0))),
+        13 => {
+            alone(|| cache.iter().take(30).for_each(|item| _ = item.value().value.of(item.key().0)))
+        }
         14 => alone(|| cache.resize(random.random_range(10..5000))),
         15 => alone(|| _ = cache.freeze(random.random())),
         16 => alone(|| cache.thaw()),
         17 => alone(|| cache.reclaim()),
         18 => alone(|| {
-            cache.get_or_insert_with(&Key(key), || Ok::<_, ()>(payload(key))).unwrap().value.of(key);
+            cache
+                .get_or_insert_with(&Key(key), || Ok::<_, ()>(payload(key)))
+                .unwrap()
+                .value
+                .of(key);
         }),
         _ if random.random_range(0..20) == 0 => alone(|| cache.clear()),
         _ => alone(|| cache.insert_with(Key(key), payload(key), InsertOptions::new().pinned())),
@@ -234,7 +243,8 @@ fn whatever_the_users_code_does_with_the_cache_nothing_is_used_after_its_end() {
         with_cache(cache.clone(), 3, anything, |cache| {
             for key in 0..300 {
                 let mut random = StdRng::seed_from_u64(key ^ round << 32);
-                // Looked up with keys that use the cache as they are compared, hashed, dropped, weighed, loaded …
+                // Looked up with keys that use the cache as they are compared, hashed, dropped,
+                // weighed, loaded …
                 _ = LOOKUPS[key as usize % LOOKUPS.len()](cache, random.random_range(0..3000));
                 let loaded = random.random_range(0..3000);
                 let depth = DEPTH.get();

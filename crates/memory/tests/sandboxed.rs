@@ -22,14 +22,18 @@ fn forbid_membarrier() {
         jf: 1,
         ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_membarrier as u32)
     };
-    let refuse = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+    let refuse =
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
     let allow = statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW);
     let mut filter = [load_number, is_membarrier, refuse, allow];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the program outlives the call, which copies it.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        assert_eq!(
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program),
+            0
+        );
         assert_eq!(libc::syscall(libc::SYS_membarrier, 0, 0, 0), -1, "the filter is in force");
     }
 }
@@ -90,7 +94,11 @@ fn sandboxed() {
                     cache.freeze(0.3);
                 }
                 // What is in, what may wait in four shards, and what guards keep.
-                assert!(tally.alive() <= CAPACITY + 4 * 4 * 32, "{} values are alive", tally.alive());
+                assert!(
+                    tally.alive() <= CAPACITY + 4 * 4 * 32,
+                    "{} values are alive",
+                    tally.alive()
+                );
             }
             stop.store(true, SeqCst);
         });

@@ -1,5 +1,6 @@
-//! A cache of several shards has the hit ratio of one shard, less a point, however unequal its entries are: the shards' shares
-//! of the capacity do not drift apart. Popularity is static (Zipf), so a hit ratio that falls is the cache's own doing.
+//! A cache of several shards has the hit ratio of one shard, less a point, however unequal its
+//! entries are: the shards' shares of the capacity do not drift apart. Popularity is static (Zipf),
+//! so a hit ratio that falls is the cache's own doing.
 
 use floe_memory::Cache;
 use floe_memory::policy::AnyPolicy;
@@ -75,7 +76,12 @@ impl Load {
         self.run(&cache, &weights, lookups)
     }
 
-    fn run(&self, cache: &Cache<u32, u32, AnyPolicy, FixedState>, weights: &[u32], lookups: u64) -> f64 {
+    fn run(
+        &self,
+        cache: &Cache<u32, u32, AnyPolicy, FixedState>,
+        weights: &[u32],
+        lookups: u64,
+    ) -> f64 {
         let mut sum = 0.0;
         let sums: Vec<f64> = (1..=self.keys)
             .map(|rank| {
@@ -99,7 +105,10 @@ impl Load {
     fn check(&self, shards: usize, lookups: u64) {
         let (one, several) = (self.hit_ratio(1, lookups), self.hit_ratio(shards, lookups));
         eprintln!("{self:?}: one shard {one:.4}, {shards} shards {several:.4}");
-        assert!(several > one - POINT, "{self:?}: {shards} shards hit {several:.4}, one hits {one:.4}");
+        assert!(
+            several > one - POINT,
+            "{self:?}: {shards} shards hit {several:.4}, one hits {one:.4}"
+        );
     }
 }
 
@@ -112,7 +121,11 @@ fn of_kilobytes(policy: &'static str) -> Load {
 #[test]
 fn shards_keep_their_shares() {
     for (policy, shards) in [("qd-clock", 64), ("s3-fifo", 8), ("lru", 8)] {
-        let load = Load { entries: 128 * shards as u64, keys: 1000 * shards as u64, ..of_kilobytes(policy) };
+        let load = Load {
+            entries: 128 * shards as u64,
+            keys: 1000 * shards as u64,
+            ..of_kilobytes(policy)
+        };
         load.check(shards, 400_000);
     }
 }
@@ -124,8 +137,9 @@ fn loads() -> impl Strategy<Value = (Load, usize)> {
         2 => (1u32..100, 1u32..6).prop_map(|(from, times)| Weights::Doubling { from, times }),
         1 => (1u32..100).prop_map(|light| Weights::TwoKinds { light }),
     ];
-    let policy =
-        prop::sample::select(vec!["qd-clock", "s3-fifo", "lru", "clock", "sieve", "fifo", "slru", "lfu"]);
+    let policy = prop::sample::select(vec![
+        "qd-clock", "s3-fifo", "lru", "clock", "sieve", "fifo", "slru", "lfu",
+    ]);
     let shards = (1u32..6).prop_map(|doublings| 1usize << doublings);
     (policy, weights, shards, 128u64..400, 3u64..20, 0.6..1.1f64, any::<u64>()).prop_map(
         |(policy, weights, shards, share, spread, exponent, seed)| {
@@ -157,8 +171,8 @@ fn shards_hit_as_often_as_one_does() {
 }
 
 /// `cargo test --release -p floe-memory --test shares -- --ignored --nocapture`, as the next one.
-// Fails still: a policy blind to weight loses up to 4.7 points where rare entries weigh a hundred times
-// the others, a fifth of a shard's share and more.
+// Fails still: a policy blind to weight loses up to 4.7 points where rare entries weigh a hundred
+// times the others, a fifth of a shard's share and more.
 #[test]
 #[ignore = "takes minutes"]
 fn shards_hit_as_often_as_one_does_with_many_loads() {

@@ -1,5 +1,5 @@
-//! Caches that shed by themselves, driven by the library's thread. How soon they decide is the machine's affair, so each test goes
-//! on until they have.
+//! Caches that shed by themselves, driven by the library's thread. How soon they decide is the
+//! machine's affair, so each test goes on until they have.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -66,7 +66,10 @@ fn until(load_takes: Duration, is_enough: impl Fn(&SheddingStats) -> bool) -> Sh
 #[test]
 fn requests_are_shed_where_a_hit_takes_longer_than_a_load() {
     let stats = until(Duration::ZERO, |stats| stats.share == 0.5);
-    assert!(stats.shed > 0 && stats.decisions.iter().any(|decision| decision.share == 0.5), "{stats:?}");
+    assert!(
+        stats.shed > 0 && stats.decisions.iter().any(|decision| decision.share == 0.5),
+        "{stats:?}"
+    );
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Random operations on several threads with values that check themselves, for `FLOE_STRESS_SECONDS` (3). What was done
-//! by each thread follows from `FLOE_STRESS_SEED`.
+//! Random operations on several threads with values that check themselves, for
+//! `FLOE_STRESS_SECONDS` (3). What was done by each thread follows from `FLOE_STRESS_SEED`.
 
 mod common;
 
@@ -24,7 +24,8 @@ fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
 #[test]
 fn values_stay_whole_whatever_threads_do() {
     let seconds = number("FLOE_STRESS_SECONDS").unwrap_or(if cfg!(miri) { 0.0 } else { 3.0 });
-    let seed = number("FLOE_STRESS_SEED").unwrap_or_else(|| std::hash::RandomState::new().hash_one(0));
+    let seed =
+        number("FLOE_STRESS_SEED").unwrap_or_else(|| std::hash::RandomState::new().hash_one(0));
     eprintln!("FLOE_STRESS_SEED={seed}");
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut round = 0u64;
@@ -58,7 +59,8 @@ fn stress(policy: &str, seed: u64, end: Instant) {
         0 => builder = builder.freezing(Freezing::fixed(random.random())),
         1 => {
             let (short, long) = (Duration::from_millis(1), Duration::from_millis(20));
-            let freezing = Freezing::adaptive().lifetime(long).wait_between(short, long).sample_one_in(3);
+            let freezing =
+                Freezing::adaptive().lifetime(long).wait_between(short, long).sample_one_in(3);
             builder = builder.freezing(freezing);
         }
         _ => {} // by hand only
@@ -70,7 +72,8 @@ fn stress(policy: &str, seed: u64, end: Instant) {
         for thread in 0..THREADS {
             let (cache, tally, clock, stop) = (&cache, &tally, &clock, &stop);
             threads.push(scope.spawn(move || {
-                let mut random = StdRng::seed_from_u64(seed.wrapping_mul(THREADS).wrapping_add(thread));
+                let mut random =
+                    StdRng::seed_from_u64(seed.wrapping_mul(THREADS).wrapping_add(thread));
                 while !stop.load(Relaxed) {
                     operate(cache, tally, clock, &mut random);
                     if Instant::now() >= end {
@@ -121,10 +124,12 @@ fn operate<P: floe_memory::policy::Replacement>(
             25..35 => {
                 let mut options = InsertOptions::new();
                 if random.random() {
-                    options = options.time_to_live(Duration::from_millis(random.random_range(1..500)));
+                    options =
+                        options.time_to_live(Duration::from_millis(random.random_range(1..500)));
                 }
                 if random.random() {
-                    options = options.time_to_idle(Duration::from_millis(random.random_range(1..500)));
+                    options =
+                        options.time_to_idle(Duration::from_millis(random.random_range(1..500)));
                 }
                 if random.random_bool(0.1) {
                     options = options.pinned();
@@ -179,11 +184,13 @@ fn operate<P: floe_memory::policy::Replacement>(
     }
 }
 
-/// What needs no drop is not even touched when it goes; only another value in its place shows that it went too early.
+/// What needs no drop is not even touched when it goes; only another value in its place shows that
+/// it went too early.
 #[test]
 fn values_that_own_nothing_stay_whole_while_the_places_of_others_are_used_again() {
     let seconds = number("FLOE_STRESS_SECONDS").unwrap_or(if cfg!(miri) { 0.0 } else { 3.0 });
-    let seed = number("FLOE_STRESS_SEED").unwrap_or_else(|| std::hash::RandomState::new().hash_one(0));
+    let seed =
+        number("FLOE_STRESS_SEED").unwrap_or_else(|| std::hash::RandomState::new().hash_one(0));
     eprintln!("FLOE_STRESS_SEED={seed}");
     for (number, capacity) in [20, 300, 2000].into_iter().enumerate() {
         let cache = Cache::<u64, [u64; 8]>::new(capacity);
@@ -210,7 +217,8 @@ fn values_that_own_nothing_stay_whole_while_the_places_of_others_are_used_again(
             }
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || churn(thread))).collect();
+            let threads: Vec<_> =
+                (0..THREADS).map(|thread| scope.spawn(move || churn(thread))).collect();
             threads.into_iter().for_each(|thread| thread.join().expect("a thread ends well"));
         });
         cache.reclaim();

@@ -1,7 +1,10 @@
-//! How fast networks are solved: a whole curve by bound and exact analysis, and visits to stations simulated in a second.
+//! How fast networks are solved: a whole curve by bound and exact analysis, and visits to stations
+//! simulated in a second.
 //!
-//! `make bench`, or `cargo bench -p floe-model --bench speed -- [POLICY…]`. Beside each policy: its goal, or that it is missed. Time is processor
-//! time of the thread. Requests that visit no station count as one visit, so only the LRU-like policies show what visits cost. The authors' own script simulates about 0.1 million visits a second.
+//! `make bench`, or `cargo bench -p floe-model --bench speed -- [POLICY…]`. Beside each policy: its
+//! goal, or that it is missed. Time is processor time of the thread. Requests that visit no station
+//! count as one visit, so only the LRU-like policies show what visits cost. The authors' own script
+//! simulates about 0.1 million visits a second.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -21,9 +24,11 @@ const ROUNDS: u32 = 20;
 fn main() {
     let service = Service::paper();
     println!("{:<16} {:>10}  {:<14} {:>10}", "", "a curve", "", "visits/s");
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    for policy in
-        POLICIES.iter().filter(|policy| chosen.is_empty() || chosen.iter().any(|name| name == policy.name))
+    let chosen: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    for policy in POLICIES
+        .iter()
+        .filter(|policy| chosen.is_empty() || chosen.iter().any(|name| name == policy.name))
     {
         let setting = Setting::new(0.9, 100.0);
         let load = Load::of(72);
@@ -32,14 +37,17 @@ fn main() {
             for percent in HIT_RATIOS.step_by(5) {
                 let setting = setting.at(f64::from(percent) / 100.0);
                 let network = policy.network(&service, &setting).expect("a network");
-                black_box((bound(&network, &load), mva::throughput(&network, &load)).1.expect("a load"));
+                black_box(
+                    (bound(&network, &load), mva::throughput(&network, &load)).1.expect("a load"),
+                );
             }
         }
         let curve = (cpu_time() - start) / ROUNDS;
         let network = policy.network(&service, &setting).expect("a network");
         let effort = Effort { precision: 0.0, visits_max: 10_000_000, seed: 1 };
         let start = cpu_time();
-        let simulated = simulate(&network, &load, &Distributions::default(), &effort).expect("a simulation");
+        let simulated =
+            simulate(&network, &load, &Distributions::default(), &effort).expect("a simulation");
         let visits_per_us = simulated.visits as f64 / (cpu_time() - start).as_secs_f64() / 1e6;
         println!(
             "{:<16} {:>7.3} ms  {:<14} {:>8.1} M  {}",

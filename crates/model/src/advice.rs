@@ -1,12 +1,15 @@
 //! What limits a running cache, whether more hits would still help it, and what else would.
 //!
-//! A [`Situation`] is where a cache is: its policy, hit ratio, requests in flight, cores and shards, and what its misses wait for. [`advise`]
-//! puts it into the model and asks four things: how busy the busiest station is, where throughput would peak with the hit ratio if nothing
-//! else changed (p*), what freezing the hits would give, and what another policy would at the same hit ratio. "Can
-//! Increasing the Hit Ratio Hurt Cache Throughput?", sections 4 and 5; freezing is FrozenHot's.
+//! A [`Situation`] is where a cache is: its policy, hit ratio, requests in flight, cores and
+//! shards, and what its misses wait for. [`advise`] puts it into the model and asks four things:
+//! how busy the busiest station is, where throughput would peak with the hit ratio if nothing else
+//! changed (p*), what freezing the hits would give, and what another policy would at the same hit
+//! ratio. "Can Increasing the Hit Ratio Hurt Cache Throughput?", sections 4 and 5; freezing is
+//! FrozenHot's.
 //!
-//! Gains are those of the model, all else being equal: another policy has another hit ratio in the same room, which a
-//! simulation of it says (`floe simulate`), and of freezing it is the limit that is given, with all hits on frozen entries.
+//! Gains are those of the model, all else being equal: another policy has another hit ratio in the
+//! same room, which a simulation of it says (`floe simulate`), and of freezing it is the limit that
+//! is given, with all hits on frozen entries.
 
 use std::fmt;
 
@@ -19,11 +22,13 @@ use crate::{Load, ModelError, Service, mva};
 pub struct Situation {
     /// Its policy.
     pub policy: Policy,
-    /// Hit ratio, what a miss waits for, what requests compute besides, and which share of hits is on frozen entries.
+    /// Hit ratio, what a miss waits for, what requests compute besides, and which share of hits is
+    /// on frozen entries.
     pub setting: Setting,
     /// Requests in flight, and the cores they share.
     pub load: Load,
-    /// Parts of the cache, each with lists and locks of its own; at least 1. Each list operation is at one of them at random.
+    /// Parts of the cache, each with lists and locks of its own; at least 1. Each list operation is
+    /// at one of them at random.
     pub shards: u32,
 }
 
@@ -32,8 +37,8 @@ pub struct Situation {
 pub struct Busy {
     /// A list operation, or `cores`.
     pub name: &'static str,
-    /// The share of time for which it is busy. Where an operation takes longer the more wait for it, the share is that with
-    /// all waiting: an upper limit.
+    /// The share of time for which it is busy. Where an operation takes longer the more wait for
+    /// it, the share is that with all waiting: an upper limit.
     pub utilisation: f64,
 }
 
@@ -69,9 +74,11 @@ pub struct Advice {
     pub peak_mrps: f64,
     /// Whether the hit ratio is past p*, and throughput less than it was there.
     pub is_past_p_star: bool,
-    /// What freezing all hits would give; `None` where the time of a lookup in a frozen index is not known.
+    /// What freezing all hits would give; `None` where the time of a lookup in a frozen index is
+    /// not known.
     pub frozen: Option<Alternative>,
-    /// What the best of the other policies would give at the same hit ratio; `None` where no other's times are known.
+    /// What the best of the other policies would give at the same hit ratio; `None` where no
+    /// other's times are known.
     pub other: Option<Alternative>,
 }
 
@@ -98,7 +105,8 @@ const NOTABLE: f64 = 0.005;
 /// ```
 ///
 /// # Errors
-/// There is no such model: a share that is none, no requests, no shards, or times of the policy that are not known.
+/// There is no such model: a share that is none, no requests, no shards, or times of the policy
+/// that are not known.
 pub fn advise(situation: &Situation, service: &Service) -> Result<Advice, ModelError> {
     let Situation { policy, setting, load, shards } = *situation;
     if shards == 0 {
@@ -195,7 +203,12 @@ mod tests {
 
     fn at(policy: &str, hit_ratio: f64, disk_us: f64, mpl: u32) -> Situation {
         let policy = Policy::named(policy).unwrap();
-        Situation { policy, setting: Setting::new(hit_ratio, disk_us), load: Load::of(mpl), shards: 1 }
+        Situation {
+            policy,
+            setting: Setting::new(hit_ratio, disk_us),
+            load: Load::of(mpl),
+            shards: 1,
+        }
     }
 
     fn advice(situation: &Situation) -> Advice {
@@ -217,7 +230,9 @@ mod tests {
         let shape = peak(&policy, &Service::paper(), &setting, &Load::of(72)).unwrap();
         assert!(other.gain > 1.0 && shape.class == Class::FifoLike, "{other:?}");
         let sentence = advice.to_string();
-        for part in ["lru at a hit ratio of 0.900 with 72 in flight", "delink", "past p*", "frozen +"] {
+        for part in
+            ["lru at a hit ratio of 0.900 with 72 in flight", "delink", "past p*", "frozen +"]
+        {
             assert!(sentence.contains(part), "{sentence}");
         }
     }

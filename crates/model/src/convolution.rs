@@ -1,9 +1,11 @@
-//! Exact throughput of a closed network whose stations change with their queues, by its normalising constants.
+//! Exact throughput of a closed network whose stations change with their queues, by its normalising
+//! constants.
 //!
-//! `X(n) = G(n − 1) / G(n)`, where `G` is the convolution over stations of `f_k(i) = Π_{j ≤ i} D_k(j)` (Buzen, "Computational Algorithms for Closed
-//! Queueing Networks with Exponential Servers", CACM 16, 1973). Mean value analysis covers such stations too, but gets the probability of an idle one
-//! as 1 minus the others and loses all digits of it under load; here every term is positive. The constants span thousands of orders of
-//! magnitude, so their logarithms are kept.
+//! `X(n) = G(n − 1) / G(n)`, where `G` is the convolution over stations of `f_k(i) = Π_{j ≤ i}
+//! D_k(j)` (Buzen, "Computational Algorithms for Closed Queueing Networks with Exponential
+//! Servers", CACM 16, 1973). Mean value analysis covers such stations too, but gets the probability
+//! of an idle one as 1 minus the others and loses all digits of it under load; here every term is
+//! positive. The constants span thousands of orders of magnitude, so their logarithms are kept.
 
 use crate::Network;
 
@@ -73,7 +75,8 @@ impl<'a> Closed<'a> {
         for (serving, copies) in &self.stations {
             match serving {
                 Serving::Steady { demand_us } => {
-                    (0..*copies).for_each(|_| constants = convolved(&constants, &[0.0], *demand_us));
+                    (0..*copies)
+                        .for_each(|_| constants = convolved(&constants, &[0.0], *demand_us));
                 }
                 Serving::Changing { demand_us, steady_from } => {
                     let factors = products(*steady_from.min(&mpl), demand_us);
@@ -102,7 +105,8 @@ fn log_sum(a: f64, b: f64) -> f64 {
     if large == f64::NEG_INFINITY { large } else { large + (small - large).exp().ln_1p() }
 }
 
-/// The convolution of two sequences in logarithms, of which the second goes on with `factor` from one number to the next.
+/// The convolution of two sequences in logarithms, of which the second goes on with `factor` from
+/// one number to the next.
 fn convolved(a: &[f64], b: &[f64], factor: f64) -> Vec<f64> {
     let last = b.len() - 1;
     let step = factor.ln();
@@ -118,7 +122,9 @@ fn convolved(a: &[f64], b: &[f64], factor: f64) -> Vec<f64> {
         if largest == f64::NEG_INFINITY {
             return largest;
         }
-        largest + (terms().map(|term| (term - largest).exp()).sum::<f64>() + (rest - largest).exp()).ln()
+        largest
+            + (terms().map(|term| (term - largest).exp()).sum::<f64>() + (rest - largest).exp())
+                .ln()
     };
     (0..a.len()).map(term).collect()
 }

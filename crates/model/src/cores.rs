@@ -1,10 +1,12 @@
 //! Fewer cores than requests in flight: an approximation.
 //!
-//! A request that looks up or changes a list holds a core, also while it waits for a lock; one that waits for the disk does not. Two resources held
-//! at once have no product form. So the part that needs a core is solved by itself with 1, 2, … up to `c` requests, and then stands, as one
-//! station that is as fast with `n` requests as that part was with `min(n, c)`, beside the disk (Lavenberg, "Computer
-//! Performance Modeling Handbook", 1983, on memory constraints; the equivalence itself is Chandy, Herzog and Woo, IBM J. R&D 19,
-//! 1975). How far that is off is in `docs/model.md`.
+//! A request that looks up or changes a list holds a core, also while it waits for a lock; one that
+//! waits for the disk does not. Two resources held at once have no product form. So the part that
+//! needs a core is solved by itself with 1, 2, … up to `c` requests, and then stands, as one
+//! station that is as fast with `n` requests as that part was with `min(n, c)`, beside the disk
+//! (Lavenberg, "Computer Performance Modeling Handbook", 1983, on memory constraints; the
+//! equivalence itself is Chandy, Herzog and Woo, IBM J. R&D 19, 1975). How far that is off is in
+//! `docs/model.md`.
 
 use crate::convolution::{Closed, Serving};
 use crate::{Load, ModelError, Network};
@@ -20,7 +22,8 @@ pub(crate) fn throughput(network: &Network, load: &Load) -> Result<f64, ModelErr
     Ok(outside.throughputs(load.mpl)[load.mpl as usize - 1])
 }
 
-/// What the part that needs cores does with 1 to `cores` requests in it, in million requests a second.
+/// What the part that needs cores does with 1 to `cores` requests in it, in million requests a
+/// second.
 pub(crate) fn rates(network: &Network, cores: u32) -> Result<Vec<f64>, ModelError> {
     let inside = Closed::of(network, network.compute_us());
     if inside.takes_no_time() {

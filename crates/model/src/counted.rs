@@ -1,14 +1,17 @@
 //! Networks of policies that nobody has drawn: from counts of what their own code did.
 //!
-//! [`Counted`] says how many requests had which outcome, and how often these did what to which list. Each operation on each list is a
-//! station, as the paper draws them, or all lists together are one, for those who hold one lock; a request visits a station as often as
-//! requests with its outcome did in the mean, so a [`Visit`] takes that many times the time of the operation. For throughput by the bound and by mean value analysis
-//! only these means matter. The method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", whose table 2 conjectures what
-//! comes out.
+//! [`Counted`] says how many requests had which outcome, and how often these did what to which
+//! list. Each operation on each list is a station, as the paper draws them, or all lists together
+//! are one, for those who hold one lock; a request visits a station as often as requests with its
+//! outcome did in the mean, so a [`Visit`] takes that many times the time of the operation. For
+//! throughput by the bound and by mean value analysis only these means matter. The method of "Can
+//! Increasing the Hit Ratio Hurt Cache Throughput?", whose table 2 conjectures what comes out.
 
 use std::collections::BTreeMap;
 
-use crate::{Locks, ModelError, Network, Operation, Outcome, Service, Station, Step, Time, Times, Visit};
+use crate::{
+    Locks, ModelError, Network, Operation, Outcome, Service, Station, Step, Time, Times, Visit,
+};
 
 /// What requests did.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -26,7 +29,8 @@ pub struct Counts {
     pub is_miss: bool,
     /// How many requests had it, at least 1.
     pub requests: u64,
-    /// How often they did what to which list. Those of [`Operation`] that need no lock are not at a list: its name does not count.
+    /// How often they did what to which list. Those of [`Operation`] that need no lock are not at a
+    /// list: its name does not count.
     pub operations: BTreeMap<(&'static str, Operation), f64>,
 }
 
@@ -63,9 +67,11 @@ pub struct Drawn {
 }
 
 impl Drawn {
-    /// The station that each request needs longest, and for how long, in microseconds; `None` when requests need none.
+    /// The station that each request needs longest, and for how long, in microseconds; `None` when
+    /// requests need none.
     pub fn longest(&self) -> Option<(Place, f64)> {
-        let demands = self.places.iter().enumerate().map(|(at, &place)| (place, self.network.limit_us(at)));
+        let demands =
+            self.places.iter().enumerate().map(|(at, &place)| (place, self.network.limit_us(at)));
         demands.filter(|demand| demand.1 > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
@@ -73,8 +79,11 @@ impl Drawn {
 impl Counts {
     /// How often a request with this outcome does that, in the mean over all lists.
     pub fn each(&self, operation: Operation) -> f64 {
-        let times =
-            self.operations.iter().filter(|((_, done), _)| *done == operation).map(|(_, times)| times);
+        let times = self
+            .operations
+            .iter()
+            .filter(|((_, done), _)| *done == operation)
+            .map(|(_, times)| times);
         times.sum::<f64>() / self.requests as f64
     }
 
@@ -95,7 +104,8 @@ impl Counted {
 
     /// Share of requests that hit.
     pub fn hit_ratio(&self) -> f64 {
-        let hits = self.outcomes.iter().filter(|counts| !counts.is_miss).map(|counts| counts.requests);
+        let hits =
+            self.outcomes.iter().filter(|counts| !counts.is_miss).map(|counts| counts.requests);
         hits.sum::<u64>() as f64 / self.requests() as f64
     }
 
@@ -128,11 +138,15 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn time(&self, operation: Operation) -> Result<&Time, ModelError> {
-        self.times.times.get(&operation).ok_or(ModelError::NoTime { policy: "this policy", operation })
+        self.times
+            .times
+            .get(&operation)
+            .ok_or(ModelError::NoTime { policy: "this policy", operation })
     }
 
     fn steps(&mut self, counts: &Counts, disk_us: f64) -> Result<Vec<Step>, ModelError> {
-        let optional = |operation| self.times.times.get(&operation).map_or(0.0, |time| time.alone_us);
+        let optional =
+            |operation| self.times.times.get(&operation).map_or(0.0, |time| time.alone_us);
         let mut computes_us = self.time(Operation::Lookup)?.alone_us;
         if counts.is_miss {
             computes_us += optional(Operation::Miss);
@@ -187,7 +201,8 @@ impl Drawing<'_> {
 }
 
 impl Service {
-    /// The times of a policy's operations: its own where it has a row, and what these lack from the row of another one that is most like it.
+    /// The times of a policy's operations: its own where it has a row, and what these lack from the
+    /// row of another one that is most like it.
     ///
     /// # Errors
     /// There is no row for the other one.
@@ -208,12 +223,19 @@ mod tests {
     use super::*;
     use crate::{Load, Policy, Setting, mva};
 
-    fn counts(outcome: &'static str, is_miss: bool, requests: u64, done: &[(Operation, f64)]) -> Counts {
-        let operations = done.iter().map(|&(operation, times)| (("list", operation), times)).collect();
+    fn counts(
+        outcome: &'static str,
+        is_miss: bool,
+        requests: u64,
+        done: &[(Operation, f64)],
+    ) -> Counts {
+        let operations =
+            done.iter().map(|&(operation, times)| (("list", operation), times)).collect();
         Counts { outcome, is_miss, requests, operations }
     }
 
-    /// One delink and one head each hit, one tail and one head each miss: that is how LRU is drawn by hand.
+    /// One delink and one head each hit, one tail and one head each miss: that is how LRU is drawn
+    /// by hand.
     #[test]
     fn counts_of_lru_make_the_network_of_lru() {
         let service = Service::paper();
@@ -225,10 +247,13 @@ mod tests {
         };
         let times = service.times_like("lru", "lru").unwrap();
         let drawn = counted.network(&times, Locks::Operation, 100.0).unwrap();
-        let lru = Policy::named("lru").unwrap().network(&service, &Setting::new(0.9, 100.0)).unwrap();
+        let lru =
+            Policy::named("lru").unwrap().network(&service, &Setting::new(0.9, 100.0)).unwrap();
         for mpl in [1, 16, 72] {
-            let (ours, drawn) =
-                (mva::throughput(&drawn.network, &Load::of(mpl)), mva::throughput(&lru, &Load::of(mpl)));
+            let (ours, drawn) = (
+                mva::throughput(&drawn.network, &Load::of(mpl)),
+                mva::throughput(&lru, &Load::of(mpl)),
+            );
             let (ours, drawn) = (ours.unwrap(), drawn.unwrap());
             assert!((ours / drawn - 1.0).abs() < 1e-9, "MPL {mpl}: {ours} and {drawn}");
         }
@@ -245,7 +270,11 @@ mod tests {
                     "miss",
                     true,
                     1,
-                    &[(Operation::Tail, 2.0), (Operation::Step, 3.0), (Operation::GhostLookup, 1.0)],
+                    &[
+                        (Operation::Tail, 2.0),
+                        (Operation::Step, 3.0),
+                        (Operation::GhostLookup, 1.0),
+                    ],
                 ),
             ],
         };
@@ -260,7 +289,10 @@ mod tests {
     #[test]
     fn a_policy_s_own_times_go_before_those_of_what_is_like_it() {
         let mut service = Service::paper();
-        assert_eq!(service.times_like("arc", "lru").unwrap().times[&Operation::Delink], Time::of(0.70));
+        assert_eq!(
+            service.times_like("arc", "lru").unwrap().times[&Operation::Delink],
+            Time::of(0.70)
+        );
         service.policies.push(Times {
             policy: "arc".into(),
             times: BTreeMap::from([(Operation::Delink, Time::of(2.0))]),

@@ -1,11 +1,14 @@
-//! Throughput by simulation, event by event: the same networks, with any distribution of service times.
+//! Throughput by simulation, event by event: the same networks, with any distribution of service
+//! times.
 //!
-//! What exact analysis cannot see is seen here: other distributions than the exponential one, requests of different outcomes at one station,
-//! cores held while waiting for a lock. The paper's section 3.3 simulates its networks likewise; lookups
-//! take always the same time, and the disk too unless said otherwise, as there.
+//! What exact analysis cannot see is seen here: other distributions than the exponential one,
+//! requests of different outcomes at one station, cores held while waiting for a lock. The paper's
+//! section 3.3 simulates its networks likewise; lookups take always the same time, and the disk too
+//! unless said otherwise, as there.
 //!
-//! The mean and its 95 % interval are by batch means. A run goes on, its batches growing with it, until the interval is as narrow as
-//! asked for, batches no longer resemble their neighbours, and enough misses have been seen; its first quarter is left out.
+//! The mean and its 95 % interval are by batch means. A run goes on, its batches growing with it,
+//! until the interval is as narrow as asked for, batches no longer resemble their neighbours, and
+//! enough misses have been seen; its first quarter is left out.
 
 mod batches;
 mod calendar;
@@ -70,7 +73,8 @@ pub struct Simulated {
 const MISSES_MIN: u64 = 2000;
 /// Batches that resemble their neighbours more are too short to be counted as independent.
 const CORRELATION_MAX: f64 = 0.3;
-/// The run begins with so many requests of each customer in flight, and no fewer than so many in all.
+/// The run begins with so many requests of each customer in flight, and no fewer than so many in
+/// all.
 const CYCLES_MIN: f64 = 50.0;
 const REQUESTS_MIN: f64 = 10_000.0;
 
@@ -92,9 +96,11 @@ pub fn simulate(
     let requests = (CYCLES_MIN * f64::from(load.mpl)).max(REQUESTS_MIN);
     let mut batches = Batches::of(requests / most / BATCHES as f64);
     let mut run = Run::new(network, load, distributions, effort.seed);
-    let can_miss = network.outcomes().iter().any(|outcome| outcome.is_miss && outcome.probability > 0.0);
+    let can_miss =
+        network.outcomes().iter().any(|outcome| outcome.is_miss && outcome.probability > 0.0);
     loop {
-        // Twice for each length: three quarters of the way, and at the end, where pairs of batches become one.
+        // Twice for each length: three quarters of the way, and at the end, where pairs of batches
+        // become one.
         for ready in [BATCHES * 3 / 4, BATCHES] {
             if ready > batches.ready() {
                 run.until(batches.end_of(ready), &mut batches);

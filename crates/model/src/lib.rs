@@ -32,7 +32,8 @@ pub use student::t_975;
 pub struct Load {
     /// Requests in flight, at least 1.
     pub mpl: u32,
-    /// Cores they share, at least 1, when there may be fewer of them; `None` when there are enough for all.
+    /// Cores they share, at least 1, when there may be fewer of them; `None` when there are enough
+    /// for all.
     pub cores: Option<u32>,
 }
 

@@ -1,12 +1,15 @@
 //! Exact throughput of a closed network, by mean value analysis.
 //!
-//! With exponential service at first come, first served stations the network has product form, and then a request that
-//! comes to a station finds there what an outsider would see with one request fewer in the network (Reiser and Lavenberg, "Mean-Value Analysis of
-//! Closed Multichain Queuing Networks", JACM 27, 1980). So `R_k(n) = D_k (1 + Q_k(n − 1))`, and `X(n) = n / (Z + Σ R_k(n))`: a handful of
-//! additions for each request in flight, and nothing that cancels. Times spent side by side matter by their means only.
+//! With exponential service at first come, first served stations the network has product form, and
+//! then a request that comes to a station finds there what an outsider would see with one request
+//! fewer in the network (Reiser and Lavenberg, "Mean-Value Analysis of Closed Multichain Queuing
+//! Networks", JACM 27, 1980). So `R_k(n) = D_k (1 + Q_k(n − 1))`, and `X(n) = n / (Z + Σ R_k(n))`:
+//! a handful of additions for each request in flight, and nothing that cancels. Times spent side by
+//! side matter by their means only.
 //!
-//! Stations that serve several at a time, or whose times depend on the queue, go by [`crate::convolution`]. Where requests with different outcomes
-//! are served differently at one station, its mean is taken for all; that is exact only when they are alike.
+//! Stations that serve several at a time, or whose times depend on the queue, go by
+//! [`crate::convolution`]. Where requests with different outcomes are served differently at one
+//! station, its mean is taken for all; that is exact only when they are alike.
 
 use crate::convolution::{Closed, Serving};
 use crate::{Load, ModelError, Network, cores};
@@ -37,7 +40,8 @@ fn steady(demands: &[(f64, f64)], think_us: f64, mpl: u32) -> f64 {
     let mut queues = vec![0.0; demands.len()];
     let mut throughput = 0.0;
     for n in 1..=mpl {
-        let response = |(&(demand, copies), queue): (&(f64, f64), &f64)| copies * demand * (1.0 + queue);
+        let response =
+            |(&(demand, copies), queue): (&(f64, f64), &f64)| copies * demand * (1.0 + queue);
         let response_us: f64 = demands.iter().zip(&queues).map(response).sum();
         throughput = f64::from(n) / (think_us + response_us);
         for (&(demand, _), queue) in demands.iter().zip(&mut queues) {

@@ -1,12 +1,13 @@
 //! A cache as a closed queueing network, as data.
 //!
-//! A request draws one of a few *outcomes* (a hit, a miss, a ghost hit, …) and walks through its steps: time that any number of
-//! requests spend side by side (lookups; the disk), and visits to *stations*, which serve one after the other (list operations
-//! under a lock). When it ends the next one begins. Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?",
-//! sections 3.1 and 4.
+//! A request draws one of a few *outcomes* (a hit, a miss, a ghost hit, …) and walks through its
+//! steps: time that any number of requests spend side by side (lookups; the disk), and visits to
+//! *stations*, which serve one after the other (list operations under a lock). When it ends the
+//! next one begins. Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", sections 3.1
+//! and 4.
 //!
-//! Invariants of a [`Network`]: probabilities are of 0 to 1 and add up to 1; every time is finite and at least 0; every visit is
-//! to a station of the network.
+//! Invariants of a [`Network`]: probabilities are of 0 to 1 and add up to 1; every time is finite
+//! and at least 0; every visit is to a station of the network.
 
 use crate::check::{share, time};
 use crate::{Load, ModelError, Time};
@@ -18,7 +19,8 @@ pub struct Station {
     pub name: &'static str,
     /// How many it serves at a time.
     pub servers: u32,
-    /// How many of it there are; each visit goes to one of them at random, as to one of many shards.
+    /// How many of it there are; each visit goes to one of them at random, as to one of many
+    /// shards.
     pub copies: u32,
 }
 
@@ -40,7 +42,8 @@ pub struct Visit {
     pub station: usize,
     /// How long it is served.
     pub time: Time,
-    /// Whether the time is known as an upper limit only. The bound on throughput then takes it as 0, as the paper does with tail updates.
+    /// Whether the time is known as an upper limit only. The bound on throughput then takes it as
+    /// 0, as the paper does with tail updates.
     pub is_limit: bool,
 }
 
@@ -77,13 +80,16 @@ impl Network {
                     Step::Compute(us) | Step::Disk(us) => time(outcome.name, *us)?,
                     Step::Visit(visit) => {
                         let station = stations.get(visit.station);
-                        let station = station.ok_or(ModelError::NoStation { outcome: outcome.name })?;
+                        let station =
+                            station.ok_or(ModelError::NoStation { outcome: outcome.name })?;
                         visit.time.check(station.name)?;
                     }
                 }
             }
         }
-        if let Some(station) = stations.iter().find(|station| station.servers == 0 || station.copies == 0) {
+        if let Some(station) =
+            stations.iter().find(|station| station.servers == 0 || station.copies == 0)
+        {
             return Err(ModelError::NoServer { station: station.name });
         }
         let sum: f64 = outcomes.iter().map(|outcome| outcome.probability).sum();
@@ -113,7 +119,8 @@ impl Network {
         self.mean(|step| if let Step::Disk(us) = step { *us } else { 0.0 })
     }
 
-    /// Mean time a request needs of a station, all its copies together, with `queue` requests there, itself among them.
+    /// Mean time a request needs of a station, all its copies together, with `queue` requests
+    /// there, itself among them.
     pub fn demand_us(&self, station: usize, queue: u32) -> f64 {
         self.at(station, |visit| visit.time.at_us(queue))
     }
@@ -126,23 +133,32 @@ impl Network {
     /// The queue length from which on a station's times stay the same.
     pub(crate) fn steady_from(&self, station: usize) -> u32 {
         let length = |step: &Step| match step {
-            Step::Visit(visit) if visit.station == station => visit.time.contended.last().map(|last| last.0),
+            Step::Visit(visit) if visit.station == station => {
+                visit.time.contended.last().map(|last| last.0)
+            }
             _ => None,
         };
-        self.outcomes.iter().flat_map(|outcome| &outcome.steps).filter_map(length).max().unwrap_or(1)
+        self.outcomes
+            .iter()
+            .flat_map(|outcome| &outcome.steps)
+            .filter_map(length)
+            .max()
+            .unwrap_or(1)
     }
 
-    /// What limits throughput when everything waits, by name: the station that is longest with each request, or the cores where they
-    /// are. `None` when requests wait for nothing.
+    /// What limits throughput when everything waits, by name: the station that is longest with each
+    /// request, or the cores where they are. `None` when requests wait for nothing.
     pub fn bottleneck(&self, load: &Load) -> Option<&'static str> {
         self.longest(load).map(|(name, _)| name)
     }
 
     /// The same, and the time it takes with each request when it is always busy.
     pub(crate) fn longest(&self, load: &Load) -> Option<(&'static str, f64)> {
-        let stations = (0..self.stations.len()).map(|at| (self.stations[at].name, self.limit_us(at)));
+        let stations =
+            (0..self.stations.len()).map(|at| (self.stations[at].name, self.limit_us(at)));
         let on_cores = load.cores.filter(|&cores| cores < load.mpl).map(|cores| {
-            let demands: f64 = (0..self.stations.len()).map(|at| self.demand_us(at, u32::MAX)).sum();
+            let demands: f64 =
+                (0..self.stations.len()).map(|at| self.demand_us(at, u32::MAX)).sum();
             ("cores", (demands + self.compute_us()) / f64::from(cores))
         });
         let longest = stations.rev().chain(on_cores).max_by(|a, b| a.1.total_cmp(&b.1));
@@ -163,7 +179,8 @@ impl Network {
     }
 
     fn mean(&self, us: impl Fn(&Step) -> f64) -> f64 {
-        let of = |outcome: &Outcome| outcome.probability * outcome.steps.iter().map(&us).sum::<f64>();
+        let of =
+            |outcome: &Outcome| outcome.probability * outcome.steps.iter().map(&us).sum::<f64>();
         self.outcomes.iter().map(of).sum()
     }
 }

@@ -1,9 +1,11 @@
-//! Requests that arrive by themselves, at a rate: how long they take, and the rate at which they pile up.
+//! Requests that arrive by themselves, at a rate: how long they take, and the rate at which they
+//! pile up.
 //!
-//! Arrivals are random (Poisson), so that each station is a queue by itself (Jackson, "Jobshop-Like Queueing Systems", Management
-//! Science 10, 1963): M/M/1, M/M/c, or births and deaths where times depend on the queue. Whatever waits there, any number
-//! looks keys up and waits for the disk. With a number of cores, what needs one is a station by itself, as in [`crate::cores`]: that
-//! is approximate.
+//! Arrivals are random (Poisson), so that each station is a queue by itself (Jackson, "Jobshop-Like
+//! Queueing Systems", Management Science 10, 1963): M/M/1, M/M/c, or births and deaths where times
+//! depend on the queue. Whatever waits there, any number looks keys up and waits for the disk. With
+//! a number of cores, what needs one is a station by itself, as in [`crate::cores`]: that is
+//! approximate.
 
 use crate::convolution::{Closed, Serving};
 use crate::{Load, ModelError, Network, cores};
@@ -11,7 +13,8 @@ use crate::{Load, ModelError, Network, cores};
 /// A network that requests arrive at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Open {
-    /// The arrival rate that is never reached, in million requests a second; infinite when nothing is waited for.
+    /// The arrival rate that is never reached, in million requests a second; infinite when nothing
+    /// is waited for.
     pub saturation_mrps: f64,
     /// Mean time from arrival to end, in microseconds; `None` when requests pile up.
     pub response_us: Option<f64>,
@@ -69,9 +72,11 @@ pub fn open(network: &Network, arrival_mrps: f64, cores: Option<u32>) -> Result<
     Ok(Open { saturation_mrps, response_us: Some(response_us) })
 }
 
-/// How many are at a station on average: births at a rate, deaths in the time that each takes when so many are there.
+/// How many are at a station on average: births at a rate, deaths in the time that each takes when
+/// so many are there.
 fn present(arrival_mrps: f64, demand_us: impl Fn(u32) -> f64, steady_from: u32) -> f64 {
-    // Logarithms of how probable each number is, but for a factor; the last stands for it and all above.
+    // Logarithms of how probable each number is, but for a factor; the last stands for it and all
+    // above.
     let mut logs = vec![0.0];
     for queue in 1..=steady_from {
         logs.push(logs[queue as usize - 1] + (arrival_mrps * demand_us(queue)).ln());
@@ -81,7 +86,8 @@ fn present(arrival_mrps: f64, demand_us: impl Fn(u32) -> f64, steady_from: u32) 
     let (mut all, mut weighed) = (0.0, 0.0);
     for (queue, log) in logs.iter().enumerate() {
         let (weight, queue) = ((log - largest).exp(), queue as f64);
-        // A geometric series from the last one on: its sum, and the mean of what it adds to the queue.
+        // A geometric series from the last one on: its sum, and the mean of what it adds to the
+        // queue.
         let (sum, more) = if queue == f64::from(steady_from) {
             (1.0 / (1.0 - ratio), ratio / (1.0 - ratio))
         } else {

@@ -32,7 +32,8 @@ pub struct Peak {
     pub all_hits_mrps: f64,
     /// Whether it falls from there.
     pub class: Class,
-    /// What everything waits for in the end, as the hit ratio goes to 1: a station, or `cores`; `None` where requests visit none.
+    /// What everything waits for in the end, as the hit ratio goes to 1: a station, or `cores`;
+    /// `None` where requests visit none.
     pub bottleneck: Option<&'static str>,
 }
 
@@ -40,7 +41,8 @@ pub struct Peak {
 const STEPS: u32 = 100;
 /// Then p* is found to this.
 const EXACT_TO: f64 = 1e-4;
-/// Saturation rates that differ by less than this share are the same: they have corners and level parts.
+/// Saturation rates that differ by less than this share are the same: they have corners and level
+/// parts.
 const ROUNDING: f64 = 1e-12;
 /// What falls by less than this is taken not to: rounding, and fits that do not quite fit.
 const FALL_MIN: f64 = 1e-3;
@@ -49,7 +51,12 @@ const FALL_MIN: f64 = 1e-3;
 ///
 /// # Errors
 /// There is no such model.
-pub fn peak(policy: &Policy, service: &Service, setting: &Setting, load: &Load) -> Result<Peak, ModelError> {
+pub fn peak(
+    policy: &Policy,
+    service: &Service,
+    setting: &Setting,
+    load: &Load,
+) -> Result<Peak, ModelError> {
     let network = |hit_ratio: f64| policy.network(service, &setting.at(hit_ratio));
     let bottleneck = network(1.0 - EXACT_TO)?.bottleneck(load);
     highest(|hit_ratio| mva::throughput(&network(hit_ratio)?, load), 0.0, bottleneck)
@@ -88,7 +95,8 @@ fn highest(
         }
     }
     let all_hits_mrps = at(1.0)?;
-    // Between its neighbours the peak is alone: a third of what is left is cut off at the lower side.
+    // Between its neighbours the peak is alone: a third of what is left is cut off at the lower
+    // side.
     let (mut low, mut high) = ((highest.0 - step).max(0.0), (highest.0 + step).min(1.0));
     while high - low > EXACT_TO {
         let third = (high - low) / 3.0;

@@ -1,8 +1,9 @@
 //! Replacement policies as networks: a row of [`POLICIES`] and a function each.
 //!
-//! What is drawn is who locks what on which path: hits that delink (LRU-like) or only set a mark (FIFO-like), misses that wait for the
-//! disk and then change tail and head. Figures 2, 4, 6, 9, 11 and 13 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"; those without
-//! a figure there follow its section 5.1. Any of them can be *frozen*: a share of the hits then ends with a lookup
+//! What is drawn is who locks what on which path: hits that delink (LRU-like) or only set a mark
+//! (FIFO-like), misses that wait for the disk and then change tail and head. Figures 2, 4, 6, 9, 11
+//! and 13 of "Can Increasing the Hit Ratio Hurt Cache Throughput?"; those without a figure there
+//! follow its section 5.1. Any of them can be *frozen*: a share of the hits then ends with a lookup
 //! in the frozen index, and everything else begins with one in vain.
 
 use crate::check::{share, time};
@@ -39,7 +40,12 @@ enum Q {
 
 /// Every policy.
 pub const POLICIES: [Policy; 12] = [
-    Policy { name: "lru", about: "hit: delink, head; miss: tail, head", q: Q::Always(0.0), walks: lru },
+    Policy {
+        name: "lru",
+        about: "hit: delink, head; miss: tail, head",
+        q: Q::Always(0.0),
+        walks: lru,
+    },
     Policy { name: "fifo", about: "hit: nothing; miss: tail, head", q: Q::Always(1.0), walks: lru },
     Policy {
         name: "prob-lru",
@@ -53,7 +59,12 @@ pub const POLICIES: [Policy; 12] = [
         q: Q::Measured,
         walks: lru,
     },
-    Policy { name: "single-lock-lru", about: "lru, all of it under one lock", q: Q::Always(0.0), walks: lru },
+    Policy {
+        name: "single-lock-lru",
+        about: "lru, all of it under one lock",
+        q: Q::Always(0.0),
+        walks: lru,
+    },
     Policy {
         name: "clock",
         about: "hit: a mark; miss: tail, past marked entries, head",
@@ -110,9 +121,11 @@ pub struct Setting {
     pub hit_ratio: f64,
     /// What a miss waits for, in microseconds.
     pub disk_us: f64,
-    /// What each request computes besides what the model knows of, in microseconds: parsing, copying, sending.
+    /// What each request computes besides what the model knows of, in microseconds: parsing,
+    /// copying, sending.
     pub compute_us: f64,
-    /// Share of hits that skips the list, for the policies that have it as a parameter, or instead of what was measured.
+    /// Share of hits that skips the list, for the policies that have it as a parameter, or instead
+    /// of what was measured.
     pub q: Option<f64>,
     /// Share of hits that finds its entry frozen; `None` without a frozen part.
     pub frozen: Option<f64>,
@@ -142,12 +155,15 @@ impl Policy {
     /// None is called so.
     pub fn named(name: &str) -> Result<Policy, ModelError> {
         let policy = POLICIES.iter().find(|policy| policy.name == name);
-        policy.copied().ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned(), known: names() })
+        policy
+            .copied()
+            .ok_or_else(|| ModelError::UnknownPolicy { name: name.to_owned(), known: names() })
     }
 
-    /// The policy whose hits and misses lock as those of a cache's policy do, by the name that one has in `floe_policy`. Hits
-    /// that owe a promotion take an entry out of a list and put it in again under the lock, whatever the list is for; those that
-    /// leave a mark take none, and misses then differ in what they look at to find who leaves.
+    /// The policy whose hits and misses lock as those of a cache's policy do, by the name that one
+    /// has in `floe_policy`. Hits that owe a promotion take an entry out of a list and put it in
+    /// again under the lock, whatever the list is for; those that leave a mark take none, and
+    /// misses then differ in what they look at to find who leaves.
     ///
     /// # Errors
     /// None is known to.
@@ -162,8 +178,9 @@ impl Policy {
         })
     }
 
-    /// The share of hits that skips the list for which one would choose the policy: of probabilistic LRU, the least with which it
-    /// is FIFO-like (section 5.2 of the paper: all but one in as many hits as requests are in flight).
+    /// The share of hits that skips the list for which one would choose the policy: of
+    /// probabilistic LRU, the least with which it is FIFO-like (section 5.2 of the paper: all but
+    /// one in as many hits as requests are in flight).
     pub(crate) fn q_chosen(&self, mpl: u32) -> Option<f64> {
         matches!(self.q, Q::Parameter).then(|| 1.0 - 1.0 / f64::from(mpl))
     }
@@ -206,8 +223,9 @@ impl Policy {
 /// LRU, and what becomes of it when a share of hits skips the list: FIFO when all do.
 fn lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let (q, head) = (at.q, at.time(Operation::Head)?);
-    let mut walks =
-        vec![at.miss("miss", 1.0).limit("tail", at.time(Operation::Tail)?).visit("head", head.clone())];
+    let mut walks = vec![
+        at.miss("miss", 1.0).limit("tail", at.time(Operation::Tail)?).visit("head", head.clone()),
+    ];
     if q > 0.0 {
         walks.push(at.hit("skipping hit", at.hits * q).mark());
     }
@@ -222,7 +240,9 @@ fn lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
 fn clock(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     Ok(vec![
         at.hit("hit", at.hits).mark(),
-        at.miss("miss", 1.0).visit("tail", at.tail_past_marks()?).limit("head", at.time(Operation::Head)?),
+        at.miss("miss", 1.0)
+            .visit("tail", at.tail_past_marks()?)
+            .limit("head", at.time(Operation::Head)?),
     ])
 }
 
@@ -246,15 +266,22 @@ fn s3_fifo(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let Shares { ghost, moved_on, .. } = at.shares;
     let (head, tail) = (at.time(Operation::Head)?, at.time(Operation::Tail)?);
     let ghosts = at.time(Operation::GhostLookup)?.alone_us;
-    let into_main = |walk: Walk, tail: Time| walk.visit("head-M", head.clone()).visit("tail-M", tail);
+    let into_main =
+        |walk: Walk, tail: Time| walk.visit("head-M", head.clone()).visit("tail-M", tail);
     let into_small = |name, share: f64| {
-        at.miss(name, share).compute(ghosts).visit("head-S", head.clone()).visit("tail-S", tail.clone())
+        at.miss(name, share)
+            .compute(ghosts)
+            .visit("head-S", head.clone())
+            .visit("tail-S", tail.clone())
     };
     Ok(vec![
         at.hit("hit", at.hits).mark(),
         into_main(at.miss("ghost", ghost).compute(ghosts), at.tail_past_marks()?),
         into_small("miss", (1.0 - ghost) * (1.0 - moved_on)),
-        into_main(into_small("miss, another moves on", (1.0 - ghost) * moved_on), at.second_tail()?),
+        into_main(
+            into_small("miss, another moves on", (1.0 - ghost) * moved_on),
+            at.second_tail()?,
+        ),
     ])
 }
 
@@ -265,9 +292,14 @@ fn two_q(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let main = at.shares.protected * at.unfrozen;
     let ghost = at.shares.ghost;
     Ok(vec![
-        at.hit("hit", main).visit("delink-M", at.time(Operation::Delink)?).visit("head-M", head.clone()),
+        at.hit("hit", main)
+            .visit("delink-M", at.time(Operation::Delink)?)
+            .visit("head-M", head.clone()),
         at.hit("hit in the small queue", at.hits - main).mark(),
-        at.miss("ghost", ghost).compute(ghosts).limit("tail-M", tail.clone()).visit("head-M", head.clone()),
+        at.miss("ghost", ghost)
+            .compute(ghosts)
+            .limit("tail-M", tail.clone())
+            .visit("head-M", head.clone()),
         at.miss("miss", 1.0 - ghost).compute(ghosts).limit("tail-S", tail).visit("head-S", head),
     ])
 }
@@ -276,7 +308,9 @@ fn two_q(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
 fn tiny_lru(at: &At<'_>) -> Result<Vec<Walk>, ModelError> {
     let head = at.time(Operation::Head)?;
     Ok(vec![
-        at.hit("hit", at.hits).visit("delink", at.time(Operation::Delink)?).visit("head", head.clone()),
+        at.hit("hit", at.hits)
+            .visit("delink", at.time(Operation::Delink)?)
+            .visit("head", head.clone()),
         at.miss("rejected miss", at.shares.rejected),
         at.miss("miss", 1.0 - at.shares.rejected)
             .limit("tail", at.time(Operation::Tail)?)

@@ -1,8 +1,9 @@
 //! What list operations take: the authors' times, or those of another machine.
 //!
-//! A [`Service`] has a row of times for each policy it knows. How long an operation takes depends on how many threads want it
-//! (section 4.1 of "Can Increasing the Hit Ratio Hurt Cache Throughput?": a constant and a part that grows with its queue), so a [`Time`]
-//! may be given at several queue lengths. The form of the file is in `docs/model.md`.
+//! A [`Service`] has a row of times for each policy it knows. How long an operation takes depends
+//! on how many threads want it (section 4.1 of "Can Increasing the Hit Ratio Hurt Cache
+//! Throughput?": a constant and a part that grows with its queue), so a [`Time`] may be given at
+//! several queue lengths. The form of the file is in `docs/model.md`.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +20,11 @@ mod paper;
 pub struct Time {
     /// When nobody else wants it.
     pub alone_us: f64,
-    /// With so many there, the one that is served among them: growing queue lengths above 1. Between them the time changes evenly,
-    /// and past the last it stays.
+    /// With so many there, the one that is served among them: growing queue lengths above 1.
+    /// Between them the time changes evenly, and past the last it stays.
     pub contended: Vec<(u32, f64)>,
-    /// How it is distributed: times and how often each was seen. Only their form counts; the mean is as above. May be empty.
+    /// How it is distributed: times and how often each was seen. Only their form counts; the mean
+    /// is as above. May be empty.
     pub histogram: Vec<(f64, f64)>,
 }
 
@@ -37,7 +39,8 @@ impl Time {
         let mut before = (1, self.alone_us);
         for &(length, us) in &self.contended {
             if queue < length {
-                let share = f64::from(queue.max(before.0) - before.0) / f64::from(length - before.0);
+                let share =
+                    f64::from(queue.max(before.0) - before.0) / f64::from(length - before.0);
                 return before.1 + share * (us - before.1);
             }
             before = (length, us);
@@ -50,13 +53,15 @@ impl Time {
         self.contended.iter().map(|&(_, us)| us).fold(self.alone_us, f64::min)
     }
 
-    /// Two operations, one after the other. Their distribution is not known from theirs, so the sum has none of its own.
+    /// Two operations, one after the other. Their distribution is not known from theirs, so the sum
+    /// has none of its own.
     pub fn then(&self, other: &Time) -> Time {
         let mut queues: Vec<u32> =
             self.contended.iter().chain(&other.contended).map(|&(queue, _)| queue).collect();
         queues.sort_unstable();
         queues.dedup();
-        let contended = queues.into_iter().map(|queue| (queue, self.at_us(queue) + other.at_us(queue)));
+        let contended =
+            queues.into_iter().map(|queue| (queue, self.at_us(queue) + other.at_us(queue)));
         Time {
             alone_us: self.alone_us + other.alone_us,
             contended: contended.collect(),
@@ -88,8 +93,9 @@ impl Time {
             }
             longest = queue;
         }
-        let weighs =
-            |&(us, weight): &(f64, f64)| us >= 0.0 && us.is_finite() && weight > 0.0 && weight.is_finite();
+        let weighs = |&(us, weight): &(f64, f64)| {
+            us >= 0.0 && us.is_finite() && weight > 0.0 && weight.is_finite()
+        };
         let mean: f64 = self.histogram.iter().map(|(us, weight)| us * weight).sum();
         if self.histogram.iter().all(weighs) && (self.histogram.is_empty() || mean > 0.0) {
             return Ok(());
@@ -100,7 +106,11 @@ impl Time {
 
 /// Which list operations exclude one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "kebab-case"))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum Locks {
     /// Each operation only itself, as the paper draws it: several stations.
     #[default]
@@ -111,12 +121,16 @@ pub enum Locks {
 
 /// The times of a policy.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(deny_unknown_fields))]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(deny_unknown_fields)
+)]
 pub struct Times {
     /// Its name: `lru`.
     pub policy: String,
-    /// The share of hits that skips the list, where that is a parameter or was measured. Between rows that differ in it only, times are
-    /// interpolated.
+    /// The share of hits that skips the list, where that is a parameter or was measured. Between
+    /// rows that differ in it only, times are interpolated.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub q: Option<f64>,
     /// Which operations exclude one another.
@@ -155,10 +169,12 @@ impl Service {
     /// # Errors
     /// There are none.
     pub(crate) fn times(&self, policy: &'static str, q: Option<f64>) -> Result<Times, ModelError> {
-        let mut rows: Vec<&Times> = self.policies.iter().filter(|times| times.policy == policy).collect();
+        let mut rows: Vec<&Times> =
+            self.policies.iter().filter(|times| times.policy == policy).collect();
         rows.sort_by(|a, b| a.q.unwrap_or(0.0).total_cmp(&b.q.unwrap_or(0.0)));
         let no_times = || {
-            let mut known: Vec<String> = self.policies.iter().map(|times| times.policy.clone()).collect();
+            let mut known: Vec<String> =
+                self.policies.iter().map(|times| times.policy.clone()).collect();
             known.dedup();
             ModelError::NoTimes { policy, known }
         };
@@ -166,7 +182,8 @@ impl Service {
         let Some(q) = q else { return Ok(first.clone()) };
         let place = |times: &&Times| times.q.unwrap_or(0.0);
         let above = rows.partition_point(|times| place(times) < q);
-        let (Some(below), Some(above)) = (above.checked_sub(1).map(|at| rows[at]), rows.get(above)) else {
+        let (Some(below), Some(above)) = (above.checked_sub(1).map(|at| rows[at]), rows.get(above))
+        else {
             return Ok(rows[above.min(rows.len() - 1)].clone());
         };
         let share = (q - place(&below)) / (place(above) - place(&below));
@@ -185,8 +202,8 @@ impl Service {
     /// Refuses times that are none.
     ///
     /// # Errors
-    /// A time is negative or no number, queue lengths do not grow, a histogram is empty, or a number of shards is 0 or above
-    /// [`Service::SHARDS_MAX`].
+    /// A time is negative or no number, queue lengths do not grow, a histogram is empty, or a
+    /// number of shards is 0 or above [`Service::SHARDS_MAX`].
     pub fn check(&self) -> Result<(), ModelError> {
         for times in &self.policies {
             if let Some(q) = times.q {

@@ -1,7 +1,9 @@
-//! How often a policy's outcomes come about at a hit ratio: functions that the authors fitted to their simulations.
+//! How often a policy's outcomes come about at a hit ratio: functions that the authors fitted to
+//! their simulations.
 //!
-//! Which share of hits is in the protected segment, how many misses the ghosts know: that depends on policy and load, not only
-//! on the hit ratio. The fits are to Zipf 0.99 and hold for p_hit of 0.4 to 1.
+//! Which share of hits is in the protected segment, how many misses the ghosts know: that depends
+//! on policy and load, not only on the hit ratio. The fits are to Zipf 0.99 and hold for p_hit of
+//! 0.4 to 1.
 
 /// Shares at a hit ratio.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,7 +28,8 @@ impl Shares {
     pub fn fitted(hit_ratio: f64) -> Self {
         let miss = 1.0 - hit_ratio;
         let protected = -0.1158 * hit_ratio * hit_ratio + 1.0112 * hit_ratio - 0.0009;
-        let of_misses = |density: f64| if miss > 0.0 { (density / miss).clamp(0.0, 1.0) } else { 0.0 };
+        let of_misses =
+            |density: f64| if miss > 0.0 { (density / miss).clamp(0.0, 1.0) } else { 0.0 };
         Self {
             protected: protected.clamp(0.0, hit_ratio),
             ghost: of_misses(chi_squared(65.0 * miss, 4.4912, 1.1394, 3.595)),
@@ -47,7 +50,8 @@ fn chi_squared(x: f64, freedom: f64, location: f64, scale: f64) -> f64 {
     log.exp() / scale
 }
 
-/// The logarithm of Γ for arguments of at least 1: Stirling's series far out, and from there back by Γ(x + 1) = x Γ(x).
+/// The logarithm of Γ for arguments of at least 1: Stirling's series far out, and from there back
+/// by Γ(x + 1) = x Γ(x).
 fn log_gamma(x: f64) -> f64 {
     let (mut x, mut product) = (x, 1.0);
     while x < 10.0 {
@@ -74,7 +78,10 @@ mod tests {
 
     #[track_caller]
     fn close(value: f64, printed: f64, digits: i32) {
-        assert!((value - printed).abs() <= 0.500_001 * 10f64.powi(-digits), "{value} is not {printed}");
+        assert!(
+            (value - printed).abs() <= 0.500_001 * 10f64.powi(-digits),
+            "{value} is not {printed}"
+        );
     }
 
     #[test]

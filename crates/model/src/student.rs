@@ -1,7 +1,7 @@
 //! How wide an interval has to be that a few measurements are to give.
 
-/// Student's t for 95 % intervals with so many degrees of freedom, from that of the normal distribution (Fisher's expansion; to 0.001 from 10
-/// on, to 0.01 from 4 on).
+/// Student's t for 95 % intervals with so many degrees of freedom, from that of the normal
+/// distribution (Fisher's expansion; to 0.001 from 10 on, to 0.01 from 4 on).
 pub fn t_975(freedom: f64) -> f64 {
     let z: f64 = 1.959_964;
     let first = (z.powi(3) + z) / 4.0;

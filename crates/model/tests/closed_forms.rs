@@ -39,8 +39,10 @@ fn a_single_station_is_always_busy() {
 
 #[test]
 fn one_request_takes_its_own_time() {
-    let network =
-        network(&[(1, 1), (2, 1)], vec![Step::Disk(3.0), visit(0, 0.5), visit(1, 1.0), visit(0, 0.5)]);
+    let network = network(
+        &[(1, 1), (2, 1)],
+        vec![Step::Disk(3.0), visit(0, 0.5), visit(1, 1.0), visit(0, 0.5)],
+    );
     equal(throughput(&network, 1), 1.0 / 5.0);
 }
 
@@ -59,19 +61,23 @@ fn a_balanced_network_has_the_known_throughput() {
     }
 }
 
-/// The throughput of machines that break down and wait for one of `servers`, from the balance of births and deaths.
+/// The throughput of machines that break down and wait for one of `servers`, from the balance of
+/// births and deaths.
 fn repaired(think_us: f64, service_us: f64, servers: u32, mpl: u32) -> f64 {
     // Relative to the most probable state: products of thousands of ratios would leave the range.
-    let ratio =
-        |broken: u32| f64::from(mpl - broken) / think_us * service_us / f64::from((broken + 1).min(servers));
+    let ratio = |broken: u32| {
+        f64::from(mpl - broken) / think_us * service_us / f64::from((broken + 1).min(servers))
+    };
     let mut logs = vec![0.0f64];
     for broken in 0..mpl {
         logs.push(logs[broken as usize] + ratio(broken).ln());
     }
     let largest = logs.iter().fold(f64::MIN, |a, &b| a.max(b));
     let weights = || logs.iter().map(|log| (log - largest).exp());
-    let working: f64 =
-        weights().enumerate().map(|(broken, weight)| (f64::from(mpl) - broken as f64) * weight).sum();
+    let working: f64 = weights()
+        .enumerate()
+        .map(|(broken, weight)| (f64::from(mpl) - broken as f64) * weight)
+        .sum();
     working / think_us / weights().sum::<f64>()
 }
 
@@ -108,10 +114,15 @@ fn times_that_grow_with_the_queue_are_taken_at_its_length() {
 #[test]
 fn the_same_times_at_every_length_change_nothing() {
     let steps = |time: Time| {
-        vec![Step::Disk(40.0), Step::Visit(Visit { station: 0, time, is_limit: false }), visit(1, 0.5)]
+        vec![
+            Step::Disk(40.0),
+            Step::Visit(Visit { station: 0, time, is_limit: false }),
+            visit(1, 0.5),
+        ]
     };
     let plain = network(&[(1, 1), (1, 3)], steps(Time::of(0.7)));
-    let listed = network(&[(1, 1), (1, 3)], steps(Time { contended: vec![(9, 0.7)], ..Time::of(0.7) }));
+    let listed =
+        network(&[(1, 1), (1, 3)], steps(Time { contended: vec![(9, 0.7)], ..Time::of(0.7) }));
     for mpl in [1, 2, 72, 1000] {
         equal(throughput(&listed, mpl), throughput(&plain, mpl));
     }
@@ -124,7 +135,10 @@ fn what_cannot_be_is_refused() {
         vec![Outcome { name: "all", probability, is_miss: false, steps }]
     };
     assert!(matches!(Network::new(vec![], outcome(1.5, 1.0)), Err(ModelError::Share { .. })));
-    assert!(matches!(Network::new(vec![], outcome(0.5, 1.0)), Err(ModelError::Probabilities { .. })));
+    assert!(matches!(
+        Network::new(vec![], outcome(0.5, 1.0)),
+        Err(ModelError::Probabilities { .. })
+    ));
     assert!(matches!(Network::new(vec![], outcome(1.0, -1.0)), Err(ModelError::Time { .. })));
     assert!(matches!(Network::new(vec![], outcome(1.0, f64::NAN)), Err(ModelError::Time { .. })));
     let nothing = Network::new(vec![], outcome(1.0, 0.0)).expect("a network");

@@ -2,14 +2,20 @@
 
 use floe_model::events::{Distribution, Distributions, Effort, Simulated, simulate};
 use floe_model::policies::POLICIES;
-use floe_model::{Load, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit, mva};
+use floe_model::{
+    Load, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit, mva,
+};
 
-/// Exponential disks as well: those that always take the same bring requests into step with one another.
+/// Exponential disks as well: those that always take the same bring requests into step with one
+/// another.
 const RANDOM: Distributions =
     Distributions { service: Distribution::Exponential, disk: Distribution::Exponential };
 
 fn network(policy: &str, setting: Setting) -> Network {
-    Policy::named(policy).expect("a policy").network(&Service::paper(), &setting).expect("a network")
+    Policy::named(policy)
+        .expect("a policy")
+        .network(&Service::paper(), &setting)
+        .expect("a network")
 }
 
 fn run(network: &Network, load: Load, distributions: Distributions) -> Simulated {
@@ -20,8 +26,8 @@ fn exact(network: &Network, load: Load) -> f64 {
     mva::throughput(network, &load).expect("a load")
 }
 
-/// Within a share of what is expected, or within its own error: one in twenty 95 % intervals misses, one in ten thousand twice as
-/// wide.
+/// Within a share of what is expected, or within its own error: one in twenty 95 % intervals
+/// misses, one in ten thousand twice as wide.
 #[track_caller]
 fn agrees(found: Simulated, expected: f64, share: f64, what: &str) {
     let allowed = (share * expected).max(2.0 * found.ci95_mrps);
@@ -43,7 +49,12 @@ fn simulation_agrees_with_exact_analysis() {
             let network = network(policy.name, Setting::new(hit_ratio, disk_us));
             let load = Load::of(mpl);
             let what = format!("{} MPL {mpl}, {disk_us} µs, {hit_ratio}", policy.name);
-            agrees(run(&network, load, Distributions::default()), exact(&network, load), 0.005, &what);
+            agrees(
+                run(&network, load, Distributions::default()),
+                exact(&network, load),
+                0.005,
+                &what,
+            );
         }
     }
 }
@@ -84,7 +95,8 @@ fn visit(station: usize, time: Time) -> Step {
 
 #[test]
 fn stations_with_several_servers_and_copies_are_as_exact_analysis_has_them() {
-    let steps = vec![Step::Disk(8.0), visit(0, Time::of(2.0)), Step::Compute(1.0), visit(1, Time::of(3.0))];
+    let steps =
+        vec![Step::Disk(8.0), visit(0, Time::of(2.0)), Step::Compute(1.0), visit(1, Time::of(3.0))];
     let network = closed(&[(3, 1), (1, 4)], steps);
     for mpl in [1, 5, 40] {
         agrees(
@@ -99,9 +111,12 @@ fn stations_with_several_servers_and_copies_are_as_exact_analysis_has_them() {
 #[test]
 fn deterministic_stations_in_a_row_run_like_an_assembly_line() {
     // The slowest is always busy, or nobody waits.
-    let network =
-        closed(&[(1, 1), (1, 1)], vec![Step::Disk(6.0), visit(0, Time::of(1.0)), visit(1, Time::of(2.0))]);
-    let fixed = Distributions { service: Distribution::Deterministic, disk: Distribution::Deterministic };
+    let network = closed(
+        &[(1, 1), (1, 1)],
+        vec![Step::Disk(6.0), visit(0, Time::of(1.0)), visit(1, Time::of(2.0))],
+    );
+    let fixed =
+        Distributions { service: Distribution::Deterministic, disk: Distribution::Deterministic };
     for (mpl, expected) in [(1, 1.0 / 9.0), (4, 4.0 / 9.0), (5, 0.5), (30, 0.5)] {
         let found = run(&network, Load::of(mpl), fixed);
         assert!((found.throughput_mrps / expected - 1.0).abs() < 1e-3, "MPL {mpl}: {found:?}");
@@ -123,7 +138,8 @@ fn measured_histograms_are_drawn_from() {
     // Two stations in balance: how times vary shows in throughput.
     let time = Time { histogram: vec![(0.1, 95.0), (20.0, 5.0)], ..Time::of(1.0) };
     let network = closed(&[(1, 1), (1, 1)], vec![visit(0, time.clone()), visit(1, time)]);
-    let at = |service| run(&network, Load::of(2), Distributions { service, ..RANDOM }).throughput_mrps;
+    let at =
+        |service| run(&network, Load::of(2), Distributions { service, ..RANDOM }).throughput_mrps;
     let (measured, exponential) = (at(Distribution::Measured), at(Distribution::Exponential));
     assert!((exponential / (2.0 / 3.0) - 1.0).abs() < 0.01, "{exponential}");
     assert!(measured < 0.95 * exponential, "{measured}, {exponential}");

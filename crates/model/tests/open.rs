@@ -2,20 +2,23 @@
 
 use floe_model::open::{open, saturation};
 use floe_model::peak::{Class, saturation_peak};
-use floe_model::{ModelError, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit};
+use floe_model::{
+    ModelError, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit,
+};
 
 fn one_station(servers: u32, copies: u32, us: f64) -> Network {
     let visit = Step::Visit(Visit { station: 0, time: Time::of(us), is_limit: false });
     let steps = vec![Step::Compute(0.5), Step::Disk(3.0), visit];
     let outcome = Outcome { name: "all", probability: 1.0, is_miss: true, steps };
-    Network::new(vec![Station { name: "station", servers, copies }], vec![outcome]).expect("a network")
+    Network::new(vec![Station { name: "station", servers, copies }], vec![outcome])
+        .expect("a network")
 }
 
 /// Erlang's C formula, and the response time of an M/M/c queue by it.
 fn erlang(arrivals: f64, us: f64, servers: u32) -> f64 {
     let offered = arrivals * us;
-    let blocked =
-        (1..=servers).fold(1.0, |blocked, n| offered * blocked / (f64::from(n) + offered * blocked));
+    let blocked = (1..=servers)
+        .fold(1.0, |blocked, n| offered * blocked / (f64::from(n) + offered * blocked));
     let busy = offered / f64::from(servers);
     let waits = blocked / (1.0 - busy * (1.0 - blocked));
     us + waits * us / (f64::from(servers) - offered)
@@ -28,16 +31,21 @@ fn queues_are_as_long_as_erlang_says() {
         let limit = saturation(&network, None).expect("a rate");
         assert!((limit - f64::from(servers) / 0.8).abs() < 1e-9 * limit);
         for share in [0.1, 0.5, 0.9, 0.999] {
-            let found = open(&network, share * limit, None).expect("a rate").response_us.expect("no pile");
+            let found =
+                open(&network, share * limit, None).expect("a rate").response_us.expect("no pile");
             let expected = 3.5 + erlang(share * limit, 0.8, servers);
-            assert!((found / expected - 1.0).abs() < 1e-9, "{servers} at {share}: {found}, {expected}");
+            assert!(
+                (found / expected - 1.0).abs() < 1e-9,
+                "{servers} at {share}: {found}, {expected}"
+            );
         }
     }
 }
 
 #[test]
 fn copies_share_what_arrives() {
-    let found = open(&one_station(1, 5, 0.8), 4.0, None).expect("a rate").response_us.expect("no pile");
+    let found =
+        open(&one_station(1, 5, 0.8), 4.0, None).expect("a rate").response_us.expect("no pile");
     assert!((found - (3.5 + erlang(0.8, 0.8, 1))).abs() < 1e-9);
 }
 
@@ -62,12 +70,17 @@ fn past_saturation_requests_pile_up() {
 #[test]
 fn the_rate_that_lru_can_bear_falls_from_the_corner_of_the_bound_on() {
     let lru = Policy::named("lru").expect("a policy");
-    let peak = saturation_peak(&lru, &Service::paper(), &Setting::new(1.0, 100.0), None).expect("a model");
+    let peak =
+        saturation_peak(&lru, &Service::paper(), &Setting::new(1.0, 100.0), None).expect("a model");
     // Below it the head limits, which all requests visit.
     assert!((peak.hit_ratio - 0.59 / 0.7).abs() < 1e-3, "{peak:?}");
     assert!((peak.throughput_mrps - 1.0 / 0.59).abs() < 1e-3, "{peak:?}");
     assert_eq!((peak.class, peak.bottleneck), (Class::LruLike, Some("delink")));
     let fifo = Policy::named("fifo").expect("a policy");
-    let peak = saturation_peak(&fifo, &Service::paper(), &Setting::new(1.0, 100.0), None).expect("a model");
-    assert_eq!((peak.class, peak.hit_ratio, peak.throughput_mrps), (Class::FifoLike, 1.0, f64::INFINITY));
+    let peak = saturation_peak(&fifo, &Service::paper(), &Setting::new(1.0, 100.0), None)
+        .expect("a model");
+    assert_eq!(
+        (peak.class, peak.hit_ratio, peak.throughput_mrps),
+        (Class::FifoLike, 1.0, f64::INFINITY)
+    );
 }

@@ -16,13 +16,15 @@ fn hit_ratios() -> impl Iterator<Item = f64> {
 
 /// Equations (1) to (6): disk, and A, B of `72 / (A − B p)`.
 const LRU: [(f64, f64, f64); 3] = [(100.0, 101.1, 99.3), (5.0, 6.1, 4.3), (500.0, 501.1, 499.3)];
-const FIFO: [(f64, f64, f64); 3] = [(100.0, 101.24, 100.73), (5.0, 6.24, 5.73), (500.0, 501.24, 500.73)];
+const FIFO: [(f64, f64, f64); 3] =
+    [(100.0, 101.24, 100.73), (5.0, 6.24, 5.73), (500.0, 501.24, 500.73)];
 
 #[test]
 fn bounds_are_the_printed_equations() {
     let load = Load::of(72);
-    let equal =
-        |found: f64, printed: f64| assert!((found / printed - 1.0).abs() < 1e-12, "{found}, {printed}");
+    let equal = |found: f64, printed: f64| {
+        assert!((found / printed - 1.0).abs() < 1e-12, "{found}, {printed}")
+    };
     for (lru, fifo) in LRU.into_iter().zip(FIFO) {
         for p in hit_ratios() {
             let (disk_us, a, b) = lru;
@@ -40,14 +42,16 @@ fn bounds_are_the_papers_demands() {
     let load = Load::of(72);
     for p in hit_ratios() {
         let (m, g) = (1.0 - p, 2.43e-5 * (11.24 * p).exp() + 0.187);
-        let of = |demand: f64, longest: f64, think: f64| (72.0 / (demand + think)).min(1.0 / longest);
+        let of =
+            |demand: f64, longest: f64, think: f64| (72.0 / (demand + think)).min(1.0 / longest);
         let think = 0.51 + 100.0 * m;
         let found = |policy: &str, q: Option<f64>| {
             bound(&network(policy, Setting { q, ..Setting::new(p, 100.0) }), &load)
         };
         let clock = (0.65 + 0.3 * g) * m;
         let (skipped, kept) = (0.5 * p, 0.5 * p);
-        let prob = of(kept * 0.78 + (m + kept) * 0.65, f64::max(0.78 * kept, 0.65 * (kept + m)), think);
+        let prob =
+            of(kept * 0.78 + (m + kept) * 0.65, f64::max(0.78 * kept, 0.65 * (kept + m)), think);
         for (found, printed) in [
             (found("clock", None), of(clock, clock, think)),
             (found("prob-lru", Some(0.5)), prob),
@@ -64,7 +68,11 @@ fn bounds_are_the_papers_demands() {
                 (0.7 * protected).max(0.59 * below).max(0.59 * p),
                 think,
             );
-            assert!((found("slru", None) / slru - 1.0).abs() < 1e-12, "{p}: {} {slru}", found("slru", None));
+            assert!(
+                (found("slru", None) / slru - 1.0).abs() < 1e-12,
+                "{p}: {} {slru}",
+                found("slru", None)
+            );
         }
     }
 }
@@ -99,9 +107,13 @@ fn lrus_peak_comes_earlier_than_the_bound_says_and_earlier_still_with_more_in_fl
     // Where 0.7 p, the demand on delink, passes 0.59, that on the head.
     let corner = 0.59 / 0.7;
     let star = |mpl, disk_us| peak_of("lru", None, mpl, disk_us).hit_ratio;
-    for (mpl, disk_us, p_star) in
-        [(72, 5.0, 0.45), (72, 100.0, 0.75), (72, 500.0, 0.94), (16, 100.0, 0.98), (144, 100.0, 0.60)]
-    {
+    for (mpl, disk_us, p_star) in [
+        (72, 5.0, 0.45),
+        (72, 100.0, 0.75),
+        (72, 500.0, 0.94),
+        (16, 100.0, 0.98),
+        (144, 100.0, 0.60),
+    ] {
         let found = star(mpl, disk_us);
         assert!((found - p_star).abs() <= 0.01, "MPL {mpl}, {disk_us} µs: {found}");
         if mpl >= 72 && disk_us <= 100.0 {
@@ -119,7 +131,8 @@ fn lrus_peak_comes_earlier_than_the_bound_says_and_earlier_still_with_more_in_fl
 
 #[test]
 fn with_a_fast_disk_lru_begins_with_a_plateau() {
-    let at = |p| mva::throughput(&network("lru", Setting::new(p, 5.0)), &Load::of(72)).expect("a load");
+    let at =
+        |p| mva::throughput(&network("lru", Setting::new(p, 5.0)), &Load::of(72)).expect("a load");
     let peak = peak_of("lru", None, 72, 5.0).throughput_mrps;
     for p in [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75] {
         assert!(at(p) > 0.99 * peak, "{p}: {} of {peak}", at(p));
@@ -155,7 +168,11 @@ fn policies_are_classed_as_the_paper_does() {
             ("single-lock-lru", Some("list")),
         ] {
             let peak = of(policy, None);
-            assert_eq!((peak.class, peak.bottleneck), (Class::FifoLike, station), "{policy} {mpl} {disk_us}");
+            assert_eq!(
+                (peak.class, peak.bottleneck),
+                (Class::FifoLike, station),
+                "{policy} {mpl} {disk_us}"
+            );
         }
         assert_eq!(of("prob-lru", Some(0.5)).class, Class::LruLike, "{mpl} {disk_us}");
         let q = 1.0 - 1.0 / f64::from(mpl);
@@ -176,8 +193,12 @@ fn fifo_like_policies_never_fall() {
             let mut before = 0.0;
             for p in hit_ratios() {
                 let setting = Setting { q, ..Setting::new(p, disk_us) };
-                let throughput = mva::throughput(&network(policy, setting), &Load::of(72)).expect("a load");
-                assert!(throughput >= before, "{policy} {disk_us} µs falls at {p}: {before}, {throughput}");
+                let throughput =
+                    mva::throughput(&network(policy, setting), &Load::of(72)).expect("a load");
+                assert!(
+                    throughput >= before,
+                    "{policy} {disk_us} µs falls at {p}: {before}, {throughput}"
+                );
                 before = throughput;
             }
         }

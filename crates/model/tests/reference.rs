@@ -1,7 +1,8 @@
 //! Exact analysis against the authors' own simulator, over their whole grid.
 //!
-//! The grid is not part of this project: `FLOE_REFERENCE` names a folder with `queueing-mpl72.csv`, produced by the published simulator
-//! (github.com/ziyueqiu/CacheThputSim). A few of its answers stand below, so that something is checked without it.
+//! The grid is not part of this project: `FLOE_REFERENCE` names a folder with `queueing-mpl72.csv`,
+//! produced by the published simulator (github.com/ziyueqiu/CacheThputSim). A few of its answers
+//! stand below, so that something is checked without it.
 
 use std::path::PathBuf;
 
@@ -52,14 +53,16 @@ fn the_whole_grid_is_within_two_percent_at_the_median() {
         eprintln!("SKIPPED: FLOE_REFERENCE names no folder with queueing-mpl72.csv");
         return;
     };
-    let grid = std::fs::read_to_string(PathBuf::from(folder).join("queueing-mpl72.csv")).expect("a grid");
+    let grid =
+        std::fs::read_to_string(PathBuf::from(folder).join("queueing-mpl72.csv")).expect("a grid");
     let mut off: Vec<(String, f64, f64)> = Vec::new();
     for line in grid.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
         let [name, q, mpl, disk_us, hit_ratio, printed_bound, simulated] = fields[..] else {
             panic!("a line of the grid has seven fields: {line}");
         };
-        let number = |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text} in {line}"));
+        let number =
+            |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text} in {line}"));
         assert_eq!(number(mpl), 72.0, "{line}");
         let (policy, q) = match name {
             "LRU" => ("lru", None),
@@ -85,7 +88,8 @@ fn the_whole_grid_is_within_two_percent_at_the_median() {
     let mut names: Vec<String> = off.iter().map(|(name, ..)| name.clone()).collect();
     names.dedup();
     for name in names {
-        let median = median(off.iter().filter(|(of, ..)| *of == name).map(|(.., off)| *off).collect());
+        let median =
+            median(off.iter().filter(|(of, ..)| *of == name).map(|(.., off)| *off).collect());
         println!("{name}: {:.2} % at the median", 100.0 * median);
         assert!(median <= 0.02, "{name}: {median}");
     }

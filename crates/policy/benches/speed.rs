@@ -1,10 +1,12 @@
-//! How many requests a policy handles in a second: one thread, dense keys, a cache of a tenth of the footprint.
+//! How many requests a policy handles in a second: one thread, dense keys, a cache of a tenth of
+//! the footprint.
 //!
-//! `make bench`, or `cargo bench -p floe-policy --bench speed -- [POLICY…]`, with FLOE_TRACES naming a folder with
-//! `arc_P2`, `arc_P3` and `arc_P6`; without it only the Zipf keys are asked for. Beside each policy: its requests per second
-//! in millions, the goal where there is one, its misses, and the bytes it keeps per slot. A goal that is missed says so;
-//! it is meant for a core of its own (`taskset -c 0`). Time is processor time of the thread, of requests only: making
-//! the cache is left out, which `floe simulate` counts in.
+//! `make bench`, or `cargo bench -p floe-policy --bench speed -- [POLICY…]`, with FLOE_TRACES
+//! naming a folder with `arc_P2`, `arc_P3` and `arc_P6`; without it only the Zipf keys are asked
+//! for. Beside each policy: its requests per second in millions, the goal where there is one, its
+//! misses, and the bytes it keeps per slot. A goal that is missed says so; it is meant for a core
+//! of its own (`taskset -c 0`). Time is processor time of the thread, of requests only: making the
+//! cache is left out, which `floe simulate` counts in.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -94,8 +96,10 @@ fn zipf() -> Dense {
 }
 
 fn main() {
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    let chosen = if chosen.is_empty() { names().into_iter().map(str::to_owned).collect() } else { chosen };
+    let chosen: Vec<String> =
+        std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let chosen =
+        if chosen.is_empty() { names().into_iter().map(str::to_owned).collect() } else { chosen };
     let traces = ["P2", "P3", "P6"].into_iter().filter_map(|name| Some((name, Dense::arc(name)?)));
     for (name, trace) in traces.chain(std::iter::once_with(|| (ZIPF, zipf()))) {
         let next_uses = trace.next_uses();

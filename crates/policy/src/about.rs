@@ -7,9 +7,10 @@ use crate::Eviction;
 
 /// A policy that can be chosen by name.
 ///
-/// Orders without room are templates: [`Default`] gives one with the registry's parameters, and [`Clone`] gives one that
-/// shares nothing with the first, for a cache that keeps an order per shard. A clone of an order *with* room has its
-/// own lists but may share its marks, which are handles ([`Marks`](crate::Marks)); nobody should use both.
+/// Orders without room are templates: [`Default`] gives one with the registry's parameters, and
+/// [`Clone`] gives one that shares nothing with the first, for a cache that keeps an order per
+/// shard. A clone of an order *with* room has its own lists but may share its marks, which are
+/// handles ([`Marks`](crate::Marks)); nobody should use both.
 pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
     /// What it is called and takes.
     const ABOUT: About;
@@ -18,8 +19,9 @@ pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
     fn new(parameters: &Parameters) -> Self;
 }
 
-/// What a cache needs of its order, whether the policy was chosen by type (any [`Policy`]) or at run time
-/// ([`AnyPolicy`](crate::AnyPolicy)): a template for its shards, and what it is called and looks at.
+/// What a cache needs of its order, whether the policy was chosen by type (any [`Policy`]) or at
+/// run time ([`AnyPolicy`](crate::AnyPolicy)): a template for its shards, and what it is called and
+/// looks at.
 pub trait Replacement: Eviction + Clone + Send + Sync + 'static {
     /// The policy's name and what else there is to know about it.
     fn about(&self) -> &'static About;
@@ -43,7 +45,8 @@ pub struct About {
     pub source: &'static str,
     /// What it can be told.
     pub parameters: &'static [Parameter],
-    /// Whether it looks at [`Access::in_a_row`](crate::Access::in_a_row), and at what was [fetched ahead](Eviction::fetches_ahead).
+    /// Whether it looks at [`Access::in_a_row`](crate::Access::in_a_row), and at what was [fetched
+    /// ahead](Eviction::fetches_ahead).
     pub streams: bool,
     /// Whether it looks at [`Access::next_use`](crate::Access::next_use), of hits too.
     pub next_uses: bool,
@@ -109,7 +112,8 @@ impl Parameter {
     pub(crate) fn number(&self, text: &str) -> Option<f64> {
         const UNITS: [(&str, u64); 4] =
             [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-        let unit = UNITS.into_iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+        let unit =
+            UNITS.into_iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
         match unit.filter(|_| self.whole) {
             Some((number, bytes)) => number.parse::<f64>().ok().map(|number| number * bytes as f64),
             None => text.parse().ok(),
@@ -138,7 +142,11 @@ impl Parameters {
     /// The default values.
     pub fn defaults(about: &About) -> Self {
         Self {
-            values: about.parameters.iter().map(|parameter| (parameter.name, parameter.default)).collect(),
+            values: about
+                .parameters
+                .iter()
+                .map(|parameter| (parameter.name, parameter.default))
+                .collect(),
         }
     }
 

@@ -1,8 +1,9 @@
 //! A policy chosen at run time.
 //!
-//! For owners whose type should not depend on the policy, as a cache told its policy by a configuration file. Each call
-//! is a match over all policies instead of a virtual one, and a hit matches over the few kinds of marks there are, always
-//! with the same outcome, so the processor predicts it.
+//! For owners whose type should not depend on the policy, as a cache told its policy by a
+//! configuration file. Each call is a match over all policies instead of a virtual one, and a hit
+//! matches over the few kinds of marks there are, always with the same outcome, so the processor
+//! predicts it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +11,8 @@ use std::str::FromStr;
 use crate::lhd::AgedHits;
 use crate::registry::{Choice, ChoiceError};
 use crate::{
-    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks, NoMarks, Plain,
-    Policy, Replacement, Slot, Stamps, Touch, TryPromote,
+    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks,
+    NoMarks, Plain, Policy, Replacement, Slot, Stamps, Touch, TryPromote,
 };
 
 macro_rules! define_order {

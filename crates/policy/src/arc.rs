@@ -1,8 +1,10 @@
-//! ARC: two LRU lists, one for entries seen once and one for entries seen again, whose sizes follow the ghosts.
+//! ARC: two LRU lists, one for entries seen once and one for entries seen again, whose sizes follow
+//! the ghosts.
 //!
-//! T1 holds what was seen once lately, T2 what was seen at least twice; B1 and B2 remember what has left them. A miss
-//! that is remembered in B1 says that T1 was too small, one in B2 that T2 was, and the target p for the size of T1
-//! moves accordingly (Megiddo and Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST '03, figure 4).
+//! T1 holds what was seen once lately, T2 what was seen at least twice; B1 and B2 remember what has
+//! left them. A miss that is remembered in B1 says that T1 was too small, one in B2 that T2 was,
+//! and the target p for the size of T1 moves accordingly (Megiddo and Modha, "ARC: A Self-Tuning,
+//! Low Overhead Replacement Cache", FAST '03, figure 4).
 //!
 //! Sizes are weights here; with weights of 1 this is the paper's algorithm to the letter.
 //!
@@ -57,9 +59,13 @@ impl Arc {
     #[inline]
     fn replace(&mut self, seen: Option<usize>) -> Option<Slot> {
         let once = self.cached.size(ONCE) as f64;
-        let once_is_due = once > self.once_target || (seen == Some(AGAIN) && once == self.once_target);
-        let list =
-            if (once_is_due && once > 0.0) || self.cached.tail(AGAIN).is_none() { ONCE } else { AGAIN };
+        let once_is_due =
+            once > self.once_target || (seen == Some(AGAIN) && once == self.once_target);
+        let list = if (once_is_due && once > 0.0) || self.cached.tail(AGAIN).is_none() {
+            ONCE
+        } else {
+            AGAIN
+        };
         let slot = self.cached.pop_tail(list)?;
         self.ghosts.push(list, self.tags[slot.index()], self.cached.weight(slot));
         Some(slot)

@@ -1,7 +1,7 @@
 //! A set of slots without order, from which random ones can be drawn: for policies that sample.
 //!
-//! Members lie side by side in a flat array and each knows its place, so one is added, taken out or drawn in constant
-//! time. Frozen slots leave the set. Eight bytes a slot.
+//! Members lie side by side in a flat array and each knows its place, so one is added, taken out or
+//! drawn in constant time. Frozen slots leave the set. Eight bytes a slot.
 
 use crate::count::{Names, Operation};
 use crate::icebox::Icebox;
@@ -30,7 +30,12 @@ pub(crate) struct Bag {
 
 impl Default for Bag {
     fn default() -> Self {
-        Self { members: Vec::new(), places: Vec::new(), frozen: Icebox::default(), random: Random::new(SEED) }
+        Self {
+            members: Vec::new(),
+            places: Vec::new(),
+            frozen: Icebox::default(),
+            random: Random::new(SEED),
+        }
     }
 }
 
@@ -77,7 +82,8 @@ impl Bag {
             OUT => {}
             frozen if frozen >= FROZEN => {
                 let places = &mut self.places;
-                self.frozen.leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
+                self.frozen
+                    .leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
             }
             place => {
                 NAMES.note(0, Operation::Tail);
@@ -97,12 +103,20 @@ impl Bag {
     #[inline]
     pub(crate) fn draw(&mut self) -> Option<Slot> {
         NAMES.note(0, Operation::Draw);
-        if self.members.is_empty() { None } else { Some(self.members[self.random.below(self.members.len())]) }
+        if self.members.is_empty() {
+            None
+        } else {
+            Some(self.members[self.random.below(self.members.len())])
+        }
     }
 
     /// Of `samples` random members the one whose `worth` is least.
     #[inline]
-    pub(crate) fn worst<W: PartialOrd>(&mut self, samples: u64, worth: impl Fn(Slot) -> W) -> Option<Slot> {
+    pub(crate) fn worst<W: PartialOrd>(
+        &mut self,
+        samples: u64,
+        worth: impl Fn(Slot) -> W,
+    ) -> Option<Slot> {
         let mut worst = self.draw()?;
         let mut least = worth(worst);
         for _ in 1..samples {
@@ -125,14 +139,21 @@ impl Bag {
         }
     }
 
-    /// Members by class, class 0 first and [`CLASSES`](Self::CLASSES) - 1 last: one walk through the members per class,
-    /// from the last to the first, so that none is passed over when those that were named are taken out.
-    pub(crate) fn rank(&self, from: Cursor, out: &mut Vec<Slot>, class: impl Fn(Slot) -> u32) -> Cursor {
+    /// Members by class, class 0 first and [`CLASSES`](Self::CLASSES) - 1 last: one walk through
+    /// the members per class, from the last to the first, so that none is passed over when those
+    /// that were named are taken out.
+    pub(crate) fn rank(
+        &self,
+        from: Cursor,
+        out: &mut Vec<Slot>,
+        class: impl Fn(Slot) -> u32,
+    ) -> Cursor {
         let Cursor { mut part, mut at } = from;
         let mut left = Cursor::BATCH;
         while part < Self::CLASSES {
-            let end =
-                at.checked_sub(1).map_or(self.members.len(), |end| self.members.len().min(end as usize));
+            let end = at
+                .checked_sub(1)
+                .map_or(self.members.len(), |end| self.members.len().min(end as usize));
             let start = end.saturating_sub(left);
             let seen = self.members[start..end].iter().rev();
             out.extend(seen.filter(|&&slot| class(slot).min(Self::CLASSES - 1) == part));
@@ -166,13 +187,14 @@ impl Bag {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        (self.members.capacity() + self.places.capacity()) * size_of::<u32>() + self.frozen.memory_bytes()
+        (self.members.capacity() + self.places.capacity()) * size_of::<u32>()
+            + self.frozen.memory_bytes()
     }
 }
 
-/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a [`Bag`] with
-/// marks that know its last use. `class` ranks a slot, 0 for what is most worth keeping; `reweighed` names a method that keeps
-/// a slot's new weight, where weights matter.
+/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a
+/// [`Bag`] with marks that know its last use. `class` ranks a slot, 0 for what is most worth
+/// keeping; `reweighed` names a method that keeps a slot's new weight, where weights matter.
 macro_rules! ordered_by_bag {
     (order: $order:ident, marks: $marks:ident, class: |$this:ident, $slot:ident| $class:expr
      $(, resized: $resized:ident)? $(, reweighed: $reweighed:ident)? $(, moved: $moved:ident)?

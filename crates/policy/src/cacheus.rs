@@ -1,15 +1,16 @@
-//! CACHEUS: LeCaR with two experts that complement each other, and a learning rate that adjusts itself.
+//! CACHEUS: LeCaR with two experts that complement each other, and a learning rate that adjusts
+//! itself.
 //!
-//! SR-LRU resists scans: new entries go to a queue Q that evicts first, hit ones to an LRU list S, and the limit
-//! between them follows two mistakes, hits on entries demoted from S and returns of entries that left as new. CR-LFU
-//! evicts the *newest* of the least frequent, which keeps a part of a loop cached. Regret sets the experts' weights,
-//! and hill climbing on the hit ratio the rate at which it does (Rodriguez et al., "Learning Cache Replacement with
-//! CACHEUS", FAST '21).
+//! SR-LRU resists scans: new entries go to a queue Q that evicts first, hit ones to an LRU list S,
+//! and the limit between them follows two mistakes, hits on entries demoted from S and returns of
+//! entries that left as new. CR-LFU evicts the *newest* of the least frequent, which keeps a part
+//! of a loop cached. Regret sets the experts' weights, and hill climbing on the hit ratio the rate
+//! at which it does (Rodriguez et al., "Learning Cache Replacement with CACHEUS", FAST '21).
 //!
-//! Constants, the first learning rate, its random jumps and the length of the histories, half the number of entries each, are
-//! those of the authors' code. What differs from it: S is full at its limit, not one
-//! below; an entry that was hit is no longer new; a key that returns has been used once more than when it left; the rate
-//! starts to climb when the cache is full.
+//! Constants, the first learning rate, its random jumps and the length of the histories, half the
+//! number of entries each, are those of the authors' code. What differs from it: S is full at its
+//! limit, not one below; an entry that was hit is no longer new; a key that returns has been used
+//! once more than when it left; the rate starts to climb when the cache is full.
 //!
 //! S and Q share the cache by weight; frequencies and histories count entries.
 //!
@@ -75,7 +76,8 @@ struct Rate {
 }
 
 impl Rate {
-    /// Counts a request and climbs once per `window` of them, one for each entry of a cache that is full.
+    /// Counts a request and climbs once per `window` of them, one for each entry of a cache that is
+    /// full.
     fn count(&mut self, hit: bool, window: usize, random: &mut Random) {
         if window == 0 {
             return;
@@ -178,7 +180,8 @@ impl Cacheus {
         }
     }
 
-    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was used if it is remembered.
+    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was
+    /// used if it is remembered.
     fn recall(&mut self, tag: Tag) -> Option<u16> {
         if let Some((coming, known)) = self.coming
             && coming == tag
@@ -287,7 +290,8 @@ impl Eviction for Cacheus {
     }
 
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot> {
-        self.coming = incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.recall(tag)));
+        self.coming =
+            incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.recall(tag)));
         let oldest = self.recency.tail(Q).or_else(|| self.recency.tail(S))?;
         let rarest = self.frequency.newest_of_rarest()?;
         let expert = if self.random.share() < self.trust_in_lru { SR_LRU } else { CR_LFU };

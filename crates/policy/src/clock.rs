@@ -1,8 +1,9 @@
 //! CLOCK: FIFO with a second chance for what was hit.
 //!
-//! A hit counts in a few bits beside the slot and moves nothing. The hand looks at the oldest entry: one with a count
-//! loses one and goes round again, one without leaves. New entries start at 0 (Corbató, "A Paging Experiment with
-//! the Multics System", 1968; with more bits: the generalised CLOCK of Smith, TODS '78).
+//! A hit counts in a few bits beside the slot and moves nothing. The hand looks at the oldest
+//! entry: one with a count loses one and goes round again, one without leaves. New entries start at
+//! 0 (Corbató, "A Paging Experiment with the Multics System", 1968; with more bits: the generalised
+//! CLOCK of Smith, TODS '78).
 //!
 //! Not to be used where scans are common: an entry that is never hit stays for a whole round.
 
@@ -36,8 +37,9 @@ impl Clock {
 }
 
 impl Policy for Clock {
-    const ABOUT: About = About::new("clock", "FIFO, but what was hit goes round again", "Corbató '68")
-        .with(&[Parameter::count("bits", 1, 1..=7, "bits of the hit counter")]);
+    const ABOUT: About =
+        About::new("clock", "FIFO, but what was hit goes round again", "Corbató '68")
+            .with(&[Parameter::count("bits", 1, 1..=7, "bits of the hit counter")]);
 
     fn new(parameters: &Parameters) -> Self {
         let limit = (1u8 << parameters.count("bits")) - 1;

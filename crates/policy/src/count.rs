@@ -1,17 +1,24 @@
-//! What requests do to shared ordered structures, counted by list and operation: the visits of a queueing network.
+//! What requests do to shared ordered structures, counted by list and operation: the visits of a
+//! queueing network.
 //!
-//! Lists, heaps, bags and ghosts say here what they do. With the feature `count-operations` it is counted, apart for each
-//! thread; without, every call is empty and [`Names`] takes no room. No policy is built with it to serve: the lab has the same source
-//! once more, as `floe-policy-counted`.
+//! Lists, heaps, bags and ghosts say here what they do. With the feature `count-operations` it is
+//! counted, apart for each thread; without, every call is empty and [`Names`] takes no room. No
+//! policy is built with it to serve: the lab has the same source once more, as
+//! `floe-policy-counted`.
 //!
-//! An entry that was found by asking for the tail of its list and then goes is taken from the tail; any other is delinked. One that goes
-//! from the tail back to the same list is passed by: a step of a CLOCK's hand. Marks are not counted, since they take no lock.
+//! An entry that was found by asking for the tail of its list and then goes is taken from the tail;
+//! any other is delinked. One that goes from the tail back to the same list is passed by: a step of
+//! a CLOCK's hand. Marks are not counted, since they take no lock.
 
 use crate::Slot;
 
-/// What is done to an ordered structure, in the words of the paper ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 3.1).
+/// What is done to an ordered structure, in the words of the paper ("Can Increasing the Hit Ratio
+/// Hurt Cache Throughput?", section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[cfg_attr(not(feature = "count-operations"), expect(unreachable_pub, reason = "for those who count"))]
+#[cfg_attr(
+    not(feature = "count-operations"),
+    expect(unreachable_pub, reason = "for those who count")
+)]
 pub enum Operation {
     /// An entry leaves from anywhere.
     Delink,
@@ -48,7 +55,8 @@ mod tally {
 
     pub(super) fn note(list: &'static str, operation: Operation) {
         TALLY.with_borrow_mut(|tally| {
-            let known = tally.counts.iter_mut().find(|count| count.0 == list && count.1 == operation);
+            let known =
+                tally.counts.iter_mut().find(|count| count.0 == list && count.1 == operation);
             match known {
                 Some(count) => count.2 += 1,
                 None => tally.counts.push((list, operation, 1)),
@@ -57,9 +65,11 @@ mod tally {
     }
 
     pub(super) fn reached(list: &'static str, slot: Slot) {
-        TALLY.with_borrow_mut(|tally| match tally.reached.iter_mut().find(|known| known.0 == list) {
-            Some(known) => known.1 = slot,
-            None => tally.reached.push((list, slot)),
+        TALLY.with_borrow_mut(|tally| {
+            match tally.reached.iter_mut().find(|known| known.0 == list) {
+                Some(known) => known.1 = slot,
+                None => tally.reached.push((list, slot)),
+            }
         });
     }
 
@@ -67,7 +77,8 @@ mod tally {
         TALLY.with_borrow(|tally| tally.reached.contains(&(list, slot)))
     }
 
-    /// Hands out what this thread has counted since the last time: list, operation and how often; and begins anew.
+    /// Hands out what this thread has counted since the last time: list, operation and how often;
+    /// and begins anew.
     pub fn drain(mut each: impl FnMut(&'static str, Operation, u64)) {
         TALLY.with_borrow_mut(|tally| {
             tally.reached.clear();
@@ -117,7 +128,10 @@ pub(crate) struct Names<const N: usize> {
 }
 
 impl<const N: usize> Names<N> {
-    #[cfg_attr(not(feature = "count-operations"), expect(unused_variables, reason = "names are for counts"))]
+    #[cfg_attr(
+        not(feature = "count-operations"),
+        expect(unused_variables, reason = "names are for counts")
+    )]
     pub(crate) const fn new(names: [&'static str; N]) -> Self {
         Self {
             #[cfg(feature = "count-operations")]
@@ -126,7 +140,10 @@ impl<const N: usize> Names<N> {
     }
 
     #[inline(always)]
-    #[cfg_attr(not(feature = "count-operations"), expect(unused_variables, reason = "there are no names"))]
+    #[cfg_attr(
+        not(feature = "count-operations"),
+        expect(unused_variables, reason = "there are no names")
+    )]
     fn name(&self, list: usize) -> &'static str {
         #[cfg(feature = "count-operations")]
         return self.names[list];

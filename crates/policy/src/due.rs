@@ -1,9 +1,11 @@
 //! An order by a policy of which some are to leave, and have not left yet.
 //!
-//! Who would leave has to be known before anybody does: an [admission](crate::admission) compares it with who comes, and a block that is dirty
-//! has to be cleaned first, and may be in use when it is its turn. A policy that is no list cannot be asked in advance: whom it evicts it may have drawn,
-//! or sent to its ghosts. So whom it evicts is *due*: out of its order and still held, until somebody takes its place, and found in use
-//! it keeps its turn while another is asked for. If it is used meanwhile, it is inserted again, as one that has come back.
+//! Who would leave has to be known before anybody does: an [admission](crate::admission) compares
+//! it with who comes, and a block that is dirty has to be cleaned first, and may be in use when it
+//! is its turn. A policy that is no list cannot be asked in advance: whom it evicts it may have
+//! drawn, or sent to its ghosts. So whom it evicts is *due*: out of its order and still held, until
+//! somebody takes its place, and found in use it keeps its turn while another is asked for. If it
+//! is used meanwhile, it is inserted again, as one that has come back.
 //!
 //! Invariant: a slot that is due is not in the policy's order; every other is.
 
@@ -28,8 +30,8 @@ impl<P: Eviction> Due<P> {
         &self.policy
     }
 
-    /// The same, for what does not concern those that are due: to [insert](Eviction::insert), to [reserve](Eviction::reserve), and to note a hit on
-    /// a slot that is known not to be.
+    /// The same, for what does not concern those that are due: to [insert](Eviction::insert), to
+    /// [reserve](Eviction::reserve), and to note a hit on a slot that is known not to be.
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
     }
@@ -44,7 +46,8 @@ impl<P: Eviction> Due<P> {
         self.len() == 0
     }
 
-    /// Makes a slot that is due so no longer; false where it is not. It is out of the order then: used, it is to be inserted again.
+    /// Makes a slot that is due so no longer; false where it is not. It is out of the order then:
+    /// used, it is to be inserted again.
     #[inline]
     pub fn forgo(&mut self, slot: Slot) -> bool {
         let at = self.due.iter().position(|&due| due == slot);
@@ -58,8 +61,8 @@ impl<P: Eviction> Due<P> {
         }
     }
 
-    /// Who is to leave for `incoming`, where that is known, of those that are not in use: due from now on. No more than `most` are, and if all of
-    /// them are in use, nobody can leave.
+    /// Who is to leave for `incoming`, where that is known, of those that are not in use: due from
+    /// now on. No more than `most` are, and if all of them are in use, nobody can leave.
     pub fn next(
         &mut self,
         incoming: Option<&Access>,
@@ -79,7 +82,8 @@ impl<P: Eviction> Due<P> {
         None
     }
 
-    /// Who [`evict`](Self::evict), called next with the same `incoming`, takes out: as the policy [says](Eviction::victim), and due where it does not say.
+    /// Who [`evict`](Self::evict), called next with the same `incoming`, takes out: as the policy
+    /// [says](Eviction::victim), and due where it does not say.
     pub fn victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         let said = if self.due.is_empty() { self.policy.victim(incoming) } else { None };
         said.or_else(|| self.next(incoming, 1, |_| false))

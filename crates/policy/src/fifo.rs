@@ -1,8 +1,9 @@
-//! First in, first out: entries leave in the order in which they came, whatever happened in between.
+//! First in, first out: entries leave in the order in which they came, whatever happened in
+//! between.
 //!
-//! The simplest FIFO-like policy: a hit does nothing at all, an insertion is one head update, an eviction one tail
-//! update. Throughput rises with every further hit ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section
-//! 3.2).
+//! The simplest FIFO-like policy: a hit does nothing at all, an insertion is one head update, an
+//! eviction one tail update. Throughput rises with every further hit ("Can Increasing the Hit Ratio
+//! Hurt Cache Throughput?", section 3.2).
 //!
 //! Not to be used where misses are expensive: nothing protects a popular entry from leaving.
 

@@ -1,9 +1,10 @@
-//! Slots ordered by how often they were hit, most recent first among equals; every operation takes constant time.
+//! Slots ordered by how often they were hit, most recent first among equals; every operation takes
+//! constant time.
 //!
-//! One list holds all slots, and for each frequency the newest slot is known: a slot hit once more goes right above
-//! the newest of its new frequency (Shah, Mitra, Matani, "An O(1) algorithm for implementing the LFU cache eviction
-//! scheme", 2010, with an array for their list of frequencies). Frequencies stop at a limit: who is that popular is not
-//! about to leave. Ten bytes a slot.
+//! One list holds all slots, and for each frequency the newest slot is known: a slot hit once more
+//! goes right above the newest of its new frequency (Shah, Mitra, Matani, "An O(1) algorithm for
+//! implementing the LFU cache eviction scheme", 2010, with an array for their list of frequencies).
+//! Frequencies stop at a limit: who is that popular is not about to leave. Ten bytes a slot.
 
 use crate::{Cursor, Lists, Slot};
 
@@ -44,12 +45,13 @@ impl FrequencyList {
         self.frequencies[slot.index()]
     }
 
-    /// Puts a slot among those of a frequency, which is at least 1. Takes as many steps as there are frequencies in
-    /// use below, none for frequency 1.
+    /// Puts a slot among those of a frequency, which is at least 1. Takes as many steps as there
+    /// are frequencies in use below, none for frequency 1.
     #[inline]
     pub(crate) fn insert(&mut self, slot: Slot, frequency: u16) {
         let frequency = frequency.clamp(1, FREQUENCY_MAX as u16);
-        let below = (1..=usize::from(frequency)).rev().map(|f| self.newest[f]).find(|&slot| slot != NONE);
+        let below =
+            (1..=usize::from(frequency)).rev().map(|f| self.newest[f]).find(|&slot| slot != NONE);
         self.place(slot, frequency, below.map(Slot));
     }
 
@@ -82,7 +84,8 @@ impl FrequencyList {
     fn step_down(&mut self, slot: Slot) {
         let frequency = self.frequencies[slot.index()];
         if self.order.contains(slot) && self.newest[usize::from(frequency)] == slot.0 {
-            let next = self.order.colder(slot).filter(|next| self.frequencies[next.index()] == frequency);
+            let next =
+                self.order.colder(slot).filter(|next| self.frequencies[next.index()] == frequency);
             self.newest[usize::from(frequency)] = next.map_or(NONE, |next| next.0);
         }
     }
@@ -126,15 +129,16 @@ impl FrequencyList {
         }
     }
 
-    /// Brings the frozen slots back at the hot end, and adds the frequency found there to theirs: hits on them were not
-    /// counted (FrozenHot, section 3.4).
+    /// Brings the frozen slots back at the hot end, and adds the frequency found there to theirs:
+    /// hits on them were not counted (FrozenHot, section 3.4).
     pub(crate) fn thaw(&mut self) {
         let head = self.order.head(0).map_or(0, |head| self.frequencies[head.index()]);
         let mut below = head;
         for slot in self.order.frozen().rev() {
             // What was frozen in several steps may not be sorted any more.
-            let boosted =
-                self.frequencies[slot.index()].saturating_add(head).clamp(below, FREQUENCY_MAX as u16);
+            let boosted = self.frequencies[slot.index()]
+                .saturating_add(head)
+                .clamp(below, FREQUENCY_MAX as u16);
             self.frequencies[slot.index()] = boosted;
             self.newest[usize::from(boosted)] = slot.0;
             below = boosted;

@@ -1,9 +1,10 @@
 //! Ghost lists: keys that have left, in the exact order in which they did.
 //!
-//! `N` lists share one pool of a fixed number of ghosts; a ghost is a 32-bit tag with a place in [`Lists`]. When the
-//! pool is used up, the oldest ghost of the list that is pushed to (or of the longest) makes room. Two queues
-//! without notes are faster without links ([`GhostQueues`](crate::ghost_queues::GhostQueues)); one whose last few ghosts may
-//! be missing takes half the memory ([`GhostTable`](crate::ghost_table::GhostTable)).
+//! `N` lists share one pool of a fixed number of ghosts; a ghost is a 32-bit tag with a place in
+//! [`Lists`]. When the pool is used up, the oldest ghost of the list that is pushed to (or of the
+//! longest) makes room. Two queues without notes are faster without links
+//! ([`GhostQueues`](crate::ghost_queues::GhostQueues)); one whose last few ghosts may be missing
+//! takes half the memory ([`GhostTable`](crate::ghost_table::GhostTable)).
 
 use crate::count::looked_up_ghost;
 use crate::index::{Index, Tag};

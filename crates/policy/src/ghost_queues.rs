@@ -1,12 +1,15 @@
-//! Two exact ghost queues without links: which keys left, through which of two doors, and in what order.
+//! Two exact ghost queues without links: which keys left, through which of two doors, and in what
+//! order.
 //!
-//! The departures of each queue are numbered. A ghost is its tag and its number, in the bucket that its tag belongs to: a
-//! cache line, of which there are enough for all ghosts. A queue forgets its oldest by moving `oldest` past it, which
-//! touches no bucket: places whose number is before `oldest` are free. So a ghost costs one cache line when it comes
-//! and one when it is asked for, none when it goes. One bit per number tells who was taken out of the middle.
+//! The departures of each queue are numbered. A ghost is its tag and its number, in the bucket that
+//! its tag belongs to: a cache line, of which there are enough for all ghosts. A queue forgets its
+//! oldest by moving `oldest` past it, which touches no bucket: places whose number is before
+//! `oldest` are free. So a ghost costs one cache line when it comes and one when it is asked for,
+//! none when it goes. One bit per number tells who was taken out of the middle.
 //!
-//! Invariants: each ghost's bit is set and one place holds its number; a ghost that does not fit into its bucket is in the
-//! first after it that had room, and every bucket on the way knows the newest number of that queue which went past.
+//! Invariants: each ghost's bit is set and one place holds its number; a ghost that does not fit
+//! into its bucket is in the first after it that had room, and every bucket on the way knows the
+//! newest number of that queue which went past.
 
 use crate::count::{Names, Operation, looked_up_ghost};
 use crate::index::Tag;
@@ -181,7 +184,8 @@ impl GhostQueues {
             return;
         }
         self.room = count;
-        let old = std::mem::replace(&mut self.buckets, vec![Bucket::default(); count.div_ceil(LOAD)]);
+        let old =
+            std::mem::replace(&mut self.buckets, vec![Bucket::default(); count.div_ceil(LOAD)]);
         let numbers = (count * NUMBERS_PER_GHOST).next_power_of_two().max(NUMBERS_MIN);
         for queue in &mut self.queues {
             queue.reserve(numbers);
@@ -224,7 +228,8 @@ impl GhostQueues {
                 bucket.stamps[place] = stamp;
                 return;
             }
-            let (queue, passed) = (&self.queues[queue_of(stamp)], &mut bucket.passed[queue_of(stamp)]);
+            let (queue, passed) =
+                (&self.queues[queue_of(stamp)], &mut bucket.passed[queue_of(stamp)]);
             let age = |stamp: Stamp| Queue::distance(stamp >> 1, queue.next);
             if !queue.is_current(*passed) || age(stamp) < age(*passed) {
                 *passed = stamp;
@@ -257,8 +262,8 @@ impl GhostQueues {
         let mut at = self.home(tag);
         for _ in 0..self.buckets.len() {
             let bucket = &mut self.buckets[at];
-            let mut same =
-                (0..PLACES).fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
+            let mut same = (0..PLACES)
+                .fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
             while same != 0 {
                 let place = same.trailing_zeros() as usize % PLACES;
                 let stamp = bucket.stamps[place];
@@ -272,7 +277,8 @@ impl GhostQueues {
                 }
                 same &= same - 1;
             }
-            if !bucket.passed.iter().any(|&passed| self.queues[queue_of(passed)].is_current(passed)) {
+            if !bucket.passed.iter().any(|&passed| self.queues[queue_of(passed)].is_current(passed))
+            {
                 break;
             }
             at = self.after(at);
@@ -297,7 +303,8 @@ impl GhostQueues {
         }
     }
 
-    /// Numbers a queue's ghosts without gaps. Each number gets `oldest` and how many are present before it.
+    /// Numbers a queue's ghosts without gaps. Each number gets `oldest` and how many are present
+    /// before it.
     #[cold]
     fn renumber(&mut self, which: usize) {
         let queue = &mut self.queues[which];
@@ -347,7 +354,8 @@ impl GhostQueues {
 
     pub(crate) fn memory_bytes(&self) -> usize {
         let queues = self.queues.iter().map(|queue| {
-            queue.present.capacity() * size_of::<u64>() + queue.weights.capacity() * size_of::<u32>()
+            queue.present.capacity() * size_of::<u64>()
+                + queue.weights.capacity() * size_of::<u32>()
         });
         self.buckets.capacity() * size_of::<Bucket>()
             + queues.sum::<usize>()
@@ -422,7 +430,9 @@ mod tests {
                 assert_eq!(ghosts.size(queue), size);
             }
         }
-        for (key, queue) in (0..2).flat_map(|queue| model[queue].iter().map(move |&(key, _)| (key, queue))) {
+        for (key, queue) in
+            (0..2).flat_map(|queue| model[queue].iter().map(move |&(key, _)| (key, queue)))
+        {
             assert_eq!(ghosts.take(Tag::of(key)), Some(queue));
         }
     }

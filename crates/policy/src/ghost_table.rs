@@ -1,8 +1,9 @@
 //! A ghost queue without links: which keys left during the last so many departures.
 //!
-//! Each departure gets the next number and is stored with it in the tag's bucket, one cache line of eight ghosts that
-//! move up for it; a ghost whose number is too long ago counts as forgotten, so the queue needs no order (S3-FIFO, section
-//! 4.2). A bucket that overflows forgets its oldest early: one ghost in fifty at the load chosen here.
+//! Each departure gets the next number and is stored with it in the tag's bucket, one cache line of
+//! eight ghosts that move up for it; a ghost whose number is too long ago counts as forgotten, so
+//! the queue needs no order (S3-FIFO, section 4.2). A bucket that overflows forgets its oldest
+//! early: one ghost in fifty at the load chosen here.
 
 use crate::count::looked_up_ghost;
 use crate::index::Tag;
@@ -61,7 +62,8 @@ impl GhostTable {
     pub(crate) fn take(&mut self, tag: Tag, limit: u64) -> bool {
         let now = self.departures;
         let Some(bucket) = self.bucket(tag) else { return false };
-        let same = (0..PLACES).fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
+        let same = (0..PLACES)
+            .fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
         if same == 0 {
             looked_up_ghost(false);
             return false;

@@ -1,7 +1,8 @@
 //! Slots in a heap by a number: for policies that need the least of something that changes.
 //!
-//! A heap of four children per node in a flat array, the least at the root; where each slot stands is known, so that
-//! its number can change. Frozen slots leave the heap but keep their number. Sixteen bytes a slot.
+//! A heap of four children per node in a flat array, the least at the root; where each slot stands
+//! is known, so that its number can change. Frozen slots leave the heap but keep their number.
+//! Sixteen bytes a slot.
 
 use crate::count::{Names, Operation};
 use crate::icebox::Icebox;
@@ -81,7 +82,8 @@ impl Heap {
             OUT => {}
             frozen if frozen >= FROZEN => {
                 let places = &mut self.places;
-                self.frozen.leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
+                self.frozen
+                    .leave(frozen - FROZEN, |slot, place| places[slot.index()] = FROZEN + place);
             }
             place => {
                 NAMES.left(0, slot);
@@ -115,8 +117,11 @@ impl Heap {
     fn sift_down(&mut self, mut place: usize) {
         let slot = self.heap[place];
         loop {
-            let children = place * CHILDREN + 1..(place * CHILDREN + 1 + CHILDREN).min(self.heap.len());
-            let Some(least) = children.min_by_key(|&child| self.key(self.heap[child])) else { break };
+            let children =
+                place * CHILDREN + 1..(place * CHILDREN + 1 + CHILDREN).min(self.heap.len());
+            let Some(least) = children.min_by_key(|&child| self.key(self.heap[child])) else {
+                break;
+            };
             if self.key(self.heap[least]) >= self.key(slot) {
                 break;
             }
@@ -142,9 +147,14 @@ impl Heap {
         }
     }
 
-    /// Slots from the leaves to the root: roughly, not exactly, from the greatest number to the least.
+    /// Slots from the leaves to the root: roughly, not exactly, from the greatest number to the
+    /// least.
     pub(crate) fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
-        let end = if from == Cursor::START { self.heap.len() } else { self.heap.len().min(from.at as usize) };
+        let end = if from == Cursor::START {
+            self.heap.len()
+        } else {
+            self.heap.len().min(from.at as usize)
+        };
         let start = end.saturating_sub(Cursor::BATCH);
         out.extend(self.heap[start..end].iter().rev());
         if start == 0 { Cursor::END } else { Cursor { part: 1, at: start as u32 } }
@@ -173,7 +183,8 @@ impl Heap {
     }
 }
 
-/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a [`Heap`].
+/// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a
+/// [`Heap`].
 macro_rules! ordered_by_heap {
     (order: $order:ident $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
         fn reserve(&mut self, slots: usize) {

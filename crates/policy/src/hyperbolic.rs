@@ -1,12 +1,14 @@
 //! Hyperbolic caching: hits per unit of time since an entry came decide, looked up in a sample.
 //!
-//! An entry's priority is the number of its hits divided by the time it has been cached, which falls like a hyperbola
-//! while nothing happens, so new entries get time to prove themselves. Of a sample of 64 the one with the lowest
-//! priority leaves (Blankstein, Sen, Freedman, "Hyperbolic Caching", ATC '17).
+//! An entry's priority is the number of its hits divided by the time it has been cached, which
+//! falls like a hyperbola while nothing happens, so new entries get time to prove themselves. Of a
+//! sample of 64 the one with the lowest priority leaves (Blankstein, Sen, Freedman, "Hyperbolic
+//! Caching", ATC '17).
 //!
-//! Time is counted in insertions, where libCacheSim counts requests: a hit writes no clock that others read. So an
-//! entry's age grows more slowly while much is hit. The paper's extensions by cost and size are left out: entries count one
-//! each whatever their weight, and an owner that needs more room asks again.
+//! Time is counted in insertions, where libCacheSim counts requests: a hit writes no clock that
+//! others read. So an entry's age grows more slowly while much is hit. The paper's extensions by
+//! cost and size are left out: entries count one each whatever their weight, and an owner that
+//! needs more room asks again.
 //!
 //! Not to be used where popularity changes quickly: an old favourite loses its rank slowly.
 

@@ -1,8 +1,9 @@
 //! From the tag of a key to a number: the hash table behind ghost lists.
 //!
-//! A tag is 32 bits of the key's hash; two keys with the same tag are taken for one, which among `n` remembered keys
-//! happens to one lookup in 2^32 / n. Open addressing with linear probing and backward shifts, tag and number in one
-//! word, at most half full; the size is not rounded up to a power of two, which would waste cache.
+//! A tag is 32 bits of the key's hash; two keys with the same tag are taken for one, which among
+//! `n` remembered keys happens to one lookup in 2^32 / n. Open addressing with linear probing and
+//! backward shifts, tag and number in one word, at most half full; the size is not rounded up to a
+//! power of two, which would waste cache.
 
 /// 32 bits that stand for a key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

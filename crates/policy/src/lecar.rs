@@ -1,14 +1,16 @@
 //! LeCaR: LRU and LFU take turns with probabilities that regret adjusts.
 //!
-//! Each eviction follows one of two experts, drawn by their weights. Who is evicted is remembered in that expert's
-//! ghost list; a miss found there says that the expert was wrong, the more so the shorter ago it was, and its weight
-//! falls (Vietri et al., "Driving Cache Replacement with ML-based LeCaR", HotStorage '18).
+//! Each eviction follows one of two experts, drawn by their weights. Who is evicted is remembered
+//! in that expert's ghost list; a miss found there says that the expert was wrong, the more so the
+//! shorter ago it was, and its weight falls (Vietri et al., "Driving Cache Replacement with
+//! ML-based LeCaR", HotStorage '18).
 //!
-//! Constants and the length of the histories, half the number of entries each, are those of the authors' code. Among
-//! equally rare entries the one not used for longest leaves, where their code takes the lowest block number.
+//! Constants and the length of the histories, half the number of entries each, are those of the
+//! authors' code. Among equally rare entries the one not used for longest leaves, where their code
+//! takes the lowest block number.
 //!
-//! Entries count one each whatever their weight: the experts order single entries, and an owner that needs more room asks
-//! again.
+//! Entries count one each whatever their weight: the experts order single entries, and an owner
+//! that needs more room asks again.
 //!
 //! Not to be used with many cores: each hit moves its entry in two lists.
 
@@ -16,7 +18,9 @@ use crate::frequency::FrequencyList;
 use crate::ghost::Ghosts;
 use crate::index::Tag;
 use crate::random::Random;
-use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::{
+    About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot,
+};
 
 /// The only LRU list.
 const RECENCY: usize = 0;
@@ -55,7 +59,8 @@ pub struct LeCaR {
 }
 
 impl LeCaR {
-    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was used before.
+    /// Learns from a miss, once for the eviction and the insertion; answers how often the key was
+    /// used before.
     fn regret(&mut self, tag: Tag) -> u16 {
         if let Some((known, used)) = self.coming
             && known == tag
@@ -133,7 +138,8 @@ impl Eviction for LeCaR {
     }
 
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot> {
-        self.coming = incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.regret(tag)));
+        self.coming =
+            incoming.map(|access| Tag::of(access.hash)).map(|tag| (tag, self.regret(tag)));
         let (oldest, rarest) = (self.recency.tail(RECENCY)?, self.frequency.coldest()?);
         let expert = if self.random.share() < self.trust_in_lru { LRU } else { LFU };
         let victim = if expert == LRU { oldest } else { rarest };

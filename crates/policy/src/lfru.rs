@@ -1,15 +1,17 @@
-//! LFRU: a sweep finds the least frequently used among entries that were not used for a while. No lists.
+//! LFRU: a sweep finds the least frequently used among entries that were not used for a while. No
+//! lists.
 //!
-//! A hit counts and stamps the time. A hand sweeps over the entries; of each stretch it looks at, the one with the
-//! fewest uses among those not used within a window leaves. Counts are halved as the hand passes, so that old fame
-//! fades ("Writes Hurt", the NVCache paper, section on eviction: an approximation of least frequently and recently used,
-//! by a thread that scans once a second; the shipped code ages a counter per block).
+//! A hit counts and stamps the time. A hand sweeps over the entries; of each stretch it looks at,
+//! the one with the fewest uses among those not used within a window leaves. Counts are halved as
+//! the hand passes, so that old fame fades ("Writes Hurt", the NVCache paper, section on eviction:
+//! an approximation of least frequently and recently used, by a thread that scans once a second;
+//! the shipped code ages a counter per block).
 //!
-//! Here the sweep runs with the evictions that need it, and the window is counted in insertions, as a share of the
-//! cache.
+//! Here the sweep runs with the evictions that need it, and the window is counted in insertions, as
+//! a share of the cache.
 //!
-//! Entries count one each whatever their weight: the blocks it was made for are alike, and an owner that needs more room
-//! asks again.
+//! Entries count one each whatever their weight: the blocks it was made for are alike, and an owner
+//! that needs more room asks again.
 //!
 //! Not to be used for small caches, where a stretch is most of the cache.
 
@@ -34,7 +36,11 @@ impl Policy for Lfru {
         "a sweep takes the least used of those not used within a window",
         "NVCache, \"Writes Hurt\"",
     )
-    .with(&[Parameter::share("window", 0.5, "how long a use protects, in insertions per entry")]);
+    .with(&[Parameter::share(
+        "window",
+        0.5,
+        "how long a use protects, in insertions per entry",
+    )]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {

@@ -1,12 +1,13 @@
 //! Least frequently used: who was hit least often leaves, and among equals who was hit longest ago.
 //!
-//! Hits are counted while an entry is cached and never forgotten until it leaves; a hit moves the entry up in a list
-//! ordered by count, in constant time (Shah, Mitra, Matani, 2010).
+//! Hits are counted while an entry is cached and never forgotten until it leaves; a hit moves the
+//! entry up in a list ordered by count, in constant time (Shah, Mitra, Matani, 2010).
 //!
 //! Entries count one each whatever their weight; an owner that needs more room asks again.
 //!
-//! Not to be used where popularity changes: yesterday's favourites hold their place, and on block traces it loses to
-//! everything else. It counts, above all, as a base for freezing, whose frozen part it fills with what is hit most.
+//! Not to be used where popularity changes: yesterday's favourites hold their place, and on block
+//! traces it loses to everything else. It counts, above all, as a base for freezing, whose frozen
+//! part it fills with what is hit most.
 
 use crate::frequency::FrequencyList;
 use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Parameters, Policy, Ranked, Slot};
@@ -18,7 +19,8 @@ pub struct Lfu {
 }
 
 impl Policy for Lfu {
-    const ABOUT: About = About::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
+    const ABOUT: About =
+        About::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
 
     fn new(_: &Parameters) -> Self {
         Self { order: FrequencyList::default() }

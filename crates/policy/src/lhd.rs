@@ -1,14 +1,18 @@
-//! LHD: the entry that can expect the fewest hits for the room and time it takes leaves, looked up in a sample.
+//! LHD: the entry that can expect the fewest hits for the room and time it takes leaves, looked up
+//! in a sample.
 //!
-//! Hits and evictions are counted by the age at which they happen; from these follows, for each age, how many hits an
-//! entry of that age can still expect per unit of time. Of a sample of 32 the one with the lowest such density for its
-//! weight leaves (Beckmann, Chen, Cidon, "LHD: Improving Cache Hit Rate by Maximizing Hit Density", NSDI '18).
+//! Hits and evictions are counted by the age at which they happen; from these follows, for each
+//! age, how many hits an entry of that age can still expect per unit of time. Of a sample of 32 the
+//! one with the lowest such density for its weight leaves (Beckmann, Chen, Cidon, "LHD: Improving
+//! Cache Hit Rate by Maximizing Hit Density", NSDI '18).
 //!
-//! Sample size and decay are those of the authors' code. What differs from it: entries hit 0, 1, 2–3, … times are kept apart
-//! as classes, instead of 16 classes of last two hit ages for each of 16 applications; densities are computed anew once
-//! per entry inserted, not per 2^20 requests; the last eight admitted are not candidates besides the sample, and no
-//! explorers (1 % of the room there) are kept. One slot in [`WATCHED_ONE_IN`] is watched, so most hits write nothing but
-//! their own slot's stamp, and its count until the last class is reached; the others write a counter that all share. Time is counted in insertions.
+//! Sample size and decay are those of the authors' code. What differs from it: entries hit 0, 1,
+//! 2–3, … times are kept apart as classes, instead of 16 classes of last two hit ages for each of
+//! 16 applications; densities are computed anew once per entry inserted, not per 2^20 requests; the
+//! last eight admitted are not candidates besides the sample, and no explorers (1 % of the room
+//! there) are kept. One slot in [`WATCHED_ONE_IN`] is watched, so most hits write nothing but their
+//! own slot's stamp, and its count until the last class is reached; the others write a counter that
+//! all share. Time is counted in insertions.
 //!
 //! Not to be used for caches of a few hundred entries: there is too little to learn from.
 
@@ -21,8 +25,8 @@ use crate::{
     About, Access, Eviction, Kind, Marks, Parameter, Parameters, Plain, Policy, Slot, Stamps, Touch,
 };
 
-/// Ages told apart. The authors' code has 20,000 and coarsens time so that few are used; with a span fixed in
-/// insertions per entry these suffice.
+/// Ages told apart. The authors' code has 20,000 and coarsens time so that few are used; with a
+/// span fixed in insertions per entry these suffice.
 const AGES: usize = 128;
 /// Classes by number of hits.
 const CLASSES: usize = 8;
@@ -47,7 +51,8 @@ pub struct AgedHits {
 impl AgedHits {
     /// Spreads the ages over some times the number of entries.
     fn span(&self, entries: usize) {
-        self.step.store((entries * SPAN / AGES).max(1) as u32, Relaxed); // changes rarely, and an old one only misfiles
+        // changes rarely, and an old one only misfiles
+        self.step.store((entries * SPAN / AGES).max(1) as u32, Relaxed);
     }
 
     /// Where hits and evictions of a slot are counted now.
@@ -79,7 +84,8 @@ impl Marks for AgedHits {
         if slots > self.stamps.times().slots() {
             self.stamps.reserve(slots);
             // Statistics of its own: until now they may have been shared with a clone.
-            self.hits = self.hits.iter().map(|count| AtomicU32::new(count.load(Relaxed))).collect(); // see `touch`
+            // see `touch`
+            self.hits = self.hits.iter().map(|count| AtomicU32::new(count.load(Relaxed))).collect();
             self.step = Arc::default();
             self.span(slots);
         }
@@ -93,7 +99,8 @@ impl Marks for AgedHits {
     fn touch(&self, slot: Slot) -> Touch {
         if Self::is_watched(slot) {
             let hits = &self.hits[self.bin(slot)];
-            hits.store(hits.load(Relaxed).wrapping_add(1), Relaxed); // statistics: a lost count does not matter
+            // statistics: a lost count does not matter
+            hits.store(hits.load(Relaxed).wrapping_add(1), Relaxed);
         }
         self.stamps.touch(slot)
     }
@@ -136,7 +143,8 @@ impl Lhd {
     #[cold]
     fn learn(&mut self) {
         for (at, fresh) in self.marks.hits.iter().enumerate() {
-            self.hits[at] = self.hits[at] * DECAY + fresh.load(Relaxed) as f32; // statistics: see `touch`
+            // statistics: see `touch`
+            self.hits[at] = self.hits[at] * DECAY + fresh.load(Relaxed) as f32;
             fresh.store(0, Relaxed); // may swallow a hit that comes at the same time
             self.evictions[at] *= DECAY;
         }

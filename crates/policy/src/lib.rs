@@ -1,19 +1,21 @@
 //! Pure orderings: who leaves a cache when room is needed. And [`admission`]: who comes in.
 //!
-//! A policy orders *slots*, dense small numbers that its owner gives to whatever it stores. It never sees keys,
-//! values, locks or clocks, and so the same code runs in the simulator, in the memory cache and in the block cache:
-//! what you simulate is what you run.
+//! A policy orders *slots*, dense small numbers that its owner gives to whatever it stores. It
+//! never sees keys, values, locks or clocks, and so the same code runs in the simulator, in the
+//! memory cache and in the block cache: what you simulate is what you run.
 //!
-//! A policy comes in two halves: [`Marks`], what a hit may note from any thread without exclusive access, and
-//! [`Eviction`], the order itself, which one owner changes. Which policies are FIFO-like and which LRU-like is
-//! in [`Marks::KIND`] and, for all of them, in [`registry::table`].
+//! A policy comes in two halves: [`Marks`], what a hit may note from any thread without exclusive
+//! access, and [`Eviction`], the order itself, which one owner changes. Which policies are
+//! FIFO-like and which LRU-like is in [`Marks::KIND`] and, for all of them, in [`registry::table`].
 //!
-//! A type that can be chosen by name is a [`Policy`]; [`AnyPolicy`] is any of them, chosen at run time. A cache that takes
-//! either is generic over [`Replacement`] and clones the value it is given for each of its shards.
+//! A type that can be chosen by name is a [`Policy`]; [`AnyPolicy`] is any of them, chosen at run
+//! time. A cache that takes either is generic over [`Replacement`] and clones the value it is given
+//! for each of its shards.
 //!
 //! State lives in flat arrays indexed by slot, linked by `u32`s; no operation allocates except
-//! [`Eviction::reserve`], [`Eviction::set_capacity`] and [`Eviction::freeze`], and once in the life of an order the
-//! first weight that is not 1. Randomised policies draw from a fixed seed, so every run can be repeated.
+//! [`Eviction::reserve`], [`Eviction::set_capacity`] and [`Eviction::freeze`], and once in the life
+//! of an order the first weight that is not 1. Randomised policies draw from a fixed seed, so every
+//! run can be repeated.
 //!
 //! ```
 //! use floe_policy::{Access, Eviction, Lru, Slot};

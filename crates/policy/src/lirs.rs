@@ -1,18 +1,21 @@
 //! LIRS: who returns after few other keys stays, however long ago the visit was.
 //!
-//! Entries with a low inter-reference recency (LIR) own nearly the whole cache; the others (HIR) pass through a small
-//! queue. A stack in order of recency, with keys that have left among them, tells them apart: a HIR key hit while
-//! still in the stack has a shorter distance than the LIR entry at its bottom, and they change roles (Jiang and Zhang,
-//! "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy", SIGMETRICS '02).
+//! Entries with a low inter-reference recency (LIR) own nearly the whole cache; the others (HIR)
+//! pass through a small queue. A stack in order of recency, with keys that have left among them,
+//! tells them apart: a HIR key hit while still in the stack has a shorter distance than the LIR
+//! entry at its bottom, and they change roles (Jiang and Zhang, "LIRS: An Efficient Low
+//! Inter-reference Recency Set Replacement Policy", SIGMETRICS '02).
 //!
-//! The stack and the queues are lists over *nodes*: node 2s is the entry in slot s, node 2g+1 is ghost g, so both
-//! can grow in number. Ghosts are bounded, the oldest makes room.
+//! The stack and the queues are lists over *nodes*: node 2s is the entry in slot s, node 2g+1 is
+//! ghost g, so both can grow in number. Ghosts are bounded, the oldest makes room.
 //!
 //! Not to be used with many cores: a hit moves in two lists and may prune the stack.
 
 use crate::count::looked_up_ghost;
 use crate::index::{Index, Tag};
-use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot};
+use crate::{
+    About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot,
+};
 
 /// Resident HIR entries, in the order in which they leave.
 const QUEUE: usize = 0;

@@ -1,4 +1,5 @@
-//! Policies whose order is [`Lists`]: each writes what is its own, and shares the rest of [`Eviction`].
+//! Policies whose order is [`Lists`]: each writes what is its own, and shares the rest of
+//! [`Eviction`].
 //!
 //! A policy says what a hit, an insertion and an eviction do to its lists. Growing, freezing,
 //! ranking, moving and reweighing a slot are the same for all of them; the hooks at the end of
@@ -90,8 +91,15 @@ pub trait SlotLists {
     fn transfer(&mut self, from: Slot, to: Slot) -> bool;
     /// Changes the weight of a slot; says whether it is in a list or frozen.
     fn reweigh(&mut self, slot: Slot, weight: u32) -> bool;
-    /// Appends a batch of slots, most worth keeping first: by their hits, then in the order of `lists`.
-    fn rank(&self, lists: &[usize], hits: Option<&Counters>, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
+    /// Appends a batch of slots, most worth keeping first: by their hits, then in the order of
+    /// `lists`.
+    fn rank(
+        &self,
+        lists: &[usize],
+        hits: Option<&Counters>,
+        from: Cursor,
+        out: &mut Vec<Slot>,
+    ) -> Cursor;
     /// Takes slots out of the lists until `thaw`.
     fn freeze(&mut self, slots: &[Slot]);
     /// Visits the frozen slots, in the order in which they were frozen.
@@ -129,10 +137,18 @@ impl<const N: usize> SlotLists for Lists<N> {
         self.reweigh(slot, weight)
     }
 
-    fn rank(&self, lists: &[usize], hits: Option<&Counters>, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+    fn rank(
+        &self,
+        lists: &[usize],
+        hits: Option<&Counters>,
+        from: Cursor,
+        out: &mut Vec<Slot>,
+    ) -> Cursor {
         match hits {
             None => self.rank(lists, from, out),
-            Some(hits) => self.rank_by(lists, Counters::CLASSES, |slot| hits.class(slot), from, out),
+            Some(hits) => {
+                self.rank_by(lists, Counters::CLASSES, |slot| hits.class(slot), from, out)
+            }
         }
     }
 

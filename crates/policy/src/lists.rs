@@ -1,17 +1,21 @@
-//! Several doubly linked lists of slots over one flat array: what segments, queues and stacks are made of.
+//! Several doubly linked lists of slots over one flat array: what segments, queues and stacks are
+//! made of.
 //!
-//! The array starts with a sentinel per list that closes its ring, so no operation has a case for the ends. A slot
-//! is in one list at most; which one is kept in a byte beside the links unless there is only one. Frozen slots are
-//! in no list but remember theirs, and in place of a neighbour where they are among the frozen. Eight bytes a slot, nine with several lists, four more once weights differ.
+//! The array starts with a sentinel per list that closes its ring, so no operation has a case for
+//! the ends. A slot is in one list at most; which one is kept in a byte beside the links unless
+//! there is only one. Frozen slots are in no list but remember theirs, and in place of a neighbour
+//! where they are among the frozen. Eight bytes a slot, nine with several lists, four more once
+//! weights differ.
 //!
-//! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen slots; a slot whose
-//! link says frozen is in `frozen`, at the place that is its `colder`.
+//! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen
+//! slots; a slot whose link says frozen is in `frozen`, at the place that is its `colder`.
 
 use crate::count::{Names, Operation};
 use crate::icebox::Icebox;
 use crate::{Cursor, Slot};
 
-/// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count metadata bytes.
+/// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count
+/// metadata bytes.
 const GROWTH_SHARE: usize = 16;
 
 /// `hotter` of a slot in no list.
@@ -28,8 +32,8 @@ struct Link {
 /// `N` lists of slots, each from hot (head) to cold (tail).
 #[derive(Debug, Clone)]
 pub struct Lists<const N: usize> {
-    /// `links[l]` is the sentinel of list `l`: its `colder` is the head, its `hotter` the tail. Slot `s` is
-    /// `links[N + s]`.
+    /// `links[l]` is the sentinel of list `l`: its `colder` is the head, its `hotter` the tail.
+    /// Slot `s` is `links[N + s]`.
     links: Vec<Link>,
     /// The list of each slot, kept when there are several.
     list_of: Vec<u8>,
@@ -106,10 +110,14 @@ impl<const N: usize> Lists<N> {
         self.assumed = Some(slots as u64);
     }
 
-    /// What the lists may hold: the capacity (the number of slots where none was set) without what is frozen.
+    /// What the lists may hold: the capacity (the number of slots where none was set) without what
+    /// is frozen.
     #[inline]
     pub fn capacity(&self) -> u64 {
-        self.capacity.or(self.assumed).unwrap_or(self.slots() as u64).saturating_sub(self.frozen_size)
+        self.capacity
+            .or(self.assumed)
+            .unwrap_or(self.slots() as u64)
+            .saturating_sub(self.frozen_size)
     }
 
     /// The number of slots in the lists or frozen.
@@ -135,7 +143,8 @@ impl<const N: usize> Lists<N> {
         if self.weights.is_empty() { 1 } else { u64::from(self.weights[slot.index()]) }
     }
 
-    /// Gives a slot that is in no list its weight. The first weight other than 1 makes room for all of them.
+    /// Gives a slot that is in no list its weight. The first weight other than 1 makes room for all
+    /// of them.
     #[inline]
     pub fn set_weight(&mut self, slot: Slot, weight: u32) {
         if weight != 1 || !self.weights.is_empty() {
@@ -256,7 +265,10 @@ impl<const N: usize> Lists<N> {
     #[cold]
     fn delink_frozen(&mut self, slot: Slot) {
         if self.is_frozen(slot) {
-            let place = std::mem::replace(&mut self.links[slot.index() + N], Link { colder: 0, hotter: OUT });
+            let place = std::mem::replace(
+                &mut self.links[slot.index() + N],
+                Link { colder: 0, hotter: OUT },
+            );
             self.frozen_size -= self.weight(slot);
             self.len -= 1;
             let links = &mut self.links;
@@ -331,7 +343,11 @@ impl<const N: usize> Lists<N> {
             return link.hotter != OUT;
         }
         let (own, now) = (from.0 + N as u32, to.0 + N as u32);
-        debug_assert_eq!(self.links[now as usize].hotter, OUT, "slot {} is in the order already", to.0);
+        debug_assert_eq!(
+            self.links[now as usize].hotter, OUT,
+            "slot {} is in the order already",
+            to.0
+        );
         self.links[own as usize].hotter = OUT;
         self.links[now as usize] = link;
         if link.hotter == FROZEN {
@@ -369,7 +385,8 @@ impl<const N: usize> Lists<N> {
         self.frozen.iter()
     }
 
-    /// Puts each frozen slot back at the hot end of its list, in the order in which they were frozen.
+    /// Puts each frozen slot back at the hot end of its list, in the order in which they were
+    /// frozen.
     pub fn thaw(&mut self) {
         for slot in self.frozen.take().rev() {
             let (list, weight) = (self.list_before(slot), self.weight(slot));
@@ -379,12 +396,14 @@ impl<const N: usize> Lists<N> {
         }
     }
 
-    /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a time.
+    /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a
+    /// time.
     pub fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
         self.rank_by(lists, 1, |_| 0, from, out)
     }
 
-    /// The same by classes: slots of class 0 of all lists first, those of class `classes` - 1 last. One walk for each class.
+    /// The same by classes: slots of class 0 of all lists first, those of class `classes` - 1 last.
+    /// One walk for each class.
     pub(crate) fn rank_by(
         &self,
         lists: &[usize],

@@ -1,13 +1,14 @@
 //! Least recently used: a hit moves the entry to the head, the tail leaves.
 //!
-//! The type of an LRU-like policy: each hit owes a delink and a head update on one shared list, and at high hit
-//! ratios these limit throughput ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 3.1).
+//! The type of an LRU-like policy: each hit owes a delink and a head update on one shared list, and
+//! at high hit ratios these limit throughput ("Can Increasing the Hit Ratio Hurt Cache
+//! Throughput?", section 3.1).
 //!
 //! The marks decide which hits are promoted: all of them here, those that find the list free in
 //! [`relaxed_lru`](crate::RelaxedLru), a share of them in [`prob_lru`](crate::ProbLru).
 //!
-//! Not to be used with scans or loops larger than the cache, which push everything else out, nor where many cores
-//! hit at once.
+//! Not to be used with scans or loops larger than the cache, which push everything else out, nor
+//! where many cores hit at once.
 
 use crate::listed::Listed;
 use crate::{About, Access, AlwaysPromote, Lists, Marks, Parameters, Policy, Ranked, Slot};

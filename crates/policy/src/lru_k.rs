@@ -1,11 +1,12 @@
 //! LRU-K: who was last used but one longest ago leaves (K = 2).
 //!
-//! The time of the last use but one tells popular entries from those used once, which leave first, in LRU order. The
-//! last use of keys that have left is remembered for as many keys as the cache holds (O'Neil, O'Neil, Weikum, "The
-//! LRU-K Page Replacement Algorithm", SIGMOD '93, with a correlated reference period of 0).
+//! The time of the last use but one tells popular entries from those used once, which leave first,
+//! in LRU order. The last use of keys that have left is remembered for as many keys as the cache
+//! holds (O'Neil, O'Neil, Weikum, "The LRU-K Page Replacement Algorithm", SIGMOD '93, with a
+//! correlated reference period of 0).
 //!
-//! Entries count one each whatever their weight, in the order and in the history: it tells how often a key is used, not how
-//! much room it takes. An owner that needs more room asks again.
+//! Entries count one each whatever their weight, in the order and in the history: it tells how
+//! often a key is used, not how much room it takes. An owner that needs more room asks again.
 //!
 //! Not to be used where a hit must be cheap: each one costs a heap operation of logarithmic time.
 

@@ -1,9 +1,10 @@
 //! What hits leave behind without owning the order: nothing, a small counter, or the time.
 //!
-//! All accesses are `Relaxed`: a mark is a hint about one slot, no other memory is published through it, and a lost
-//! update between two hits at once costs at most one count. Plain loads and stores are used instead of
-//! read-modify-writes for the same reason, and a hit writes only what changes: one on a slot that is marked already only
-//! reads, as far as the policy has no use for every single hit.
+//! All accesses are `Relaxed`: a mark is a hint about one slot, no other memory is published
+//! through it, and a lost update between two hits at once costs at most one count. Plain loads and
+//! stores are used instead of read-modify-writes for the same reason, and a hit writes only what
+//! changes: one on a slot that is marked already only reads, as far as the policy has no use for
+//! every single hit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
@@ -92,7 +93,9 @@ impl Marks for Counters {
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
-        grow(&mut self.counts, slots, |old| AtomicU8::new(old.map_or(0, |count| count.load(Relaxed))));
+        grow(&mut self.counts, slots, |old| {
+            AtomicU8::new(old.map_or(0, |count| count.load(Relaxed)))
+        });
     }
 
     fn memory_bytes(&self) -> usize {
@@ -112,9 +115,9 @@ impl Marks for Counters {
 
 /// A coin per hit that comes up "promote" with a fixed probability. Two bytes a slot.
 ///
-/// Each slot counts its hits, and the coin is a hash of slot and count: no generator is shared between threads, and
-/// the same hits always give the same coins. So every hit writes the count of its slot: without, the next coin would be
-/// the same.
+/// Each slot counts its hits, and the coin is a hash of slot and count: no generator is shared
+/// between threads, and the same hits always give the same coins. So every hit writes the count of
+/// its slot: without, the next coin would be the same.
 #[derive(Debug, Clone)]
 pub struct Coins {
     hits: Arc<[AtomicU16]>,
@@ -126,7 +129,11 @@ pub struct Coins {
 impl Coins {
     /// Coins that skip the promotion with probability `skip`.
     pub fn new(skip: f64, seed: u64) -> Self {
-        Self { hits: Arc::default(), promote_below: ((1.0 - skip) * (1u64 << 32) as f64) as u64, seed }
+        Self {
+            hits: Arc::default(),
+            promote_below: ((1.0 - skip) * (1u64 << 32) as f64) as u64,
+            seed,
+        }
     }
 }
 
@@ -145,15 +152,17 @@ impl Marks for Coins {
     #[inline]
     fn touch(&self, slot: Slot) -> Touch {
         let hits = &self.hits[slot.index()];
-        let count = hits.load(Relaxed); // two hits at once may toss the same coin: see the module's head
+        // two hits at once may toss the same coin: see the module's head
+        let count = hits.load(Relaxed);
         hits.store(count.wrapping_add(1), Relaxed);
-        let coin = crate::random::mix(self.seed ^ (u64::from(slot.0) << 16 | u64::from(count))) >> 32;
+        let coin =
+            crate::random::mix(self.seed ^ (u64::from(slot.0) << 16 | u64::from(count))) >> 32;
         if coin < self.promote_below { Touch::Promote } else { Touch::Noted }
     }
 }
 
-/// When each slot was last used, in time that the owner counts in insertions. Four bytes a slot. A hit writes only if
-/// something was inserted since the last one on the same slot.
+/// When each slot was last used, in time that the owner counts in insertions. Four bytes a slot. A
+/// hit writes only if something was inserted since the last one on the same slot.
 #[derive(Debug, Clone, Default)]
 pub struct LastUses {
     last: Arc<[AtomicU32]>,
@@ -182,7 +191,8 @@ impl LastUses {
     /// Units of time since the slot was last used.
     #[inline]
     pub(crate) fn age(&self, slot: Slot) -> u32 {
-        self.now().wrapping_sub(self.last[slot.index()].load(Relaxed)) // a hint: see the module's head
+        // a hint: see the module's head
+        self.now().wrapping_sub(self.last[slot.index()].load(Relaxed))
     }
 
     /// Stamps a slot with the present.
@@ -196,7 +206,8 @@ impl LastUses {
     }
 
     pub(crate) fn transfer(&self, from: Slot, to: Slot) {
-        self.last[to.index()].store(self.last[from.index()].load(Relaxed), Relaxed); // `to` is not yet visible
+        // `to` is not yet visible
+        self.last[to.index()].store(self.last[from.index()].load(Relaxed), Relaxed);
     }
 }
 
@@ -223,8 +234,8 @@ impl Marks for LastUses {
     }
 }
 
-/// When each slot was last used and how often, up to a limit. Eight bytes a slot. A hit writes the count of its slot
-/// until the limit: where every use counts, there is none, and every hit writes.
+/// When each slot was last used and how often, up to a limit. Eight bytes a slot. A hit writes the
+/// count of its slot until the limit: where every use counts, there is none, and every hit writes.
 #[derive(Debug, Clone)]
 pub struct Stamps {
     uses: LastUses,
@@ -265,7 +276,8 @@ impl Stamps {
     /// Changes only the count.
     #[inline]
     pub(crate) fn set_count(&self, slot: Slot, count: u32) {
-        self.counts[slot.index()].store(count, Relaxed); // may swallow a hit that comes at the same time
+        // may swallow a hit that comes at the same time
+        self.counts[slot.index()].store(count, Relaxed);
     }
 
     pub(crate) fn transfer(&self, from: Slot, to: Slot) {
@@ -280,7 +292,9 @@ impl Marks for Stamps {
 
     fn reserve(&mut self, slots: usize) {
         self.uses.reserve(slots);
-        grow(&mut self.counts, slots, |old| AtomicU32::new(old.map_or(0, |count| count.load(Relaxed))));
+        grow(&mut self.counts, slots, |old| {
+            AtomicU32::new(old.map_or(0, |count| count.load(Relaxed)))
+        });
     }
 
     fn memory_bytes(&self) -> usize {

@@ -1,8 +1,10 @@
-//! The two halves of a policy: what a hit may note from any thread, and the order that one owner changes.
+//! The two halves of a policy: what a hit may note from any thread, and the order that one owner
+//! changes.
 //!
-//! The split carries the finding of "Can Increasing the Hit Ratio Hurt Cache Throughput?" in the types. A policy
-//! whose [`Marks::KIND`] is [`Kind::FifoLike`] pays nothing on its lists for a hit, so more hits never hurt. One that
-//! is [`Kind::LruLike`] owes a delink and a head update per hit, which past some hit ratio become the bottleneck.
+//! The split carries the finding of "Can Increasing the Hit Ratio Hurt Cache Throughput?" in the
+//! types. A policy whose [`Marks::KIND`] is [`Kind::FifoLike`] pays nothing on its lists for a hit,
+//! so more hits never hurt. One that is [`Kind::LruLike`] owes a delink and a head update per hit,
+//! which past some hit ratio become the bottleneck.
 
 use std::marker::PhantomData;
 
@@ -31,21 +33,23 @@ pub enum Direction {
 /// What a request tells a policy beyond the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// A hash of the key, well mixed in all its bits and the same each time the key comes back; ghost lists and
-    /// sketches remember it.
+    /// A hash of the key, well mixed in all its bits and the same each time the key comes back;
+    /// ghost lists and sketches remember it.
     pub hash: u64,
-    /// What the entry takes of the capacity: bytes, blocks, or 1 where entries are counted. At least 1.
+    /// What the entry takes of the capacity: bytes, blocks, or 1 where entries are counted. At
+    /// least 1.
     pub weight: u32,
     /// Which way the data moves.
     pub direction: Direction,
     /// The block number, where there is one.
     pub position: u64,
-    /// How many positions in a row it is the last of, as the owner's [`Streams`](crate::streams::Streams) have followed them; 0 where nobody does.
+    /// How many positions in a row it is the last of, as the owner's
+    /// [`Streams`](crate::streams::Streams) have followed them; 0 where nobody does.
     pub in_a_row: u64,
     /// Whether nobody has asked for it: it is [fetched ahead](Eviction::fetches_ahead).
     pub ahead: bool,
-    /// When the same key is asked for next, as any increasing count of requests; [`Access::NEVER`] if it is not or
-    /// nobody knows. Only Belady looks.
+    /// When the same key is asked for next, as any increasing count of requests; [`Access::NEVER`]
+    /// if it is not or nobody knows. Only Belady looks.
     pub next_use: u64,
 }
 
@@ -96,16 +100,19 @@ pub enum Kind {
 
 /// What a hit may note concurrently, from any thread.
 ///
-/// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the order. A
-/// [`Eviction::reserve`] that grows leaves handles taken before it behind; who shares marks reserves first.
+/// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the
+/// order. A [`Eviction::reserve`] that grows leaves handles taken before it behind; who shares
+/// marks reserves first.
 ///
-/// The marks of this crate ([`NoMarks`](crate::NoMarks), [`Counters`](crate::Counters), …) cost a hit least. Those of a crate of
-/// your own may do anything, this cache included, so a hit protects them for the time of the touch.
+/// The marks of this crate ([`NoMarks`](crate::NoMarks), [`Counters`](crate::Counters), …) cost a
+/// hit least. Those of a crate of your own may do anything, this cache included, so a hit protects
+/// them for the time of the touch.
 pub trait Marks: Clone + Send + Sync {
     /// Whether touches can ever owe the order something.
     const KIND: Kind;
 
-    /// For the marks of this crate: their touches call no code but their own, so nothing need protect them meanwhile.
+    /// For the marks of this crate: their touches call no code but their own, so nothing need
+    /// protect them meanwhile.
     #[doc(hidden)]
     const PLAIN: Option<Plain<Self>> = None;
 
@@ -152,12 +159,14 @@ pub struct Tick(pub u64);
 
 /// The order in which entries leave. One owner at a time.
 ///
-/// The owner keeps three promises: every slot is below what was [`reserve`](Self::reserve)d (methods panic
-/// otherwise), a slot is not inserted while it is in the order, and before an insertion that does not fit it calls
-/// [`evict`](Self::evict) until it does. Slots are in one of three states: out, in reach of `evict`, or frozen.
+/// The owner keeps three promises: every slot is below what was [`reserve`](Self::reserve)d
+/// (methods panic otherwise), a slot is not inserted while it is in the order, and before an
+/// insertion that does not fit it calls [`evict`](Self::evict) until it does. Slots are in one of
+/// three states: out, in reach of `evict`, or frozen.
 ///
-/// No owner's memory safety depends on an order. The cache in memory panics if `evict` returns a slot without an entry in reach,
-/// and passes over such slots in what [`rank`](Self::rank) appends; other mistakes cost hits.
+/// No owner's memory safety depends on an order. The cache in memory panics if `evict` returns a
+/// slot without an entry in reach, and passes over such slots in what [`rank`](Self::rank) appends;
+/// other mistakes cost hits.
 pub trait Eviction {
     /// The half that hits may use without owning the order.
     type Marks: Marks;
@@ -165,12 +174,12 @@ pub trait Eviction {
     /// The marks that go with this order.
     fn marks(&self) -> &Self::Marks;
 
-    /// Makes room for slots `0..slots`. Never shrinks. The only method that allocates in proportion to its
-    /// argument, besides [`set_capacity`](Self::set_capacity) and [`freeze`](Self::freeze).
+    /// Makes room for slots `0..slots`. Never shrinks. The only method that allocates in proportion
+    /// to its argument, besides [`set_capacity`](Self::set_capacity) and [`freeze`](Self::freeze).
     fn reserve(&mut self, slots: usize);
 
-    /// Tells the total weight that the cache holds, from which segments and ghost lists are sized. Without it, the
-    /// number of reserved slots is assumed.
+    /// Tells the total weight that the cache holds, from which segments and ghost lists are sized.
+    /// Without it, the number of reserved slots is assumed.
     fn set_capacity(&mut self, weight: u64);
 
     /// The number of slots in the order, frozen ones included.
@@ -181,20 +190,21 @@ pub trait Eviction {
         self.len() == 0
     }
 
-    /// Pays what a [`Touch::Promote`] owed: the delink and the head update. A slot that has left meanwhile or is
-    /// frozen is ignored.
+    /// Pays what a [`Touch::Promote`] owed: the delink and the head update. A slot that has left
+    /// meanwhile or is frozen is ignored.
     fn promote(&mut self, slot: Slot);
 
     /// Puts a slot into the order; it must not be in it.
     fn insert(&mut self, slot: Slot, access: &Access);
 
-    /// Takes the slot out that is worth least, `None` when none is in reach. `incoming` is what the room is for,
-    /// where that is known; policies with ghost lists decide better with it.
+    /// Takes the slot out that is worth least, `None` when none is in reach. `incoming` is what the
+    /// room is for, where that is known; policies with ghost lists decide better with it.
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
 
-    /// Who [`evict`](Self::evict), called next with the same `incoming`, takes out, where the order can say: for an
-    /// [admission](crate::admission) that compares who comes with who would leave. On the way there it does as `evict` does, so a hand
-    /// moves on; but nobody leaves. `None` where nobody can leave, and from orders that do not say.
+    /// Who [`evict`](Self::evict), called next with the same `incoming`, takes out, where the order
+    /// can say: for an [admission](crate::admission) that compares who comes with who would leave.
+    /// On the way there it does as `evict` does, so a hand moves on; but nobody leaves. `None`
+    /// where nobody can leave, and from orders that do not say.
     fn victim(&mut self, _incoming: Option<&Access>) -> Option<Slot> {
         None
     }
@@ -202,11 +212,12 @@ pub trait Eviction {
     /// Takes a slot out wherever it is, frozen or not; one that is not in the order is ignored.
     fn remove(&mut self, slot: Slot);
 
-    /// Gives `to` the place, the weight and the history of `from`, which leaves: a replaced value has moved. `to`
-    /// must not be in the order; if `from` is not in it either, nothing happens.
+    /// Gives `to` the place, the weight and the history of `from`, which leaves: a replaced value
+    /// has moved. `to` must not be in the order; if `from` is not in it either, nothing happens.
     fn transfer(&mut self, from: Slot, to: Slot);
 
-    /// Notes a hit and pays at once for what it owes: for owners that hold the order exclusively anyway.
+    /// Notes a hit and pays at once for what it owes: for owners that hold the order exclusively
+    /// anyway.
     #[inline]
     fn access(&mut self, slot: Slot) {
         if self.marks().touch(slot) != Touch::Noted {
@@ -214,31 +225,36 @@ pub trait Eviction {
         }
     }
 
-    /// Gives the entry in `slot` another weight: its value was replaced in place. Its place and its history stay, what is
-    /// sized by weight follows. A slot that is not in the order is ignored.
+    /// Gives the entry in `slot` another weight: its value was replaced in place. Its place and its
+    /// history stay, what is sized by weight follows. A slot that is not in the order is ignored.
     fn reweigh(&mut self, slot: Slot, weight: u32);
 
-    /// [`access`](Self::access) for owners that know the request, too: Belady learns the next use from it.
+    /// [`access`](Self::access) for owners that know the request, too: Belady learns the next use
+    /// from it.
     #[inline]
     fn hit(&mut self, slot: Slot, _: &Access) {
         self.access(slot);
     }
 
-    /// Appends slots to `out`, most worth keeping first, and returns where to go on; [`Cursor::END`] when all were
-    /// seen. A call looks at [`Cursor::BATCH`] slots at most. Without changes in between, the batches together hold
-    /// each slot in reach of `evict` once; after changes slots may be missing or appear twice. To freeze what was named and
-    /// to go on from there is fine: what is still missing in the end is named by another walk.
+    /// Appends slots to `out`, most worth keeping first, and returns where to go on;
+    /// [`Cursor::END`] when all were seen. A call looks at [`Cursor::BATCH`] slots at most. Without
+    /// changes in between, the batches together hold each slot in reach of `evict` once; after
+    /// changes slots may be missing or appear twice. To freeze what was named and to go on from
+    /// there is fine: what is still missing in the end is named by another walk.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
 
     /// Puts `slots`, given most worth keeping first, out of reach of [`evict`](Self::evict) until
-    /// [`thaw`](Self::thaw). Slots that are not in the order or frozen already are ignored; further calls freeze more.
+    /// [`thaw`](Self::thaw). Slots that are not in the order or frozen already are ignored; further
+    /// calls freeze more.
     fn freeze(&mut self, slots: &[Slot]);
 
-    /// Brings every frozen slot back, as if it had just been used: what was frozen first comes back as the best.
+    /// Brings every frozen slot back, as if it had just been used: what was frozen first comes back
+    /// as the best.
     fn thaw(&mut self);
 
-    /// From how many positions in a row on it pays for this order if the owner fetches ahead what comes next, as
-    /// [`Streams::ahead`](crate::streams::Streams::ahead) says, and inserts it as such; `None` if it never does.
+    /// From how many positions in a row on it pays for this order if the owner fetches ahead what
+    /// comes next, as [`Streams::ahead`](crate::streams::Streams::ahead) says, and inserts it as
+    /// such; `None` if it never does.
     fn fetches_ahead(&self) -> Option<u64> {
         None
     }

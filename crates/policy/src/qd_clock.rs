@@ -1,17 +1,19 @@
-//! QD-CLOCK: quick demotion before a CLOCK, set for loads that stay the same as well as for those that change.
+//! QD-CLOCK: quick demotion before a CLOCK, set for loads that stay the same as well as for those
+//! that change.
 //!
-//! QDLP (one hit in the small FIFO is enough to stay; Yang et al., HotOS '23) with four settings, three of which its
-//! quick_cache has too: a cache fills its main queue first, has fewer ghosts and a smaller small
-//! queue; counters go up to 7, as a generalised CLOCK may (Smith, TODS '78).
+//! QDLP (one hit in the small FIFO is enough to stay; Yang et al., HotOS '23) with four settings,
+//! three of which its quick_cache has too: a cache fills its main queue first, has fewer ghosts and
+//! a smaller small queue; counters go up to 7, as a generalised CLOCK may (Smith, TODS '78).
 //!
-//! - Until something has to leave, new entries go to the main queue while it has room: what fills an empty cache need not
-//!   prove itself in a queue through which all of it passes at once.
+//! - Until something has to leave, new entries go to the main queue while it has room: what fills
+//!   an empty cache need not prove itself in a queue through which all of it passes at once.
 //! - The small queue has 5 %: what is popular has more of the cache.
-//! - Ghosts are two fifths of the cache: of what comes back later, most is no more popular than what it would replace.
+//! - Ghosts are two fifths of the cache: of what comes back later, most is no more popular than
+//!   what it would replace.
 //! - Counters of three bits tell popular entries apart that two bits take for equal.
 //!
-//! On Zipf's law each of the last three means fewer misses than S3-FIFO has, and on traces the first one does
-//! (docs/results/policies.md).
+//! On Zipf's law each of the last three means fewer misses than S3-FIFO has, and on traces the
+//! first one does (docs/results/policies.md).
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
@@ -52,7 +54,11 @@ mod tests {
         for slot in 0..4 {
             order.insert(Slot(slot), &Access::new(slot.into())); // 0, 1 and 2 fill the main queue
         }
-        assert_eq!(order.evict(None), Some(Slot(3)), "the small queue is at its size and was not hit");
+        assert_eq!(
+            order.evict(None),
+            Some(Slot(3)),
+            "the small queue is at its size and was not hit"
+        );
         order.insert(Slot(3), &Access::new(4));
         assert_eq!(order.evict(None), Some(Slot(3)));
         order.insert(Slot(3), &Access::new(3)); // a ghost: the small queue is empty now
@@ -74,6 +80,10 @@ mod tests {
         order.insert(Slot(0), &Access::new(4));
         assert_eq!(order.evict(None), Some(Slot(1)));
         order.insert(Slot(1), &Access::new(5));
-        assert_eq!(order.evict(None), Some(Slot(0)), "two came to the small queue, which is its share");
+        assert_eq!(
+            order.evict(None),
+            Some(Slot(0)),
+            "two came to the small queue, which is its share"
+        );
     }
 }

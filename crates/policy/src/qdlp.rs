@@ -1,11 +1,12 @@
 //! QDLP: a small queue demotes quickly, the main one promotes lazily.
 //!
-//! New entries go to a small FIFO. What was hit there moves on to the main queue, a CLOCK with two bits; the rest
-//! leaves and is remembered as a ghost, and who comes back while remembered enters the main queue at once (Yang et al.,
-//! "FIFO can be Better than LRU: the Power of Lazy Promotion and Quick Demotion", HotOS '23). The predecessor of
-//! S3-FIFO, which asks for two hits.
+//! New entries go to a small FIFO. What was hit there moves on to the main queue, a CLOCK with two
+//! bits; the rest leaves and is remembered as a ghost, and who comes back while remembered enters
+//! the main queue at once (Yang et al., "FIFO can be Better than LRU: the Power of Lazy Promotion
+//! and Quick Demotion", HotOS '23). The predecessor of S3-FIFO, which asks for two hits.
 //!
-//! The queues share the cache by weight; ghosts count one each, in proportion to the slots reserved.
+//! The queues share the cache by weight; ghosts count one each, in proportion to the slots
+//! reserved.
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 

@@ -1,6 +1,7 @@
 //! Randomness from a seed, so that every run of a randomised policy can be repeated.
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA '14): every input bit reaches every output bit.
+/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA '14): every input bit reaches every
+/// output bit.
 #[inline]
 pub fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);

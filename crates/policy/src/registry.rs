@@ -1,8 +1,10 @@
-//! Every policy by its name. Adding one takes its file, and in `lib.rs` its module and its place in the list.
+//! Every policy by its name. Adding one takes its file, and in `lib.rs` its module and its place in
+//! the list.
 //!
-//! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code runs over the chosen
-//! policy through a [`Visitor`], compiled once per policy, so nothing is called indirectly per request; code whose type must
-//! not depend on it takes an [`AnyPolicy`](crate::AnyPolicy).
+//! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code
+//! runs over the chosen policy through a [`Visitor`], compiled once per policy, so nothing is
+//! called indirectly per request; code whose type must not depend on it takes an
+//! [`AnyPolicy`](crate::AnyPolicy).
 
 use std::fmt;
 use std::str::FromStr;
@@ -54,12 +56,17 @@ impl Choice {
 
     /// The choice of a registered policy with its defaults.
     pub fn of(about: &About) -> Self {
-        Self { name: about.name, text: about.name.to_owned(), parameters: Parameters::defaults(about) }
+        Self {
+            name: about.name,
+            text: about.name.to_owned(),
+            parameters: Parameters::defaults(about),
+        }
     }
 }
 
 impl Choice {
-    /// The same with a parameter that its text leaves out set to a value, or to the end of its range that is nearest to it.
+    /// The same with a parameter that its text leaves out set to a value, or to the end of its
+    /// range that is nearest to it.
     pub(crate) fn unless_given(mut self, parameter: &Parameter, value: f64) -> Self {
         let given = self.text.split(':').skip(1).filter_map(|part| part.split_once('='));
         if given.into_iter().all(|(name, _)| name != parameter.name) {
@@ -137,7 +144,11 @@ pub enum ChoiceError {
 }
 
 fn list(known: &[String]) -> String {
-    if known.is_empty() { "it takes none".to_owned() } else { format!("it takes: {}", known.join(", ")) }
+    if known.is_empty() {
+        "it takes none".to_owned()
+    } else {
+        format!("it takes: {}", known.join(", "))
+    }
 }
 
 impl FromStr for Choice {
@@ -166,7 +177,8 @@ impl Choice {
         let mut given = Vec::new();
         for part in parts {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let Some(parameter) = about.parameters.iter().find(|parameter| parameter.name == name) else {
+            let Some(parameter) = about.parameters.iter().find(|parameter| parameter.name == name)
+            else {
                 return Err(ChoiceError::UnknownParameter {
                     kind,
                     chosen: about.name,
@@ -175,7 +187,11 @@ impl Choice {
                 });
             };
             if given.contains(&parameter.name) {
-                return Err(ChoiceError::GivenTwice { kind, chosen: about.name, name: parameter.name });
+                return Err(ChoiceError::GivenTwice {
+                    kind,
+                    chosen: about.name,
+                    name: parameter.name,
+                });
             }
             given.push(parameter.name);
             match parameter.number(value) {
@@ -214,7 +230,12 @@ pub(crate) fn help_of<'a>(abouts: impl Iterator<Item = &'a About>) -> String {
         for parameter in about.parameters {
             text += &format!(
                 "{:<12}   :{}={} {} (from {} to {})\n",
-                "", parameter.name, parameter.default, parameter.about, parameter.min, parameter.max
+                "",
+                parameter.name,
+                parameter.default,
+                parameter.about,
+                parameter.min,
+                parameter.max
             );
         }
     }
@@ -224,14 +245,15 @@ pub(crate) fn help_of<'a>(abouts: impl Iterator<Item = &'a About>) -> String {
 /// The parameters of one, in a cell of a table.
 pub(crate) fn parameters_cell(about: &About) -> String {
     let cells = about.parameters.iter();
-    let cells =
-        cells.map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about));
+    let cells = cells
+        .map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about));
     cells.collect::<Vec<_>>().join("; ")
 }
 
 /// All policies as a Markdown table.
 pub fn table() -> String {
-    let mut text = String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
+    let mut text =
+        String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
     for Entry { about, kind } in crate::POLICIES {
         let kind = match kind {
             Kind::FifoLike => "leaves a mark (FIFO-like)",

@@ -1,12 +1,15 @@
 //! S3-FIFO: a small queue filters out what is asked for once before it reaches the main one.
 //!
-//! New entries go to a small FIFO. What was hit there more than once moves on to the main FIFO, the rest leaves and
-//! is remembered as a ghost; who comes back while remembered enters the main queue at once. The main queue is a CLOCK
-//! with two bits (Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP '23).
+//! New entries go to a small FIFO. What was hit there more than once moves on to the main FIFO, the
+//! rest leaves and is remembered as a ghost; who comes back while remembered enters the main queue
+//! at once. The main queue is a CLOCK with two bits (Yang et al., "FIFO Queues are All You Need for
+//! Cache Eviction", SOSP '23).
 //!
-//! The queues share the cache by weight; ghosts count one each, in proportion to the slots reserved.
+//! The queues share the cache by weight; ghosts count one each, in proportion to the slots
+//! reserved.
 //!
-//! Not to be used where entries are hit twice in a burst and never again: the burst passes the filter.
+//! Not to be used where entries are hit twice in a burst and never again: the burst passes the
+//! filter.
 
 use crate::ghost_table::GhostTable;
 use crate::index::Tag;
@@ -19,7 +22,8 @@ const MAIN: usize = 1;
 /// Two bits of hits (section 4.1).
 const HITS_MAX: u8 = 3;
 /// How much of the cache the small queue has.
-pub(crate) const SMALL_SHARE: Parameter = Parameter::share("small", 0.1, "share of the small queue");
+pub(crate) const SMALL_SHARE: Parameter =
+    Parameter::share("small", 0.1, "share of the small queue");
 /// S3-FIFO: two hits in the small queue (algorithm 1).
 pub type S3Fifo = SmallMainGhost<2, false>;
 
@@ -36,8 +40,8 @@ impl Policy for S3Fifo {
     }
 }
 
-/// Three FIFO queues: small, main, ghost. So many hits in the small one earn a place in the main one, and an order may fill
-/// the main one first.
+/// Three FIFO queues: small, main, ghost. So many hits in the small one earn a place in the main
+/// one, and an order may fill the main one first.
 #[derive(Debug, Clone)]
 pub struct SmallMainGhost<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     queues: Lists<2>,
@@ -48,13 +52,14 @@ pub struct SmallMainGhost<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     ghost_share: f64,
     small_target: u64,
     ghost_limit: u64,
-    /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share a capacity, one may
-    /// stay below its part.
+    /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share
+    /// a capacity, one may stay below its part.
     filling: bool,
 }
 
 impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
-    /// An empty order whose small queue has this share of the cache; as many ghosts as the main queue has entries.
+    /// An empty order whose small queue has this share of the cache; as many ghosts as the main
+    /// queue has entries.
     pub(crate) fn with_small_share(small_share: f64) -> Self {
         Self::with(small_share, 1.0 - small_share, HITS_MAX)
     }
@@ -79,7 +84,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= MAIN_FIRST && self.queues.is_empty();
         self.filling
-            && self.queues.size(MAIN) + u64::from(weight) + self.small_target <= self.queues.capacity()
+            && self.queues.size(MAIN) + u64::from(weight) + self.small_target
+                <= self.queues.capacity()
     }
 
     /// Moves on what was hit until the oldest entry of a queue is one that leaves.
@@ -88,7 +94,9 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
         loop {
             let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
             match (small, main) {
-                (Some(oldest), _) if main.is_none() || self.queues.size(SMALL) >= self.small_target => {
+                (Some(oldest), _)
+                    if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
+                {
                     if self.hits.get(oldest) < HITS_TO_STAY {
                         return Some((SMALL, oldest));
                     }
@@ -109,7 +117,9 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
     }
 }
 
-impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed for SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
+impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
+    for SmallMainGhost<HITS_TO_STAY, MAIN_FIRST>
+{
     type Marks = Counters;
     type Lists = Lists<2>;
 
@@ -178,6 +188,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed for SmallMainGhost<H
     }
 
     fn other_memory_bytes(&self) -> usize {
-        self.hits.memory_bytes() + self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
+        self.hits.memory_bytes()
+            + self.tags.capacity() * size_of::<Tag>()
+            + self.ghosts.memory_bytes()
     }
 }

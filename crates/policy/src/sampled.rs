@@ -1,10 +1,12 @@
 //! Sampled LRU: of a few entries drawn at random, the one unused for longest leaves.
 //!
-//! A hit only stamps the time. Each eviction draws a few entries; the best candidates of earlier draws are kept in a
-//! small pool and compete again, which brings five samples close to true LRU (Redis, `maxmemory-samples` and the
-//! eviction pool of version 3.0). Time is counted in insertions.
+//! A hit only stamps the time. Each eviction draws a few entries; the best candidates of earlier
+//! draws are kept in a small pool and compete again, which brings five samples close to true LRU
+//! (Redis, `maxmemory-samples` and the eviction pool of version 3.0). Time is counted in
+//! insertions.
 //!
-//! Entries count one each whatever their weight, as in Redis; an owner that needs more room asks again.
+//! Entries count one each whatever their weight, as in Redis; an owner that needs more room asks
+//! again.
 //!
 //! Not to be used where an eviction must be cheap: each draw is a cache miss.
 
@@ -41,7 +43,8 @@ impl Sampled {
         }
     }
 
-    /// Takes the candidate unused for longest out of the pool; those that left meanwhile are dropped.
+    /// Takes the candidate unused for longest out of the pool; those that left meanwhile are
+    /// dropped.
     fn oldest(&mut self) -> Option<Slot> {
         let mut oldest: Option<usize> = None;
         let mut at = 0;
@@ -51,7 +54,9 @@ impl Sampled {
                 self.pool[at] = self.pool[self.pooled];
                 continue;
             }
-            if oldest.is_none_or(|known| self.uses.age(self.pool[at]) > self.uses.age(self.pool[known])) {
+            if oldest
+                .is_none_or(|known| self.uses.age(self.pool[at]) > self.uses.age(self.pool[known]))
+            {
                 oldest = Some(at);
             }
             at += 1;
@@ -73,9 +78,12 @@ impl Sampled {
 }
 
 impl Policy for Sampled {
-    const ABOUT: About =
-        About::new("sampled", "the one unused for longest of a few random ones leaves", "Redis 3.0")
-            .with(&[Parameter::count("samples", 5, 1..=64, "entries drawn per eviction")]);
+    const ABOUT: About = About::new(
+        "sampled",
+        "the one unused for longest of a few random ones leaves",
+        "Redis 3.0",
+    )
+    .with(&[Parameter::count("samples", 5, 1..=64, "entries drawn per eviction")]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {

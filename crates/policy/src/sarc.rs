@@ -1,10 +1,12 @@
-//! SARC: sequential data is fetched ahead and shares the cache with random data, each by what a little more is worth.
+//! SARC: sequential data is fetched ahead and shares the cache with random data, each by what a
+//! little more is worth.
 //!
-//! Once a stream of positions that follow each other is long enough, its next positions are fetched ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead);
-//! the streams are the owner's). Sequential and random entries live in two LRU lists. A list deserves more
-//! room when hits fall on the cold end of the random list (random does) or when sequential requests still miss
-//! (sequential does), and the target size of the sequential list moves towards equal marginal utility (Gill and Modha,
-//! "SARC: Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
+//! Once a stream of positions that follow each other is long enough, its next positions are fetched
+//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead); the streams are the owner's).
+//! Sequential and random entries live in two LRU lists. A list deserves more room when hits fall on
+//! the cold end of the random list (random does) or when sequential requests still miss (sequential
+//! does), and the target size of the sequential list moves towards equal marginal utility (Gill and
+//! Modha, "SARC: Sequential Prefetching in Adaptive Replacement Cache", ATC '05).
 //!
 //! Where the owner follows no streams everything is one random list, and SARC is LRU.
 //!
@@ -17,7 +19,8 @@ const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
 const SEQUENTIAL: usize = 2;
 
-/// The cold end of the random list whose hits are counted, as a share of the cache: the paper's "small constant fraction".
+/// The cold end of the random list whose hits are counted, as a share of the cache: the paper's
+/// "small constant fraction".
 const BOTTOM_SHARE: f64 = 0.02;
 /// The counts of misses and hits are halved when their sum reaches this.
 const COUNT_MAX: u64 = 1 << 12;
@@ -34,7 +37,8 @@ pub struct Sarc {
 }
 
 impl Sarc {
-    /// Moves the target by one towards equal marginal utility: 2·s/L for sequential, Δr/ΔL for random.
+    /// Moves the target by one towards equal marginal utility: 2·s/L for sequential, Δr/ΔL for
+    /// random.
     fn adapt(&mut self, weight: u64) {
         let sequential = 2 * self.sequential_misses * self.bottom_size;
         let random = self.random_bottom_hits * self.lists.size(SEQUENTIAL).max(1);

@@ -1,11 +1,13 @@
 //! Load shedding for whoever counts requests and their time: from two sums, the share to shed.
 //!
-//! [`Shedding`] decides by the mean time of a request. Where time is what each request took, it says just that. Where it is the time that
-//! has passed, it is that mean divided by the requests in flight: in a closed loop these are as many with one share as with another,
-//! and where requests come at a pace of their own, shedding changes nothing of it and does not pay.
+//! [`Shedding`] decides by the mean time of a request. Where time is what each request took, it
+//! says just that. Where it is the time that has passed, it is that mean divided by the requests in
+//! flight: in a closed loop these are as many with one share as with another, and where requests
+//! come at a pace of their own, shedding changes nothing of it and does not pay.
 //!
-//! What says that the world has changed is the same mean, while a share is shed that was decided for. While nothing is shed, a
-//! trial waits its turn whatever happens: each costs something, and loads that change all the time would have them all the time.
+//! What says that the world has changed is the same mean, while a share is shed that was decided
+//! for. While nothing is shed, a trial waits its turn whatever happens: each costs something, and
+//! loads that change all the time would have them all the time.
 
 use std::time::Duration;
 
@@ -39,7 +41,8 @@ pub struct Shedder {
 }
 
 impl Shedder {
-    /// Sheds nothing yet, and is due at once. The [`shift`](crate::trial::TrialOptions::shift) is in powers of two of the mean time.
+    /// Sheds nothing yet, and is due at once. The [`shift`](crate::trial::TrialOptions::shift) is
+    /// in powers of two of the mean time.
     ///
     /// # Panics
     /// As [`Shedding::new`].
@@ -58,8 +61,9 @@ impl Shedder {
         self.due
     }
 
-    /// Takes in how many requests were answered since the start and what time they took, up to `now`, from the same start; says
-    /// what share to shed from now on. Counts that go back count as unchanged.
+    /// Takes in how many requests were answered since the start and what time they took, up to
+    /// `now`, from the same start; says what share to shed from now on. Counts that go back count
+    /// as unchanged.
     pub fn step(&mut self, now: Duration, requests: u64, time: Duration) -> f64 {
         let count = requests.saturating_sub(self.requests);
         let sum = time.saturating_sub(self.time).as_nanos() as f64;

@@ -1,18 +1,22 @@
 //! Load shedding: past p*, a share of the requests goes straight to the disk.
 //!
-//! Where hits wait for each other's list operations more than a miss waits for the disk, each request that passes the cache by makes
-//! room for the others, and throughput stays where it was highest instead of falling ("Can Increasing the Hit Ratio Hurt Cache
-//! Throughput?", section 5.2). Where they do not, it costs a disk access for nothing. Which of the two it is, [`Shedding`] finds out
-//! as freezing does: it never goes by a model, but [tries](crate::trial) the next share beside the present one, in windows that take
-//! turns, and takes what has less mean time for a request.
+//! Where hits wait for each other's list operations more than a miss waits for the disk, each
+//! request that passes the cache by makes room for the others, and throughput stays where it was
+//! highest instead of falling ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 5.2).
+//! Where they do not, it costs a disk access for nothing. Which of the two it is, [`Shedding`]
+//! finds out as freezing does: it never goes by a model, but [tries](crate::trial) the next share
+//! beside the present one, in windows that take turns, and takes what has less mean time for a
+//! request.
 //!
-//! The shares are rungs of a ladder. One more is taken if it is better by more than the error and a margin; the one that is
-//! stood on has to prove its gain over the one below again and again, and is given up if it cannot. So what is shed is what pays for
-//! itself, it is never above the highest rung, and without a gain nothing is shed but in trials, which double their waits.
+//! The shares are rungs of a ladder. One more is taken if it is better by more than the error and a
+//! margin; the one that is stood on has to prove its gain over the one below again and again, and
+//! is given up if it cannot. So what is shed is what pays for itself, it is never above the highest
+//! rung, and without a gain nothing is shed but in trials, which double their waits.
 //!
-//! It is pure: times and sums of latencies go in, the share to shed and until when comes out. The caller must only shed what the
-//! disk would answer as the cache does, so never a key that the cache alone has the newest value of. [`Shedder`](crate::shedder::Shedder) feeds it
-//! for Floe's caches.
+//! It is pure: times and sums of latencies go in, the share to shed and until when comes out. The
+//! caller must only shed what the disk would answer as the cache does, so never a key that the
+//! cache alone has the newest value of. [`Shedder`](crate::shedder::Shedder) feeds it for Floe's
+//! caches.
 
 use std::time::Duration;
 
@@ -28,9 +32,10 @@ pub struct SheddingOptions {
     pub step: f64,
     /// No more is shed, in trials too.
     pub max: f64,
-    /// How trials are run. [`interval_min`](TrialOptions::interval_min) and [`interval_max`](TrialOptions::interval_max) are the waits between those
-    /// that change nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, where a [`Shedder`](crate::shedder::Shedder)
-    /// watches that.
+    /// How trials are run. [`interval_min`](TrialOptions::interval_min) and
+    /// [`interval_max`](TrialOptions::interval_max) are the waits between those that change
+    /// nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, where a
+    /// [`Shedder`](crate::shedder::Shedder) watches that.
     pub trial: TrialOptions,
 }
 
@@ -204,7 +209,8 @@ impl Shedding {
         let margin = if was_above { 0.0 } else { self.options.trial.margin };
         let pays = difference.is_some_and(|difference| difference.is_gain(margin));
         self.rung = low + u32::from(pays);
-        let numbers = difference.map_or_else(|| "too few requests to tell".to_owned(), |it| it.to_string());
+        let numbers =
+            difference.map_or_else(|| "too few requests to tell".to_owned(), |it| it.to_string());
         let (share, more) = (self.share_of(self.rung), self.share_of(low + 1));
         let said = if pays { "pays" } else { "does not pay" };
         let reason = format!("shedding {:.0} % {said}: {numbers}", 100.0 * more);

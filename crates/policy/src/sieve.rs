@@ -1,13 +1,16 @@
 //! SIEVE: FIFO whose hand spares what was hit and leaves it in place.
 //!
-//! A hit sets a bit. The hand walks from the oldest entry to the newest; an entry with the bit loses it and stays
-//! where it is, one without leaves. New entries come in ahead of the hand, so the unpopular ones among them are
-//! sifted out quickly (Zhang et al., "SIEVE is Simpler than LRU", NSDI '24).
+//! A hit sets a bit. The hand walks from the oldest entry to the newest; an entry with the bit
+//! loses it and stays where it is, one without leaves. New entries come in ahead of the hand, so
+//! the unpopular ones among them are sifted out quickly (Zhang et al., "SIEVE is Simpler than LRU",
+//! NSDI '24).
 //!
-//! The hand is the cut between two lists: entries it has still to look at, and entries it has passed. When nothing is
-//! left ahead, the lists change roles, which is the hand going back to the tail.
+//! The hand is the cut between two lists: entries it has still to look at, and entries it has
+//! passed. When nothing is left ahead, the lists change roles, which is the hand going back to the
+//! tail.
 //!
-//! Not to be used for block storage with scans: every block of a scan that is touched twice stays for a round.
+//! Not to be used for block storage with scans: every block of a scan that is touched twice stays
+//! for a round.
 
 use crate::listed::Listed;
 use crate::{About, Access, Counters, Lists, Marks, Parameters, Policy, Slot};
@@ -49,8 +52,11 @@ impl Sieve {
 }
 
 impl Policy for Sieve {
-    const ABOUT: About =
-        About::new("sieve", "FIFO, but a moving hand spares what was hit in place", "Zhang et al., NSDI '24");
+    const ABOUT: About = About::new(
+        "sieve",
+        "FIFO, but a moving hand spares what was hit in place",
+        "Zhang et al., NSDI '24",
+    );
 
     fn new(_: &Parameters) -> Self {
         // Both parts are one queue with a hand in it.

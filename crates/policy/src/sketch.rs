@@ -1,16 +1,17 @@
 //! How often a key was asked for lately, roughly, in eight bytes per entry of the cache.
 //!
-//! A count-min sketch of four-bit counters: a key has four counters in one cache line, each in a different pair of
-//! its words; an addition raises all four, the estimate is their minimum (Einziger, Friedman, Manes,
-//! "TinyLFU", TOS '17; the one-line layout is Caffeine's). Counts age: with every tenth addition per word one word of
-//! the table is halved in turn, which spreads TinyLFU's periodic reset evenly.
+//! A count-min sketch of four-bit counters: a key has four counters in one cache line, each in a
+//! different pair of its words; an addition raises all four, the estimate is their minimum
+//! (Einziger, Friedman, Manes, "TinyLFU", TOS '17; the one-line layout is Caffeine's). Counts age:
+//! with every tenth addition per word one word of the table is halved in turn, which spreads
+//! TinyLFU's periodic reset evenly.
 
 use crate::random::mix;
 
 /// Words of sixteen counters in a cache line.
 const LINE: usize = 8;
-/// Additions per word of the table after which all counts have been halved once (TinyLFU's sample of ten times the
-/// cache).
+/// Additions per word of the table after which all counts have been halved once (TinyLFU's sample
+/// of ten times the cache).
 const ADDITIONS_PER_HALVING: u64 = 10;
 const COUNTER_MAX: u64 = 15;
 /// Clears in each counter the bit that a halving shifts in from its neighbour.
@@ -25,7 +26,8 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    /// Makes room for the frequencies of a cache of `entries`, forgetting all when the table has to grow.
+    /// Makes room for the frequencies of a cache of `entries`, forgetting all when the table has to
+    /// grow.
     pub(crate) fn reserve(&mut self, entries: usize) {
         let lines = entries.div_ceil(LINE);
         if lines > self.lines.len() {

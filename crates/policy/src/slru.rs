@@ -1,11 +1,13 @@
-//! Segmented LRU: an entry climbs one segment with each hit and falls one when its segment overflows.
+//! Segmented LRU: an entry climbs one segment with each hit and falls one when its segment
+//! overflows.
 //!
-//! New entries go to the lowest segment, whose tail leaves. A hit moves an entry to the head of the next segment up;
-//! the tail of a segment that grew beyond its equal share goes down one. With two segments they are called probation
-//! and protection (Karedla, Love, Wherry, "Caching Strategies to Improve Disk System Performance", 1994).
+//! New entries go to the lowest segment, whose tail leaves. A hit moves an entry to the head of the
+//! next segment up; the tail of a segment that grew beyond its equal share goes down one. With two
+//! segments they are called probation and protection (Karedla, Love, Wherry, "Caching Strategies to
+//! Improve Disk System Performance", 1994).
 //!
-//! Not to be used with many cores: a hit moves entries in two segments, and throughput falls from a hit ratio of
-//! about one half (queueing paper, section 3.5).
+//! Not to be used with many cores: a hit moves entries in two segments, and throughput falls from a
+//! hit ratio of about one half (queueing paper, section 3.5).
 
 use crate::listed::Listed;
 use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Ranked, Slot};
@@ -14,8 +16,16 @@ use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, 
 const SEGMENTS_MAX: usize = 8;
 
 /// What they are called where operations are counted.
-const NAMES: [&str; SEGMENTS_MAX] =
-    ["segment 1", "segment 2", "segment 3", "segment 4", "segment 5", "segment 6", "segment 7", "segment 8"];
+const NAMES: [&str; SEGMENTS_MAX] = [
+    "segment 1",
+    "segment 2",
+    "segment 3",
+    "segment 4",
+    "segment 5",
+    "segment 6",
+    "segment 7",
+    "segment 8",
+];
 
 /// LRU in segments.
 #[derive(Debug, Clone)]
@@ -45,7 +55,12 @@ impl Slru {
 impl Policy for Slru {
     const ABOUT: About =
         About::new("slru", "each hit lifts an entry by one LRU segment", "Karedla et al., 1994")
-            .with(&[Parameter::count("segments", 4, 2..=SEGMENTS_MAX as u64, "number of equal segments")]);
+            .with(&[Parameter::count(
+                "segments",
+                4,
+                2..=SEGMENTS_MAX as u64,
+                "number of equal segments",
+            )]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {

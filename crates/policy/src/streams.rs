@@ -1,12 +1,15 @@
 //! Streams: positions that are asked for one after the other.
 //!
-//! They are followed by whoever owns a cache, above all that it is divided into: a shard that sees some regions of a volume would
-//! lose a stream at the end of each. What the owner finds goes to policies and admissions with each access
-//! ([`Access::in_a_row`](crate::Access::in_a_row)), and if a policy makes use of what is fetched before it is asked for
-//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)), the owner fetches what [`Streams::ahead`] says.
+//! They are followed by whoever owns a cache, above all that it is divided into: a shard that sees
+//! some regions of a volume would lose a stream at the end of each. What the owner finds goes to
+//! policies and admissions with each access ([`Access::in_a_row`](crate::Access::in_a_row)), and if
+//! a policy makes use of what is fetched before it is asked for
+//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)), the owner fetches what
+//! [`Streams::ahead`] says.
 //!
-//! Several streams are followed at once, and the one idle for longest is given up. What is ordered at once is fixed, as in SARC (Gill and
-//! Modha, ATC '05), but no less than what the stream's requests ask for at once.
+//! Several streams are followed at once, and the one idle for longest is given up. What is ordered
+//! at once is fixed, as in SARC (Gill and Modha, ATC '05), but no less than what the stream's
+//! requests ask for at once.
 
 use std::ops::Range;
 
@@ -36,16 +39,18 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Follows the stream that a request for some positions, at least one, continues, or begins one. Answers the position at which it began.
+    /// Follows the stream that a request for some positions, at least one, continues, or begins
+    /// one. Answers the position at which it began.
     ///
-    /// A request continues a stream also if it begins within the last position, which may be asked for bit by bit, or beyond the next one
-    /// but at none that was not ordered yet.
+    /// A request continues a stream also if it begins within the last position, which may be asked
+    /// for bit by bit, or beyond the next one but at none that was not ordered yet.
     pub fn follow(&mut self, positions: &Range<u64>) -> u64 {
         let Range { start, end } = *positions;
         self.now += 1;
         self.asked = end - start;
         let continues = |stream: &Stream| {
-            stream.next > 0 && (stream.next - 1..=stream.next.max(stream.ordered_to)).contains(&start)
+            stream.next > 0
+                && (stream.next - 1..=stream.next.max(stream.ordered_to)).contains(&start)
         };
         if let Some(at) = self.streams.iter().position(continues) {
             self.last = at;
@@ -56,12 +61,14 @@ impl Streams {
         }
         let idle = self.streams.iter().enumerate().min_by_key(|(_, stream)| stream.last_seen);
         self.last = idle.map_or(0, |(at, _)| at);
-        self.streams[self.last] = Stream { begun: start, next: end, ordered_to: 0, last_seen: self.now };
+        self.streams[self.last] =
+            Stream { begun: start, next: end, ordered_to: 0, last_seen: self.now };
         start
     }
 
-    /// Positions worth fetching before they are asked for, if what was followed last is a stream of so many in a row. They are answered
-    /// once; the next go out when half of the last are used up, to arrive in time.
+    /// Positions worth fetching before they are asked for, if what was followed last is a stream of
+    /// so many in a row. They are answered once; the next go out when half of the last are used up,
+    /// to arrive in time.
     pub fn ahead(&mut self, threshold: u64) -> Option<Range<u64>> {
         let stream = &mut self.streams[self.last];
         let degree = self.asked.clamp(DEGREE, DEGREE_MAX);

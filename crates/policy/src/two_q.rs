@@ -1,12 +1,15 @@
 //! 2Q: an entry must come back after it has left the FIFO queue to be taken for popular.
 //!
-//! New entries go through a FIFO queue, A1in, in which hits do nothing: they are taken for one burst of use. Who left
-//! it is remembered in the ghost queue A1out; who comes back while remembered enters Am, an LRU list (Johnson and
-//! Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm", VLDB '94, full version).
+//! New entries go through a FIFO queue, A1in, in which hits do nothing: they are taken for one
+//! burst of use. Who left it is remembered in the ghost queue A1out; who comes back while
+//! remembered enters Am, an LRU list (Johnson and Shasha, "2Q: A Low Overhead High Performance
+//! Buffer Management Replacement Algorithm", VLDB '94, full version).
 //!
-//! The queues share the cache by weight; ghosts count one each, in proportion to the slots reserved.
+//! The queues share the cache by weight; ghosts count one each, in proportion to the slots
+//! reserved.
 //!
-//! Not to be used where the working set is stable and about as large as the cache: every entry has to miss twice.
+//! Not to be used where the working set is stable and about as large as the cache: every entry has
+//! to miss twice.
 
 use crate::ghost_table::GhostTable;
 use crate::index::Tag;
@@ -107,7 +110,11 @@ impl Listed for TwoQ {
 
     fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
         let (oldest, coldest) = (self.queues.tail(A1IN), self.queues.tail(AM));
-        if self.queues.size(A1IN) <= self.in_target { coldest.or(oldest) } else { oldest.or(coldest) }
+        if self.queues.size(A1IN) <= self.in_target {
+            coldest.or(oldest)
+        } else {
+            oldest.or(coldest)
+        }
     }
 
     fn hottest_first(&self) -> impl AsRef<[usize]> {

@@ -1,16 +1,18 @@
 //! W-TinyLFU: a newcomer replaces the main list's victim only if it was asked for more often.
 //!
-//! New entries enter a small LRU window. Who falls out of it competes with the coldest entry of the main part, a
-//! segmented LRU, by the frequencies in a sketch that also remembers keys which are not cached. The size of the window
-//! climbs towards the better hit ratio (Einziger, Friedman, Manes, "TinyLFU", TOS '17; Einziger, Eytan, Friedman, Manes,
-//! "Adaptive Software Cache Management", Middleware '18).
+//! New entries enter a small LRU window. Who falls out of it competes with the coldest entry of the
+//! main part, a segmented LRU, by the frequencies in a sketch that also remembers keys which are
+//! not cached. The size of the window climbs towards the better hit ratio (Einziger, Friedman,
+//! Manes, "TinyLFU", TOS '17; Einziger, Eytan, Friedman, Manes, "Adaptive Software Cache
+//! Management", Middleware '18).
 //!
-//! Constants are Caffeine's. What differs from it: hits in the window are not counted, as in libCacheSim, because several
-//! in a row say little about later (`window-hits=1` counts them; on the trace P3 with 200,000 entries that alone takes the
-//! miss ratio from 0.448 to 0.462); no candidate is admitted by chance; the climb starts upwards, where Caffeine's
-//! first step makes a window of 1 % smaller; a window that grows takes room from the next victims, not all at once.
-//! libCacheSim's window never adapts, its counters are wide, counted again when a key leaves the window, and age so late that
-//! on the traces compared they never do.
+//! Constants are Caffeine's. What differs from it: hits in the window are not counted, as in
+//! libCacheSim, because several in a row say little about later (`window-hits=1` counts them; on
+//! the trace P3 with 200,000 entries that alone takes the miss ratio from 0.448 to 0.462); no
+//! candidate is admitted by chance; the climb starts upwards, where Caffeine's first step makes a
+//! window of 1 % smaller; a window that grows takes room from the next victims, not all at once.
+//! libCacheSim's window never adapts, its counters are wide, counted again when a key leaves the
+//! window, and age so late that on the traces compared they never do.
 //!
 //! Not to be used where recency is all: the window has to grow before new entries stand a chance.
 
@@ -58,7 +60,8 @@ pub struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// Counts a request, and now and then takes a step of the climb. A cache that still fills tells nothing.
+    /// Counts a request, and now and then takes a step of the climb. A cache that still fills tells
+    /// nothing.
     #[inline]
     fn count(&mut self, hit: bool) {
         if !self.is_full {
@@ -77,7 +80,8 @@ impl WTinyLfu {
         if let Some(before) = self.hit_ratio {
             let change = hit_ratio - before;
             let step = if change >= 0.0 { self.step } else { -self.step };
-            self.step = if change.abs() >= RESTART { STEP.copysign(step) } else { step * STEP_DECAY };
+            self.step =
+                if change.abs() >= RESTART { STEP.copysign(step) } else { step * STEP_DECAY };
             self.window_share = (self.window_share + step).clamp(0.01, WINDOW_MAX);
             self.resized();
         }
@@ -85,7 +89,8 @@ impl WTinyLfu {
         (self.hits, self.requests) = (0, 0);
     }
 
-    /// What no longer fits into the window goes on without a contest: while the cache fills, or when the window shrinks.
+    /// What no longer fits into the window goes on without a contest: while the cache fills, or
+    /// when the window shrinks.
     #[inline]
     fn overflow(&mut self) {
         for _ in 0..MOVES_MAX {
@@ -193,7 +198,9 @@ impl Listed for WTinyLfu {
         let candidate =
             self.segments.tail(WINDOW).filter(|_| self.segments.size(WINDOW) >= self.window_target);
         let loser = match (candidate, victim) {
-            (Some(candidate), Some(victim)) if self.frequency(candidate) > self.frequency(victim) => {
+            (Some(candidate), Some(victim))
+                if self.frequency(candidate) > self.frequency(victim) =>
+            {
                 self.segments.move_to_head(PROBATION, candidate);
                 victim
             }

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use floe_policy::admission::{
-    ADMISSIONS, Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic, Verdict,
-    Victim, Window,
+    ADMISSIONS, Admission, Admissions, Needs, Obp, Orders, Room, SmallBypass, Times, Traffic,
+    Verdict, Victim, Window,
 };
 use floe_policy::streams::Streams;
 use floe_policy::{Access, Slot, Tick, mix};
@@ -48,7 +48,10 @@ fn always_and_never_do_not_change_their_minds() {
 fn until_full_lets_nobody_leave() {
     let mut admission = chosen("until-full", 1);
     assert_eq!(admission.admit(&access(1), None), Verdict::Admit);
-    assert_eq!(admission.admit(&access(2), Some(&Victim { slot: Slot(0), hash: mix(1) })), Verdict::Bypass);
+    assert_eq!(
+        admission.admit(&access(2), Some(&Victim { slot: Slot(0), hash: mix(1) })),
+        Verdict::Bypass
+    );
     assert!(orders(&mut admission).hold);
 }
 
@@ -74,8 +77,11 @@ fn each_part_of_a_cache_has_coins_of_its_own() {
     let sides: Vec<Vec<bool>> = (0..16).map(|part| run(part, 16)).collect();
     for (one, others) in (1..).zip(&sides).map(|(next, side)| (side, &sides[next..])) {
         for other in others {
-            // Of a thousand throws of two coins so many are the same, give or take four deviations; and none is behind the other.
-            let same = |lag: usize| one.iter().zip(&other[lag..]).filter(|(one, other)| one == other).count();
+            // Of a thousand throws of two coins so many are the same, give or take four deviations;
+            // and none is behind the other.
+            let same = |lag: usize| {
+                one.iter().zip(&other[lag..]).filter(|(one, other)| one == other).count()
+            };
             assert!((436..=564).contains(&same(0)), "{}", same(0));
             assert!((0..9).all(|lag| same(lag) < 700));
         }
@@ -186,7 +192,8 @@ proptest! {
         }
     }
 
-    /// A tier that does as it is told and is only read: however windows fall, its writes keep to the target.
+    /// A tier that does as it is told and is only read: however windows fall, its writes keep to
+    /// the target.
     #[test]
     fn obp_keeps_writes_to_the_target(
         keys in proptest::collection::vec(0..300u64, 1..2000), target in 0.02..0.5f64, every in 1..200usize, fills in any::<bool>(),
@@ -294,7 +301,8 @@ fn obp_counts_what_came_in_only() {
     assert_eq!(obp.ratio(), 0.0);
 }
 
-/// Each one that comes in makes another one leave: that is two writes, and both count before the next window tells.
+/// Each one that comes in makes another one leave: that is two writes, and both count before the
+/// next window tells.
 #[test]
 fn obp_counts_evictions_when_they_happen() {
     let mut obp = Obp::new(0.1);
@@ -329,7 +337,10 @@ fn obp_does_not_fill_what_is_full() {
         "as long as there is, it does not matter what was written"
     );
     assert!(!admission.admit(&access(2), Some(&Victim { slot: Slot(0), hash: mix(1) })).admits());
-    assert!(!admission.admit(&access(3), None).admits(), "what was invalidated is not filled again");
+    assert!(
+        !admission.admit(&access(3), None).admits(),
+        "what was invalidated is not filled again"
+    );
 }
 
 /// What is admitted in one window may be written in the next: it is not counted there either.
@@ -358,7 +369,8 @@ fn what_obp_was_told_of_the_cost_of_a_write_is_not_measured_again() {
         });
         admission.admit(&access(1), None).admits()
     };
-    // A tenth was written: 20 % of what was looked up at a cost of 2, 30 % at 3. The target is a quarter.
+    // A tenth was written: 20 % of what was looked up at a cost of 2, 30 % at 3. The target is a
+    // quarter.
     for (text, measured, admitted) in [
         ("obp:bytes=1:fill=0:target=0.25", None, true),
         ("obp:bytes=1:fill=0:target=0.25", Some(2.0), true),
@@ -389,8 +401,9 @@ fn obp_forgets_what_was_written_long_ago() {
             !orders(&mut admission).hold
         })
     };
-    // In a steady state 8 of 13 operations that count were writes, 5 lookups; with x of that left, 8/13 x is a tenth of
-    // 1 - x + 5/13 x after 2.8 half-lives, which are 276 windows. Since the start it is 80,000 writes.
+    // In a steady state 8 of 13 operations that count were writes, 5 lookups; with x of that left,
+    // 8/13 x is a tenth of 1 - x + 5/13 x after 2.8 half-lives, which are 276 windows. Since the
+    // start it is 80,000 writes.
     let windowed = recovers_after(10_000).expect("reads outweigh the writes at some time");
     let since_start = recovers_after(1 << 50).expect("reads outweigh the writes at some time");
     assert!((270..285).contains(&windowed), "{windowed}");
@@ -404,7 +417,8 @@ fn small_bypass_forgets_a_footprint_that_was_large() {
         admission.admit(&access(key), None);
     });
     assert!(admission.admit(&access(1), None).admits());
-    let settled = (0..8001u64).filter(|at| !admission.admit(&access(at % 100), None).admits()).count();
+    let settled =
+        (0..8001u64).filter(|at| !admission.admit(&access(at % 100), None).admits()).count();
     assert!(settled > 0, "the large footprint is more than two windows ago");
     assert!(!admission.admit(&access(1), None).admits());
 }
@@ -414,7 +428,10 @@ fn weights_count_in_the_footprint() {
     let mut admission = SmallBypass::new(4000);
     let offer = |key| Access { weight: 100, ..access(key) };
     let admitted = (0..100).find(|&key| admission.admit(&offer(key), None).admits());
-    assert!((39..43).contains(&admitted.expect("100 blocks of 100 do not fit into 4000")), "{admitted:?}");
+    assert!(
+        (39..43).contains(&admitted.expect("100 blocks of 100 do not fit into 4000")),
+        "{admitted:?}"
+    );
 }
 
 #[test]
@@ -455,7 +472,8 @@ fn parts_of_a_cache_share_what_an_admission_was_told() {
         }
         obp.admit(&access(1), None)
     };
-    // What was written first counts 2^(-30000 / 2^18) or 2^(-30000 / 2^16) of what it did: 0.53 or 0.496 of what was looked up.
+    // What was written first counts 2^(-30000 / 2^18) or 2^(-30000 / 2^16) of what it did: 0.53 or
+    // 0.496 of what was looked up.
     assert_eq!((verdict(1), verdict(4)), (Verdict::Bypass, Verdict::Admit));
     let mut composed: Admissions = "small-bypass:memory=400".parse().expect("valid");
     composed.split(0, 4);
@@ -472,7 +490,11 @@ fn what_all_admit_comes_in_and_each_learns_from_every_offer() {
     let mut admission = chosen("second-access + duel", 1000);
     let victim = Victim { slot: Slot(7), hash: mix(99) };
     admission.used(&access(99));
-    assert_eq!(admission.admit(&access(1), Some(&victim)), Verdict::Bypass, "neither would have it");
+    assert_eq!(
+        admission.admit(&access(1), Some(&victim)),
+        Verdict::Bypass,
+        "neither would have it"
+    );
     assert_eq!(
         admission.admit(&access(1), Some(&victim)),
         Verdict::Replace(Slot(7)),

@@ -33,7 +33,10 @@ fn a_text_is_read_back() {
 #[test]
 fn what_is_wrong_is_said() {
     let unknown = error("obb");
-    assert!(unknown.starts_with("no admission is called `obb`; there are: always, never, "), "{unknown}");
+    assert!(
+        unknown.starts_with("no admission is called `obb`; there are: always, never, "),
+        "{unknown}"
+    );
     assert!(names().iter().all(|name| unknown.contains(name)), "{unknown}");
     assert!(error("obp + ").starts_with("no admission is called ``; there are: "));
     assert_eq!(error("always:p=1"), "admission always has no parameter `p`; it takes none");
@@ -41,8 +44,14 @@ fn what_is_wrong_is_said() {
         error("always + obp:target=2"),
         "admission obp: parameter target is a number from 0 to 1, not `2`"
     );
-    assert_eq!(error("obp:target=0.1:target=0.5"), "admission obp: parameter target is given twice");
-    assert_eq!(error("obp + duel + obp:target=0.5"), "admission obp is given twice; one of them is enough");
+    assert_eq!(
+        error("obp:target=0.1:target=0.5"),
+        "admission obp: parameter target is given twice"
+    );
+    assert_eq!(
+        error("obp + duel + obp:target=0.5"),
+        "admission obp is given twice; one of them is enough"
+    );
     assert!(
         error("second-access:ghosts=0").contains("from 0.001 to 16"),
         "{}",
@@ -54,7 +63,9 @@ fn what_is_wrong_is_said() {
 
 #[test]
 fn what_counts_bytes_takes_units() {
-    for text in ["small-bypass:memory=1GiB", "small-bypass:memory=1073741824", "small-bypass:memory=0.5GiB"] {
+    for text in
+        ["small-bypass:memory=1GiB", "small-bypass:memory=1073741824", "small-bypass:memory=0.5GiB"]
+    {
         let choice: Choice = text.parse().expect("a size");
         let bytes = if text.contains("0.5") { 1 << 29 } else { 1 << 30 };
         assert_eq!(choice.parameters().count("memory"), bytes, "{text}");
@@ -86,7 +97,8 @@ fn each_is_a_template() {
     }
 }
 
-/// The table in the documentation is the registry's. With UPDATE_DOCS set, it is written instead of compared.
+/// The table in the documentation is the registry's. With UPDATE_DOCS set, it is written instead of
+/// compared.
 #[test]
 fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admissions.md");

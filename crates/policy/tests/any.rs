@@ -1,7 +1,10 @@
-//! A policy chosen at run time behaves as the same one chosen by type: same victims, same rankings, same debts.
+//! A policy chosen at run time behaves as the same one chosen by type: same victims, same rankings,
+//! same debts.
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, AnyPolicy, Cursor, Marks, POLICIES, Policy, Replacement, Slot, mix, with};
+use floe_policy::{
+    Access, AnyPolicy, Cursor, Marks, POLICIES, Policy, Replacement, Slot, mix, with,
+};
 use proptest::prelude::*;
 
 const SLOTS: u32 = 24;
@@ -73,7 +76,9 @@ impl Visitor for Compare<'_> {
         let Self(choice, steps) = self;
         let any = AnyPolicy::new(choice);
         assert_eq!(any.about().name, P::ABOUT.name);
-        for (at, (any, typed)) in answers(any, steps).into_iter().zip(answers(make(), steps)).enumerate() {
+        for (at, (any, typed)) in
+            answers(any, steps).into_iter().zip(answers(make(), steps)).enumerate()
+        {
             assert_eq!(any, typed, "{choice}: step {at}, {:?}", steps[at]);
         }
     }
@@ -106,5 +111,8 @@ fn parameters_reach_a_policy_chosen_at_run_time() {
 #[test]
 fn an_unknown_name_is_answered_like_any_choice() {
     let error = "mru".parse::<AnyPolicy>().expect_err("there is no such policy");
-    assert!(error.to_string().starts_with("no policy is called `mru`; there are: fifo, "), "{error}");
+    assert!(
+        error.to_string().starts_with("no policy is called `mru`; there are: fifo, "),
+        "{error}"
+    );
 }

@@ -1,12 +1,13 @@
-//! What every registered policy promises, checked on random sequences of calls: no slot is lost or returned twice,
-//! frozen ones stay until they thaw, and nothing that is not in the order has any effect.
+//! What every registered policy promises, checked on random sequences of calls: no slot is lost or
+//! returned twice, frozen ones stay until they thaw, and nothing that is not in the order has any
+//! effect.
 
 use std::collections::BTreeSet;
 
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
-    Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement, Slot, Touch,
-    mix, with,
+    Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement,
+    Slot, Touch, mix, with,
 };
 use proptest::prelude::*;
 
@@ -45,7 +46,13 @@ fn steps(weight_max: u32) -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn access(key: u64, weight: u32) -> Access {
-    Access { weight, position: key, next_use: key, direction: Direction::Read, ..Access::new(mix(key)) }
+    Access {
+        weight,
+        position: key,
+        next_use: key,
+        direction: Direction::Read,
+        ..Access::new(mix(key))
+    }
 }
 
 fn ranked(order: &impl Eviction) -> Vec<Slot> {
@@ -106,7 +113,10 @@ impl Check for KeepsTrack<'_> {
                     let incoming = incoming.map(|key| access(key, 1));
                     let said = order.victim(incoming.as_ref());
                     let victim = order.evict(incoming.as_ref());
-                    assert!(said.is_none() || said == victim, "{name} said {said:?}, then {victim:?} left");
+                    assert!(
+                        said.is_none() || said == victim,
+                        "{name} said {said:?}, then {victim:?} left"
+                    );
                     assert_eq!(
                         victim.is_none(),
                         present.len() == frozen.len(),
@@ -225,8 +235,16 @@ impl Check for SaysWhoLeaves {
         assert_eq!(left, drained(warm(&make, SLOTS as usize)), "{name}: asking changed who leaves");
         assert_eq!(said.pop(), Some(None), "{name}: nobody was left");
         let says = said.iter().filter(|said| said.is_some()).count();
-        assert!(says == 0 || says == left.len(), "{name} says who leaves {says} times of {}", left.len());
-        assert_eq!(says > 0, SAY_WHO_LEAVES.contains(&make().about().name), "{name} says who leaves");
+        assert!(
+            says == 0 || says == left.len(),
+            "{name} says who leaves {says} times of {}",
+            left.len()
+        );
+        assert_eq!(
+            says > 0,
+            SAY_WHO_LEAVES.contains(&make().about().name),
+            "{name} says who leaves"
+        );
     }
 }
 
@@ -329,7 +347,8 @@ fn a_ranking_comes_in_bounded_batches() {
     every_policy(&RanksInBatches);
 }
 
-/// Freezes the best until so many are frozen, as a cache does it: a batch at a time, going on where the last one ended.
+/// Freezes the best until so many are frozen, as a cache does it: a batch at a time, going on where
+/// the last one ended.
 fn freeze_until(order: &mut impl Eviction, frozen: &mut Vec<Slot>, goal: usize) {
     let (mut cursor, mut before) = (Cursor::START, frozen.len());
     while frozen.len() < goal {
@@ -452,7 +471,8 @@ fn a_frozen_part_ordered_by_frequency_is_lifted_above_the_rest_and_keeps_its_ord
     (0..20).for_each(|_| order.access(Slot(2)));
     order.thaw();
     assert_eq!(ranked(&order), [0, 1, 2, 3].map(Slot));
-    // 2 was hit 20 times, which lifts 1 from 6 to 27 and 0 from 10 to 31: what is hit more often now overtakes.
+    // 2 was hit 20 times, which lifts 1 from 6 to 27 and 0 from 10 to 31: what is hit more often
+    // now overtakes.
     (0..7).for_each(|_| order.access(Slot(2)));
     assert_eq!(ranked(&order), [0, 2, 1, 3].map(Slot));
     (0..4).for_each(|_| order.access(Slot(2)));
@@ -526,7 +546,9 @@ impl Check for MakesRoom<'_> {
         order.reserve(KEYS as usize);
         for &(key, size) in self.requests {
             let access = access(key, size);
-            if let Some(slot) = held.iter().position(|entry| entry.is_some_and(|entry| entry.0 == key)) {
+            if let Some(slot) =
+                held.iter().position(|entry| entry.is_some_and(|entry| entry.0 == key))
+            {
                 order.hit(Slot(slot as u32), &access);
                 continue;
             }
@@ -534,11 +556,14 @@ impl Check for MakesRoom<'_> {
                 continue;
             }
             while weight + u64::from(size) > self.capacity {
-                let victim = order.evict(Some(&access)).unwrap_or_else(|| panic!("{name} frees no room"));
-                let (_, left) = held[victim.index()].take().unwrap_or_else(|| panic!("{name} evicts twice"));
+                let victim =
+                    order.evict(Some(&access)).unwrap_or_else(|| panic!("{name} frees no room"));
+                let (_, left) =
+                    held[victim.index()].take().unwrap_or_else(|| panic!("{name} evicts twice"));
                 weight -= u64::from(left);
             }
-            let slot = held.iter().position(Option::is_none).expect("there are as many slots as keys");
+            let slot =
+                held.iter().position(Option::is_none).expect("there are as many slots as keys");
             held[slot] = Some((key, size));
             weight += u64::from(size);
             order.insert(Slot(slot as u32), &access);
@@ -609,9 +634,15 @@ impl Check for ClonesAreApart {
             // The other one lives faster and with other keys.
             (0..3).for_each(|more| other.request(REQUESTS + request * 3 + more));
         }
-        assert_eq!(one.victims, alone, "{name}: a clone of its template is disturbed by another one");
+        assert_eq!(
+            one.victims, alone,
+            "{name}: a clone of its template is disturbed by another one"
+        );
         let alone = Filled::new(template).victims(REQUESTS..4 * REQUESTS);
-        assert_eq!(other.victims, alone, "{name}: a clone of its template is disturbed by another one");
+        assert_eq!(
+            other.victims, alone,
+            "{name}: a clone of its template is disturbed by another one"
+        );
     }
 }
 

@@ -50,7 +50,11 @@ fn warm(entries: usize, misses: u64) -> Fussy {
             "the warm-up populates the cache"
         );
     }
-    fussy.observe(&Window { lookups: blocks(WARM_UP), hits: blocks(WARM_UP - misses), ..Window::default() });
+    fussy.observe(&Window {
+        lookups: blocks(WARM_UP),
+        hits: blocks(WARM_UP - misses),
+        ..Window::default()
+    });
     assert_eq!(fetched(&mut fussy), []);
     assert!(!fussy.admits_all());
     fussy
@@ -74,8 +78,11 @@ struct Text {
 impl Text {
     fn remember(&mut self, key: u64) {
         if self.table.len() == self.table_max {
-            let old =
-                self.table.iter().enumerate().min_by_key(|(_, block)| (block.1.min(COUNT_MAX), block.2));
+            let old = self
+                .table
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, block)| (block.1.min(COUNT_MAX), block.2));
             let (at, _) = old.expect("a full table has an oldest");
             self.table.remove(at);
         }
@@ -136,8 +143,11 @@ impl Text {
             Vec::new()
         } else {
             self.table.retain(|block| block.1 < POPULAR);
-            self.times =
-                if self.hit_ratio.is_some_and(|before| hit_ratio < before) { self.times + 1 } else { 0 };
+            self.times = if self.hit_ratio.is_some_and(|before| hit_ratio < before) {
+                self.times + 1
+            } else {
+                0
+            };
             self.hit_ratio = Some(hit_ratio);
             if self.times == self.patience {
                 self.switch();
@@ -252,7 +262,10 @@ fn it_is_plain_after_five_falls_in_a_row_and_no_fewer() {
     let mut fussy = warm(100, 100);
     for hits in [100, 99, 98, 97, 96, 96, 95, 94, 93, 92, 150] {
         interval(&mut fussy, hits);
-        assert!(!fussy.admits_all(), "an interval as good as the one before begins the count afresh");
+        assert!(
+            !fussy.admits_all(),
+            "an interval as good as the one before begins the count afresh"
+        );
     }
     // From 150 to 4 is the first fall, to 0 the fifth.
     for hits in [4, 3, 2, 1, 0] {
@@ -285,7 +298,8 @@ fn it_turns_back_after_twice_as_many_checks_and_is_twice_as_patient_then() {
 fn it_turns_back_at_once_when_most_of_the_table_is_popular() {
     let mut fussy = warm(100, 100);
     fall(&mut fussy, 5);
-    let mut access_four_times = |key| (0..4).for_each(|_| assert!(fussy.admit(&access(key), None).admits()));
+    let mut access_four_times =
+        |key| (0..4).for_each(|_| assert!(fussy.admit(&access(key), None).admits()));
     access_four_times(1);
     fussy.admit(&access(2), None);
     interval(&mut fussy, 0);

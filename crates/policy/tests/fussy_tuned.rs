@@ -100,7 +100,11 @@ fn accesses_count_by_what_a_hit_saves() {
         ..Times::default()
     };
     assert_eq!(popular_after(Direction::Write, times), Some(1.0));
-    assert_eq!(popular_after(Direction::Read, times), Some(4.0), "a read saves a quarter of a write");
+    assert_eq!(
+        popular_after(Direction::Read, times),
+        Some(4.0),
+        "a read saves a quarter of a write"
+    );
     let useless = Times { backing_read_ns: Some(0.0), backing_write_ns: Some(0.0), ..times };
     assert_eq!(popular_after(Direction::Read, useless), None, "a hit saves nothing");
 }
@@ -176,7 +180,8 @@ impl Cache {
     }
 }
 
-/// Eighty blocks are asked for again and again, and between them others once: too many for an LRU list of 100.
+/// Eighty blocks are asked for again and again, and between them others once: too many for an LRU
+/// list of 100.
 fn few_are_popular(seed: u64) -> impl Iterator<Item = u64> {
     (0u64..).map(move |at| {
         let draw = mix(seed ^ at);
@@ -227,7 +232,8 @@ fn it_steps_back_and_returns_within_a_few_checks() {
     let mut cache = Cache::new(TUNED, 100);
     cache.serve_for(50, &mut few_are_popular(1));
     assert!(!cache.fussy.admits_all());
-    // Doubt doubles with each change, up to a hit per entry: more than that is missed in each check.
+    // Doubt doubles with each change, up to a hit per entry: more than that is missed in each
+    // check.
     for phase in 2..12 {
         let keys = &mut all_are_popular_for_a_moment(phase);
         let plain_after = (1..10).find(|_| {
@@ -260,11 +266,13 @@ fn it_does_not_change_where_both_modes_are_alike() {
 
 #[test]
 fn a_large_cache_is_judged_by_a_sample() {
-    // One block in eight is looked at; what the cache itself would hit plays no part in the judgement.
+    // One block in eight is looked at; what the cache itself would hit plays no part in the
+    // judgement.
     let mut fussy = fussy(TUNED, 1 << 16);
     let fussy_after = (0..700_000u64).find(|&at| {
         let draw = mix(at);
-        fussy.admit(&access(if draw % 5 < 2 { (draw >> 8) % 50_000 } else { 1_000_000 + at }), None);
+        fussy
+            .admit(&access(if draw % 5 < 2 { (draw >> 8) % 50_000 } else { 1_000_000 + at }), None);
         if (at + 1) % CHECK == 0 {
             interval(&mut fussy, CHECK, times(0.0));
         }

@@ -1,5 +1,5 @@
-//! Policies against models of themselves: the papers transcribed onto plain vectors, coldest entry first, too simple
-//! to be wrong and too slow to be used.
+//! Policies against models of themselves: the papers transcribed onto plain vectors, coldest entry
+//! first, too simple to be wrong and too slow to be used.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -104,8 +104,9 @@ impl Model for LfuModel {
             return true;
         }
         if entries.len() == size {
-            let least =
-                (0..size).min_by_key(|&at| (entries[at].1, entries[at].2)).expect("the cache is full");
+            let least = (0..size)
+                .min_by_key(|&at| (entries[at].1, entries[at].2))
+                .expect("the cache is full");
             entries.remove(least);
         }
         entries.push((key, 1, now));
@@ -151,7 +152,8 @@ impl Model for SlruModel {
             return true;
         }
         if segments.iter().map(VecDeque::len).sum::<usize>() == size {
-            let lowest = segments.iter_mut().find(|segment| !segment.is_empty()).expect("the cache is full");
+            let lowest =
+                segments.iter_mut().find(|segment| !segment.is_empty()).expect("the cache is full");
             lowest.pop_front();
         }
         segments[0].push_back(key);
@@ -260,8 +262,9 @@ impl Model for TwoQModel {
     }
 }
 
-/// Algorithm 1 of the S3-FIFO paper; its ghost queue remembers the last `ghosts` departures. With `main_first` the main
-/// queue fills up before the small one gets anything, as long as nothing had to leave.
+/// Algorithm 1 of the S3-FIFO paper; its ghost queue remembers the last `ghosts` departures. With
+/// `main_first` the main queue fills up before the small one gets anything, as long as nothing had
+/// to leave.
 struct S3FifoModel {
     size: usize,
     small_size: usize,
@@ -279,7 +282,9 @@ struct S3FifoModel {
 impl S3FifoModel {
     fn evict(&mut self) {
         loop {
-            if !self.small.is_empty() && (self.small.len() >= self.small_size || self.main.is_empty()) {
+            if !self.small.is_empty()
+                && (self.small.len() >= self.small_size || self.main.is_empty())
+            {
                 let oldest = self.small.pop_front().expect("the queue is not empty");
                 if self.hits[&oldest] < self.hits_to_stay {
                     self.departures.push(oldest);
@@ -318,7 +323,10 @@ impl Model for S3FifoModel {
                 self.departures[at] = Key::MAX;
                 self.main.push_back(key);
             }
-            None if self.main_first && self.filling && self.main.len() < self.size - self.small_size => {
+            None if self.main_first
+                && self.filling
+                && self.main.len() < self.size - self.small_size =>
+            {
                 self.main.push_back(key);
             }
             None => self.small.push_back(key),
@@ -362,8 +370,8 @@ impl Model for Lru2Model {
     }
 }
 
-/// LIRS: the stack S as in the paper, with ghosts, and the queue Q of resident HIR keys. No more ghosts than entries: the
-/// oldest is forgotten, as in every implementation.
+/// LIRS: the stack S as in the paper, with ghosts, and the queue Q of resident HIR keys. No more
+/// ghosts than entries: the oldest is forgotten, as in every implementation.
 struct LirsModel {
     low_size: usize,
     high_size: usize,
@@ -446,7 +454,8 @@ impl Model for LirsModel {
     }
 }
 
-/// W-TinyLFU with a fixed window and exact counts up to 15. Counts do not age within so few requests.
+/// W-TinyLFU with a fixed window and exact counts up to 15. Counts do not age within so few
+/// requests.
 struct WTinyLfuModel {
     size: usize,
     window_size: usize,
@@ -470,7 +479,8 @@ impl WTinyLfuModel {
             (Some(candidate), Some(victim)) => {
                 self.window.pop_front();
                 if self.used(candidate) > self.used(victim) {
-                    let main = if probation_first { &mut self.probation } else { &mut self.protected };
+                    let main =
+                        if probation_first { &mut self.probation } else { &mut self.protected };
                     main.pop_front();
                     self.probation.push_back(candidate);
                 }
@@ -535,7 +545,8 @@ impl LeCaRModel {
     }
 
     fn evict(&mut self) {
-        let oldest = (0..self.size).min_by_key(|&at| self.entries[at].last_use).expect("the cache is full");
+        let oldest =
+            (0..self.size).min_by_key(|&at| self.entries[at].last_use).expect("the cache is full");
         let rarest = (0..self.size)
             .min_by_key(|&at| (self.entries[at].uses, self.entries[at].last_use))
             .expect("the cache is full");
@@ -597,7 +608,8 @@ impl Visitor for Agrees<'_> {
         for (at, &key) in self.keys.iter().enumerate() {
             let later = self.keys[at + 1..].iter().position(|&other| other == key);
             // Keys that never come back still differ, so that Belady has no ties.
-            let next_use = later.map_or(Access::NEVER - at as u64, |distance| (at + 1 + distance) as u64);
+            let next_use =
+                later.map_or(Access::NEVER - at as u64, |distance| (at + 1 + distance) as u64);
             let access = Access { next_use, ..Access::new(mix(key)) };
             let hit = slot_of.get(&key).copied();
             assert_eq!(

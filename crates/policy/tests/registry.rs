@@ -36,18 +36,26 @@ fn unknown_names_are_answered_with_all_names() {
 
 #[test]
 fn unknown_parameters_are_answered_with_the_known_ones() {
-    assert_eq!(error("slru:parts=4"), "policy slru has no parameter `parts`; it takes: segments (2..=8)");
+    assert_eq!(
+        error("slru:parts=4"),
+        "policy slru has no parameter `parts`; it takes: segments (2..=8)"
+    );
     assert_eq!(error("lru:parts=4"), "policy lru has no parameter `parts`; it takes none");
 }
 
 #[test]
 fn values_out_of_range_are_answered_with_the_range() {
-    for (text, given) in [("slru:segments=1", "1"), ("slru:segments=2.5", "2.5"), ("slru:segments", "")] {
+    for (text, given) in
+        [("slru:segments=1", "1"), ("slru:segments=2.5", "2.5"), ("slru:segments", "")]
+    {
         let expected =
             format!("policy slru: parameter segments is a whole number from 2 to 8, not `{given}`");
         assert_eq!(error(text), expected);
     }
-    assert_eq!(error("prob-lru:q=nan"), "policy prob-lru: parameter q is a number from 0 to 1, not `nan`");
+    assert_eq!(
+        error("prob-lru:q=nan"),
+        "policy prob-lru: parameter q is a number from 0 to 1, not `nan`"
+    );
 }
 
 #[test]
@@ -59,7 +67,8 @@ fn the_help_names_every_policy_and_parameter() {
     }
 }
 
-/// The table in the documentation is the registry's. With UPDATE_DOCS set, it is written instead of compared.
+/// The table in the documentation is the registry's. With UPDATE_DOCS set, it is written instead of
+/// compared.
 #[test]
 fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md");

@@ -79,5 +79,9 @@ fn a_long_read_takes_little_from_what_is_read_again() {
             hits(&mut cache, hot())
         })
         .sum();
-    assert!(found > 50 * SIZE / 2 * 9 / 10, "{found} of {} reads of what is hot hit", 50 * SIZE / 2);
+    assert!(
+        found > 50 * SIZE / 2 * 9 / 10,
+        "{found} of {} reads of what is hot hit",
+        50 * SIZE / 2
+    );
 }

@@ -1,4 +1,5 @@
-//! Shedding in caches that are queueing networks: at each share, mean times by exact analysis, with noise on top.
+//! Shedding in caches that are queueing networks: at each share, mean times by exact analysis, with
+//! noise on top.
 
 use std::time::Duration;
 
@@ -78,7 +79,8 @@ impl World {
         self.time += span * self.load.mpl;
     }
 
-    /// Runs for some time; answers throughput in it, shares that were decided for, and the highest that was tried.
+    /// Runs for some time; answers throughput in it, shares that were decided for, and the highest
+    /// that was tried.
     fn run(&mut self, shedding: &mut Shedder, time: Duration) -> (f64, Vec<f64>, f64) {
         let (from, done) = (self.now, self.done);
         let (mut shares, mut highest) = (vec![shedding.share()], 0.0);
@@ -97,9 +99,14 @@ impl World {
 /// The network of a cache that a share of the requests passes by.
 fn passed_by(network: &Network, share: f64, disk_us: f64) -> Network {
     let cached = network.outcomes().iter().cloned();
-    let cached =
-        cached.map(|outcome| Outcome { probability: outcome.probability * (1.0 - share), ..outcome });
-    let shed = Outcome { name: "shed", probability: share, is_miss: false, steps: vec![Step::Disk(disk_us)] };
+    let cached = cached
+        .map(|outcome| Outcome { probability: outcome.probability * (1.0 - share), ..outcome });
+    let shed = Outcome {
+        name: "shed",
+        probability: share,
+        is_miss: false,
+        steps: vec![Step::Disk(disk_us)],
+    };
     Network::new(network.stations().to_vec(), cached.chain([shed]).collect()).unwrap()
 }
 
@@ -115,7 +122,10 @@ fn past_its_peak_lru_stays_as_fast_as_it_was_there() {
             let (throughput, shares, highest) = world.run(&mut shedding, 4 * MINUTE);
             let (without, peak) = (world.throughput(0.0), world.peak());
             assert!(without < 0.93 * peak, "it falls: {without}, {peak}");
-            assert!(throughput > 0.97 * peak, "{disk_us} µs, {seed}: {throughput}, {peak}, {shares:?}");
+            assert!(
+                throughput > 0.97 * peak,
+                "{disk_us} µs, {seed}: {throughput}, {peak}, {shares:?}"
+            );
             assert!(highest <= 0.5 && shares.iter().all(|&share| share > 0.0), "{shares:?}");
         }
     }
@@ -127,15 +137,18 @@ fn so_says_a_simulation_by_events() {
         let mut world = World::new("lru", 0.99, disk_us, 72, 1);
         let mut shedding = Shedder::new(SheddingOptions::default());
         world.run(&mut shedding, MINUTE);
-        let network =
-            |hit_ratio| world.policy.network(&Service::paper(), &world.setting.at(hit_ratio)).unwrap();
+        let network = |hit_ratio| {
+            world.policy.network(&Service::paper(), &world.setting.at(hit_ratio)).unwrap()
+        };
         let throughput = |network: &Network| {
             let effort = Effort { precision: 0.01, ..Effort::default() };
-            let simulated = simulate(network, &world.load, &Distributions::default(), &effort).unwrap();
+            let simulated =
+                simulate(network, &world.load, &Distributions::default(), &effort).unwrap();
             assert!(simulated.is_settled, "{simulated:?}");
             simulated.throughput_mrps
         };
-        let p_star = peak(&world.policy, &Service::paper(), &world.setting, &world.load).unwrap().hit_ratio;
+        let p_star =
+            peak(&world.policy, &Service::paper(), &world.setting, &world.load).unwrap().hit_ratio;
         let (without, peak) = (throughput(&network(0.99)), throughput(&network(p_star)));
         let with = throughput(&passed_by(&network(0.99), shedding.share(), disk_us));
         println!(

@@ -62,7 +62,8 @@ impl Machine {
         }
         // A drift of some per cent within a second, the same for both modes.
         let seconds = span.as_secs_f64();
-        self.drift += -self.drift * (seconds / 5.0).min(1.0) + 0.05 * seconds.min(1.0).sqrt() * self.normal();
+        self.drift +=
+            -self.drift * (seconds / 5.0).min(1.0) + 0.05 * seconds.min(1.0).sqrt() * self.normal();
         let ratio = if order.mode == Mode::Variant { self.ratio } else { 1.0 };
         let mean = self.baseline * ratio * (1.0 + self.drift) * (1.0 + self.noise * self.normal());
         let count = (SAMPLES * seconds * (0.8 + 0.4 * self.uniform())).ceil();
@@ -130,7 +131,12 @@ fn a_variant_that_plainly_loses_is_tried_for_no_longer_than_it_takes_to_be_sure(
                 let mut seen = Seen::default();
                 loop {
                     if let Some(decision) = trial.decisions().last() {
-                        assert_eq!(decision.mode, Mode::Baseline, "seed {seed}: {}", decision.reason);
+                        assert_eq!(
+                            decision.mode,
+                            Mode::Baseline,
+                            "seed {seed}: {}",
+                            decision.reason
+                        );
                         break decision.difference.expect("rounds").windows;
                     }
                     let order = trial.step(&seen);

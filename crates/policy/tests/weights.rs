@@ -1,4 +1,5 @@
-//! Weights that change while an entry is in the order: a value was replaced by a larger or a smaller one.
+//! Weights that change while an entry is in the order: a value was replaced by a larger or a
+//! smaller one.
 
 use floe_policy::registry::{Choice, Visitor};
 use floe_policy::{Access, Cursor, Eviction, Lists, POLICIES, Policy, Slot, mix, with};
@@ -13,7 +14,8 @@ const LARGE: u32 = 4;
 /// Repetitions with other random numbers.
 const ROUNDS: u64 = 10;
 
-/// Policies that look at weights. To all others entries count one each, and so they do to SARC where nothing is sequential.
+/// Policies that look at weights. To all others entries count one each, and so they do to SARC
+/// where nothing is sequential.
 const WEIGHING: &[&str] =
     &["slru", "2q", "arc", "s3-fifo", "qdlp", "qd-clock", "lirs", "w-tinylfu", "lhd", "cacheus"];
 
@@ -33,7 +35,8 @@ enum Learns {
     Never,
 }
 
-/// Whom an order evicts that had some entries when it was small to them, each with one weight in the end.
+/// Whom an order evicts that had some entries when it was small to them, each with one weight in
+/// the end.
 fn victims<P: Policy>(mut order: P, round: u64, learns: Learns) -> Vec<Slot> {
     order.reserve(SLOTS as usize);
     // While there is room for everything, no policy decides anything by weight.
@@ -57,8 +60,9 @@ fn victims<P: Policy>(mut order: P, round: u64, learns: Learns) -> Vec<Slot> {
     order.reweigh(Slot(SLOTS - 1), 7);
     order.set_capacity(CAPACITY);
 
-    let mut held: Vec<Option<(u64, u32)>> =
-        (0..SLOTS).map(|slot| (slot < first).then(|| (u64::from(slot), final_weight(slot)))).collect();
+    let mut held: Vec<Option<(u64, u32)>> = (0..SLOTS)
+        .map(|slot| (slot < first).then(|| (u64::from(slot), final_weight(slot))))
+        .collect();
     let mut victims = Vec::new();
     for request in 0..600 {
         let random = mix(round << 32 | request);
@@ -69,9 +73,11 @@ fn victims<P: Policy>(mut order: P, round: u64, learns: Learns) -> Vec<Slot> {
             order.hit(Slot(slot as u32), &access);
             continue;
         }
-        let used =
-            |held: &[Option<(u64, u32)>]| held.iter().flatten().map(|held| u64::from(held.1)).sum::<u64>();
-        while used(&held) + u64::from(access.weight) > CAPACITY || held.iter().all(Option::is_some) {
+        let used = |held: &[Option<(u64, u32)>]| {
+            held.iter().flatten().map(|held| u64::from(held.1)).sum::<u64>()
+        };
+        while used(&held) + u64::from(access.weight) > CAPACITY || held.iter().all(Option::is_some)
+        {
             let victim = order.evict(Some(&access)).expect("entries hold the room");
             held[victim.index()] = None;
             victims.push(victim);
@@ -93,7 +99,11 @@ impl Visitor for Relearns {
         let mut matters = false;
         for round in 0..ROUNDS {
             let told_at_once = victims(make(), round, Learns::WithTheInsertion);
-            assert_eq!(victims(make(), round, Learns::Later), told_at_once, "{name}, round {round}");
+            assert_eq!(
+                victims(make(), round, Learns::Later),
+                told_at_once,
+                "{name}, round {round}"
+            );
             matters |= victims(make(), round, Learns::Never) != told_at_once;
         }
         assert_eq!(matters, WEIGHING.contains(&name), "{name}: whether weights matter");
@@ -117,7 +127,8 @@ fn a_segment_that_grows_by_weight_spills_at_once() {
     }
     order.access(Slot(0));
     order.access(Slot(1));
-    // Segments of 10: slot 0, the coldest of the second one, falls back above slot 2, which was never hit.
+    // Segments of 10: slot 0, the coldest of the second one, falls back above slot 2, which was
+    // never hit.
     order.reweigh(Slot(1), 10);
     order.insert(Slot(3), &access(3, 1));
     let left: Vec<Slot> = std::iter::from_fn(|| order.evict(None)).collect();

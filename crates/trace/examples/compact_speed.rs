@@ -1,4 +1,5 @@
-//! How fast a trace replays from its compact form, against the file as it is: median of several passes, and sizes.
+//! How fast a trace replays from its compact form, against the file as it is: median of several
+//! passes, and sizes.
 //!
 //! `cargo run --release -p floe-trace --example compact_speed -- FILE…`
 
@@ -6,7 +7,9 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::time::Instant;
 
-use floe_trace::{CompactOptions, CompactTrace, CompactWriter, DenseKeys, Kind, OpenOptions, Trace};
+use floe_trace::{
+    CompactOptions, CompactTrace, CompactWriter, DenseKeys, Kind, OpenOptions, Trace,
+};
 
 const PASSES: usize = 9;
 
@@ -34,7 +37,11 @@ fn measure(file: &str, folder: &std::path::Path) -> Outcome<()> {
         Ok(())
     })?;
     let million = |seconds: f64| requests as f64 / seconds / 1e6;
-    println!("{file}: {requests} requests, {} bytes, {:.1} million/s", size(file), million(original));
+    println!(
+        "{file}: {requests} requests, {} bytes, {:.1} million/s",
+        size(file),
+        million(original)
+    );
     let numbering = median(|| {
         std::hint::black_box(DenseKeys::from_keys(keys.iter().copied()));
         Ok(())

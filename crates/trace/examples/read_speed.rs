@@ -24,7 +24,9 @@ fn main() -> Result<(), Error> {
             for request in trace.by_ref() {
                 let request = request?;
                 requests += 1;
-                check = check.wrapping_mul(31).wrapping_add(request.key ^ request.bytes ^ request.time_ns);
+                check = check
+                    .wrapping_mul(31)
+                    .wrapping_add(request.key ^ request.bytes ^ request.time_ns);
             }
             let seconds = start.elapsed().as_secs_f64();
             passes.push(requests as f64 / seconds / 1e6);

@@ -1,4 +1,5 @@
-//! Which columns of a table are which, where its header does not say: `time=when,key=obj,time-unit=ms`.
+//! Which columns of a table are which, where its header does not say:
+//! `time=when,key=obj,time-unit=ms`.
 
 use std::str::FromStr;
 
@@ -14,7 +15,8 @@ pub(crate) enum Role {
 }
 
 /// All roles, each at the index that it is as a number.
-pub(crate) const ROLES: [Role; 6] = [Role::Time, Role::Key, Role::Offset, Role::Size, Role::Op, Role::Volume];
+pub(crate) const ROLES: [Role; 6] =
+    [Role::Time, Role::Key, Role::Offset, Role::Size, Role::Op, Role::Volume];
 
 impl Role {
     fn name(self) -> &'static str {
@@ -34,8 +36,13 @@ pub(crate) enum TimeUnit {
 }
 
 impl TimeUnit {
-    pub(crate) const ALL: [(&'static str, Self); 5] =
-        [("s", Self::S), ("ms", Self::Ms), ("us", Self::Us), ("100ns", Self::FileTime), ("ns", Self::Ns)];
+    pub(crate) const ALL: [(&'static str, Self); 5] = [
+        ("s", Self::S),
+        ("ms", Self::Ms),
+        ("us", Self::Us),
+        ("100ns", Self::FileTime),
+        ("ns", Self::Ns),
+    ];
 
     /// Decimal digits from this unit down to a nanosecond.
     pub(crate) fn digits(self) -> u32 {
@@ -48,7 +55,8 @@ impl TimeUnit {
         }
     }
 
-    /// The unit in which a time since 1970 (or 1601, on Windows) has so many digits; seconds where it has fewer.
+    /// The unit in which a time since 1970 (or 1601, on Windows) has so many digits; seconds where
+    /// it has fewer.
     pub(crate) fn likely(text: &[u8]) -> Self {
         match text.iter().take_while(|b| b.is_ascii_digit()).count() {
             19.. => Self::Ns,
@@ -62,9 +70,10 @@ impl TimeUnit {
 
 /// Names of a table's columns, and their units, where its header does not tell by itself.
 ///
-/// Parses from pairs such as `time=when,time-unit=ms,key=obj,size=kb,size-unit=1024`. Roles are `time`, `key`, `offset`,
-/// `size`, `op` and `volume`, each with the name of a column in the header; `time-unit` is `s`, `ms`, `us`, `100ns` or
-/// `ns`, and `offset-unit` and `size-unit` are bytes.
+/// Parses from pairs such as `time=when,time-unit=ms,key=obj,size=kb,size-unit=1024`. Roles are
+/// `time`, `key`, `offset`, `size`, `op` and `volume`, each with the name of a column in the
+/// header; `time-unit` is `s`, `ms`, `us`, `100ns` or `ns`, and `offset-unit` and `size-unit` are
+/// bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Columns {
     names: [Option<String>; ROLES.len()],
@@ -106,9 +115,14 @@ impl Columns {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ColumnsError> {
-        let wrong =
-            |expected| ColumnsError::Value { name: name.to_owned(), expected, found: value.to_owned() };
-        let unit = || value.parse().ok().filter(|&bytes| bytes > 0).ok_or_else(|| wrong("a number of bytes"));
+        let wrong = |expected| ColumnsError::Value {
+            name: name.to_owned(),
+            expected,
+            found: value.to_owned(),
+        };
+        let unit = || {
+            value.parse().ok().filter(|&bytes| bytes > 0).ok_or_else(|| wrong("a number of bytes"))
+        };
         if let Some(role) = ROLES.into_iter().find(|role| role.name() == name) {
             let name = Some(value.to_owned()).filter(|name| !name.is_empty());
             self.names[role as usize] = Some(name.ok_or_else(|| wrong("the name of a column"))?);

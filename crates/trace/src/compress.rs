@@ -1,6 +1,7 @@
 //! Decompression on the fly, recognised by the first bytes and never by the name.
 //!
-//! Files made of several members or frames (`cat a.gz b.gz`, parallel compressors) are read to the end.
+//! Files made of several members or frames (`cat a.gz b.gz`, parallel compressors) are read to the
+//! end.
 
 use std::io::{BufReader, Cursor, Read, Result};
 
@@ -22,7 +23,9 @@ pub(crate) fn decompressed(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn R
     Ok(match compression {
         Compression::None => Box::new(whole),
         Compression::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(buffered(whole))),
-        Compression::Xz => Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(buffered(whole))),
+        Compression::Xz => {
+            Box::new(liblzma::bufread::XzDecoder::new_multi_decoder(buffered(whole)))
+        }
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(buffered(whole))?;
             decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
@@ -50,7 +53,9 @@ impl Compression {
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             // The digits of pi start a block, those of its square root end an empty stream.
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..]
-            | [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => Self::Bzip2,
+            | [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => {
+                Self::Bzip2
+            }
             _ => Self::None,
         }
     }

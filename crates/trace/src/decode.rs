@@ -1,11 +1,11 @@
 //! From bytes to requests: the frame in which every format's decoder stands.
 //!
-//! A format implements [`Line`] (text) or [`Record`] (binary) for a single record; [`Lines`] and [`Records`] walk
-//! the window, count records, and deal with bad and cut-off ones. [`Decode`] is what [`crate::Trace`] sees: one
-//! indirect call per batch.
+//! A format implements [`Line`] (text) or [`Record`] (binary) for a single record; [`Lines`] and
+//! [`Records`] walk the window, count records, and deal with bad and cut-off ones. [`Decode`] is
+//! what [`crate::Trace`] sees: one indirect call per batch.
 //!
-//! Invariants: a record adds requests to the batch only if it is whole and good; every call either consumes bytes or
-//! reports that it needs more.
+//! Invariants: a record adds requests to the batch only if it is whole and good; every call either
+//! consumes bytes or reports that it needs more.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -83,8 +83,8 @@ impl Batch {
 
 /// Turns the front of the window into requests.
 pub(crate) trait Decode: Send {
-    /// Decodes whole records until the batch is full, `input` is used up or a record is bad. Returns the bytes used.
-    /// `ended` says that the stream ends where `input` does.
+    /// Decodes whole records until the batch is full, `input` is used up or a record is bad.
+    /// Returns the bytes used. `ended` says that the stream ends where `input` does.
     fn decode(&mut self, input: &[u8], ended: bool, batch: &mut Batch) -> usize;
 
     /// What one of this format's records is called.
@@ -101,7 +101,8 @@ pub(crate) trait Line: Send {
     /// Decodes a line, without its end and the blanks around it, and not empty.
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw>;
 
-    /// Whether a line that is no record is a header. Asked again further on, since files get concatenated.
+    /// Whether a line that is no record is a header. Asked again further on, since files get
+    /// concatenated.
     fn header(&mut self, _line: &[u8]) -> bool {
         false
     }
@@ -112,7 +113,8 @@ pub(crate) trait Line: Send {
     }
 }
 
-/// Walks the lines of a text format. Blank lines, headers and lines starting with `#` are no records.
+/// Walks the lines of a text format. Blank lines, headers and lines starting with `#` are no
+/// records.
 pub(crate) struct Lines<L> {
     format: L,
     line: u64,
@@ -146,7 +148,11 @@ impl<L: Line> Decode for Lines<L> {
             let line = rest[..end].trim_ascii();
             if end > LINE_BYTES_MAX {
                 self.discarding = continues;
-                let flaw = Flaw { expected: "a line of at most 64 KiB", column: 0, found: Found::Bytes(end) };
+                let flaw = Flaw {
+                    expected: "a line of at most 64 KiB",
+                    column: 0,
+                    found: Found::Bytes(end),
+                };
                 if batch.reject(flaw, self.line, at) {
                     return next;
                 }
@@ -216,8 +222,11 @@ impl<R: Record> Decode for Records<R> {
                 Step::Bad(used, flaw) => (used, Some(flaw)),
                 Step::Need if !ended => break,
                 Step::Need => {
-                    let flaw =
-                        Flaw { expected: "a whole record", column: 0, found: Found::Bytes(rest.len()) };
+                    let flaw = Flaw {
+                        expected: "a whole record",
+                        column: 0,
+                        found: Found::Bytes(rest.len()),
+                    };
                     (rest.len(), Some(flaw))
                 }
             };
@@ -259,7 +268,8 @@ impl Clock {
     }
 }
 
-/// Numbers disks, whose names are two numbers each or the hashes of their texts, in order of appearance.
+/// Numbers disks, whose names are two numbers each or the hashes of their texts, in order of
+/// appearance.
 #[derive(Default)]
 pub(crate) struct Volumes(HashMap<(u64, u32), u32, FixedState>);
 

@@ -1,7 +1,8 @@
-//! Keys made dense: numbered 0, 1, 2, … as they first appear, so that a simulator can keep its state in plain arrays.
+//! Keys made dense: numbered 0, 1, 2, … as they first appear, so that a simulator can keep its
+//! state in plain arrays.
 //!
-//! The table that does it puts keys that are neighbours next to each other, since traces of pages run through
-//! neighbours: eight of them share a place, and the rest of the key is hashed.
+//! The table that does it puts keys that are neighbours next to each other, since traces of pages
+//! run through neighbours: eight of them share a place, and the rest of the key is hashed.
 
 use hashbrown::{HashTable, hash_table::Entry};
 
@@ -33,7 +34,8 @@ impl Numbering {
         Self::default()
     }
 
-    /// The number of a key, or of a place on a volume. It is new if the key is; `None` if there are 2³² − 1 others already.
+    /// The number of a key, or of a place on a volume. It is new if the key is; `None` if there are
+    /// 2³² − 1 others already.
     #[inline]
     pub fn number(&mut self, volume: u32, key: u64) -> Option<u32> {
         let next = self.table.len();
@@ -54,8 +56,8 @@ impl Numbering {
     }
 }
 
-/// Neighbours differ in the lowest bits, which choose the place, and in the highest, by which the table tells entries at a
-/// place apart.
+/// Neighbours differ in the lowest bits, which choose the place, and in the highest, by which the
+/// table tells entries at a place apart.
 #[inline]
 fn hash(volume: u32, key: u64) -> u64 {
     let place = (key >> 3) ^ u64::from(volume).rotate_right(16);
@@ -81,7 +83,8 @@ impl DenseKeys {
         Some(Self { keys, distinct: numbering.distinct() })
     }
 
-    /// Reads a trace to its end. A touch is a request, or a block of 4 KiB that a block request covers in part or whole.
+    /// Reads a trace to its end. A touch is a request, or a block of 4 KiB that a block request
+    /// covers in part or whole.
     ///
     /// # Errors
     /// The first error of the trace, and more than 2³² − 1 distinct keys.
@@ -97,8 +100,8 @@ impl DenseKeys {
         Ok(Self { keys, distinct: numbering.distinct() })
     }
 
-    /// For each touch the index of the next touch of its key, or [`NEVER`]: what Belady's policy needs. `None` if there are
-    /// 2³² − 1 touches or more.
+    /// For each touch the index of the next touch of its key, or [`NEVER`]: what Belady's policy
+    /// needs. `None` if there are 2³² − 1 touches or more.
     pub fn next_accesses(&self) -> Option<Vec<u32>> {
         let count = u32::try_from(self.keys.len()).ok().filter(|&count| count < NEVER)?;
         let mut upcoming = vec![NEVER; self.distinct as usize];

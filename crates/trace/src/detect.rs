@@ -1,8 +1,8 @@
 //! Which format is this? Content decides; the name breaks ties.
 //!
-//! Every format of the registry looks at the first [`SAMPLE_BYTES`] of the decompressed stream and says how well they fit, from
-//! 0 to 100. The best fit wins. When two fit equally well, the one that recognises the file's name wins, and
-//! else the user is asked.
+//! Every format of the registry looks at the first [`SAMPLE_BYTES`] of the decompressed stream and
+//! says how well they fit, from 0 to 100. The best fit wins. When two fit equally well, the one
+//! that recognises the file's name wins, and else the user is asked.
 
 use crate::error::{Error, ErrorKind};
 use crate::format::Format;
@@ -25,12 +25,18 @@ pub(crate) fn detect(name: &str, bytes: &[u8], whole: bool) -> Result<Format, Er
     let Some(best) = best else {
         return Err(ErrorKind::Unknown { path: name.to_owned(), formats: Format::names() }.into());
     };
-    let winners: Vec<_> = ranked.iter().filter(|&&(rank, _)| rank == best).map(|&(_, f)| f).collect();
+    let winners: Vec<_> =
+        ranked.iter().filter(|&&(rank, _)| rank == best).map(|&(_, f)| f).collect();
     match winners[..] {
         [only] => Ok(only),
         _ => {
             let candidates = winners.iter().map(|f| f.name()).collect::<Vec<_>>().join(" or ");
-            Err(ErrorKind::Ambiguous { path: name.to_owned(), candidates, formats: Format::names() }.into())
+            Err(ErrorKind::Ambiguous {
+                path: name.to_owned(),
+                candidates,
+                formats: Format::names(),
+            }
+            .into())
         }
     }
 }

@@ -4,7 +4,8 @@ use std::io;
 
 use crate::generate::SpecError;
 
-/// Why a trace could not be opened or read. One pointer wide, because readers return it beside every request.
+/// Why a trace could not be opened or read. One pointer wide, because readers return it beside
+/// every request.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct Error(Box<ErrorKind>);
@@ -101,7 +102,9 @@ pub enum ErrorKind {
         format: &'static str,
     },
     /// More keys than can be made dense.
-    #[error("{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over")]
+    #[error(
+        "{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over"
+    )]
     TooManyKeys {
         /// The trace.
         path: String,

@@ -1,7 +1,7 @@
 //! Numbers and words out of a line, without copying it.
 //!
-//! A [`Fields`] walks the columns of one line from left to right. What goes wrong is a [`Flaw`]: the column,
-//! what was expected there and what was found. Every number is checked for overflow.
+//! A [`Fields`] walks the columns of one line from left to right. What goes wrong is a [`Flaw`]:
+//! the column, what was expected there and what was found. Every number is checked for overflow.
 
 use crate::request::BLOCK_REQUEST_BYTES_MAX;
 
@@ -83,7 +83,8 @@ impl<'a> Fields<'a> {
         self.column += 1;
         if self.separator == b' ' {
             self.rest = self.rest.trim_ascii_start();
-            let end = self.rest.iter().position(|&b| b == b' ' || b == b'\t').unwrap_or(self.rest.len());
+            let end =
+                self.rest.iter().position(|&b| b == b' ' || b == b'\t').unwrap_or(self.rest.len());
             let (field, rest) = self.rest.split_at(end);
             self.rest = rest;
             field
@@ -107,7 +108,8 @@ impl<'a> Fields<'a> {
         integer(text).and_then(|n| n.try_into().ok()).ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// The next column as a decimal number, times 10 to the power `scale` (further digits are dropped).
+    /// The next column as a decimal number, times 10 to the power `scale` (further digits are
+    /// dropped).
     pub(crate) fn decimal(&mut self, scale: u32, expected: &'static str) -> Result<u64, Flaw> {
         let text = self.text();
         decimal(text, scale).ok_or_else(|| self.flaw(expected, text))
@@ -121,7 +123,8 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// The next column as the length of a block request, counted in units of so many bytes; in bytes.
+    /// The next column as the length of a block request, counted in units of so many bytes; in
+    /// bytes.
     pub(crate) fn length(&mut self, unit_bytes: u64, expected: &'static str) -> Result<u64, Flaw> {
         let text = self.text();
         integer(text)
@@ -133,7 +136,11 @@ impl<'a> Fields<'a> {
     /// Nothing may be left.
     pub(crate) fn end(&mut self) -> Result<(), Flaw> {
         let rest = self.rest.trim_ascii();
-        if rest.is_empty() { Ok(()) } else { Err(Flaw::text("the end of the line", self.column + 1, rest)) }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(Flaw::text("the end of the line", self.column + 1, rest))
+        }
     }
 
     /// A flaw of the column last taken.
@@ -143,7 +150,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A place on a disk in bytes, if a request of any length there stays within [`crate::request`]'s limits.
+/// A place on a disk in bytes, if a request of any length there stays within [`crate::request`]'s
+/// limits.
 pub(crate) fn offset_bytes(units: u64, unit_bytes: u64) -> Option<u64> {
     const OFFSET_BYTES_MAX: u64 = i64::MAX as u64 - BLOCK_REQUEST_BYTES_MAX;
     units.checked_mul(unit_bytes).filter(|&bytes| bytes <= OFFSET_BYTES_MAX)
@@ -195,7 +203,8 @@ pub(crate) fn decimal(text: &[u8], scale: u32) -> Option<u64> {
     Some(value)
 }
 
-/// A key from its text: the number it is, or else a 64-bit hash of its bytes that never changes between versions.
+/// A key from its text: the number it is, or else a 64-bit hash of its bytes that never changes
+/// between versions.
 pub(crate) fn key_of(text: &[u8]) -> u64 {
     let numeric = text == b"0" || text.first().is_some_and(|&first| first != b'0');
     match integer(text) {

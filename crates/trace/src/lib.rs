@@ -1,8 +1,8 @@
 //! Readers for public storage and cache traces, and generators of artificial ones.
 //!
 //! [`Trace::open`] recognises a file's format and compression from its content and then streams its
-//! [`Request`]s in constant memory, millions a second. [`Trace::open_source`] also takes generators in words, such as
-//! `zipf:keys=1000000,theta=0.9`. [`Info`] sums a trace up.
+//! [`Request`]s in constant memory, millions a second. [`Trace::open_source`] also takes generators
+//! in words, such as `zipf:keys=1000000,theta=0.9`. [`Info`] sums a trace up.
 //!
 //! ```no_run
 //! use floe_trace::{OpenOptions, Trace};
@@ -16,10 +16,10 @@
 //! # Ok::<(), floe_trace::Error>(())
 //! ```
 //!
-//! How it is built: [`Trace`] owns a large buffer of decompressed bytes. A decoder of the trace's format turns
-//! the front of the buffer into a batch of requests at a time, so that the choice of format costs one indirect call per
-//! batch rather than one per request. Formats sit in a registry, one file each; it drives detection, error
-//! messages and [`formats_table`].
+//! How it is built: [`Trace`] owns a large buffer of decompressed bytes. A decoder of the trace's
+//! format turns the front of the buffer into a batch of requests at a time, so that the choice of
+//! format costs one indirect call per batch rather than one per request. Formats sit in a registry,
+//! one file each; it drives detection, error messages and [`formats_table`].
 
 mod columns;
 mod compact;
@@ -44,7 +44,9 @@ pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
 pub use dense::{DenseKeys, NEVER, Numbering};
 pub use error::{Error, ErrorKind, UnknownFormat};
 pub use format::{Format, formats_table};
-pub use generate::{GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table};
+pub use generate::{
+    GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,
+};
 pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 pub use reuse::{Reuse, ReuseStats};
 pub use stats::{Info, Stats};

@@ -1,15 +1,16 @@
 //! What a trace is made of: requests.
 //!
-//! One plain struct serves every kind of trace, so that a simulator has one loop. [`Kind`] says how to read
-//! `key` and `bytes`.
+//! One plain struct serves every kind of trace, so that a simulator has one loop. [`Kind`] says how
+//! to read `key` and `bytes`.
 //!
-//! Invariants every reader keeps: `time_ns` counts from the trace's first record and never wraps, though it may
-//! step back where the trace does; in block traces `bytes` is at most [`BLOCK_REQUEST_BYTES_MAX`] and
-//! `key + bytes` does not exceed `i64::MAX`.
+//! Invariants every reader keeps: `time_ns` counts from the trace's first record and never wraps,
+//! though it may step back where the trace does; in block traces `bytes` is at most
+//! [`BLOCK_REQUEST_BYTES_MAX`] and `key + bytes` does not exceed `i64::MAX`.
 
 use serde::Serialize;
 
-/// The longest request a block trace may hold. Anything longer is a misread record: no device takes it.
+/// The longest request a block trace may hold. Anything longer is a misread record: no device takes
+/// it.
 pub const BLOCK_REQUEST_BYTES_MAX: u64 = 1 << 32;
 
 /// What the keys and sizes of a trace mean.
@@ -41,11 +42,13 @@ pub enum Op {
 pub struct Request {
     /// Nanoseconds since the trace's first record; 0 when the trace has no times.
     pub time_ns: u64,
-    /// Block traces: offset in bytes. Otherwise the key: the number in the trace, or a stable hash of its text.
+    /// Block traces: offset in bytes. Otherwise the key: the number in the trace, or a stable hash
+    /// of its text.
     pub key: u64,
     /// Block traces: length in bytes. Objects: size in bytes. Keys: 1.
     pub bytes: u64,
-    /// The disk of a block trace as numbered in the trace, or in order of appearance where disks have names; else 0.
+    /// The disk of a block trace as numbered in the trace, or in order of appearance where disks
+    /// have names; else 0.
     pub volume: u32,
     /// Read, write or delete.
     pub op: Op,

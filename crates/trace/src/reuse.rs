@@ -1,9 +1,9 @@
 //! How popular keys are, and how far apart touches of one key lie.
 //!
-//! The reuse distance of a touch is the size of the smallest LRU cache that hits it: the distinct keys since the last touch
-//! of its key, with the key itself (Mattson et al., 1970). It is counted exactly with a Fenwick tree over last touches,
-//! or, for long traces, over a sample of keys by hash (SHARDS, Waldspurger et al., FAST '15), whose distances are
-//! scaled up.
+//! The reuse distance of a touch is the size of the smallest LRU cache that hits it: the distinct
+//! keys since the last touch of its key, with the key itself (Mattson et al., 1970). It is counted
+//! exactly with a Fenwick tree over last touches, or, for long traces, over a sample of keys by
+//! hash (SHARDS, Waldspurger et al., FAST '15), whose distances are scaled up.
 
 use serde::Serialize;
 
@@ -25,8 +25,9 @@ pub struct Reuse {
     pub top_1_percent_share: f64,
     /// Share of touches that go to the most popular 10 % of keys.
     pub top_10_percent_share: f64,
-    /// Exponent of Zipf's law fitted to keys touched five times or more: least squares over the logarithms of
-    /// touches and rank, each factor of rank weighing the same. `None` if fewer than ten keys are.
+    /// Exponent of Zipf's law fitted to keys touched five times or more: least squares over the
+    /// logarithms of touches and rank, each factor of rank weighing the same. `None` if fewer than
+    /// ten keys are.
     pub zipf_exponent: Option<f64>,
     /// Share of keys that are touched once only.
     pub one_hit_share: f64,
@@ -38,8 +39,8 @@ pub struct Reuse {
     pub reuse_p90: Option<u64>,
     /// Share of keys whose distances were measured: 1 if all.
     pub reuse_sample: f64,
-    /// Relative standard error that sampling leaves in the median distance, from how far eight parts of the sample differ;
-    /// 0 if all keys were measured.
+    /// Relative standard error that sampling leaves in the median distance, from how far eight
+    /// parts of the sample differ; 0 if all keys were measured.
     pub reuse_error: f64,
 }
 
@@ -55,7 +56,12 @@ pub struct ReuseStats {
 impl ReuseStats {
     /// Nothing yet of a trace of this kind.
     pub fn new(kind: Kind) -> Self {
-        Self { kind, numbering: Numbering::new(), keys: Vec::new(), exact_touches_max: EXACT_TOUCHES_MAX }
+        Self {
+            kind,
+            numbering: Numbering::new(),
+            keys: Vec::new(),
+            exact_touches_max: EXACT_TOUCHES_MAX,
+        }
     }
 
     /// Measures a sample of keys in traces with more touches than this; 50 million if not told.
@@ -70,7 +76,8 @@ impl ReuseStats {
     pub fn add(&mut self, request: &Request) -> Result<(), Error> {
         for (volume, key) in touches(self.kind, request) {
             let number = self.numbering.number(volume, key);
-            self.keys.push(number.ok_or_else(|| ErrorKind::TooManyKeys { path: "reuse".to_owned() })?);
+            self.keys
+                .push(number.ok_or_else(|| ErrorKind::TooManyKeys { path: "reuse".to_owned() })?);
         }
         Ok(())
     }
@@ -83,20 +90,28 @@ impl ReuseStats {
 }
 
 impl Reuse {
-    /// Popularity and reuse of keys; distances from a sample if there are more than `exact_touches_max`.
+    /// Popularity and reuse of keys; distances from a sample if there are more than
+    /// `exact_touches_max`.
     pub fn of(dense: &DenseKeys, exact_touches_max: u64) -> Self {
         let touches = dense.keys.len() as u64;
         let mut counts = vec![0u32; dense.distinct as usize];
-        dense.keys.iter().for_each(|&key| counts[key as usize] = counts[key as usize].saturating_add(1));
+        dense
+            .keys
+            .iter()
+            .for_each(|&key| counts[key as usize] = counts[key as usize].saturating_add(1));
         counts.sort_unstable_by(|a, b| b.cmp(a));
-        let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+        let share =
+            |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let top = |part: usize| {
             let keys = counts.len().div_ceil(part);
             share(counts[..keys].iter().map(|&count| u64::from(count)).sum(), touches)
         };
         let once = counts.iter().rev().take_while(|&&count| count == 1).count();
-        let sample =
-            if touches <= exact_touches_max { 1.0 } else { exact_touches_max as f64 / touches as f64 };
+        let sample = if touches <= exact_touches_max {
+            1.0
+        } else {
+            exact_touches_max as f64 / touches as f64
+        };
         let groups = distances(dense, sample);
         let mut all = groups.concat();
         // The key itself is not subject to sampling.
@@ -143,8 +158,9 @@ fn percentile(distances: &mut [u32], share: f64) -> Option<u32> {
     Some(*distances.select_nth_unstable(index).1)
 }
 
-/// The standard error of the median, relative to it, from the medians of parts. Touches of a key stand or fall together,
-/// so that parts by key tell how much chance there is, and the number of touches does not.
+/// The standard error of the median, relative to it, from the medians of parts. Touches of a key
+/// stand or fall together, so that parts by key tell how much chance there is, and the number of
+/// touches does not.
 fn median_error(groups: [Vec<u32>; GROUPS]) -> f64 {
     let medians = groups.map(|mut group| f64::from(percentile(&mut group, 0.5).unwrap_or(0)));
     let mean = medians.iter().sum::<f64>() / GROUPS as f64;
@@ -176,8 +192,9 @@ fn mix(key: u32) -> u32 {
     mixed ^ mixed >> 16
 }
 
-/// When each key was last touched, and how many were touched since a time: a Fenwick tree over twice as many places as there
-/// are keys. When all are used, the touches that still count move to the front.
+/// When each key was last touched, and how many were touched since a time: a Fenwick tree over
+/// twice as many places as there are keys. When all are used, the touches that still count move to
+/// the front.
 struct LastTouches {
     /// The place of each key's last touch, counted from 1; 0 before the first.
     place: Vec<u32>,
@@ -191,7 +208,13 @@ struct LastTouches {
 impl LastTouches {
     fn new(distinct: usize) -> Self {
         let places = (2 * distinct).max(64) + 1;
-        Self { place: vec![0; distinct], keys: vec![0; places], tree: vec![0; places], used: 0, live: 0 }
+        Self {
+            place: vec![0; distinct],
+            keys: vec![0; places],
+            tree: vec![0; places],
+            used: 0,
+            live: 0,
+        }
     }
 
     /// Notes a touch; the distance to the key's last one.

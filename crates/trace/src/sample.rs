@@ -20,7 +20,8 @@ impl<'a> Sample<'a> {
         self.bytes.iter().all(|&b| b >= b' ' && b != 0x7f || (b'\t'..=b'\r').contains(&b))
     }
 
-    /// The whole lines of the sample that are neither blank nor comments, without blanks around them.
+    /// The whole lines of the sample that are neither blank nor comments, without blanks around
+    /// them.
     pub(crate) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let end = match self.bytes.iter().rposition(|&b| b == b'\n') {
             Some(last) if !self.whole => last,

@@ -1,7 +1,8 @@
 //! A trace summed up: what `floe trace info` prints.
 //!
-//! Requests of block traces are counted by the blocks of 4 KiB they touch. The touched blocks are kept as one bit each,
-//! 64 neighbours (256 KiB of disk) to a word in a hash table, so that a footprint of terabytes still fits.
+//! Requests of block traces are counted by the blocks of 4 KiB they touch. The touched blocks are
+//! kept as one bit each, 64 neighbours (256 KiB of disk) to a word in a hash table, so that a
+//! footprint of terabytes still fits.
 
 use hashbrown::{HashMap, hash_map::Entry};
 use serde::Serialize;
@@ -28,8 +29,8 @@ pub struct Info {
     pub writes: u64,
     /// Distinct blocks of 4 KiB of a block trace; distinct keys otherwise.
     pub unique: u64,
-    /// Bytes in the distinct blocks, or in the distinct objects at the largest size each was seen with; as many as keys
-    /// where there are no sizes.
+    /// Bytes in the distinct blocks, or in the distinct objects at the largest size each was seen
+    /// with; as many as keys where there are no sizes.
     pub footprint_bytes: u64,
     /// Mean size of a request.
     pub mean_bytes: f64,
@@ -154,7 +155,11 @@ impl Stats {
             writes: self.writes,
             unique: self.unique,
             footprint_bytes,
-            mean_bytes: if self.requests == 0 { 0.0 } else { self.bytes as f64 / self.requests as f64 },
+            mean_bytes: if self.requests == 0 {
+                0.0
+            } else {
+                self.bytes as f64 / self.requests as f64
+            },
             seconds: self.last_ns as f64 / 1e9,
             touches: self.touches,
         }

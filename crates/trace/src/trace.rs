@@ -25,8 +25,9 @@ pub struct OpenOptions {
     pub format: Option<Format>,
     /// Count and pass over bad records instead of stopping at the first.
     pub skip_bad: bool,
-    /// Read a trace of page numbers as disk I/O: a line of an `arc` trace is then one read of `count` sectors of 512 bytes
-    /// rather than `count` keys. Other formats of keys refuse; block traces are what they are anyway.
+    /// Read a trace of page numbers as disk I/O: a line of an `arc` trace is then one read of
+    /// `count` sectors of 512 bytes rather than `count` keys. Other formats of keys refuse; block
+    /// traces are what they are anyway.
     pub as_blocks: bool,
     /// What the columns of a `csv` trace are, where their names do not tell; implies that format.
     pub columns: Option<Columns>,
@@ -57,12 +58,15 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens what a user calls a trace: a file, or a generator such as `zipf:keys=1000000,theta=0.9`.
+    /// Opens what a user calls a trace: a file, or a generator such as
+    /// `zipf:keys=1000000,theta=0.9`.
     ///
-    /// A file of that name comes first. [`generators_table`](crate::generators_table) lists the generators.
+    /// A file of that name comes first. [`generators_table`](crate::generators_table) lists the
+    /// generators.
     ///
     /// # Errors
-    /// As [`Trace::open`] and [`Trace::generate`]; also when `as_blocks` is asked of a generator of keys.
+    /// As [`Trace::open`] and [`Trace::generate`]; also when `as_blocks` is asked of a generator of
+    /// keys.
     pub fn open_source(text: &str, options: &OpenOptions) -> Result<Self, Error> {
         if !GeneratorSpec::looks_like(text) || Path::new(text).exists() {
             return Self::open(text, options);
@@ -81,8 +85,8 @@ impl Trace {
     /// When the keys, as blocks, do not fit on a disk.
     pub fn generate(spec: &GeneratorSpec) -> Result<Self, Error> {
         let name = spec.to_string();
-        let generated =
-            Generated::new(spec).map_err(|source| ErrorKind::Spec { text: name.clone(), source })?;
+        let generated = Generated::new(spec)
+            .map_err(|source| ErrorKind::Spec { text: name.clone(), source })?;
         let kind = generated.kind();
         let progress = Progress { bytes_read: Arc::default(), total_bytes: Some(spec.requests()) };
         let origin = Origin::Generator(generated);
@@ -98,8 +102,8 @@ impl Trace {
         Self::start(name, Box::new(file), Some(total_bytes), options)
     }
 
-    /// Reads a trace from anything that can be read, such as standard input. `name` appears in errors, and helps
-    /// to recognise the format as a file's name would.
+    /// Reads a trace from anything that can be read, such as standard input. `name` appears in
+    /// errors, and helps to recognise the format as a file's name would.
     ///
     /// # Errors
     /// As [`Trace::open`].
@@ -119,8 +123,9 @@ impl Trace {
     ) -> Result<Self, Error> {
         let progress = Progress { bytes_read: Arc::default(), total_bytes };
         let reader = Counted { reader, bytes_read: Arc::clone(&progress.bytes_read) };
-        let read_error =
-            |source, offset_bytes| Error::from(ErrorKind::Read { path: name.clone(), offset_bytes, source });
+        let read_error = |source, offset_bytes| {
+            Error::from(ErrorKind::Read { path: name.clone(), offset_bytes, source })
+        };
         let reader = decompressed(Box::new(reader)).map_err(|error| read_error(error, 0))?;
         let mut window = Window::new(reader);
         if let Err(error) = window.fill(SAMPLE_BYTES) {
@@ -154,7 +159,18 @@ impl Trace {
         progress: Progress,
     ) -> Self {
         let batch = Batch::new(skip_bad);
-        Self { name, format, kind, origin, batch, run: 0, step: 0, failed: None, done: false, progress }
+        Self {
+            name,
+            format,
+            kind,
+            origin,
+            batch,
+            run: 0,
+            step: 0,
+            failed: None,
+            done: false,
+            progress,
+        }
     }
 
     /// The path or name it was opened with, or the generator in words.
@@ -182,7 +198,8 @@ impl Trace {
         self.progress.bytes_read()
     }
 
-    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its requests.
+    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its
+    /// requests.
     pub fn total_bytes(&self) -> Option<u64> {
         self.progress.total_bytes()
     }
@@ -305,7 +322,8 @@ impl Progress {
         self.bytes_read.load(Relaxed)
     }
 
-    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its requests.
+    /// The file's size as it is, compressed or not; `None` for a stream. Of a generator, all of its
+    /// requests.
     pub fn total_bytes(&self) -> Option<u64> {
         self.total_bytes
     }

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{BINARY, FORMATS, error, expected, given, header, lenient, open, read, requests, write};
+use common::{
+    BINARY, FORMATS, error, expected, given, header, lenient, open, read, requests, write,
+};
 use floe_trace::{OpenOptions, Trace};
 use proptest::prelude::*;
 
@@ -138,14 +140,26 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
 #[test]
 fn a_malformed_line_of_a_table_names_its_column() {
     let cases = [
-        ("ts,key,size", "x,a,1", "a time (--columns time-unit=… gives its unit) in column 1, found \"x\""),
+        (
+            "ts,key,size",
+            "x,a,1",
+            "a time (--columns time-unit=… gives its unit) in column 1, found \"x\"",
+        ),
         ("ts,key,size", "1,a,-1", "a size in column 3, found \"-1\""),
         ("ts,key,size", "1,,1", "a key in column 2, found nothing"),
         ("ts,key,size", "1,a", "as many columns as in the header in column 3, found nothing"),
         ("ts,key,size", "1,a,1,2,3", "the end of the line in column 4, found \"2,3\""),
         ("key;op", "a;fly", "an operation in column 2, found \"fly\""),
-        ("size,offset", "1,99999999999999999999", "an offset in column 2, found \"99999999999999999999\""),
-        ("size,offset", "4294967297,0", "a length of at most 4 GiB in column 1, found \"4294967297\""),
+        (
+            "size,offset",
+            "1,99999999999999999999",
+            "an offset in column 2, found \"99999999999999999999\"",
+        ),
+        (
+            "size,offset",
+            "4294967297,0",
+            "a length of at most 4 GiB in column 1, found \"4294967297\"",
+        ),
     ];
     for (header, line, message) in cases {
         let text = format!("{header}\n{line}\n");
@@ -157,7 +171,8 @@ fn a_malformed_line_of_a_table_names_its_column() {
 
 #[test]
 fn a_bad_line_of_a_table_settles_nothing() {
-    // Neither a line of words that may name columns is another header, nor a bad time one in seconds.
+    // Neither a line of words that may name columns is another header, nor a bad time one in
+    // seconds.
     let text = b"op,key\nget,a\nfly,object\nget,b\n";
     assert_eq!(
         error(text, &given("csv")),
@@ -165,7 +180,10 @@ fn a_bad_line_of_a_table_settles_nothing() {
     );
     let text = b"time,key\nnever,a\n1700000000000,b\n1700000000001,c\n";
     let mut trace = open(text, &lenient("csv")).unwrap();
-    assert_eq!(trace.by_ref().map(|request| request.unwrap().time_ns).collect::<Vec<_>>(), [0, 1_000_000]);
+    assert_eq!(
+        trace.by_ref().map(|request| request.unwrap().time_ns).collect::<Vec<_>>(),
+        [0, 1_000_000]
+    );
     assert_eq!(trace.skipped(), 1);
 }
 
@@ -178,7 +196,8 @@ fn a_text_trace_cut_at_any_byte_gives_the_requests_before_and_at_most_one_error(
             let lines = whole[header(name).len()..cut].iter().filter(|&&b| b == b'\n').count();
             let wanted = &expected(name, &requests)[..lines];
             let results: Vec<_> = open(&whole[..cut], &given(name)).unwrap().collect();
-            let good: Vec<_> = results.iter().filter_map(|result| result.as_ref().ok().copied()).collect();
+            let good: Vec<_> =
+                results.iter().filter_map(|result| result.as_ref().ok().copied()).collect();
             // A cut within a line's last number leaves a line.
             assert!(good.len() <= lines + 1 && good[..lines] == *wanted, "{name} at {cut}");
             assert!(results.iter().rev().skip(1).all(Result::is_ok), "{name} at {cut}");
@@ -237,7 +256,8 @@ fn binary_records_that_break_their_promise_are_named_or_skipped() {
     let good = write("vscsi", &requests(4));
     let mut bytes = good.clone();
     bytes[32 + 15] = 7;
-    let message = "t: record 2 at byte 32: expected a command with version 0x100 (vSCSI 1), found 0x700";
+    let message =
+        "t: record 2 at byte 32: expected a command with version 0x100 (vSCSI 1), found 0x700";
     assert_eq!(error(&bytes, &given("vscsi")), message);
     let mut trace = open(&bytes, &lenient("vscsi")).unwrap();
     assert_eq!((trace.by_ref().filter(Result::is_ok).count(), trace.skipped()), (3, 1));
@@ -245,7 +265,8 @@ fn binary_records_that_break_their_promise_are_named_or_skipped() {
     let mut bytes = write("srt", &requests(4));
     let second = header("srt").len() + 56;
     bytes[second..second + 4].copy_from_slice(&[0, 0, 0, 9]);
-    let message = format!("t: record 2 at byte {second}: expected a record of 48 to 4096 bytes, found 0x9");
+    let message =
+        format!("t: record 2 at byte {second}: expected a record of 48 to 4096 bytes, found 0x9");
     assert_eq!(error(&bytes, &given("srt")), message);
     // Past a lost length nothing can be told apart any more.
     let mut trace = open(&bytes, &lenient("srt")).unwrap();
@@ -259,7 +280,10 @@ fn an_endless_line_is_one_bad_line_wherever_the_window_ends() {
         text.extend(vec![b'7'; length]);
         text.extend(b"\n2 1 0 0\n");
         let message = error(&text, &given("arc"));
-        assert!(message.starts_with("t: line 2 at byte 8: expected a line of at most 64 KiB"), "{message}");
+        assert!(
+            message.starts_with("t: line 2 at byte 8: expected a line of at most 64 KiB"),
+            "{message}"
+        );
         let mut trace = open(&text, &lenient("arc")).unwrap();
         let keys: Vec<_> = trace.by_ref().map(|request| request.unwrap().key).collect();
         assert_eq!((keys, trace.skipped()), (vec![1, 2], 1), "{length}");
@@ -284,7 +308,9 @@ fn only_formats_with_lengths_can_be_read_as_blocks() {
 
 /// Reads what there is, keeping every promise a request makes.
 fn exhaust(bytes: &[u8], options: &OpenOptions) {
-    let Ok(trace) = Trace::from_reader("t", std::io::Cursor::new(bytes.to_vec()), options) else { return };
+    let Ok(trace) = Trace::from_reader("t", std::io::Cursor::new(bytes.to_vec()), options) else {
+        return;
+    };
     let kind = trace.kind();
     let mut stats = floe_trace::Stats::new(kind);
     for request in trace.take(10_000) {

@@ -114,13 +114,19 @@ fn a_trace_cut_at_any_byte_is_an_error_after_the_requests_before_the_cut() {
     let options = CompactOptions { next_accesses: true, ..PLAIN };
     let (_, bytes) = write(Kind::Key, &requests, options);
     for cut in (1..200).chain(200..bytes.len()).step_by(7).chain(bytes.len() - 30..bytes.len()) {
-        let format = OpenOptions { format: Some("floe".parse().unwrap()), ..OpenOptions::default() };
+        let format =
+            OpenOptions { format: Some("floe".parse().unwrap()), ..OpenOptions::default() };
         let trace = Trace::from_reader("t", Cursor::new(bytes[..cut].to_vec()), &format).unwrap();
         let found: Vec<_> = trace.collect();
         let (last, before) = found.split_last().unwrap();
         let message = last.as_ref().expect_err("a cut").to_string();
-        assert!(message.contains("expected a whole section, and more until the end, found"), "{message}");
-        assert!(before.iter().zip(&requests).all(|(found, request)| found.as_ref().unwrap() == request));
+        assert!(
+            message.contains("expected a whole section, and more until the end, found"),
+            "{message}"
+        );
+        assert!(
+            before.iter().zip(&requests).all(|(found, request)| found.as_ref().unwrap() == request)
+        );
         assert!(fast(&bytes[..cut]).is_err(), "{cut}");
     }
 }
@@ -130,7 +136,8 @@ fn bytes_behind_the_end_are_an_error() {
     let (_, mut bytes) = write(Kind::Key, &requests("loop:keys=7,requests=9"), PLAIN);
     let length = bytes.len();
     bytes.push(0);
-    let message = format!("t: section 4 at byte {length}: expected nothing behind the end, found 0x1");
+    let message =
+        format!("t: section 4 at byte {length}: expected nothing behind the end, found 0x1");
     assert_eq!(read(&bytes).unwrap_err().to_string(), message);
 }
 
@@ -203,7 +210,8 @@ fn keys_are_numbered_as_they_appear_and_apart_by_volume() {
     assert_eq!((dense.keys, dense.distinct), (vec![0, 1, 0, 2, 3, 1, 4], 5));
     let mut numbering = floe_trace::Numbering::new();
     assert_eq!(
-        [numbering.number(1, 5), numbering.number(2, 5), numbering.number(1, 5)].map(Option::unwrap),
+        [numbering.number(1, 5), numbering.number(2, 5), numbering.number(1, 5)]
+            .map(Option::unwrap),
         [0, 1, 0]
     );
 }

@@ -1,4 +1,5 @@
-//! Formats are recognised from content, compression from the first bytes, and what is unclear is asked.
+//! Formats are recognised from content, compression from the first bytes, and what is unclear is
+//! asked.
 
 mod common;
 
@@ -62,15 +63,24 @@ fn keys_of_equal_bytes_are_told_apart_by_the_files_name_or_not_at_all() {
     let mut state = 1u64;
     let hashes: Vec<u8> = (0..2000)
         .flat_map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state ^ state >> 29).to_be_bytes()
         })
         .collect();
-    assert_eq!(detected(&hashes), format!("t: could be be64 or le64; say which with --format, one of {ALL}"));
+    assert_eq!(
+        detected(&hashes),
+        format!("t: could be be64 or le64; say which with --format, one of {ALL}")
+    );
     let pages = write("be32", &requests(5000));
-    assert_eq!(detected(&pages), format!("t: could be be32 or le32; say which with --format, one of {ALL}"));
+    assert_eq!(
+        detected(&pages),
+        format!("t: could be be32 or le32; say which with --format, one of {ALL}")
+    );
     for (name, format) in [("a/corda_vault", "be64"), ("x.le64", "le64")] {
-        let trace = Trace::from_reader(name, std::io::Cursor::new(hashes.clone()), &OpenOptions::default());
+        let trace =
+            Trace::from_reader(name, std::io::Cursor::new(hashes.clone()), &OpenOptions::default());
         assert_eq!(trace.unwrap().format().name(), format);
     }
 }
@@ -192,7 +202,10 @@ fn a_cut_off_compressed_file_is_an_error_after_the_requests_before_the_cut() {
 #[test]
 fn a_missing_file_is_one_line() {
     let error = Trace::open("/no/such/trace", &OpenOptions::default()).unwrap_err();
-    assert_eq!(error.to_string(), "/no/such/trace: cannot open: No such file or directory (os error 2)");
+    assert_eq!(
+        error.to_string(),
+        "/no/such/trace: cannot open: No such file or directory (os error 2)"
+    );
     let folder = tempfile::tempdir().unwrap();
     assert!(Trace::open(folder.path(), &OpenOptions::default()).is_err());
 }

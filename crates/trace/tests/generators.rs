@@ -43,7 +43,8 @@ fn the_same_seed_makes_the_same_stream_and_another_another() {
         let first = requests(text);
         assert_eq!(first.len(), 3000, "{text}");
         assert_eq!(first, requests(text), "{text}");
-        let (head, parts) = text.split_once('+').map_or((text, String::new()), |(a, b)| (a, format!("+{b}")));
+        let (head, parts) =
+            text.split_once('+').map_or((text, String::new()), |(a, b)| (a, format!("+{b}")));
         let other = requests(&format!("{head},seed=2{parts}"));
         assert_eq!(first == other, text.starts_with("loop"), "{text}");
     }
@@ -75,7 +76,8 @@ fn a_loop_is_exact() {
 #[test]
 fn a_scan_comes_after_every_so_many_requests_and_goes_on_where_the_last_one_ended() {
     let keys = keys("scan:keys=100,every=5,length=3,scanned=4,requests=32");
-    let (popular, scanned): (Vec<_>, Vec<_>) = keys.iter().enumerate().partition(|(index, _)| index % 8 < 5);
+    let (popular, scanned): (Vec<_>, Vec<_>) =
+        keys.iter().enumerate().partition(|(index, _)| index % 8 < 5);
     assert!(popular.iter().all(|&(_, &key)| key < 100));
     let scanned: Vec<_> = scanned.iter().map(|&(_, &key)| key).collect();
     assert_eq!(scanned, [100, 101, 102, 103, 100, 101, 102, 103, 100, 101, 102, 103]);
@@ -97,8 +99,12 @@ fn the_most_popular_key_has_its_share_and_scattering_only_renames() {
     assert!(deviation(zeros, 1_000_000, 1.0 / harmonic).abs() < 4.0);
     let scattered = keys("zipf:theta=1,requests=1000000,scatter=yes");
     let mut names = HashMap::new();
-    assert!(plain.iter().zip(&scattered).all(|(rank, key)| names.entry(rank).or_insert(key) == &key));
-    assert!(scattered.iter().any(|&key| key > 900_000) && scattered.iter().all(|&key| key < 1_000_000));
+    assert!(
+        plain.iter().zip(&scattered).all(|(rank, key)| names.entry(rank).or_insert(key) == &key)
+    );
+    assert!(
+        scattered.iter().any(|&key| key > 900_000) && scattered.iter().all(|&key| key < 1_000_000)
+    );
 }
 
 #[test]
@@ -112,7 +118,8 @@ fn drift_moves_every_rank_by_the_same_number_of_keys() {
 
 #[test]
 fn parts_of_a_mix_take_turns_by_weight_and_share_no_keys() {
-    let keys = keys("mix:requests=400000+loop:keys=10,weight=3+uniform:keys=5+loop:keys=4,weight=4");
+    let keys =
+        keys("mix:requests=400000+loop:keys=10,weight=3+uniform:keys=5+loop:keys=4,weight=4");
     let part = |range: std::ops::Range<u64>| -> Vec<u64> {
         keys.iter().copied().filter(|key| range.contains(key)).collect()
     };
@@ -130,7 +137,10 @@ fn ycsb_workloads_have_their_shares_of_operations() {
     for (workload, writes) in [('A', 0.5), ('B', 0.05), ('C', 0.0), ('D', 0.05)] {
         let requests = requests(&format!("ycsb:workload={workload},keys=1000,requests=1000000"));
         let count = requests.iter().filter(|request| request.op == Op::Write).count();
-        assert!(writes == 0.0 && count == 0 || deviation(count, 1_000_000, writes).abs() < 4.0, "{workload}");
+        assert!(
+            writes == 0.0 && count == 0 || deviation(count, 1_000_000, writes).abs() < 4.0,
+            "{workload}"
+        );
     }
 }
 
@@ -184,7 +194,10 @@ fn ycsb_e_scans_runs_of_existing_keys_of_every_length() {
         }
         before = Some(request);
     }
-    assert!(deviation(inserts, scans + inserts, 0.05).abs() < 5.0, "{inserts} inserts, {scans} scans");
+    assert!(
+        deviation(inserts, scans + inserts, 0.05).abs() < 5.0,
+        "{inserts} inserts, {scans} scans"
+    );
     let mean = reads as f64 / scans as f64;
     assert!((mean - 4.5).abs() < 0.05, "{mean}");
 }
@@ -198,16 +211,21 @@ fn sfs_workloads_have_their_reads_and_their_sizes() {
         ("vda", 0.0, 457.0),
         ("websearch", 1.0, 8.0),
     ] {
-        let requests = requests(&format!("sfs:workload={workload},keys=100000,block=4KiB,requests=200000"));
+        let requests =
+            requests(&format!("sfs:workload={workload},keys=100000,block=4KiB,requests=200000"));
         let read = requests.iter().filter(|request| request.op == Op::Read).count();
         if reads == 0.0 || reads == 1.0 {
             assert_eq!(read as f64, reads * 200_000.0, "{workload}");
         } else {
             assert!(deviation(read, 200_000, reads).abs() < 4.0, "{workload}: {read}");
         }
-        let mean = requests.iter().map(|request| request.bytes).sum::<u64>() as f64 / 200_000.0 / 1024.0;
+        let mean =
+            requests.iter().map(|request| request.bytes).sum::<u64>() as f64 / 200_000.0 / 1024.0;
         assert!((mean / kib - 1.0).abs() < 0.01, "{workload}: {mean} KiB");
-        assert!(requests.iter().all(|request| request.key + request.bytes <= 100_000 * 4096), "{workload}");
+        assert!(
+            requests.iter().all(|request| request.key + request.bytes <= 100_000 * 4096),
+            "{workload}"
+        );
     }
 }
 
@@ -226,7 +244,8 @@ fn sfs_logs_go_to_few_places_and_video_goes_on_where_it_was() {
     let requests = requests("sfs:workload=vda,keys=10000,block=4KiB,requests=1000");
     for pair in requests.windows(2) {
         let end = pair[0].key + pair[0].bytes;
-        let goes_on = pair[1].key == end || (pair[1].key == 0 && end + pair[1].bytes > 10_000 * 4096);
+        let goes_on =
+            pair[1].key == end || (pair[1].key == 0 && end + pair[1].bytes > 10_000 * 4096);
         assert!(goes_on, "{pair:?}");
     }
 }
@@ -247,7 +266,9 @@ fn blocks_lie_one_behind_the_other_and_are_read_as_often_as_asked() {
     assert_eq!(open(text).kind(), Kind::Block);
     assert_eq!(open("loop:keys=4").kind(), Kind::Key);
     let requests = requests(text);
-    assert!(requests.iter().zip((0..4).cycle()).all(|(r, key)| (r.key, r.bytes) == (key * 8192, 8192)));
+    assert!(
+        requests.iter().zip((0..4).cycle()).all(|(r, key)| (r.key, r.bytes) == (key * 8192, 8192))
+    );
     let reads = requests.iter().filter(|request| request.op == Op::Read).count();
     assert!(deviation(reads, requests.len(), 0.3).abs() < 4.0);
 }
@@ -286,7 +307,10 @@ fn wrong_specs_say_what_there_is() {
         ("zipf:scatter=1", "scatter: expected yes or no, found \"1\""),
         ("loop:keys=3,keys=3", "keys is given twice"),
         ("sfs:block=8KiB", "block: expected 4KiB, since sfs has sizes of its own, found \"8192\""),
-        ("mix:block=1KiB+sfs:keys=9", "block: expected 4KiB, since sfs has sizes of its own, found \"1024\""),
+        (
+            "mix:block=1KiB+sfs:keys=9",
+            "block: expected 4KiB, since sfs has sizes of its own, found \"1024\"",
+        ),
         ("loop:block=100", "block: expected a size from 512 to 4GiB, such as 4KiB, found \"100\""),
         (
             "loop:keys=281474976710656,block=1MiB",
@@ -299,7 +323,10 @@ fn wrong_specs_say_what_there_is() {
         ),
         ("mix:requests=5", "mix needs parts, as in mix:requests=9000+zipf:keys=100+loop:keys=50"),
         ("mix+mix", "a mix cannot be part of a mix; give its parts"),
-        ("loop:keys=5+zipf", "loop takes no parts; a mix does: mix:requests=9000+zipf:keys=100+loop:keys=50"),
+        (
+            "loop:keys=5+zipf",
+            "loop takes no parts; a mix does: mix:requests=9000+zipf:keys=100+loop:keys=50",
+        ),
         ("mix+loop:seed=5", "loop has no parameter \"seed\"; it has keys, weight"),
         ("mix+loop:weight=0", "weight: expected a number above 0, found \"0\""),
     ];
@@ -322,7 +349,10 @@ fn files_come_before_generators_and_paths_are_no_specs() {
 fn keys_are_no_disk_io_unless_they_have_a_block_size() {
     let as_blocks = OpenOptions { as_blocks: true, ..OpenOptions::default() };
     let error = Trace::open_source("loop:keys=3", &as_blocks).unwrap_err();
-    assert_eq!(error.to_string(), "loop:keys=3: makes keys; add block=4KiB to make disk I/O of them");
+    assert_eq!(
+        error.to_string(),
+        "loop:keys=3: makes keys; add block=4KiB to make disk I/O of them"
+    );
     assert!(Trace::open_source("loop:keys=3,block=4KiB", &as_blocks).is_ok());
 }
 

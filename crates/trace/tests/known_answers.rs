@@ -1,7 +1,7 @@
 //! Real traces against figures that were counted independently.
 //!
-//! Runs when `FLOE_TRACES` names a folder with the traces, and says so when it does not. Every figure must agree to its
-//! last printed digit.
+//! Runs when `FLOE_TRACES` names a folder with the traces, and says so when it does not. Every
+//! figure must agree to its last printed digit.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -12,8 +12,10 @@ fn folder() -> Option<PathBuf> {
     let folder = std::env::var_os("FLOE_TRACES").map(PathBuf::from);
     if folder.is_none() {
         // Not eprintln: the test harness would swallow it.
-        let _ =
-            writeln!(std::io::stderr(), "SKIPPED: set FLOE_TRACES to the folder of traces to run this test");
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: set FLOE_TRACES to the folder of traces to run this test"
+        );
     }
     folder
 }
@@ -98,8 +100,12 @@ fn traces_of_keys_and_objects_have_their_known_figures() {
     let mut wrong = Vec::new();
     for (file, format, requests, distinct, again) in rows {
         let info = info(folder.join(file), false);
-        let found =
-            (info.format, info.requests, info.unique, rounded(100.0 * info.rereference_ratio(), again));
+        let found = (
+            info.format,
+            info.requests,
+            info.unique,
+            rounded(100.0 * info.rereference_ratio(), again),
+        );
         let known = (format, requests, distinct, again.to_owned());
         if found != known {
             wrong.push(format!("{file}: found {found:?}, known {known:?}"));

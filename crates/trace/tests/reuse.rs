@@ -71,7 +71,10 @@ fn a_sample_comes_close_and_states_its_error() {
 #[test]
 fn nothing_reused_has_no_distances() {
     let reuse = ReuseStats::new(Kind::Key).reuse();
-    assert_eq!((reuse.reuse_p50, reuse.one_hit_share, reuse.top_10_percent_share), (None, 0.0, 0.0));
+    assert_eq!(
+        (reuse.reuse_p50, reuse.one_hit_share, reuse.top_10_percent_share),
+        (None, 0.0, 0.0)
+    );
     let reuse = Reuse::of(&load("loop:keys=50,requests=50"), u64::MAX);
     assert_eq!((reuse.reuse_p50, reuse.one_hit_share), (None, 1.0));
 }

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    FORMATS, Trickle, any_request, encode, expected, format, given, header, open, read, requests, write,
+    FORMATS, Trickle, any_request, encode, expected, format, given, header, open, read, requests,
+    write,
 };
 use floe_trace::{Format, Kind, Op, OpenOptions, Request, Trace};
 use proptest::prelude::*;
@@ -55,12 +56,18 @@ fn bytes_that_trickle_in_one_by_one_make_the_same_requests() {
 #[test]
 fn a_last_line_needs_no_end_and_lines_may_end_as_on_windows() {
     let requests = requests(20);
-    for name in FORMATS.into_iter().filter(|name| !common::BINARY.iter().any(|(binary, _)| binary == name)) {
+    for name in
+        FORMATS.into_iter().filter(|name| !common::BINARY.iter().any(|(binary, _)| binary == name))
+    {
         let text = String::from_utf8(write(name, &requests)).unwrap();
         let found = read(text.trim_end().as_bytes(), &given(name)).unwrap();
         assert_eq!(found, expected(name, &requests), "{name}");
         let windows = format!("\r\n# a comment\r\n{}", text.replace('\n', "\r\n"));
-        assert_eq!(read(windows.as_bytes(), &given(name)).unwrap(), expected(name, &requests), "{name}");
+        assert_eq!(
+            read(windows.as_bytes(), &given(name)).unwrap(),
+            expected(name, &requests),
+            "{name}"
+        );
     }
 }
 
@@ -81,14 +88,19 @@ fn times_before_the_first_are_zero_rather_than_huge() {
     requests[0].time_ns += 10_000_000_000;
     for name in FORMATS.into_iter().filter(|name| format(name).kind() != Kind::Key) {
         let found = read(&write(name, &requests), &given(name)).unwrap();
-        assert_eq!(found.iter().map(|request| request.time_ns).collect::<Vec<_>>(), [0, 0, 0], "{name}");
+        assert_eq!(
+            found.iter().map(|request| request.time_ns).collect::<Vec<_>>(),
+            [0, 0, 0],
+            "{name}"
+        );
     }
 }
 
 #[test]
 fn a_line_of_arc_is_many_keys_or_one_read() {
     let text = b"100 3 0 0\n7 1 0 1\n";
-    let keys: Vec<_> = read(text, &given("arc")).unwrap().iter().map(|request| request.key).collect();
+    let keys: Vec<_> =
+        read(text, &given("arc")).unwrap().iter().map(|request| request.key).collect();
     assert_eq!(keys, [100, 101, 102, 7]);
     let as_blocks = OpenOptions { as_blocks: true, ..given("arc") };
     let mut trace = open(text, &as_blocks).unwrap();
@@ -110,7 +122,8 @@ fn vscsi_version_2_is_read_and_other_commands_passed_over() {
         out
     };
     let (read_16, synchronize, write_10) = (0x88, 0x35, 0x2a);
-    let bytes = [record(read_16, 8, 5), record(synchronize, 0, 6), record(write_10, 16, 7)].concat();
+    let bytes =
+        [record(read_16, 8, 5), record(synchronize, 0, 6), record(write_10, 16, 7)].concat();
     let found = read(&bytes, &OpenOptions::default()).unwrap();
     assert_eq!(
         found,
@@ -126,7 +139,8 @@ fn commands_without_data_and_separators_are_no_requests() {
     let systor = b"Timestamp,Response,IOType,LUN,Offset,Size\n1.5,,,3,,\n2.0,0.1,W,3,512,512\n";
     let found = read(systor, &given("systor")).unwrap();
     assert_eq!(found, [Request { time_ns: 0, key: 512, bytes: 512, volume: 3, op: Op::Write }]);
-    let keys: Vec<_> = read(b"1\n*\n\n2\n", &given("plain")).unwrap().iter().map(|r| r.key).collect();
+    let keys: Vec<_> =
+        read(b"1\n*\n\n2\n", &given("plain")).unwrap().iter().map(|r| r.key).collect();
     assert_eq!(keys, [1, 2]);
     let mut empty = Vec::new();
     encode("oracleGeneral", &Request { bytes: 0, ..requests(1)[0] }, &mut empty);
@@ -148,8 +162,10 @@ fn spc_passes_over_optional_fields_and_takes_either_case() {
 #[test]
 fn hosts_and_disks_of_msr_are_numbered_as_they_appear() {
     let line = |host: &str, disk: u32| format!("128166372000000000,{host},{disk},Read,0,512,1\n");
-    let text = [line("web", 2), line("hm", 0), line("web", 0), line("hm", 0), line("web", 2)].concat();
-    let volumes: Vec<_> = read(text.as_bytes(), &given("msr")).unwrap().iter().map(|r| r.volume).collect();
+    let text =
+        [line("web", 2), line("hm", 0), line("web", 0), line("hm", 0), line("web", 2)].concat();
+    let volumes: Vec<_> =
+        read(text.as_bytes(), &given("msr")).unwrap().iter().map(|r| r.volume).collect();
     assert_eq!(volumes, [0, 1, 2, 1, 0]);
 }
 
@@ -252,9 +268,15 @@ fn a_tables_header_says_what_its_columns_are() {
         (Kind::Block, vec![(0, 4096, 4096, 0, Op::Read), (2_500_000, 8192, 512, 1, Op::Delete)])
     );
     // An id says less than an offset.
-    assert_eq!(told("id,offset,length\n1,512,1024\n"), (Kind::Block, vec![(0, 512, 1024, 0, Op::Read)]));
+    assert_eq!(
+        told("id,offset,length\n1,512,1024\n"),
+        (Kind::Block, vec![(0, 512, 1024, 0, Op::Read)])
+    );
     let quoted = "key;bytes;other\n\"7\";10;\"a;b\"\n8;11;\n";
-    assert_eq!(told(quoted), (Kind::Object, vec![(0, 7, 10, 0, Op::Read), (0, 8, 11, 0, Op::Read)]));
+    assert_eq!(
+        told(quoted),
+        (Kind::Object, vec![(0, 7, 10, 0, Op::Read), (0, 8, 11, 0, Op::Read)])
+    );
     assert_eq!(told("op,obj_id\nset,3\n"), (Kind::Key, vec![(0, 3, 1, 0, Op::Write)]));
     for (first, second) in [
         ("1700000000", "1700000001"),
@@ -270,10 +292,12 @@ fn a_tables_header_says_what_its_columns_are() {
 
 #[test]
 fn columns_can_be_named_where_the_header_does_not_tell() {
-    let columns = |text: &str| OpenOptions { columns: Some(text.parse().unwrap()), ..OpenOptions::default() };
+    let columns =
+        |text: &str| OpenOptions { columns: Some(text.parse().unwrap()), ..OpenOptions::default() };
     let text = b"when,what,kb,how\n10,7,2,put\n15,8,1,get\n";
     let found =
-        read(text, &columns("time=when,time-unit=us,key=what,size=KB,size-unit=1024,op=how")).unwrap();
+        read(text, &columns("time=when,time-unit=us,key=what,size=KB,size-unit=1024,op=how"))
+            .unwrap();
     assert_eq!(
         found,
         [
@@ -290,7 +314,10 @@ fn columns_can_be_named_where_the_header_does_not_tell() {
                    found \"key,offset,size\"";
     assert_eq!(common::error(both, &columns("key=obj")), message);
     let arc = OpenOptions { format: Some(format("arc")), ..columns("key=key") };
-    assert_eq!(open(both, &arc).unwrap_err().to_string(), "t: format arc has no columns to name; csv has");
+    assert_eq!(
+        open(both, &arc).unwrap_err().to_string(),
+        "t: format arc has no columns to name; csv has"
+    );
     for (text, message) in [
         (
             "name=x",
@@ -299,7 +326,10 @@ fn columns_can_be_named_where_the_header_does_not_tell() {
         ("key=", "key: expected the name of a column, found \"\""),
         ("time-unit=d", "time-unit: expected s, ms, us, 100ns or ns, found \"d\""),
         ("size-unit=0", "size-unit: expected a number of bytes, found \"0\""),
-        ("key=a,offset=b", "key and offset exclude each other: a key makes objects, an offset disk I/O"),
+        (
+            "key=a,offset=b",
+            "key and offset exclude each other: a key makes objects, an offset disk I/O",
+        ),
     ] {
         assert_eq!(text.parse::<floe_trace::Columns>().unwrap_err().to_string(), message);
     }

@@ -1,5 +1,5 @@
-//! Floe itself: hits by guard, values in place; with its default policy, with LRU, and with a policy chosen by name; and with
-//! all entries frozen.
+//! Floe itself: hits by guard, values in place; with its default policy, with LRU, and with a
+//! policy chosen by name; and with all entries frozen.
 
 use floe_memory::Cache as FloeCache;
 use floe_memory::policy::{AnyPolicy, Lfu, Lru, QdClock, Qdlp, Replacement, S3Fifo};
@@ -108,7 +108,8 @@ impl<V: Value> Cache for Read<V> {
     }
 }
 
-/// All entries frozen once they are in. From then on nothing else comes in, so it takes part where all requests hit.
+/// All entries frozen once they are in. From then on nothing else comes in, so it takes part where
+/// all requests hit.
 pub struct Frozen<T>(T);
 
 /// What can be frozen by hand.

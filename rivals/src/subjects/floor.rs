@@ -1,12 +1,13 @@
 //! The floor: what a lookup costs at least, in one table that all threads read and none writes.
 //!
-//! Two of them, over the same slab of keys and values, and the faster counts: linear probing over words of a fingerprint and
-//! a slot, half of them empty; and hashbrown with slots in its table. A batch hashes all its keys first; the probe then
-//! fetches all words ahead, and all entries ahead. hashbrown gives no way to fetch ahead: there the processor overlaps
-//! what it can.
+//! Two of them, over the same slab of keys and values, and the faster counts: linear probing over
+//! words of a fingerprint and a slot, half of them empty; and hashbrown with slots in its table. A
+//! batch hashes all its keys first; the probe then fetches all words ahead, and all entries ahead.
+//! hashbrown gives no way to fetch ahead: there the processor overlaps what it can.
 //!
-//! Beside them stands hashbrown with keys and values in the table itself. It spares a step, but its entries move when it
-//! grows: a cache whose policy knows entries by their slots cannot be laid out so.
+//! Beside them stands hashbrown with keys and values in the table itself. It spares a step, but its
+//! entries move when it grows: a cache whose policy knows entries by their slots cannot be laid out
+//! so.
 
 use std::hash::BuildHasher;
 
@@ -79,7 +80,8 @@ impl<V: Value> Probe<V> {
 impl<V: Value> Lookup for Probe<V> {
     #[inline]
     fn get(&self, key: u64) -> Option<u64> {
-        self.find(self.hasher.hash_one(key), |entry| entry.key == key).map(|entry| entry.value.read())
+        self.find(self.hasher.hash_one(key), |entry| entry.key == key)
+            .map(|entry| entry.value.read())
     }
 
     #[inline]
@@ -90,11 +92,13 @@ impl<V: Value> Lookup for Probe<V> {
             prefetch(&self.words[hash as usize & mask]);
         }
         // Another key may have the same fingerprint and stand before it: then one searches again.
-        let likely = hashes.map(|hash| self.find(hash, |_| true).inspect(|entry| prefetch_ends(entry)));
+        let likely =
+            hashes.map(|hash| self.find(hash, |_| true).inspect(|entry| prefetch_ends(entry)));
         for ((&key, hash), likely) in keys.iter().zip(hashes).zip(likely) {
             let is_right = |entry: &Entry<V>| entry.key == key;
-            let entry = likely
-                .and_then(|entry| if is_right(entry) { Some(entry) } else { self.find(hash, is_right) });
+            let entry = likely.and_then(|entry| {
+                if is_right(entry) { Some(entry) } else { self.find(hash, is_right) }
+            });
             if let Some(entry) = entry {
                 found(entry.value.read());
             }
@@ -195,7 +199,8 @@ fn prefetch_ends<V>(entry: &Entry<V>) {
     prefetch((&raw const *entry).wrapping_add(1).cast::<u64>().wrapping_sub(1));
 }
 
-/// Has a cache line brought nearer without waiting for it; where the processor's way is not known, nothing.
+/// Has a cache line brought nearer without waiting for it; where the processor's way is not known,
+/// nothing.
 #[inline]
 fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]

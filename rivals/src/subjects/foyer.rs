@@ -1,4 +1,5 @@
-//! foyer's memory cache with S3-FIFO, whose hits cost less than those of LRU, its default. A hit is a counted reference.
+//! foyer's memory cache with S3-FIFO, whose hits cost less than those of LRU, its default. A hit is
+//! a counted reference.
 
 use foldhash::fast::RandomState;
 use foyer_memory::{CacheBuilder, S3FifoConfig};

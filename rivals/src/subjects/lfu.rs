@@ -1,5 +1,5 @@
-//! LFU behind one lock: Floe's order by frequency, which takes a constant time a hit, and a hashbrown table. No crate of others
-//! is in wide use for it. Values are read under the lock.
+//! LFU behind one lock: Floe's order by frequency, which takes a constant time a hit, and a
+//! hashbrown table. No crate of others is in wide use for it. Values are read under the lock.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -1,4 +1,5 @@
-//! What many write first: the lru crate behind the standard library's mutex. Values are read under the lock.
+//! What many write first: the lru crate behind the standard library's mutex. Values are read under
+//! the lock.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};

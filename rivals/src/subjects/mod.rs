@@ -1,7 +1,8 @@
 //! What a cache implements to take part, and a file for each.
 //!
-//! All hash with foldhash where they let one choose. A cache that hands out clones keeps values of 4 KiB in an `Arc`, as its
-//! users would; one that lets values be read in place keeps them in place.
+//! All hash with foldhash where they let one choose. A cache that hands out clones keeps values of
+//! 4 KiB in an `Arc`, as its users would; one that lets values be read in place keeps them in
+//! place.
 
 pub mod floe;
 pub mod floor;

@@ -16,7 +16,8 @@ impl<V: Value> Lookup for Moka<V> {
 
 impl<V: Value> Cache for Moka<V> {
     fn new(capacity: usize) -> Self {
-        let builder = sync::Cache::builder().max_capacity(capacity as u64).initial_capacity(capacity);
+        let builder =
+            sync::Cache::builder().max_capacity(capacity as u64).initial_capacity(capacity);
         Self(builder.build_with_hasher(RandomState::default()))
     }
 

@@ -1,7 +1,8 @@
 //! scc's `HashCache`: an LRU of up to 32 entries in each bucket, behind the bucket's lock.
 //!
-//! It rounds capacities up to a power of two, which flatters its hit ratio. Values are handed out in place, but 4 KiB
-//! ones in rows of 32 would leave most of its memory empty, so they are in an `Arc` too.
+//! It rounds capacities up to a power of two, which flatters its hit ratio. Values are handed out
+//! in place, but 4 KiB ones in rows of 32 would leave most of its memory empty, so they are in an
+//! `Arc` too.
 
 use foldhash::fast::RandomState;
 use scc::HashCache;

@@ -1,4 +1,5 @@
-//! TinyUFO: S3-FIFO with TinyLFU's admission, without locks. It keeps hashes in place of keys, and hashes with ahash.
+//! TinyUFO: S3-FIFO with TinyLFU's admission, without locks. It keeps hashes in place of keys, and
+//! hashes with ahash.
 
 use tinyufo::TinyUfo;
 

@@ -1,8 +1,10 @@
-//! Making durable what the logs of a part say (*commits*), and what its backing devices have been told (*settlements*).
+//! Making durable what the logs of a part say (*commits*), and what its backing devices have been
+//! told (*settlements*).
 //!
-//! Both go in turns, so that however many tasks and flushes want one, all that wait while one is under way are served by the
-//! next. A commit seals what the logs have in memory, flushes the cache device if that says anything of dirty data, and then
-//! writes the logs. What is noted meanwhile, of data that the flush may not cover, is for the next.
+//! Both go in turns, so that however many tasks and flushes want one, all that wait while one is
+//! under way are served by the next. A commit seals what the logs have in memory, flushes the cache
+//! device if that says anything of dirty data, and then writes the logs. What is noted meanwhile,
+//! of data that the flush may not cover, is for the next.
 
 use super::{BlockCache, ROUTER};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
@@ -11,7 +13,8 @@ use crate::request::Fault;
 use crate::shard::Shard;
 use crate::turns::Turns;
 
-/// What an operation of the router is for, in the bits below its mark. A request's own flush has none.
+/// What an operation of the router is for, in the bits below its mark. A request's own flush has
+/// none.
 const KIND_BITS: u32 = 48;
 
 /// An operation of the router.
@@ -53,7 +56,8 @@ impl RouterOp {
 pub(super) struct Commits {
     turns: Turns,
     wanted: bool,
-    /// The logs came with something that is not durable yet: what was forgotten as the cache was opened.
+    /// The logs came with something that is not durable yet: what was forgotten as the cache was
+    /// opened.
     inherited: bool,
     /// A log was full; no use trying again before its checkpoint has been written.
     put_off: bool,
@@ -142,7 +146,8 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// No checkpoint is under way, nor does a log want one. Whoever waits for room has it, unless no checkpoint can be written.
+    /// No checkpoint is under way, nor does a log want one. Whoever waits for room has it, unless
+    /// no checkpoint can be written.
     pub(crate) fn no_checkpoint_to_come(&mut self, orders: &mut Vec<Order>) {
         if self.commits.put_off && self.degraded {
             self.checkpoint_failed(orders);
@@ -151,7 +156,8 @@ impl BlockCache {
         }
     }
 
-    /// A checkpoint could not be written: a log that was full stays so, and can be told nothing more.
+    /// A checkpoint could not be written: a log that was full stays so, and can be told nothing
+    /// more.
     pub(crate) fn checkpoint_failed(&mut self, orders: &mut Vec<Order>) {
         if self.commits.put_off {
             self.lose_journal();
@@ -159,16 +165,18 @@ impl BlockCache {
         }
     }
 
-    /// A log cannot be written. Whoever waits for a commit waits until it is known what becomes of requests.
+    /// A log cannot be written. Whoever waits for a commit waits until it is known what becomes of
+    /// requests.
     fn lose_journal(&mut self) {
         (self.commits.failed, self.commits.wanted) = (true, true);
         self.degrade(); // a cache that cannot keep what it takes is none
         self.shards.iter_mut().for_each(Shard::lose_log);
     }
 
-    /// Goes on past a cache whose journal cannot be written, in this part: the next start forgets what is clean, or cannot
-    /// be told. What is dirty is brought down now, and with it come writes that wait for that; `stuck` says that some of
-    /// it cannot be brought down in some part, and that such writes are to be refused.
+    /// Goes on past a cache whose journal cannot be written, in this part: the next start forgets
+    /// what is clean, or cannot be told. What is dirty is brought down now, and with it come writes
+    /// that wait for that; `stuck` says that some of it cannot be brought down in some part, and
+    /// that such writes are to be refused.
     ///
     /// It is for all parts alike, also those that could write their logs.
     pub fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
@@ -181,8 +189,8 @@ impl BlockCache {
         self.go_on_without_journal(orders);
     }
 
-    /// Goes on past a cache of which the next start forgets everything, in this part. All of it has been
-    /// [brought down](BlockCache::is_emptied) in all parts.
+    /// Goes on past a cache of which the next start forgets everything, in this part. All of it has
+    /// been [brought down](BlockCache::is_emptied) in all parts.
     pub fn retire(&mut self, orders: &mut Vec<Order>) {
         self.lose_journal();
         self.commits.bypass = Some(Bypassing::Retired);
@@ -211,8 +219,8 @@ impl BlockCache {
         self.commits.is_lost() && self.shards.iter().any(Shard::is_blocked)
     }
 
-    /// Bytes of which some requests are refused, at most, for what this part's shards have of them is lost, cannot be read, or
-    /// cannot be replaced.
+    /// Bytes of which some requests are refused, at most, for what this part's shards have of them
+    /// is lost, cannot be read, or cannot be replaced.
     pub fn refused_bytes(&self) -> u64 {
         self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }
@@ -244,12 +252,14 @@ impl BlockCache {
         self.commits.inherited = true;
     }
 
-    /// Whether the journal could not be written: what it says stays as it is, and so must what it speaks of.
+    /// Whether the journal could not be written: what it says stays as it is, and so must what it
+    /// speaks of.
     pub fn has_lost_journal(&self) -> bool {
         self.commits.failed
     }
 
-    /// Begins what is wanted and not under way. Says whether a commit has ended at once, for the logs cannot be written.
+    /// Begins what is wanted and not under way. Says whether a commit has ended at once, for the
+    /// logs cannot be written.
     pub(super) fn begin_commits(&mut self, orders: &mut Vec<Order>) -> bool {
         for at in 0..self.commits.settlements.len() {
             let settlements = &mut self.commits.settlements[at];
@@ -296,7 +306,8 @@ impl BlockCache {
         match (op, result) {
             (RouterOp::Request(request), _) => self.request_flushed(request, result, orders),
             (RouterOp::CommitFlush | RouterOp::CommitWrite, _) if self.commits.failed => {
-                self.commits.turns.end(); // some other part's log cannot be written: none counts any more
+                // some other part's log cannot be written: none counts any more
+                self.commits.turns.end();
                 self.shards.iter_mut().for_each(Shard::commit_abandoned);
                 self.commits.wanted = true;
             }

@@ -1,9 +1,9 @@
 //! A part's share of a client's flush, and of bringing all that is dirty to the backing devices.
 //!
-//! In a volatile cache a flush *drains*: every shard brings what is dirty to the backing device, which is then flushed
-//! once for all parts. In a cache that outlives the program a flush lets what is dirty stay where it is: what only memory holds
-//! is brought to the cache device, changes that the backing device has taken unflushed are settled, and the logs are
-//! committed, in this order.
+//! In a volatile cache a flush *drains*: every shard brings what is dirty to the backing device,
+//! which is then flushed once for all parts. In a cache that outlives the program a flush lets what
+//! is dirty stay where it is: what only memory holds is brought to the cache device, changes that
+//! the backing device has taken unflushed are settled, and the logs are committed, in this order.
 
 use super::BlockCache;
 use super::commits::Bypassing;
@@ -60,12 +60,17 @@ impl BlockCache {
         self.stirred = u128::MAX;
     }
 
-    /// What becomes of requests without a journal is known, or has changed: drains that have waited for it go on.
+    /// What becomes of requests without a journal is known, or has changed: drains that have waited
+    /// for it go on.
     ///
-    /// While what the log calls dirty counts, the next start may write an older version of it than was flushed. So a drain
-    /// waits until nothing in the log counts, unless some of it stays for good ([`BlockCache::bypass`]).
+    /// While what the log calls dirty counts, the next start may write an older version of it than
+    /// was flushed. So a drain waits until nothing in the log counts, unless some of it stays for
+    /// good ([`BlockCache::bypass`]).
     pub(super) fn drains_without_journal(&mut self, orders: &mut Vec<Order>) {
-        if !matches!(self.commits.bypass, Some(Bypassing::Retired | Bypassing::Clean { stuck: true })) {
+        if !matches!(
+            self.commits.bypass,
+            Some(Bypassing::Retired | Bypassing::Clean { stuck: true })
+        ) {
             return;
         }
         for request in self.waiting_drains(|drain| drain.stage == Stage::Waiting) {
@@ -109,7 +114,12 @@ impl BlockCache {
     }
 
     /// One of this part's shards has drained.
-    pub(super) fn drained(&mut self, request: RequestId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+    pub(super) fn drained(
+        &mut self,
+        request: RequestId,
+        result: Result<(), Fault>,
+        orders: &mut Vec<Order>,
+    ) {
         let drain = self.drain_of(request);
         drain.fault = drain.fault.or(result.err());
         let Stage::Shards(left) = drain.stage else { unreachable!("shards drain first") };
@@ -176,12 +186,13 @@ impl BlockCache {
         result: Result<(), Fault>,
         orders: &mut Vec<Order>,
     ) {
-        for request in
-            self.waiting_drains(|drain| matches!(drain.stage, Stage::Committing(due) if due <= ended))
+        for request in self
+            .waiting_drains(|drain| matches!(drain.stage, Stage::Committing(due) if due <= ended))
         {
             match result {
                 Ok(()) => self.end_drain(request, orders),
-                Err(_) => self.drain_of(request).stage = Stage::Waiting, // the journal cannot be written
+                // the journal cannot be written
+                Err(_) => self.drain_of(request).stage = Stage::Waiting,
             }
         }
     }

@@ -1,11 +1,13 @@
-//! Streams of clients, followed above the shards: each shard sees some regions only, and would lose a stream at the end of each.
+//! Streams of clients, followed above the shards: each shard sees some regions only, and would lose
+//! a stream at the end of each.
 //!
-//! Each part follows the requests that were submitted to it, in smallest blocks, whether they hit or not. Where the stream began travels with the pieces of a request, for
-//! the admission and the policy; what comes next, if the policy wants it, goes to the shards that it belongs to, here or in other parts, as
-//! fetches that nobody waits for. Those of one region go together.
+//! Each part follows the requests that were submitted to it, in smallest blocks, whether they hit
+//! or not. Where the stream began travels with the pieces of a request, for the admission and the
+//! policy; what comes next, if the policy wants it, goes to the shards that it belongs to, here or
+//! in other parts, as fetches that nobody waits for. Those of one region go together.
 //!
-//! Not to be expected: that the requests of a stream that come over several connections are seen as one, if these are in different threads; and that
-//! what a tier above has answered is seen at all.
+//! Not to be expected: that the requests of a stream that come over several connections are seen as
+//! one, if these are in different threads; and that what a tier above has answered is seen at all.
 
 use floe_policy::admission::Admission;
 use floe_policy::streams::Streams;
@@ -50,13 +52,18 @@ impl BlockCache {
 
     /// Has what comes after a read, which was followed last, fetched, if it is part of a stream.
     pub(super) fn fetch_ahead(&mut self, request: &Request, stream: u64, orders: &mut Vec<Order>) {
-        let Some(followed) = self.followed.as_deref_mut().filter(|_| request.kind == Kind::Read) else {
+        let Some(followed) = self.followed.as_deref_mut().filter(|_| request.kind == Kind::Read)
+        else {
             return;
         };
-        let Some(ahead) = followed.fetches_from.and_then(|from| followed.streams.ahead(from)) else { return };
+        let Some(ahead) = followed.fetches_from.and_then(|from| followed.streams.ahead(from))
+        else {
+            return;
+        };
         let volume_sectors = self.volumes.bytes(request.volume).unwrap_or(0).div_ceil(SECTOR_BYTES);
         let (unit, region) = (self.sizes.smallest(), self.sizes.largest());
-        // Numbers of places do not run over into the next volume: that begins beyond any volume's end.
+        // Numbers of places do not run over into the next volume: that begins beyond any volume's
+        // end.
         let first = Place::of_number(ahead.start * unit).sector();
         let end = (first + (ahead.end - ahead.start) * unit).min(volume_sectors);
         let mut start = first;
@@ -67,7 +74,13 @@ impl BlockCache {
         }
     }
 
-    fn fetch_run_ahead(&mut self, request: &Request, sectors: Sectors, stream: u64, orders: &mut Vec<Order>) {
+    fn fetch_run_ahead(
+        &mut self,
+        request: &Request,
+        sectors: Sectors,
+        stream: u64,
+        orders: &mut Vec<Order>,
+    ) {
         let shard = self.shard_of(request.volume, sectors.start);
         let owner = PartId((shard % self.parts as u64) as u8);
         let message = Message::FetchAhead { volume: request.volume, sectors, stream };

@@ -1,6 +1,7 @@
 //! Volumes that come, go and grow while a cache runs.
 //!
-//! Each change is made in every part; a part that refuses has changed nothing, and can be asked again.
+//! Each change is made in every part; a part that refuses has changed nothing, and can be asked
+//! again.
 
 use super::BlockCache;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
@@ -8,8 +9,8 @@ use crate::shard::VolumeSize;
 use crate::volumes::VolumeError;
 
 impl BlockCache {
-    /// Adds a volume of this many bytes; to be done in all parts alike, and only when every removal has been done in all of
-    /// them: the id is the lowest that is free.
+    /// Adds a volume of this many bytes; to be done in all parts alike, and only when every removal
+    /// has been done in all of them: the id is the lowest that is free.
     ///
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
@@ -19,7 +20,8 @@ impl BlockCache {
         id
     }
 
-    /// The same, with an id that is free: the one that the volume had when a cache that outlives the program was last used.
+    /// The same, with an id that is free: the one that the volume had when a cache that outlives
+    /// the program was last used.
     ///
     /// # Panics
     /// When the id is not free, or the volume has more than half an exbibyte.
@@ -34,13 +36,13 @@ impl BlockCache {
         }
     }
 
-    /// Removes a volume with all that is cached of it, and makes its id free; to be done in all parts alike, once it is
-    /// idle in all of them. Goes over all groups of the cache. With `discard`, data that only the cache has is lost;
-    /// without, a flush is to come before.
+    /// Removes a volume with all that is cached of it, and makes its id free; to be done in all
+    /// parts alike, once it is idle in all of them. Goes over all groups of the cache. With
+    /// `discard`, data that only the cache has is lost; without, a flush is to come before.
     ///
     /// # Errors
-    /// When there is no such volume, something is under way for it in this part, or it has dirty data here that is not
-    /// to be discarded.
+    /// When there is no such volume, something is under way for it in this part, or it has dirty
+    /// data here that is not to be discarded.
     pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
         self.volumes.bytes(id).ok_or(VolumeError::Unknown)?;
         let asked_for = self.joins.iter().flatten().any(|join| join.request.volume == id);
@@ -56,16 +58,18 @@ impl BlockCache {
         Ok(())
     }
 
-    /// Lets a volume grow to this many bytes; to be done in all parts alike, after its backing device has grown.
-    /// Requests may be under way, but where the old size ends within a sector, that sector has to be idle in all parts.
-    /// What was written to it before the volume grew ends in zeros, so its new bytes may read as such whatever the
-    /// backing device had there.
+    /// Lets a volume grow to this many bytes; to be done in all parts alike, after its backing
+    /// device has grown. Requests may be under way, but where the old size ends within a sector,
+    /// that sector has to be idle in all parts. What was written to it before the volume grew ends
+    /// in zeros, so its new bytes may read as such whatever the backing device had there.
     ///
     /// # Errors
-    /// When there is no such volume, it would shrink or be too large, or the sector that its old end cuts is in use here.
+    /// When there is no such volume, it would shrink or be too large, or the sector that its old
+    /// end cuts is in use here.
     pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
         if let Some(cut) = self.volumes.may_grow(id, bytes)? {
-            let asked_for = self.joins.iter().flatten().any(|join| join.reaches(id, cut * SECTOR_BYTES));
+            let asked_for =
+                self.joins.iter().flatten().any(|join| join.reaches(id, cut * SECTOR_BYTES));
             if asked_for || self.shards.iter().any(|shard| shard.is_using_sector(id, cut)) {
                 return Err(VolumeError::Busy);
             }

@@ -1,8 +1,10 @@
 //! The order in which a shard's blocks leave: that of any policy, chosen at run time.
 //!
-//! LRU, the default, is walked from its cold end, so that a block in use is passed over and keeps its place, and a hit costs a
-//! comparison more than if there were nothing else. A policy that is no list cannot be walked: whom it evicts is [due](floe_policy::Due), and cached
-//! until somebody takes its place, since a block that is to leave may have to be cleaned first, and may be used again before that is done.
+//! LRU, the default, is walked from its cold end, so that a block in use is passed over and keeps
+//! its place, and a hit costs a comparison more than if there were nothing else. A policy that is
+//! no list cannot be walked: whom it evicts is [due](floe_policy::Due), and cached until somebody
+//! takes its place, since a block that is to leave may have to be cleaned first, and may be used
+//! again before that is done.
 
 use floe_policy::{Access, AnyPolicy, Due, Eviction, Lru, Ranked};
 
@@ -162,7 +164,11 @@ mod tests {
             }
             assert!(left.contains(&first), "{policy}");
             left.sort_unstable();
-            assert_eq!(left, (0..BLOCKS).map(Slot).collect::<Vec<_>>(), "{policy}: each leaves once");
+            assert_eq!(
+                left,
+                (0..BLOCKS).map(Slot).collect::<Vec<_>>(),
+                "{policy}: each leaves once"
+            );
         }
     }
 

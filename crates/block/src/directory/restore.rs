@@ -6,13 +6,14 @@ use super::{Block, Directory, NONE, arrival};
 use crate::geometry::{Class, Extent, Sectors, VolumeId};
 use crate::journal::RestoredBlock;
 
-/// The volume of blocks that only fill the holes of a group: a block dies with its place, so groups have none. They hold
-/// nothing, and are the first to be replaced.
+/// The volume of blocks that only fill the holes of a group: a block dies with its place, so groups
+/// have none. They hold nothing, and are the first to be replaced.
 pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
 
 impl Directory {
-    /// Fills an empty directory; to its order, the blocks come in the order in which they would have left. The blocks, which come from the coldest to the hottest, do not overlap, neither in their volumes nor in
-    /// their places, and those of a group are of one size.
+    /// Fills an empty directory; to its order, the blocks come in the order in which they would
+    /// have left. The blocks, which come from the coldest to the hottest, do not overlap, neither
+    /// in their volumes nor in their places, and those of a group are of one size.
     pub(crate) fn restore(&mut self, blocks: &[RestoredBlock]) {
         debug_assert!(self.first_slots.is_empty());
         let group_sectors = self.sizes.largest();
@@ -41,7 +42,8 @@ impl Directory {
         }
         if self.grouped() {
             self.group_order.reserve(groups);
-            let mut used: Vec<usize> = (0..groups).filter(|&group| classes[group].is_some()).collect();
+            let mut used: Vec<usize> =
+                (0..groups).filter(|&group| classes[group].is_some()).collect();
             used.sort_unstable_by_key(|&group| last_used[group]);
             for group in used {
                 self.group_order.insert(Slot(group as u32), &Access::new(group as u64));

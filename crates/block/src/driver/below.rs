@@ -1,19 +1,25 @@
 //! The tier below: a driver that stands in for another one's backing devices.
 //!
-//! What a tier orders of a backing device becomes a request to the tier below, and the answer is the end of the operation. So the lower
-//! tier sees lookups (reads of what the upper one misses), offers (what is read or written) and invalidations (zeroing, trimming), and
-//! no state machine knows of another. NVCache's tiers (Feng et al., §3) stand on each other like this.
+//! What a tier orders of a backing device becomes a request to the tier below, and the answer is
+//! the end of the operation. So the lower tier sees lookups (reads of what the upper one misses),
+//! offers (what is read or written) and invalidations (zeroing, trimming), and no state machine
+//! knows of another. NVCache's tiers (Feng et al., §3) stand on each other like this.
 //!
-//! - A *flush* becomes a flush: a tier that ends with the program brings what is dirty further down, one that is kept commits it.
-//! - What concerns every tier is *relayed*: a [`Kind::Drain`] empties this tier first, then the one below; a [`Kind::DirtyMap`] marks
-//!   what this tier has, then what the one below has, since data only ever moves down. A flush of a tier that is kept may have nothing to say to
-//!   the one below, so it goes on to one that is kept, too, to commit what that has noted. The client has its answer after the last.
-//! - Bytes are not copied: a request to the lower tier has the memory of the upper tier's operation for its buffer. The lower tier may
-//!   still be storing it after its answer, so nobody may change it. The upper tier does in one place, where it clears part of a sector it
-//!   has just read ([`Driver::clear`]); there it takes a copy.
+//! - A *flush* becomes a flush: a tier that ends with the program brings what is dirty further
+//!   down, one that is kept commits it.
+//! - What concerns every tier is *relayed*: a [`Kind::Drain`] empties this tier first, then the one
+//!   below; a [`Kind::DirtyMap`] marks what this tier has, then what the one below has, since data
+//!   only ever moves down. A flush of a tier that is kept may have nothing to say to the one below,
+//!   so it goes on to one that is kept, too, to commit what that has noted. The client has its
+//!   answer after the last.
+//! - Bytes are not copied: a request to the lower tier has the memory of the upper tier's operation
+//!   for its buffer. The lower tier may still be storing it after its answer, so nobody may change
+//!   it. The upper tier does in one place, where it clears part of a sector it has just read
+//!   ([`Driver::clear`]); there it takes a copy.
 //!
-//! Invariants: a volume is in the tier below as long as it is in this one; every request to the lower tier is waited for by one operation or
-//! one relay of this tier; the name of a relayed request is free only once it was answered.
+//! Invariants: a volume is in the tier below as long as it is in this one; every request to the
+//! lower tier is waited for by one operation or one relay of this tier; the name of a relayed
+//! request is free only once it was answered.
 
 use floe_device::{Action, Buffer};
 
@@ -56,7 +62,8 @@ pub(super) struct Below {
 impl Below {
     /// A tier that calls volumes as `ids` says, in pairs of the upper tier's id and its own.
     pub(super) fn new(driver: Driver, ids: &[(VolumeId, VolumeId)]) -> Self {
-        let mut below = Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
+        let mut below =
+            Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
         ids.iter().for_each(|(id, lower)| below.put_volume(*id, *lower));
         below
     }
@@ -65,7 +72,8 @@ impl Below {
         self.driver
     }
 
-    /// Ids of volumes, those that have gone included, in pairs of the upper tier's and the lower one's.
+    /// Ids of volumes, those that have gone included, in pairs of the upper tier's and the lower
+    /// one's.
     pub(super) fn ids(&self) -> impl Iterator<Item = (VolumeId, VolumeId)> {
         let pairs = (0..).map(VolumeId).zip(&self.volumes);
         pairs.filter_map(|(id, lower)| lower.map(|lower| (id, lower)))
@@ -120,11 +128,18 @@ impl Below {
     fn within(&self, volume: VolumeId, offset: u64, len: u64) -> u64 {
         let size = self.driver.cache.volume_bytes(self.id(volume)).unwrap_or_default();
         let beyond = (offset + len).saturating_sub(size);
-        if beyond < SECTOR_BYTES { len.saturating_sub(beyond) } else { len } // else the lower tier refuses it
+        // else the lower tier refuses it
+        if beyond < SECTOR_BYTES { len.saturating_sub(beyond) } else { len }
     }
 
     /// Asks the lower tier for what one of this tier's volumes is to have done.
-    fn submit(&mut self, volume: VolumeId, request: Request, buffer: Option<Buffer>, waiting: Waiting) {
+    fn submit(
+        &mut self,
+        volume: VolumeId,
+        request: Request,
+        buffer: Option<Buffer>,
+        waiting: Waiting,
+    ) {
         let id = self.driver.submit(Request { volume: self.id(volume), ..request }, buffer);
         self.wait_for(id, waiting);
     }
@@ -144,7 +159,8 @@ impl Below {
 }
 
 impl Driver {
-    /// This tier above another one, before either has volumes. The backing devices of volumes go to the lowest tier.
+    /// This tier above another one, before either has volumes. The backing devices of volumes go to
+    /// the lowest tier.
     ///
     /// # Panics
     /// When there is a tier below already.
@@ -182,7 +198,8 @@ impl Driver {
         below.driver.take_answers(&mut below.answers);
         let mut answers = std::mem::take(&mut below.answers);
         for Answer { request, result } in answers.drain(..) {
-            let waiting = self.below.as_mut().and_then(|below| below.waiting[request.number()].take());
+            let waiting =
+                self.below.as_mut().and_then(|below| below.waiting[request.number()].take());
             match waiting.expect("somebody waits for each request") {
                 Waiting::Operation(op) => {
                     self.took(op.0, result.is_ok());
@@ -197,7 +214,8 @@ impl Driver {
         }
     }
 
-    /// Notes a request that may have to go on once this tier has done its part: to whom is known then.
+    /// Notes a request that may have to go on once this tier has done its part: to whom is known
+    /// then.
     pub(super) fn relay_later(&mut self, id: RequestId, request: Request, buffer: Option<&Buffer>) {
         let may_go_on = match request.kind {
             Kind::Drain | Kind::DirtyMap => true,
@@ -249,10 +267,12 @@ impl Driver {
         }
     }
 
-    /// Makes part of a buffer zero. The tier below may still be storing from it what was read there.
+    /// Makes part of a buffer zero. The tier below may still be storing from it what was read
+    /// there.
     pub(super) fn clear(&mut self, span: &Span) {
         if let (Some(_), BufferId::Scratch(scratch)) = (&self.below, span.buffer) {
-            let before = self.scratches.get_mut(&scratch).expect("orders speak of buffers that are there");
+            let before =
+                self.scratches.get_mut(&scratch).expect("orders speak of buffers that are there");
             let copy = self.pool.allocate(before.len());
             floe_device::Slice::copy(&before.whole(), &copy.whole());
             *before = copy;

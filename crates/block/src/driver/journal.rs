@@ -1,12 +1,13 @@
-//! The driver and the journal: logs written when the cache commits, checkpoints when a log fills, and the checksum of each
-//! sector that is stored.
+//! The driver and the journal: logs written when the cache commits, checkpoints when a log fills,
+//! and the checksum of each sector that is stored.
 //!
-//! Checksums are made as sectors are written to the cache device, and compared as they are read: what does not match is
-//! a failed read, which the cache makes good from the backing device if it can.
+//! Checksums are made as sectors are written to the cache device, and compared as they are read:
+//! what does not match is a failed read, which the cache makes good from the backing device if it
+//! can.
 //!
-//! A checkpoint goes on while the cache changes: its blocks are stated one after the other as they are then, the device is
-//! flushed, so that the data is there that they speak of, and only then the checkpoint begins to count. What was noted since it
-//! began is in the log, which is read after it.
+//! A checkpoint goes on while the cache changes: its blocks are stated one after the other as they
+//! are then, the device is flushed, so that the data is there that they speak of, and only then the
+//! checkpoint begins to count. What was noted since it began is in the log, which is read after it.
 
 use std::io;
 
@@ -23,7 +24,8 @@ use crate::journal::{
 use crate::order::{OpId, Order};
 use crate::request::Fault;
 
-/// What marks the tokens of the journal's own operations, above those of any shard and below the router's.
+/// What marks the tokens of the journal's own operations, above those of any shard and below the
+/// router's.
 const MARK: u64 = 0xfe << 56;
 
 /// Blocks that a checkpoint states between looks at the devices.
@@ -81,7 +83,8 @@ pub(super) struct Journal {
 struct Reading {
     offset: u64,
     to: Slice,
-    /// The sectors that were not what had been stored when this was read before, and their checksums.
+    /// The sectors that were not what had been stored when this was read before, and their
+    /// checksums.
     before: Option<Vec<(u64, u64)>>,
 }
 
@@ -232,9 +235,12 @@ impl Journal {
 
     /// Whether what an operation has read is what was stored. What has no checksum yet gets one.
     ///
-    /// What is not is read a second time: a device, or the way to it, may err for once, and what is lost is so for good.
+    /// What is not is read a second time: a device, or the way to it, may err for once, and what is
+    /// lost is so for good.
     pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Verified {
-        let Some(Reading { offset, to, before }) = self.reading.remove(&token) else { return Verified::Good };
+        let Some(Reading { offset, to, before }) = self.reading.remove(&token) else {
+            return Verified::Good;
+        };
         if result.is_err() {
             return Verified::Good;
         }
@@ -263,7 +269,8 @@ impl Journal {
             }
             Some(before) if before == bad => {
                 let doubted = |number| self.doubted[log].any(first + number..first + number + 1);
-                let bad = bad.into_iter().map(|(number, _)| Bad { number, doubted: doubted(number) });
+                let bad =
+                    bad.into_iter().map(|(number, _)| Bad { number, doubted: doubted(number) });
                 Verified::Corrupt(bad.collect())
             }
             Some(_) => Verified::Unsteady,
@@ -451,7 +458,14 @@ impl Journal {
         self.logs[log].begin_checkpoint();
         let mut left: Vec<u32> = cache.blocks_by_heat(log);
         left.reverse();
-        Some(Checkpoint { log, left, under_way: 0, header: None, failed: false, stage: Stage::Stating })
+        Some(Checkpoint {
+            log,
+            left,
+            under_way: 0,
+            header: None,
+            failed: false,
+            stage: Stage::Stating,
+        })
     }
 
     /// States the next blocks of the checkpoint.
@@ -482,7 +496,8 @@ impl Journal {
     }
 }
 
-/// Has a checkpoint say that a run is doubted if some of it is: the rest has the right checksums anyway.
+/// Has a checkpoint say that a run is doubted if some of it is: the rest has the right checksums
+/// anyway.
 fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
     if let Change::Run { block, run, standing: standing @ Standing::Clean } = change
         && doubted.ones() > 0
@@ -496,7 +511,8 @@ fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
 
 /// What the cache orders of its own device, with checksums made and remembered.
 impl Driver {
-    /// With the journal that came with a [part](crate::KeptCache::begin) of a cache, before there are volumes.
+    /// With the journal that came with a [part](crate::KeptCache::begin) of a cache, before there
+    /// are volumes.
     #[must_use]
     pub fn with_journal(mut self, journal: Option<PartJournal>) -> Self {
         if let Some(journal) = journal {
@@ -518,8 +534,9 @@ impl Driver {
         }
     }
 
-    /// Notes the checksums of what is dirty, in all tiers, so that the next session can tell whether it is still there: when nothing is
-    /// under way anywhere, and nothing but the end is to come.
+    /// Notes the checksums of what is dirty, in all tiers, so that the next session can tell
+    /// whether it is still there: when nothing is under way anywhere, and nothing but the end is to
+    /// come.
     pub fn note_rest(&mut self) {
         self.cache.note_rest(&mut self.orders);
         if let Some(below) = self.below_mut() {
@@ -527,7 +544,8 @@ impl Driver {
         }
     }
 
-    /// Moves the runs whose only copy this tier has found to be gone since this was last asked into `out`.
+    /// Moves the runs whose only copy this tier has found to be gone since this was last asked into
+    /// `out`.
     pub fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         self.cache.take_newly_lost(out);
     }

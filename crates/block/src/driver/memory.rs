@@ -9,7 +9,8 @@ use crate::order::Paging;
 use crate::request::Request;
 
 impl Driver {
-    /// With a tier in memory, before there are volumes; the cache has been [told](crate::Config::memory) of it.
+    /// With a tier in memory, before there are volumes; the cache has been
+    /// [told](crate::Config::memory) of it.
     #[must_use]
     pub fn with_memory(mut self, tier: Option<MemoryTier>) -> Self {
         self.pages = tier.map(Pages::new);
@@ -22,9 +23,10 @@ impl Driver {
         self.pages.is_some()
     }
 
-    /// Answers reads from memory, on this thread whoever owns the shards: in `hits`, of the same length, those are marked of
-    /// which all is there, in their buffers, which are from [`Driver::buffer`]. The others can be
-    /// [submitted](Driver::submit) with their buffers, also those that reach beyond their volume.
+    /// Answers reads from memory, on this thread whoever owns the shards: in `hits`, of the same
+    /// length, those are marked of which all is there, in their buffers, which are from
+    /// [`Driver::buffer`]. The others can be [submitted](Driver::submit) with their buffers, also
+    /// those that reach beyond their volume.
     pub fn read_memory(&mut self, reads: &[(Request, Buffer)], hits: &mut [bool]) {
         let Some(pages) = &mut self.pages else { return };
         let is_within = |request: &Request| {

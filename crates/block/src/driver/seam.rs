@@ -1,12 +1,16 @@
-//! The seam between a tier and what it stands on: there a tier is put in or taken out while those above go on.
+//! The seam between a tier and what it stands on: there a tier is put in or taken out while those
+//! above go on.
 //!
-//! A seam that is *shut* holds back what this tier orders below; what this tier has is served as always. A part whose seam is shut begins
-//! nothing below, so once nothing is under way there either ([`Driver::is_quiet_below`]), that holds until the seam is opened, and when it holds in
-//! all parts, nobody asks for anything below the seam. Then each part can exchange what is below by itself, in its own time: the parts
-//! that have done so speak to each other in the new tiers, those that have not are silent.
+//! A seam that is *shut* holds back what this tier orders below; what this tier has is served as
+//! always. A part whose seam is shut begins nothing below, so once nothing is under way there
+//! either ([`Driver::is_quiet_below`]), that holds until the seam is opened, and when it holds in
+//! all parts, nobody asks for anything below the seam. Then each part can exchange what is below by
+//! itself, in its own time: the parts that have done so speak to each other in the new tiers, those
+//! that have not are silent.
 //!
-//! A tier that is put in is empty, so it knows nothing that could be old. One that is taken out has to be empty of what only it has: its
-//! own drain, [`Driver::drain_below`], goes past the shut seam.
+//! A tier that is put in is empty, so it knows nothing that could be old. One that is taken out has
+//! to be empty of what only it has: its own drain, [`Driver::drain_below`], goes past the shut
+//! seam.
 
 use std::collections::VecDeque;
 
@@ -109,8 +113,9 @@ impl Driver {
         self.seam.under_way == 0 && self.below.as_ref().is_none_or(|below| !below.is_waited_for())
     }
 
-    /// Has the tier below, and no other, bring all it has of one of this tier's volumes to what that stands on, durably, also past a shut
-    /// seam. [`Driver::take_drained`] tells the end of it by this number.
+    /// Has the tier below, and no other, bring all it has of one of this tier's volumes to what
+    /// that stands on, durably, also past a shut seam. [`Driver::take_drained`] tells the end of it
+    /// by this number.
     ///
     /// # Panics
     /// When there is no tier below.
@@ -125,13 +130,17 @@ impl Driver {
         out.append(&mut self.seam.drained);
     }
 
-    /// Puts an empty tier between this one and what it stands on; `ids` has what it is to call each of this tier's volumes. To be
-    /// done in all parts alike, when the seam is shut in all and [quiet](Driver::is_quiet_below) in all.
+    /// Puts an empty tier between this one and what it stands on; `ids` has what it is to call each
+    /// of this tier's volumes. To be done in all parts alike, when the seam is shut in all and
+    /// [quiet](Driver::is_quiet_below) in all.
     ///
     /// # Panics
     /// When it is not so here, an id is not free, or the newcomer has a tier below already.
     pub fn put_below(&mut self, mut newcomer: Driver, ids: &[(VolumeId, VolumeId)]) {
-        assert!(self.seam.is_shut && self.is_quiet_below(), "a tier is put where nothing is under way");
+        assert!(
+            self.seam.is_shut && self.is_quiet_below(),
+            "a tier is put where nothing is under way"
+        );
         assert!(newcomer.below.is_none(), "one tier is put in at a time");
         for (id, new) in ids {
             let bytes = self.cache.volume_bytes(*id).expect("the volume is in this tier");
@@ -151,8 +160,9 @@ impl Driver {
         self.below = Some(Box::new(Below::new(newcomer, ids)));
     }
 
-    /// Takes the tier below out: this one stands on what that stood on. To be done in all parts alike, when the seam is shut and
-    /// quiet in all, and the tier below [at rest](Driver::is_at_rest) in all.
+    /// Takes the tier below out: this one stands on what that stood on. To be done in all parts
+    /// alike, when the seam is shut and quiet in all, and the tier below [at
+    /// rest](Driver::is_at_rest) in all.
     ///
     /// # Panics
     /// When there is no tier below, something is under way, or it has what nothing below it has.
@@ -162,7 +172,8 @@ impl Driver {
             "a tier is taken from where nothing is under way"
         );
         let below = self.below.take().expect("there is a tier below");
-        let ids: Vec<_> = below.ids().filter(|(id, _)| self.cache.volume_bytes(*id).is_some()).collect();
+        let ids: Vec<_> =
+            below.ids().filter(|(id, _)| self.cache.volume_bytes(*id).is_some()).collect();
         let mut gone = below.into_driver();
         assert!(
             gone.is_at_rest() && !gone.cache.has_dirty_data(),

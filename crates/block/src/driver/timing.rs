@@ -1,12 +1,17 @@
-//! How long devices take, on a sample of their operations: what decides who comes in weighs one device against the other.
+//! How long devices take, on a sample of their operations: what decides who comes in weighs one
+//! device against the other.
 //!
-//! Only a cache with such an admission is timed, and only by a clock that the driver was given: the machine's, or a simulated
-//! one. An operation's time is from when it is handed to the device until it is known to have ended, so waiting in the device's queue
-//! is part of it, as it is for whoever waits for it.
+//! Only a cache with such an admission is timed, and only by a clock that the driver was given: the
+//! machine's, or a simulated one. An operation's time is from when it is handed to the device until
+//! it is known to have ended, so waiting in the device's queue is part of it, as it is for whoever
+//! waits for it.
 //!
-//! The [cost of a write](Times::write_cost) is the time a byte written takes over that of a byte read. Let reads take *r* a byte beside writes and *r*₀ without,
-//! writes *w*, and *n* bytes be read for each one written. With a fixed number of operations under way, a byte written then costs (*w* + *n* (*r* − *r*₀)) / *r*₀ bytes
-//! read. What is told, *w* / *r*, is never more: what writes do to reads is left out, as *r*₀ is not known while there are writes. That takes a calibration.
+//! The [cost of a write](Times::write_cost) is the time a byte written takes over that of a byte
+//! read. Let reads take *r* a byte beside writes and *r*₀ without, writes *w*, and *n* bytes be
+//! read for each one written. With a fixed number of operations under way, a byte written then
+//! costs (*w* + *n* (*r* − *r*₀)) / *r*₀ bytes read. What is told, *w* / *r*, is never more: what
+//! writes do to reads is left out, as *r*₀ is not known while there are writes. That takes a
+//! calibration.
 
 use std::time::Instant;
 
@@ -52,8 +57,8 @@ impl Sum {
     }
 }
 
-/// What is left of a sum each time it is told, for figures that are to be steadier than one time of telling: some of them have
-/// few writes.
+/// What is left of a sum each time it is told, for figures that are to be steadier than one time of
+/// telling: some of them have few writes.
 const LEFT: f64 = 0.875;
 
 /// How long bytes take lately.
@@ -113,7 +118,8 @@ impl Timing {
         }
     }
 
-    /// An operation has ended. Answers with the means when there are enough new ones; one that failed says nothing.
+    /// An operation has ended. Answers with the means when there are enough new ones; one that
+    /// failed says nothing.
     pub(super) fn end(&mut self, token: u64, ok: bool) -> Option<Times> {
         let at = self.under_way.iter().position(|begun| begun.token == token)?;
         let begun = self.under_way.swap_remove(at);
@@ -139,13 +145,16 @@ impl Timing {
             backing_read_ns: mean(What::BackingRead),
             backing_write_ns: mean(What::BackingWrite),
             insert_ns: mean(What::CacheWrite),
-            write_cost: written.zip(read.filter(|ns| *ns > 0.0)).map(|(written, read)| written / read),
+            write_cost: written
+                .zip(read.filter(|ns| *ns > 0.0))
+                .map(|(written, read)| written / read),
         })
     }
 }
 
 impl Driver {
-    /// An operation has ended: its time may be what is missing to tell the cache how long things take.
+    /// An operation has ended: its time may be what is missing to tell the cache how long things
+    /// take.
     pub(super) fn took(&mut self, token: u64, ok: bool) {
         if let Some(timing) = &mut self.timing
             && let Some(times) = timing.end(token, ok)
@@ -154,7 +163,8 @@ impl Driver {
         }
     }
 
-    /// With a clock, by which devices are timed where somebody decides by it what comes into the cache.
+    /// With a clock, by which devices are timed where somebody decides by it what comes into the
+    /// cache.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
         self.timing = self.cache.admission().is_some().then(|| Timing::new(clock));
@@ -185,7 +195,8 @@ mod tests {
         let (mut timing, passed) = timing();
         let read = Action::Read(Pool::new(0).allocate(4096).whole());
         let mut told = Vec::new();
-        // As many reads of each; those of the cache take 10 ns, the others 300, and every third fails.
+        // As many reads of each; those of the cache take 10 ns, the others 300, and every third
+        // fails.
         for token in 0..u64::from(2 * TOLD_AT_ONCE * TIMED_OF) {
             let (device, ns) = match token / u64::from(TIMED_OF) % 2 {
                 0 => (DeviceId::Cache, 10),
@@ -196,7 +207,8 @@ mod tests {
             told.extend(timing.end(token, !token.is_multiple_of(3)));
         }
         let [times] = told[..] else { panic!("enough of them went well for one time: {told:?}") };
-        let expected = Times { hit_ns: Some(10.0), backing_read_ns: Some(300.0), ..Times::default() };
+        let expected =
+            Times { hit_ns: Some(10.0), backing_read_ns: Some(300.0), ..Times::default() };
         assert_eq!(times, expected);
     }
 
@@ -207,13 +219,15 @@ mod tests {
         let read = Action::Read(pool.allocate(4096).whole());
         let write = Action::Write { from: pool.allocate(32768).whole(), durable: false };
         let mut told = Vec::new();
-        // Three of four read 4 KiB in 1 µs, 250 ns a KiB; the fourth writes 32 KiB in 40 µs, 1250 ns a KiB. Those of the volume
-        // take longer by far, and do not count.
+        // Three of four read 4 KiB in 1 µs, 250 ns a KiB; the fourth writes 32 KiB in 40 µs, 1250
+        // ns a KiB. Those of the volume take longer by far, and do not count.
         for token in 0..u64::from(TOLD_AT_ONCE * TIMED_OF) {
             let (device, action, ns) = match token / u64::from(TIMED_OF) % 8 {
                 0..3 => (DeviceId::Cache, &read, 1000),
                 3 => (DeviceId::Cache, &write, 40_000),
-                at => (DeviceId::Backing(VolumeId(0)), if at < 6 { &read } else { &write }, 1_000_000),
+                at => {
+                    (DeviceId::Backing(VolumeId(0)), if at < 6 { &read } else { &write }, 1_000_000)
+                }
             };
             timing.begin(device, token, action);
             passed.set(passed.get() + ns);

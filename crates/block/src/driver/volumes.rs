@@ -11,7 +11,8 @@ use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::volumes::VolumeError;
 
 impl Driver {
-    /// Adds a volume on a backing device, in all tiers; `name` is for the log. The id is that of this tier.
+    /// Adds a volume on a backing device, in all tiers; `name` is for the log. The id is that of
+    /// this tier.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let bytes = backing.size_bytes();
         let ground = match &mut self.below {
@@ -23,7 +24,8 @@ impl Driver {
         id
     }
 
-    /// The same, with ids that are free, one for each tier from this one down: see [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
+    /// The same, with ids that are free, one for each tier from this one down: see
+    /// [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
     ///
     /// # Panics
     /// Without an id for each tier, or when one is not free.
@@ -79,17 +81,24 @@ impl Driver {
         self.backings[slot] = backing;
     }
 
-    /// Removes a volume, with its backing device, in this part: see [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
+    /// Removes a volume, with its backing device, in this part: see
+    /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
     ///
-    /// With tiers below it is removed in the one with this number, from 0 for this driver, and by this driver's id: tier by tier, each in
-    /// all parts before the next, since a part that still has it may ask any other for what is below.
+    /// With tiers below it is removed in the one with this number, from 0 for this driver, and by
+    /// this driver's id: tier by tier, each in all parts before the next, since a part that still
+    /// has it may ask any other for what is below.
     ///
     /// # Errors
     /// As there; the volume then stays in that tier.
     ///
     /// # Panics
     /// When there is no such tier, or the volume was never there.
-    pub fn remove_volume(&mut self, tier: usize, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
+    pub fn remove_volume(
+        &mut self,
+        tier: usize,
+        id: VolumeId,
+        discard: bool,
+    ) -> Result<(), VolumeError> {
         if tier > 0 {
             let below = self.below.as_mut().expect("there is a tier of this number");
             let lower = below.id(id);
@@ -109,7 +118,8 @@ impl Driver {
     /// [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
     ///
     /// # Errors
-    /// As there, or that the device does not take its new size; this tier's volume then keeps its size.
+    /// As there, or that the device does not take its new size; this tier's volume then keeps its
+    /// size.
     pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
         if let Some(below) = &mut self.below {
             let lower = below.id(id);
@@ -127,10 +137,12 @@ impl Driver {
         Ok(())
     }
 
-    /// What the backing device of a volume knows of a range: extents in a row from its start, perhaps not to its end. Of
-    /// a volume that is not there, nothing.
+    /// What the backing device of a volume knows of a range: extents in a row from its start,
+    /// perhaps not to its end. Of a volume that is not there, nothing.
     pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
-        if let Some(below) = self.below.as_mut().filter(|_| self.cache.volume_bytes(volume).is_some()) {
+        if let Some(below) =
+            self.below.as_mut().filter(|_| self.cache.volume_bytes(volume).is_some())
+        {
             let lower = below.id(volume);
             below.driver_mut().allocation(lower, range, out);
         } else if let Some(Some(backing)) = self.backings.get_mut(volume.0 as usize) {

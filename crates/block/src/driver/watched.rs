@@ -4,7 +4,8 @@ use std::io;
 
 use floe_device::Device;
 
-/// A device, and whether its last operation failed: the first failure of a row is worth a line in the log.
+/// A device, and whether its last operation failed: the first failure of a row is worth a line in
+/// the log.
 pub(super) struct Watched {
     pub(super) device: Box<dyn Device>,
     name: String,

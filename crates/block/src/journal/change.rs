@@ -1,11 +1,13 @@
 //! What a shard tells its journal.
 //!
-//! A change is an absolute statement about one block, true whatever was said before it. So stating it twice, or
-//! stating what a checkpoint says already, changes nothing: a checkpoint can be taken while changes go on.
+//! A change is an absolute statement about one block, true whatever was said before it. So stating
+//! it twice, or stating what a checkpoint says already, changes nothing: a checkpoint can be taken
+//! while changes go on.
 
 use crate::geometry::{Sectors, VolumeId};
 
-/// The checksum of a sector of which none is known. What is stored under it as clean is lost with the power.
+/// The checksum of a sector of which none is known. What is stored under it as clean is lost with
+/// the power.
 pub(crate) const NO_SUM: u64 = 0;
 
 /// A block, and where on the cache device it stands.
@@ -23,13 +25,15 @@ pub(crate) struct BlockAt {
 pub(crate) enum Standing {
     /// The cache and the backing device hold the same.
     Clean,
-    /// The same, if its checksum is right: a crash may have come while something else was on its way to its place.
+    /// The same, if its checksum is right: a crash may have come while something else was on its
+    /// way to its place.
     Doubted,
     /// Only the cache holds it, and it may be overwritten where it is.
     Dirty,
     /// Only the cache holds it, with this checksum: before it is overwritten, that is noted.
     Sealed,
-    /// Only the cache holds it, with this checksum if the session that says so has ended in good order. Not written any more.
+    /// Only the cache holds it, with this checksum if the session that says so has ended in good
+    /// order. Not written any more.
     Resting,
     /// Only the cache held it, and what is in its place is not what was stored.
     Lost,
@@ -54,7 +58,8 @@ impl Standing {
 pub(crate) enum Change {
     /// The block stands at its place, and a run of its sectors is such.
     Run { block: BlockAt, run: Sectors, standing: Standing },
-    /// The block stands at its place, and each sector of a run is such: clean, doubted, dirty or sealed.
+    /// The block stands at its place, and each sector of a run is such: clean, doubted, dirty or
+    /// sealed.
     Mixed { block: BlockAt, run: Sectors, standings: Vec<Standing> },
     /// The block is gone, and its place free.
     Dropped { block: BlockAt },
@@ -62,14 +67,16 @@ pub(crate) enum Change {
     Crashed,
 }
 
-/// Makes one statement of each row of runs of a block that can be part of a mixture: two bits a sector instead of a record a run.
+/// Makes one statement of each row of runs of a block that can be part of a mixture: two bits a
+/// sector instead of a record a run.
 pub(crate) fn mix(changes: &mut Vec<Change>) {
     let mut mixed: Vec<Change> = Vec::new();
     for change in changes.drain(..) {
         match (mixed.last_mut(), change) {
-            (Some(Change::Mixed { run: before, standings, .. }), Change::Run { run, standing, .. })
-                if before.end == run.start && can_be_mixed(standing) =>
-            {
+            (
+                Some(Change::Mixed { run: before, standings, .. }),
+                Change::Run { run, standing, .. },
+            ) if before.end == run.start && can_be_mixed(standing) => {
                 standings.extend(run.clone().map(|_| standing));
                 before.end = run.end;
             }
@@ -92,7 +99,9 @@ impl Change {
     /// The block that it is about.
     pub(crate) fn block(&self) -> &BlockAt {
         match self {
-            Change::Run { block, .. } | Change::Mixed { block, .. } | Change::Dropped { block } => block,
+            Change::Run { block, .. } | Change::Mixed { block, .. } | Change::Dropped { block } => {
+                block
+            }
             Change::Crashed => panic!("it is about no block"),
         }
     }

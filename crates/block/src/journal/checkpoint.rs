@@ -1,4 +1,5 @@
-//! A checkpoint being written: pages that state all that is true, and a header that makes them count.
+//! A checkpoint being written: pages that state all that is true, and a header that makes them
+//! count.
 
 use super::page::{Kind, Owner, PAGE_BYTES, PageWrite, Stamp, blank, payload, seal};
 use super::parity::Parity;
@@ -45,22 +46,34 @@ impl Pages {
             return;
         }
         let (mut bytes, used) = draft.into_parts();
-        let stamp = Stamp { kind: Kind::Dump, seq: self.count, session: self.session, mark: self.generation };
+        let stamp = Stamp {
+            kind: Kind::Dump,
+            seq: self.count,
+            session: self.session,
+            mark: self.generation,
+        };
         let sum = seal(&mut bytes, self.owner, stamp, used);
         self.parity.add(&bytes[..], used);
         self.chain = chain(self.chain, sum);
         self.count += 1;
-        self.ready.push(PageWrite { offset: self.slot_offset + self.count * PAGE_BYTES as u64, bytes });
+        self.ready
+            .push(PageWrite { offset: self.slot_offset + self.count * PAGE_BYTES as u64, bytes });
     }
 
     /// After the last page, what makes up for one of them, if there is room for it.
     pub(super) fn end(&mut self) {
         if self.count > 0 && self.count < self.most && !self.overflowed {
-            let stamp =
-                Stamp { kind: Kind::Parity, seq: self.count, session: self.session, mark: self.generation };
+            let stamp = Stamp {
+                kind: Kind::Parity,
+                seq: self.count,
+                session: self.session,
+                mark: self.generation,
+            };
             let (bytes, _) = self.parity.take(self.owner, stamp);
-            self.ready
-                .push(PageWrite { offset: self.slot_offset + (self.count + 1) * PAGE_BYTES as u64, bytes });
+            self.ready.push(PageWrite {
+                offset: self.slot_offset + (self.count + 1) * PAGE_BYTES as u64,
+                bytes,
+            });
         }
     }
 
@@ -69,8 +82,12 @@ impl Pages {
         let mut bytes = blank();
         let summary = [self.count.to_le_bytes(), self.chain.to_le_bytes()];
         payload(&mut bytes)[..SUMMARY_BYTES].copy_from_slice(summary.as_flattened());
-        let stamp =
-            Stamp { kind: Kind::Checkpoint, seq: self.generation, session: self.session, mark: start };
+        let stamp = Stamp {
+            kind: Kind::Checkpoint,
+            seq: self.generation,
+            session: self.session,
+            mark: start,
+        };
         seal(&mut bytes, self.owner, stamp, SUMMARY_BYTES);
         PageWrite { offset: self.slot_offset, bytes }
     }

@@ -5,7 +5,8 @@ use std::io;
 use super::superblock::VERSION;
 use crate::geometry::format_size;
 
-/// Why a cache cannot be created, opened or changed. Each is one line that says what is wrong and where.
+/// Why a cache cannot be created, opened or changed. Each is one line that says what is wrong and
+/// where.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The device failed.
@@ -82,7 +83,8 @@ pub enum StoreError {
     /// A checkpoint that is longer than any can be.
     #[error("a checkpoint of what the cache holds has no room")]
     NoRoom,
-    /// Two caches on one device need two ids, or the leavings of the first would pass for the second's.
+    /// Two caches on one device need two ids, or the leavings of the first would pass for the
+    /// second's.
     #[error("the cache on the device has the same id as the new one")]
     SameId,
 }

@@ -1,5 +1,5 @@
-//! The journal's own I/O, for opening and creating a cache: one operation after the other, but long reads in pieces,
-//! several at a time.
+//! The journal's own I/O, for opening and creating a cache: one operation after the other, but long
+//! reads in pieces, several at a time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -50,8 +50,14 @@ impl Io<'_> {
         }
     }
 
-    /// Writes bytes, a multiple of a sector; once it is answered, `durable` ones survive a power cut.
-    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], durable: bool) -> Result<(), StoreError> {
+    /// Writes bytes, a multiple of a sector; once it is answered, `durable` ones survive a power
+    /// cut.
+    pub(crate) fn write(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        durable: bool,
+    ) -> Result<(), StoreError> {
         let from = self.pool.allocate(bytes.len()).whole();
         from.copy_from(bytes);
         let result = self.run(offset, Action::Write { from, durable });
@@ -91,8 +97,8 @@ impl Io<'_> {
         Ok(bytes)
     }
 
-    /// Reads a range and gives it to `each` in order, by pieces with their offsets, of which all but the last are as long as a
-    /// multiple of a page. Ends with what `each` refuses.
+    /// Reads a range and gives it to `each` in order, by pieces with their offsets, of which all
+    /// but the last are as long as a multiple of a page. Ends with what `each` refuses.
     pub(super) fn stream(
         &mut self,
         range: Range<u64>,
@@ -107,7 +113,11 @@ impl Io<'_> {
                 let piece = next..range.end.min(next + PIECE_BYTES);
                 let into = self.pool.allocate((piece.end - piece.start) as usize).whole();
                 let token = first_token + pieces.len() as u64;
-                self.device.submit(Operation { token, offset: next, action: Action::Read(into.clone()) });
+                self.device.submit(Operation {
+                    token,
+                    offset: next,
+                    action: Action::Read(into.clone()),
+                });
                 next = piece.end;
                 pieces.push_back(Piece { range: piece, into, result: None });
             }
@@ -116,7 +126,8 @@ impl Io<'_> {
             let failed = |source| StoreError::Io { doing: "reading", bytes, offset, source };
             match front.result.take() {
                 Some(result) => {
-                    // What is in flight is waited for even after a failure: it would be taken for an answer to something else.
+                    // What is in flight is waited for even after a failure: it would be taken for
+                    // an answer to something else.
                     if outcome.is_ok() {
                         scratch.resize(bytes as usize, 0);
                         front.into.copy_to(&mut scratch);

@@ -1,11 +1,12 @@
 //! Where on the cache device everything is; docs/format.md draws it.
 //!
-//! Two copies of the superblock, then for each shard two slots for checkpoints and a ring of log pages, then the data
-//! of each shard. A slot has a page for its header and room for the longest dump there can be: every block of the
-//! smallest size, every sector with its checksum. (A run costs less than the checksums it spares, so one with invalid sectors
-//! is never longer; runs with checksums that alternate become [mixtures](super::change::mix), a 32nd longer, which the slack has
-//! room for.) A ring is twice as long, so that a checkpoint is due
-//! when as much has been logged as it will write.
+//! Two copies of the superblock, then for each shard two slots for checkpoints and a ring of log
+//! pages, then the data of each shard. A slot has a page for its header and room for the longest
+//! dump there can be: every block of the smallest size, every sector with its checksum. (A run
+//! costs less than the checksums it spares, so one with invalid sectors is never longer; runs with
+//! checksums that alternate become [mixtures](super::change::mix), a 32nd longer, which the slack
+//! has room for.) A ring is twice as long, so that a checkpoint is due when as much has been logged
+//! as it will write.
 
 use std::ops::Range;
 
@@ -19,7 +20,8 @@ use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors};
 /// The shortest ring; where crashes are simulated one that is full sooner.
 const LEAST_RING_PAGES: u64 = if cfg!(floe_crash) { 16 } else { 64 };
 
-/// A dump has room for this share more than its longest, for blocks that change places while it is taken.
+/// A dump has room for this share more than its longest, for blocks that change places while it is
+/// taken.
 const DUMP_SLACK_SHARE: u64 = 16;
 
 /// Most sectors of a shard: a record has 32 bits for a place.
@@ -45,7 +47,9 @@ pub(crate) fn fits_dump(changes: &[Change]) -> bool {
         let Change::Run { block, run, standing } = change else { continue };
         let sums = if standing.has_sums() { run.end - run.start } else { 0 };
         taken += RUN_BYTES + sums as usize * SUM_BYTES;
-        room = BLOCK_BYTES + RUN_BYTES + (block.sectors.end - block.sectors.start) as usize * SUM_BYTES;
+        room = BLOCK_BYTES
+            + RUN_BYTES
+            + (block.sectors.end - block.sectors.start) as usize * SUM_BYTES;
     }
     taken <= room
 }
@@ -54,7 +58,8 @@ impl Layout {
     /// The layout of a cache that takes at most `cache_bytes` of its device, its metadata included.
     ///
     /// # Errors
-    /// When there is no room for a group (of the largest block's size) in each shard, or the number of shards is out of bounds.
+    /// When there is no room for a group (of the largest block's size) in each shard, or the number
+    /// of shards is out of bounds.
     pub fn new(sizes: &BlockSizes, cache_bytes: u64, shards: u64) -> Result<Layout, LayoutError> {
         if shards == 0 || shards > u64::from(u16::MAX) {
             return Err(LayoutError::Shards(shards));
@@ -81,7 +86,8 @@ impl Layout {
     pub(super) fn of(sizes: &BlockSizes, shards: u64, shard_sectors: u64) -> Layout {
         let blocks = shard_sectors / sizes.smallest();
         let longest = blocks * (BLOCK_BYTES + RUN_BYTES) as u64 + shard_sectors * SUM_BYTES as u64;
-        // A page may end with less room than a record needs, and the next begins with its block again.
+        // A page may end with less room than a record needs, and the next begins with its block
+        // again.
         let least_filled = PAYLOAD_BYTES - 2 * (BLOCK_BYTES + RUN_BYTES + SUM_BYTES);
         let dump_pages = (longest + longest / DUMP_SLACK_SHARE).div_ceil(least_filled as u64) + 1;
         let mut layout = Layout {
@@ -169,7 +175,9 @@ impl Layout {
     /// Where a shard's slot for checkpoints begins: with the header, then come its pages.
     pub(super) fn slot_offset(&self, shard: u64, slot: usize) -> u64 {
         let metadata_start = SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES as u64;
-        metadata_start + shard * self.journal_bytes() + slot as u64 * self.slot_pages() * PAGE_BYTES as u64
+        metadata_start
+            + shard * self.journal_bytes()
+            + slot as u64 * self.slot_pages() * PAGE_BYTES as u64
     }
 
     /// Where a shard's ring is.
@@ -229,7 +237,10 @@ mod tests {
         let sizes = BlockSizes::default();
         let error = |bytes, shards| Layout::new(&sizes, bytes, shards).unwrap_err().to_string();
         assert_eq!(error(1 << 30, 0), "shards = 0 is not between 1 and 65535");
-        assert_eq!(error(1 << 20, 4), "a cache of 1MiB is too small: with its metadata it needs 2304KiB");
+        assert_eq!(
+            error(1 << 20, 4),
+            "a cache of 1MiB is too small: with its metadata it needs 2304KiB"
+        );
         assert!(error(1 << 50, 2).starts_with("shards of 512TiB are too large"));
     }
 }

@@ -1,9 +1,10 @@
 //! What statements amount to: the map from blocks to places, as recovery builds it up.
 //!
-//! Flat arrays over the shard's space: by smallest block, which block begins there and when something was last stated
-//! about it; by sector, a bit for each thing it can be, and a checksum. A statement says that its block stands at its place, so
-//! whatever contradicts that is gone: another block in that place, blocks of another size in its group, and blocks
-//! elsewhere that hold some of the same sectors of the volume.
+//! Flat arrays over the shard's space: by smallest block, which block begins there and when
+//! something was last stated about it; by sector, a bit for each thing it can be, and a checksum. A
+//! statement says that its block stands at its place, so whatever contradicts that is gone: another
+//! block in that place, blocks of another size in its group, and blocks elsewhere that hold some of
+//! the same sectors of the volume.
 
 use zerocopy::little_endian::U64;
 
@@ -74,7 +75,8 @@ pub(super) struct Finished {
 pub(super) struct Map {
     sizes: BlockSizes,
     sectors: u64,
-    /// By smallest block of the shard's space: the block that begins there, if `begins` says that one does.
+    /// By smallest block of the shard's space: the block that begins there, if `begins` says that
+    /// one does.
     extents: Vec<Extent>,
     begins: Vec<bool>,
     /// When something was last stated about it.
@@ -118,11 +120,16 @@ impl Map {
         }
     }
 
-    /// Takes a statement in. What was dirty and `at_rest` has not been overwritten since: its checksums hold.
+    /// Takes a statement in. What was dirty and `at_rest` has not been overwritten since: its
+    /// checksums hold.
     ///
     /// # Errors
     /// When the block cannot be where it says. Nothing has changed then.
-    pub(super) fn state(&mut self, statement: &Statement<'_>, at_rest: bool) -> Result<(), &'static str> {
+    pub(super) fn state(
+        &mut self,
+        statement: &Statement<'_>,
+        at_rest: bool,
+    ) -> Result<(), &'static str> {
         let (Statement::Run { block, .. } | Statement::Dropped { block }) = statement else {
             self.doubt();
             return Ok(());
@@ -165,7 +172,8 @@ impl Map {
         self.doubted.assign_difference(&self.valid, &self.dirty);
     }
 
-    /// Statements are missing: clean sectors so far are forgotten, and dirty ones are not to be trusted if nothing is stated about them later.
+    /// Statements are missing: clean sectors so far are forgotten, and dirty ones are not to be
+    /// trusted if nothing is stated about them later.
     pub(super) fn suspect(&mut self) {
         self.valid.clone_from(&self.dirty);
         self.doubted = Bits::new(self.sectors);
@@ -178,8 +186,11 @@ impl Map {
         for unit in (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect::<Vec<_>>() {
             let BlockAt { volume, sectors, place } = self.block_at(unit);
             let kept = place..place + (sectors.end - sectors.start);
-            let suspects: Vec<Sectors> =
-                self.suspect.runs(kept).filter_map(|(run, suspect)| suspect.then_some(run)).collect();
+            let suspects: Vec<Sectors> = self
+                .suspect
+                .runs(kept)
+                .filter_map(|(run, suspect)| suspect.then_some(run))
+                .collect();
             for run in suspects {
                 self.set(run.clone(), Standing::Lost, &[]);
                 let within = |at: u64| at - place + sectors.start;
@@ -292,7 +303,8 @@ impl Map {
 
     /// What it amounts to.
     pub(super) fn finish(self) -> Finished {
-        let mut units: Vec<usize> = (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();
+        let mut units: Vec<usize> =
+            (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();
         units.sort_unstable_by_key(|unit| self.stated[*unit]);
         let restored = |unit: usize| {
             let at = self.block_at(unit);
@@ -304,7 +316,13 @@ impl Map {
             };
             let (valid, dirty) = (runs(&self.valid), runs(&self.dirty));
             let (lost, sealed) = (runs(&self.lost), runs(&self.sealed));
-            (!valid.is_empty()).then(|| RestoredBlock { at: at.clone(), valid, dirty, lost, sealed })
+            (!valid.is_empty()).then(|| RestoredBlock {
+                at: at.clone(),
+                valid,
+                dirty,
+                lost,
+                sealed,
+            })
         };
         let blocks = units.into_iter().filter_map(restored).collect();
         Finished { blocks, sums: self.sums, doubted: self.doubted }

@@ -1,12 +1,14 @@
 //! The journal: what of the cache survives a restart, and how it is kept on the cache device.
 //!
-//! Each shard has a log of [`Change`]s, written a page at a time ([`ShardJournal`]), and checkpoints that keep it
-//! short. Opening a cache reads both back ([`open`]). Everything here knows bytes and nothing of when they are written:
-//! which change may be logged when is the shards' business, and both are laid down in docs/format.md.
+//! Each shard has a log of [`Change`]s, written a page at a time ([`ShardJournal`]), and
+//! checkpoints that keep it short. Opening a cache reads both back ([`open`]). Everything here
+//! knows bytes and nothing of when they are written: which change may be logged when is the shards'
+//! business, and both are laid down in docs/format.md.
 //!
-//! From the bottom up: `sum` (checksums), `page`, `record` (changes as bytes), `superblock`, `layout`; `writer` and
-//! `checkpoint` write a shard's journal, `map` and `restore` read it, `salvage` and `parity` what is left of a damaged one; `io` reads and writes for `store` (a device as a
-//! whole) and `scan` (looking it over).
+//! From the bottom up: `sum` (checksums), `page`, `record` (changes as bytes), `superblock`,
+//! `layout`; `writer` and `checkpoint` write a shard's journal, `map` and `restore` read it,
+//! `salvage` and `parity` what is left of a damaged one; `io` reads and writes for `store` (a
+//! device as a whole) and `scan` (looking it over).
 
 mod change;
 mod checkpoint;
@@ -37,8 +39,8 @@ pub(crate) use page::PageWrite;
 pub use scan::{Report, ShardReport, scan};
 pub use store::{NewCache, Salvage};
 pub(crate) use store::{
-    Opened, Restored, begin_session, clear_torn_pages, create, open, rewrite, salvage, superblock_of,
-    write_superblock,
+    Opened, Restored, begin_session, clear_torn_pages, create, open, rewrite, salvage,
+    superblock_of, write_superblock,
 };
 pub use sum::sum_of;
 pub use superblock::{Companion, MOST_NAME_BYTES, MOST_VOLUMES, Superblock, Volume};

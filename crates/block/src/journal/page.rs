@@ -1,8 +1,9 @@
 //! The page: 4 KiB that name what they belong to and check themselves.
 //!
-//! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names the cache it belongs to by
-//! an id that no two caches share, so what an earlier cache left on the device is nothing to a later one. It is written
-//! once and never appended to; should it be torn, its checksum is wrong, and it is no page.
+//! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names the
+//! cache it belongs to by an id that no two caches share, so what an earlier cache left on the
+//! device is nothing to a later one. It is written once and never appended to; should it be torn,
+//! its checksum is wrong, and it is no page.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -56,13 +57,13 @@ pub(super) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) kind: Kind,
-    /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a checkpoint: its generation. Parity is
-    /// numbered like the pages it stands for.
+    /// Of a log: its sequence number, from 1 on. Of a dump: the page's number, from 0 on. Of a
+    /// checkpoint: its generation. Parity is numbered like the pages it stands for.
     pub(super) seq: u64,
     /// The session that wrote it.
     pub(super) session: u64,
-    /// Of a log: up to which page it is known to be durable. Of a dump: the generation of its checkpoint. Of a checkpoint:
-    /// the sequence number from which on the log is newer.
+    /// Of a log: up to which page it is known to be durable. Of a dump: the generation of its
+    /// checkpoint. Of a checkpoint: the sequence number from which on the log is newer.
     pub(super) mark: u64,
 }
 
@@ -79,7 +80,8 @@ struct Header {
     session: U64,
     mark: U64,
     used: U32,
-    /// Of parity: how many pages it stands for, and the bytes that they use, combined like their payloads.
+    /// Of parity: how many pages it stands for, and the bytes that they use, combined like their
+    /// payloads.
     covers: U16,
     parity_used: U16,
 }
@@ -97,7 +99,8 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Whether it is numbered as a page of a log is. That of a dump's parity is, too, and never stands in a ring.
+    /// Whether it is numbered as a page of a log is. That of a dump's parity is, too, and never
+    /// stands in a ring.
     pub(super) fn is_of_log(&self) -> bool {
         matches!(self.stamp.kind, Kind::Log | Kind::Parity)
     }
@@ -167,7 +170,8 @@ pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
         4 => Kind::Parity,
         _ => return None,
     };
-    let is_ours = header.magic == MAGIC && header.cache == owner.cache && header.shard.get() == owner.shard;
+    let is_ours =
+        header.magic == MAGIC && header.cache == owner.cache && header.shard.get() == owner.shard;
     if !is_ours || used > payload.len() || checksum(&bytes[SUM_BYTES..]) != header.checksum.get() {
         return None;
     }
@@ -201,7 +205,10 @@ mod tests {
         let bytes = page();
         assert_eq!(bytes[8..16], *b"FlPg\x01\0\x07\0");
         assert_eq!(bytes[16..32], OWNER.cache);
-        assert_eq!(bytes[32..56], [4, 3, 2, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            bytes[32..56],
+            [4, 3, 2, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]
+        );
         assert_eq!(bytes[56..67], *b"\x03\0\0\0\0\0\0\0abc");
         assert_eq!(bytes[..8], checksum(&bytes[8..]).to_le_bytes());
         let page = read(&*bytes, OWNER).unwrap();

@@ -1,10 +1,13 @@
 //! Parity: pages of the journal that are lost or damaged, made anew from those beside them.
 //!
-//! Each batch of a log, and each dump, ends with a page that is all of them at once: their payloads, and how much of each is
-//! used, combined by exclusive or. So any one page that is not what was written there can be made again, byte by byte, from the
-//! others. A page in which no more than one byte is wrong is mended by its own checksum.
+//! Each batch of a log, and each dump, ends with a page that is all of them at once: their
+//! payloads, and how much of each is used, combined by exclusive or. So any one page that is not
+//! what was written there can be made again, byte by byte, from the others. A page in which no more
+//! than one byte is wrong is mended by its own checksum.
 
-use super::page::{Kind, Owner, PAGE_BYTES, PageBytes, Stamp, blank, payload, read, seal, seal_parity};
+use super::page::{
+    Kind, Owner, PAGE_BYTES, PageBytes, Stamp, blank, payload, read, seal, seal_parity,
+};
 use super::sum::checksum;
 
 /// Most pages of a log that one parity page stands for.
@@ -42,11 +45,13 @@ impl Parity {
     pub(super) fn take(&mut self, owner: Owner, stamp: Stamp) -> (PageBytes, u64) {
         let Self { mut bytes, used, count } = std::mem::take(self);
         let covers = count.min(u64::from(u16::MAX)) as u16;
-        let sum = seal_parity(&mut bytes, owner, Stamp { kind: Kind::Parity, ..stamp }, covers, used);
+        let sum =
+            seal_parity(&mut bytes, owner, Stamp { kind: Kind::Parity, ..stamp }, covers, used);
         (bytes, sum)
     }
 
-    /// The page that is missing, where all others of some have been taken in, and the one that stands for them.
+    /// The page that is missing, where all others of some have been taken in, and the one that
+    /// stands for them.
     pub(super) fn missing(mut self, owner: Owner, stamp: Stamp) -> Option<PageBytes> {
         let used = usize::from(self.used);
         (used <= payload(&mut self.bytes).len()).then(|| {
@@ -68,7 +73,8 @@ pub(super) fn by_checksum(bytes: &[u8], owner: Owner) -> Option<PageBytes> {
         mended[..SUM_BYTES].copy_from_slice(&(stated ^ wrong).to_le_bytes());
         return read(&mended[..], owner).is_some().then_some(mended);
     }
-    // What a wrong byte adds to the checksum: in the last place a table says so, in each one before the register has gone on by a byte.
+    // What a wrong byte adds to the checksum: in the last place a table says so, in each one before
+    // the register has gone on by a byte.
     let none = checksum(&[0]);
     let table: Vec<u64> = (0..=u8::MAX).map(|byte| checksum(&[byte]) ^ none).collect();
     for error in 1..=u8::MAX {

@@ -1,9 +1,10 @@
 //! Records: changes as bytes in the payload of a page.
 //!
-//! A block is named once, and what follows is about it, up to the next name or the end of the page: `BLOCK` (16 bytes)
-//! names it, the others (4 bytes) state something, and checksums of 8 bytes follow where the standing has them, one for
-//! each sector. `MIXED` has two bits a sector before them that say which standing. A run that has no room in a page is cut
-//! in two. Nothing reaches over a page's end.
+//! A block is named once, and what follows is about it, up to the next name or the end of the page:
+//! `BLOCK` (16 bytes) names it, the others (4 bytes) state something, and checksums of 8 bytes
+//! follow where the standing has them, one for each sector. `MIXED` has two bits a sector before
+//! them that say which standing. A run that has no room in a page is cut in two. Nothing reaches
+//! over a page's end.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -29,7 +30,8 @@ const CRASHED: u8 = 10;
 const MIXED: u8 = 11;
 
 /// What two bits of a `MIXED` mean.
-const MIXTURE: [Standing; 4] = [Standing::Clean, Standing::Doubted, Standing::Sealed, Standing::Dirty];
+const MIXTURE: [Standing; 4] =
+    [Standing::Clean, Standing::Doubted, Standing::Sealed, Standing::Dirty];
 
 /// Sectors whose standings a byte of a `MIXED` has.
 const SECTORS_A_BYTE: usize = 4;
@@ -89,7 +91,12 @@ impl Draft {
     }
 
     /// Puts a change in. Pages that become full on the way are given to `full`.
-    pub(super) fn push(&mut self, change: &Change, sum: impl Fn(u64) -> u64, mut full: impl FnMut(Draft)) {
+    pub(super) fn push(
+        &mut self,
+        change: &Change,
+        sum: impl Fn(u64) -> u64,
+        mut full: impl FnMut(Draft),
+    ) {
         match change {
             Change::Dropped { block } => {
                 self.make_room(block, 0, &mut full);
@@ -119,7 +126,8 @@ impl Draft {
                 while rest.start < rest.end {
                     let each = if standing.has_sums() { SUM_BYTES } else { 0 };
                     let room = self.make_room(block, each, &mut full);
-                    let sectors = (room.checked_div(each)).map_or(u64::MAX, |sectors| sectors as u64);
+                    let sectors =
+                        (room.checked_div(each)).map_or(u64::MAX, |sectors| sectors as u64);
                     let end = rest.end.min(rest.start.saturating_add(sectors));
                     self.put_run(block, &(rest.start..end), *standing, &sum);
                     rest.start = end;
@@ -128,8 +136,8 @@ impl Draft {
         }
     }
 
-    /// Makes room for a statement about a block and `more` bytes, and names the block. Answers how many bytes there are
-    /// for more.
+    /// Makes room for a statement about a block and `more` bytes, and names the block. Answers how
+    /// many bytes there are for more.
     fn make_room(&mut self, block: &BlockAt, more: usize, full: &mut impl FnMut(Draft)) -> usize {
         let needed = |draft: &Draft| {
             let name = if draft.block.as_ref() == Some(block) { 0 } else { BLOCK_BYTES };
@@ -146,7 +154,9 @@ impl Draft {
                 kind: BLOCK,
                 order: size.ilog2() as u8,
                 volume: block.volume.0.into(),
-                place: u32::try_from(block.place).expect("a shard has fewer than 2^32 sectors").into(),
+                place: u32::try_from(block.place)
+                    .expect("a shard has fewer than 2^32 sectors")
+                    .into(),
                 start: block.sectors.start.into(),
             };
             self.put(record.as_bytes());
@@ -155,7 +165,13 @@ impl Draft {
         room
     }
 
-    fn put_run(&mut self, block: &BlockAt, run: &Sectors, standing: Standing, sum: impl Fn(u64) -> u64) {
+    fn put_run(
+        &mut self,
+        block: &BlockAt,
+        run: &Sectors,
+        standing: Standing,
+        sum: impl Fn(u64) -> u64,
+    ) {
         let kind = match standing {
             Standing::Clean => CLEAN,
             Standing::Doubted => DOUBTED,
@@ -166,7 +182,8 @@ impl Draft {
             Standing::Invalid => INVALID,
         };
         let within = |sector: u64| (sector - block.sectors.start) as u8;
-        let record = RunRecord { kind, first: within(run.start), last: within(run.end - 1), unused: 0 };
+        let record =
+            RunRecord { kind, first: within(run.start), last: within(run.end - 1), unused: 0 };
         self.put(record.as_bytes());
         if standing.has_sums() {
             for sector in run.clone() {
@@ -183,18 +200,27 @@ impl Draft {
         sum: impl Fn(u64) -> u64,
     ) {
         let within = |sector: u64| (sector - block.sectors.start) as u8;
-        let record =
-            RunRecord { kind: MIXED, first: within(run.start), last: within(run.end - 1), unused: 0 };
+        let record = RunRecord {
+            kind: MIXED,
+            first: within(run.start),
+            last: within(run.end - 1),
+            unused: 0,
+        };
         self.put(record.as_bytes());
         let standings = &standings[..(run.end - run.start) as usize];
         for four in standings.chunks(SECTORS_A_BYTE) {
             let bits = |standing: &Standing| MIXTURE.iter().position(|other| other == standing);
-            let bits = four.iter().map(|standing| bits(standing).expect("it can be part of a mixture") as u8);
+            let bits = four
+                .iter()
+                .map(|standing| bits(standing).expect("it can be part of a mixture") as u8);
             self.put(&[bits.enumerate().fold(0, |byte, (at, bits)| byte | bits << (2 * at))]);
         }
         for (sector, standing) in run.clone().zip(standings) {
-            let sum =
-                if standing.has_sums() { sum(block.place + (sector - block.sectors.start)) } else { NO_SUM };
+            let sum = if standing.has_sums() {
+                sum(block.place + (sector - block.sectors.start))
+            } else {
+                NO_SUM
+            };
             self.put(&sum.to_le_bytes());
         }
     }
@@ -273,7 +299,9 @@ pub(super) fn decode(
             true => <[U64]>::ref_from_prefix_with_elems(after, count).map_err(|_| cut())?,
             false => (&[][..], after),
         };
-        let run = record.sectors(block).ok_or_else(|| refuse("has a run that reaches out of its block"))?;
+        let run = record
+            .sectors(block)
+            .ok_or_else(|| refuse("has a run that reaches out of its block"))?;
         if record.kind == MIXED {
             unmix(block, &run, bits, sums, &mut each).map_err(refuse)?;
         } else {
@@ -292,8 +320,9 @@ fn unmix(
     sums: &[U64],
     each: &mut impl FnMut(&Statement<'_>) -> Result<(), &'static str>,
 ) -> Result<(), &'static str> {
-    let standing =
-        |at: usize| MIXTURE[usize::from(bits[at / SECTORS_A_BYTE] >> (at % SECTORS_A_BYTE * 2) & 3)];
+    let standing = |at: usize| {
+        MIXTURE[usize::from(bits[at / SECTORS_A_BYTE] >> (at % SECTORS_A_BYTE * 2) & 3)]
+    };
     let mut start = 0;
     while start < sums.len() {
         let of = standing(start);
@@ -324,7 +353,8 @@ impl RunRecord {
     fn sectors(&self, block: &BlockAt) -> Option<Sectors> {
         let (first, last) = (u64::from(self.first), u64::from(self.last));
         let start = block.sectors.start;
-        (first <= last && start + last < block.sectors.end).then_some(start + first..start + last + 1)
+        (first <= last && start + last < block.sectors.end)
+            .then_some(start + first..start + last + 1)
     }
 }
 
@@ -335,19 +365,23 @@ mod tests {
 
     /// Changes about blocks of all sizes.
     fn changes() -> impl Strategy<Value = Vec<Change>> {
-        let block = (0u32..=8, 0u16..4, 0u64..64, 0u64..1 << 24).prop_map(|(order, volume, start, place)| {
-            let size = 1 << order;
-            let sectors = start * size..(start + 1) * size;
-            BlockAt { volume: VolumeId(volume), sectors, place: place * size }
-        });
+        let block = (0u32..=8, 0u16..4, 0u64..64, 0u64..1 << 24).prop_map(
+            |(order, volume, start, place)| {
+                let size = 1 << order;
+                let sectors = start * size..(start + 1) * size;
+                BlockAt { volume: VolumeId(volume), sectors, place: place * size }
+            },
+        );
         use Standing::{Clean, Dirty, Doubted, Invalid, Lost, Resting, Sealed};
-        let standings = proptest::sample::select(vec![Clean, Dirty, Resting, Lost, Invalid, Sealed, Doubted]);
+        let standings =
+            proptest::sample::select(vec![Clean, Dirty, Resting, Lost, Invalid, Sealed, Doubted]);
         let mixture = proptest::collection::vec(proptest::sample::select(MIXTURE.to_vec()), 256);
-        let change = (block, any::<(u8, u8)>(), standings, mixture, any::<u8>(), 1usize..3).prop_map(
-            |(block, (one, other), standing, mixture, kind, again)| {
+        let change = (block, any::<(u8, u8)>(), standings, mixture, any::<u8>(), 1usize..3)
+            .prop_map(|(block, (one, other), standing, mixture, kind, again)| {
                 let size = block.sectors.end - block.sectors.start;
                 let (one, other) = (u64::from(one) % size, u64::from(other) % size);
-                let run = block.sectors.start + one.min(other)..block.sectors.start + one.max(other) + 1;
+                let run =
+                    block.sectors.start + one.min(other)..block.sectors.start + one.max(other) + 1;
                 let standings = mixture[..(run.end - run.start) as usize].to_vec();
                 let change = match kind {
                     0..32 => Change::Dropped { block },
@@ -356,8 +390,7 @@ mod tests {
                     _ => Change::Run { block, run, standing },
                 };
                 vec![change; again]
-            },
-        );
+            });
         proptest::collection::vec(change, 0..120).prop_map(|changes| changes.concat())
     }
 
@@ -378,7 +411,8 @@ mod tests {
             }
             Change::Mixed { block, run, standings } => {
                 let each = run.clone().zip(standings);
-                each.map(|(sector, standing)| Some((block.clone(), Some((sector, *standing))))).collect()
+                each.map(|(sector, standing)| Some((block.clone(), Some((sector, *standing)))))
+                    .collect()
             }
         }
     }
@@ -428,12 +462,14 @@ mod tests {
     fn records_stand_in_a_page_as_they_are_drawn() {
         let block = BlockAt { volume: VolumeId(3), sectors: 16..24, place: 0x0102 };
         let mut draft = Draft::default();
-        let push = |draft: &mut Draft, change| draft.push(&change, sum, |_| panic!("a page has room"));
+        let push =
+            |draft: &mut Draft, change| draft.push(&change, sum, |_| panic!("a page has room"));
         let run = Change::Run { block: block.clone(), run: 18..20, standing: Standing::Clean };
         push(&mut draft, run);
         push(&mut draft, Change::Dropped { block });
         let (mut bytes, used) = draft.into_parts();
-        let mut expected = b"\x01\x03\x03\x00\x02\x01\x00\x00\x10\0\0\0\0\0\0\0\x02\x02\x03\x00".to_vec();
+        let mut expected =
+            b"\x01\x03\x03\x00\x02\x01\x00\x00\x10\0\0\0\0\0\0\0\x02\x02\x03\x00".to_vec();
         expected.extend([sum(0x0104), sum(0x0105)].map(u64::to_le_bytes).concat());
         expected.extend(b"\x05\0\0\0");
         assert_eq!(page::payload(&mut bytes)[..used], expected);
@@ -446,7 +482,9 @@ mod tests {
         let mut draft = Draft::default();
         let standings = vec![Sealed, Dirty, Clean, Doubted, Sealed];
         draft.push(&Change::Crashed, sum, |_| panic!("a page has room"));
-        draft.push(&Change::Mixed { block, run: 17..22, standings }, sum, |_| panic!("a page has room"));
+        draft.push(&Change::Mixed { block, run: 17..22, standings }, sum, |_| {
+            panic!("a page has room")
+        });
         let (mut bytes, used) = draft.into_parts();
         let mut expected = b"\x0a\0\0\0\x01\x03\x03\x00\x02\x01\x00\x00\x10\0\0\0\0\0\0\0".to_vec();
         expected.extend(b"\x0b\x01\x05\0\x4e\x02");
@@ -457,16 +495,29 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused_by_its_place() {
-        let refused = |bytes: &[u8]| decode(bytes, |_| Ok(())).map_err(|found| (found.at, found.what));
+        let refused =
+            |bytes: &[u8]| decode(bytes, |_| Ok(())).map_err(|found| (found.at, found.what));
         let block = b"\x01\x03\0\0\0\0\0\0\x10\0\0\0\0\0\0\0";
         let after = |bytes: &[u8]| [&block[..], bytes].concat();
         assert_eq!(refused(b"\x03\0\0\0"), Err((0, "states something about no block")));
         assert_eq!(refused(&block[..15]), Err((0, "ends within a record")));
-        assert_eq!(refused(&after(b"\x02\0\x01\0\0\0\0\0\0\0\0\0")), Err((16, "ends within a record")));
-        assert_eq!(refused(&after(b"\x04\x00\x08\0")), Err((16, "has a run that reaches out of its block")));
-        assert_eq!(refused(&after(b"\x04\x02\x01\0")), Err((16, "has a run that reaches out of its block")));
+        assert_eq!(
+            refused(&after(b"\x02\0\x01\0\0\0\0\0\0\0\0\0")),
+            Err((16, "ends within a record"))
+        );
+        assert_eq!(
+            refused(&after(b"\x04\x00\x08\0")),
+            Err((16, "has a run that reaches out of its block"))
+        );
+        assert_eq!(
+            refused(&after(b"\x04\x02\x01\0")),
+            Err((16, "has a run that reaches out of its block"))
+        );
         assert_eq!(refused(&after(b"\x0c\0\0\0")), Err((16, "has a record of an unknown kind")));
-        assert_eq!(refused(&after(b"\x0b\0\x01\0\0\0\0\0\0\0\0\0")), Err((16, "ends within a record")));
+        assert_eq!(
+            refused(&after(b"\x0b\0\x01\0\0\0\0\0\0\0\0\0")),
+            Err((16, "ends within a record"))
+        );
         assert_eq!(refused(&after(b"\0\0\0\0")), Err((16, "has a record of an unknown kind")));
         let askew = b"\x01\x03\0\0\0\0\0\0\x11\0\0\0\0\0\0\0";
         assert_eq!(refused(askew), Err((0, "names a block that cannot be where it says")));

@@ -1,13 +1,15 @@
 //! Reading a shard's journal back: the newest checkpoint, and the log from where it is newer.
 //!
-//! The log ends before the first page that is not the next one: not its sequence number, a wrong checksum, or left by
-//! an earlier session than the page before it. That is how a crash leaves it, and all that was not yet promised may be
-//! missing. But should any later page say that the missing one was durable once, then it was lost afterwards, and with
-//! it what was promised: the log is damaged (`salvage` has what can be done then).
+//! The log ends before the first page that is not the next one: not its sequence number, a wrong
+//! checksum, or left by an earlier session than the page before it. That is how a crash leaves it,
+//! and all that was not yet promised may be missing. But should any later page say that the missing
+//! one was durable once, then it was lost afterwards, and with it what was promised: the log is
+//! damaged (`salvage` has what can be done then).
 //!
-//! A checkpoint whose header is intact and whose pages are not was damaged, or its slot was being used again after its
-//! header had failed to be written. In the second case the log still reaches from the older checkpoint up to where this
-//! one begins, and what they amount to is the same; in any other case recovery refuses.
+//! A checkpoint whose header is intact and whose pages are not was damaged, or its slot was being
+//! used again after its header had failed to be written. In the second case the log still reaches
+//! from the older checkpoint up to where this one begins, and what they amount to is the same; in
+//! any other case recovery refuses.
 
 use super::checkpoint::{chain, summary};
 use super::error::StoreError;
@@ -50,7 +52,8 @@ pub(super) struct Found {
 pub(super) struct Reader<'a> {
     pub(super) layout: &'a Layout,
     pub(super) owner: Owner,
-    /// The session that ended in good order, if the last one did: the checksums it noted of what is dirty still hold.
+    /// The session that ended in good order, if the last one did: the checksums it noted of what is
+    /// dirty still hold.
     pub(super) ended: Option<u64>,
 }
 
@@ -59,11 +62,16 @@ impl Reader<'_> {
         self.owner.shard.into()
     }
 
-    /// What the journal amounts to; of a damaged one, as far as it was read. `advance` is told of bytes read.
+    /// What the journal amounts to; of a damaged one, as far as it was read. `advance` is told of
+    /// bytes read.
     ///
     /// # Errors
     /// When the device fails.
-    pub(super) fn read(&self, io: &mut Io<'_>, advance: &mut dyn FnMut(u64)) -> Result<Found, StoreError> {
+    pub(super) fn read(
+        &self,
+        io: &mut Io<'_>,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<Found, StoreError> {
         let mut candidates = Vec::new();
         for slot in 0..2 {
             candidates.extend(self.header(io, slot)?);
@@ -81,7 +89,8 @@ impl Reader<'_> {
                 damage = Some(damage.unwrap_or(checked(error)?));
                 continue;
             }
-            let (start, session) = candidate.map_or((FIRST_SEQ, 0), |found| (found.start, found.session));
+            let (start, session) =
+                candidate.map_or((FIRST_SEQ, 0), |found| (found.start, found.session));
             let mut log = Log { next: start, session, ends: false, map };
             let result = self.log(io, &mut log, advance);
             let damage = match result {
@@ -103,7 +112,11 @@ impl Reader<'_> {
     }
 
     /// The header in a slot, if one is complete there.
-    pub(super) fn header(&self, io: &mut Io<'_>, slot: usize) -> Result<Option<Complete>, StoreError> {
+    pub(super) fn header(
+        &self,
+        io: &mut Io<'_>,
+        slot: usize,
+    ) -> Result<Option<Complete>, StoreError> {
         let offset = self.layout.slot_offset(self.shard(), slot);
         let bytes = io.read(offset..offset + PAGE_BYTES as u64)?;
         let Some(page) = read(&bytes, self.owner) else { return Ok(None) };
@@ -111,9 +124,15 @@ impl Reader<'_> {
     }
 
     /// The checkpoint that a page of this stamp and summary is the header of, if it can be one.
-    pub(super) fn complete(&self, slot: usize, stamp: Stamp, (pages, chain): (u64, u64)) -> Option<Complete> {
+    pub(super) fn complete(
+        &self,
+        slot: usize,
+        stamp: Stamp,
+        (pages, chain): (u64, u64),
+    ) -> Option<Complete> {
         let (generation, session, start) = (stamp.seq, stamp.session, stamp.mark);
-        let is_header = stamp.kind == Kind::Checkpoint && pages <= self.layout.dump_pages && start > 0;
+        let is_header =
+            stamp.kind == Kind::Checkpoint && pages <= self.layout.dump_pages && start > 0;
         is_header.then_some(Complete { slot, generation, session, start, pages, chain })
     }
 
@@ -134,13 +153,18 @@ impl Reader<'_> {
         io.stream(start..start + complete.pages * PAGE_BYTES as u64, |_, bytes| {
             advance(bytes.len() as u64);
             for bytes in bytes.chunks_exact(PAGE_BYTES) {
-                let is_it = |kind, seq, mark| (kind, seq, mark) == (Kind::Dump, number, complete.generation);
+                let is_it = |kind, seq, mark| {
+                    (kind, seq, mark) == (Kind::Dump, number, complete.generation)
+                };
                 let page = read(bytes, self.owner)
                     .filter(|page| is_it(page.stamp.kind, page.stamp.seq, page.stamp.mark))
-                    .ok_or_else(|| damaged(number, "is not the page that was written there".to_owned()))?;
+                    .ok_or_else(|| {
+                        damaged(number, "is not the page that was written there".to_owned())
+                    })?;
                 let at_rest = self.ended == Some(page.stamp.session);
-                decode(page.payload, |statement| map.state(statement, at_rest))
-                    .map_err(|found| damaged(number, format!("at byte {}, {}", found.at, found.what)))?;
+                decode(page.payload, |statement| map.state(statement, at_rest)).map_err(
+                    |found| damaged(number, format!("at byte {}, {}", found.at, found.what)),
+                )?;
                 found_chain = chain(found_chain, page.checksum);
                 number += 1;
             }
@@ -156,7 +180,12 @@ impl Reader<'_> {
     }
 
     /// Takes the log in, from `log.next` on.
-    fn log(&self, io: &mut Io<'_>, log: &mut Log, advance: &mut dyn FnMut(u64)) -> Result<(), StoreError> {
+    fn log(
+        &self,
+        io: &mut Io<'_>,
+        log: &mut Log,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<(), StoreError> {
         let ring = self.layout.ring(self.shard());
         let start = self.layout.page_offset(self.shard(), log.next);
         for range in [start..ring.end, ring.start..start] {
@@ -175,13 +204,15 @@ impl Reader<'_> {
     fn log_page(&self, log: &mut Log, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
         let page = read(bytes, self.owner).filter(Page::is_of_log);
         let page = page.filter(|page| page.stamp.session >= log.session);
-        let damaged = |offset, what| StoreError::Log { shard: self.shard(), page: log.next, offset, what };
+        let damaged =
+            |offset, what| StoreError::Log { shard: self.shard(), page: log.next, offset, what };
         match page {
             Some(page) if !log.ends && page.stamp.seq == log.next => {
                 let (map, at_rest) = (&mut log.map, self.ended == Some(page.stamp.session));
                 let records = if page.stamp.kind == Kind::Log { page.payload } else { &[] };
-                decode(records, |statement| map.state(statement, at_rest))
-                    .map_err(|found| damaged(offset, format!("at byte {}, {}", found.at, found.what)))?;
+                decode(records, |statement| map.state(statement, at_rest)).map_err(|found| {
+                    damaged(offset, format!("at byte {}, {}", found.at, found.what))
+                })?;
                 log.session = page.stamp.session;
                 log.next += 1;
             }

@@ -1,16 +1,18 @@
 //! A damaged journal: what of it can still be trusted.
 //!
-//! A page that is not what was written there is made again from its batch's [parity](super::parity), or mended by its checksum;
-//! then nothing is lost. Where that fails there is a gap, and what is known from before it is suspect: the lost page may
-//! have said that a sector has been cleaned, overwritten, moved or dropped since. So after a gap
+//! A page that is not what was written there is made again from its batch's
+//! [parity](super::parity), or mended by its checksum; then nothing is lost. Where that fails there
+//! is a gap, and what is known from before it is suspect: the lost page may have said that a sector
+//! has been cleaned, overwritten, moved or dropped since. So after a gap
 //!
 //! - what the log states later is trusted;
 //! - clean sectors from before are forgotten: the backing device has them, or something newer;
-//! - dirty sectors from before, of which nothing is stated later, are *lost*: errors to readers, and never written back;
+//! - dirty sectors from before, of which nothing is stated later, are *lost*: errors to readers,
+//!   and never written back;
 //! - what the lost page alone has stated is not known, and cannot be named.
 //!
-//! A page of a checkpoint that is lost makes nothing else suspect: each states what was so then, and the log has all that came
-//! later.
+//! A page of a checkpoint that is lost makes nothing else suspect: each states what was so then,
+//! and the log has all that came later.
 
 use std::collections::BTreeMap;
 
@@ -68,10 +70,13 @@ impl Reader<'_> {
         if let Some(complete) = &newest {
             self.salvage_dump(io, complete, &mut map, &mut mended, &mut gone)?;
         }
-        let (start, session) = newest.map_or((FIRST_SEQ, 0), |complete| (complete.start, complete.session));
-        let (next, session) = self.salvage_log(io, start, session, &mut map, &mut mended, &mut gone)?;
+        let (start, session) =
+            newest.map_or((FIRST_SEQ, 0), |complete| (complete.start, complete.session));
+        let (next, session) =
+            self.salvage_log(io, start, session, &mut map, &mut mended, &mut gone)?;
         let lost = map.condemn();
-        let (good_slot, generation) = newest.map_or((1, 0), |complete| (complete.slot, complete.generation));
+        let (good_slot, generation) =
+            newest.map_or((1, 0), |complete| (complete.slot, complete.generation));
         let resume = Resume { first: next, next, good_slot, generation };
         Ok(Salvaged { map, resume, session, mended, gone, lost })
     }
@@ -127,7 +132,8 @@ impl Reader<'_> {
         };
         let parity_page = read(&parity, self.owner).filter(|page| {
             let stamp = page.stamp;
-            (stamp.kind, stamp.seq, stamp.mark) == (Kind::Parity, complete.pages, complete.generation)
+            (stamp.kind, stamp.seq, stamp.mark)
+                == (Kind::Parity, complete.pages, complete.generation)
         });
         let mut again = BTreeMap::new();
         if let ([number], Some(page)) = (&bad[..], parity_page) {
@@ -144,9 +150,9 @@ impl Reader<'_> {
                     complete.generation,
                     offset(number)
                 );
-                match page
-                    .filter(|bytes| read(&bytes[..], self.owner).is_some_and(|page| is_it(&page, number)))
-                {
+                match page.filter(|bytes| {
+                    read(&bytes[..], self.owner).is_some_and(|page| is_it(&page, number))
+                }) {
                     Some(page) => {
                         mended.push(name);
                         bytes = page.to_vec();
@@ -170,7 +176,10 @@ impl Reader<'_> {
             return;
         }
         if let Err(found) = decode(page.payload, |statement| map.state(statement, at_rest)) {
-            gone.push(format!("page {} from byte {} on, which {}", page.stamp.seq, found.at, found.what));
+            gone.push(format!(
+                "page {} from byte {} on, which {}",
+                page.stamp.seq, found.at, found.what
+            ));
             map.suspect();
         }
     }
@@ -210,7 +219,8 @@ impl Reader<'_> {
                 continue;
             }
             let later = || known.range(next + 1..).filter(|(_, page)| page.session >= session);
-            let was_durable = later().map(|(_, page)| page.mark).max().is_some_and(|mark| mark >= next);
+            let was_durable =
+                later().map(|(_, page)| page.mark).max().is_some_and(|mark| mark >= next);
             if !was_durable {
                 break; // what stands beyond must not be taken for more of it
             }
@@ -219,7 +229,11 @@ impl Reader<'_> {
                 rebuilt = self.mended_page(io, next, session)?;
             }
             if let Some(bytes) = rebuilt {
-                self.state(map, &read(&bytes[..], self.owner).expect("it has just been made"), gone);
+                self.state(
+                    map,
+                    &read(&bytes[..], self.owner).expect("it has just been made"),
+                    gone,
+                );
                 let offset = self.layout.page_offset(self.shard(), next);
                 mended.push(format!("page {next} of the log, at offset {offset}"));
                 next += 1;
@@ -245,7 +259,12 @@ impl Reader<'_> {
     }
 
     /// A page of the log in which no more than a byte is wrong.
-    fn mended_page(&self, io: &mut Io<'_>, seq: u64, least: u64) -> Result<Option<PageBytes>, StoreError> {
+    fn mended_page(
+        &self,
+        io: &mut Io<'_>,
+        seq: u64,
+        least: u64,
+    ) -> Result<Option<PageBytes>, StoreError> {
         let bytes = self.page_at(io, self.layout.page_offset(self.shard(), seq))?;
         Ok(by_checksum(&bytes, self.owner).filter(|bytes| {
             let page = read(&bytes[..], self.owner).expect("it has just been mended");
@@ -253,7 +272,8 @@ impl Reader<'_> {
         }))
     }
 
-    /// A page of the log that is not there, from the others of its batch. Of an earlier session than `least` it is not.
+    /// A page of the log that is not there, from the others of its batch. Of an earlier session
+    /// than `least` it is not.
     pub(super) fn rebuild(
         &self,
         io: &mut Io<'_>,
@@ -278,11 +298,14 @@ impl Reader<'_> {
                 return Ok(None);
             }
             let first = later.saturating_sub(u64::from(page.covers));
-            let before = self.page_at(io, self.layout.page_offset(self.shard(), seq.saturating_sub(1)))?;
+            let before =
+                self.page_at(io, self.layout.page_offset(self.shard(), seq.saturating_sub(1)))?;
             let is_before = |before: &Page<'_>| {
                 is_it(before, seq.saturating_sub(1)) && before.stamp.session == page.stamp.session
             };
-            if first == seq + 1 && read(&before, self.owner).is_some_and(|before| is_before(&before)) {
+            if first == seq + 1
+                && read(&before, self.owner).is_some_and(|before| is_before(&before))
+            {
                 // It was the parity of the batch before: nothing is lost with it.
                 let mut bytes = blank();
                 seal(&mut bytes, self.owner, Stamp { kind: Kind::Log, seq, ..page.stamp }, 0);
@@ -297,7 +320,8 @@ impl Reader<'_> {
                 let other = read(&bytes, self.owner);
                 let Some(other) = other.filter(|other| {
                     other.stamp.seq == earlier
-                        && (other.stamp.kind, other.stamp.session) == (Kind::Log, page.stamp.session)
+                        && (other.stamp.kind, other.stamp.session)
+                            == (Kind::Log, page.stamp.session)
                 }) else {
                     return Ok(None);
                 };

@@ -1,4 +1,5 @@
-//! Looking a cache device over without changing it, and without needing it whole: what `floe check` prints.
+//! Looking a cache device over without changing it, and without needing it whole: what `floe check`
+//! prints.
 
 use super::error::StoreError;
 use super::io::Io;
@@ -46,7 +47,8 @@ impl Report {
     }
 }
 
-/// Reads superblocks, checkpoints and logs. `progress` is told the bytes read so far, and of how many.
+/// Reads superblocks, checkpoints and logs. `progress` is told the bytes read so far, and of how
+/// many.
 ///
 /// # Errors
 /// When the device fails to answer.
@@ -98,7 +100,9 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
 fn odd((copy, offset): (&Copy, u64)) -> Option<String> {
     let what = match copy {
         Copy::Good(_) => return None,
-        Copy::Damaged { stated, found } => format!("has checksum {found:016x} and says {stated:016x}"),
+        Copy::Damaged { stated, found } => {
+            format!("has checksum {found:016x} and says {stated:016x}")
+        }
         Copy::Blank => "is all zeros".to_owned(),
         Copy::Foreign => "is not one".to_owned(),
         Copy::Newer(version) => format!("has format {version}"),

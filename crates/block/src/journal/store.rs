@@ -1,8 +1,8 @@
 //! A cache device as a whole: making a cache on it, opening it, and writing its superblock.
 //!
-//! A superblock is always written twice, each time durably, into the copy that is older and then into the other, so
-//! that both say the same but for the moment between. Whatever happens in that moment, one copy is intact, and it says
-//! what was or what will be.
+//! A superblock is always written twice, each time durably, into the copy that is older and then
+//! into the other, so that both say the same but for the moment between. Whatever happens in that
+//! moment, one copy is intact, and it says what was or what will be.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,8 @@ use crate::geometry::{Sectors, VolumeId};
 /// A cache that is to be made.
 #[derive(Debug, Clone)]
 pub struct NewCache {
-    /// Sixteen random bytes. All that belongs to the cache is told by them from what was on the device before.
+    /// Sixteen random bytes. All that belongs to the cache is told by them from what was on the
+    /// device before.
     pub id: [u8; 16],
     /// Where everything shall be.
     pub layout: Layout,
@@ -54,12 +55,15 @@ pub(crate) struct Restored {
     pub(crate) journal: ShardJournal,
 }
 
-/// Makes an empty cache, in place of whatever is on the device. What was noted of the device in a cache that was there stays.
+/// Makes an empty cache, in place of whatever is on the device. What was noted of the device in a
+/// cache that was there stays.
 ///
-/// If the power fails meanwhile there is afterwards either what was there before, or the new cache, or none.
+/// If the power fails meanwhile there is afterwards either what was there before, or the new cache,
+/// or none.
 ///
 /// # Errors
-/// When the device fails or is too small, a volume does not fit, or the id is that of the cache which is there.
+/// When the device fails or is too small, a volume does not fit, or the id is that of the cache
+/// which is there.
 pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, StoreError> {
     let NewCache { id, layout, volumes } = new;
     check_size(io, &layout)?;
@@ -79,13 +83,15 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
     };
     superblock.encode()?;
     match newest(read_copies(io)?) {
-        // The new one's first copy replaces the older one of the old's, so there is one or the other at any moment.
+        // The new one's first copy replaces the older one of the old's, so there is one or the
+        // other at any moment.
         Ok(Some(old)) if old.id == id => return Err(StoreError::SameId),
         Ok(Some(old)) => {
             superblock.generation = old.generation;
             superblock.calibrated = old.calibrated; // of the device, which is the same
         }
-        // Something that cannot be opened, or nothing: an unfinished copy is told by the zeros where the other should be.
+        // Something that cannot be opened, or nothing: an unfinished copy is told by the zeros
+        // where the other should be.
         Ok(None) | Err(_) => {
             for offset in SUPERBLOCK_OFFSETS {
                 io.write(offset, &[0; SUPERBLOCK_BYTES], true)?;
@@ -105,12 +111,13 @@ pub struct Salvage {
     pub mended: Vec<String>,
     /// Its pages that are lost, a line each. What was noted in them alone is not known.
     pub gone: Vec<String>,
-    /// The runs that only the cache had and that may have changed in those pages: what is in their places is not to be trusted.
+    /// The runs that only the cache had and that may have changed in those pages: what is in their
+    /// places is not to be trusted.
     pub lost: Vec<(VolumeId, Sectors)>,
 }
 
-/// Reads all there is to know of a cache: `None` when there is none on the device. `progress` is told the bytes read so
-/// far, and of how many.
+/// Reads all there is to know of a cache: `None` when there is none on the device. `progress` is
+/// told the bytes read so far, and of how many.
 ///
 /// # Errors
 /// When there is one that cannot be read whole.
@@ -121,7 +128,8 @@ pub(crate) fn open(
     open_what_there_is(io, None, progress)
 }
 
-/// As [`open`], but of damaged journals what can be trusted. Each of them has to be [written anew](rewrite).
+/// As [`open`], but of damaged journals what can be trusted. Each of them has to be [written
+/// anew](rewrite).
 ///
 /// # Errors
 /// When the superblock cannot be read, or the device fails.
@@ -173,11 +181,13 @@ fn open_what_there_is(
         let owner = owner(&superblock, shard as u64);
         let (layout, session) = (superblock.layout.clone(), superblock.session + 1);
         let mut journal = ShardJournal::new(layout, owner, session, resume);
-        // What is stated about a volume that is gone must not come back with another volume of its number.
+        // What is stated about a volume that is gone must not come back with another volume of its
+        // number.
         for block in unknown {
             journal.log(&Change::Dropped { block }, |_| NO_SUM);
         }
-        // The next session may end in good order, and what this one has left be as doubtful as before.
+        // The next session may end in good order, and what this one has left be as doubtful as
+        // before.
         if !superblock.clean {
             journal.log(&Change::Crashed, |_| NO_SUM);
         }
@@ -188,7 +198,8 @@ fn open_what_there_is(
     Ok(Some(Opened { superblock, gone, shards }))
 }
 
-/// Writes a checkpoint of all that is known of a shard, in the place of whatever its journal was before. Its session has begun.
+/// Writes a checkpoint of all that is known of a shard, in the place of whatever its journal was
+/// before. Its session has begun.
 ///
 /// # Errors
 /// When the device fails.
@@ -231,13 +242,17 @@ pub(crate) fn superblock_of(io: &mut Io<'_>) -> Result<Option<Superblock>, Store
 ///
 /// # Errors
 /// When the device fails.
-pub(crate) fn begin_session(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+pub(crate) fn begin_session(
+    io: &mut Io<'_>,
+    superblock: &mut Superblock,
+) -> Result<(), StoreError> {
     superblock.session += 1;
     superblock.clean = false;
     write_superblock(io, superblock)
 }
 
-/// Puts zeros, durably, in the place of the first page behind each log, which a crash may have torn.
+/// Puts zeros, durably, in the place of the first page behind each log, which a crash may have
+/// torn.
 ///
 /// The next session writes that page. A crash that tears the write would otherwise complete the old
 /// page where both have zeros, and its statements count again though their places were used since.
@@ -254,9 +269,12 @@ pub(crate) fn clear_torn_pages(
 /// Writes a superblock that was changed, durably.
 ///
 /// # Errors
-/// When a volume does not fit, in which case nothing was written, or the device fails; then either the old one or the
-/// new one counts.
-pub(crate) fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+/// When a volume does not fit, in which case nothing was written, or the device fails; then either
+/// the old one or the new one counts.
+pub(crate) fn write_superblock(
+    io: &mut Io<'_>,
+    superblock: &mut Superblock,
+) -> Result<(), StoreError> {
     for _ in 0..2 {
         superblock.generation += 1;
         let bytes = superblock.encode()?;
@@ -324,7 +342,9 @@ pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError
             Copy::Foreign => format!("at offset {offset} is none"),
             Copy::Damaged { stated, found } => {
                 damaged = true;
-                format!("the one at offset {offset} has checksum {found:016x} and says {stated:016x}")
+                format!(
+                    "the one at offset {offset} has checksum {found:016x} and says {stated:016x}"
+                )
             }
         });
     }

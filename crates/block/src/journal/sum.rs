@@ -16,7 +16,8 @@ mod tests {
 
     #[test]
     fn the_checksum_is_the_one_the_nvme_specification_names() {
-        // The check value of the catalogue of CRCs, and that of 4 KiB of zeros in the NVM command set specification.
+        // The check value of the catalogue of CRCs, and that of 4 KiB of zeros in the NVM command
+        // set specification.
         assert_eq!(checksum(b"123456789"), 0xae8b_1486_0a79_9888);
         assert_eq!(sum_of(&[0; 4096]), 0x6482_d367_eb22_b64e);
     }

@@ -1,4 +1,5 @@
-//! The superblock: what the cache is, and which volumes it holds data of. Two copies, of which the newer counts.
+//! The superblock: what the cache is, and which volumes it holds data of. Two copies, of which the
+//! newer counts.
 //!
 //! What is written is of the newest version; the one before is read, too.
 
@@ -18,7 +19,8 @@ pub use volumes::{MOST_NAME_BYTES, MOST_VOLUMES, Volume};
 /// The version of the format.
 pub(super) const VERSION: u32 = 3;
 
-/// The version before, which is read: it has other records of volumes, and nothing that has been zero there means anything here.
+/// The version before, which is read: it has other records of volumes, and nothing that has been
+/// zero there means anything here.
 const VERSION_BEFORE: u32 = 2;
 
 /// Size of a copy.
@@ -59,17 +61,20 @@ pub struct Superblock {
     pub clean: bool,
     /// The cache device was given up: what it holds as clean may be old.
     pub void: bool,
-    /// The cache must not be used any more, since a time in seconds from 1970 on; 0 where that is not known.
+    /// The cache must not be used any more, since a time in seconds from 1970 on; 0 where that is
+    /// not known.
     pub retired: Option<u64>,
     /// Where everything is.
     pub layout: Layout,
     /// What was measured of the device, if anything was.
     pub calibrated: Option<Calibrated>,
-    /// Tells which tiers were served together the last time: all of them have the same number, that no others have. 0 before the first time.
+    /// Tells which tiers were served together the last time: all of them have the same number, that
+    /// no others have. 0 before the first time.
     pub stack: u32,
     /// The number that is about to be its next one, and that of the others with it; 0 when none is.
     pub next_stack: u32,
-    /// Other tiers of the same stack that may hold what was written to the volumes and nothing else has.
+    /// Other tiers of the same stack that may hold what was written to the volumes and nothing else
+    /// has.
     pub companions: Vec<Companion>,
     /// In order of their ids.
     pub volumes: Vec<Volume>,
@@ -158,10 +163,12 @@ impl Superblock {
                 return Err(StoreError::Companions);
             }
             let at = COMPANIONS_AT + number * size_of::<CompanionEntry>();
-            bytes[at..at + size_of::<CompanionEntry>()].copy_from_slice(companion.entry().as_bytes());
+            bytes[at..at + size_of::<CompanionEntry>()]
+                .copy_from_slice(companion.entry().as_bytes());
         }
         volumes::encode(&self.volumes, &mut bytes[TABLE_AT..])?;
-        let sizes = layout.sizes.classes().fold(0, |bits, class| bits | layout.sizes.sectors(class) as u32);
+        let sizes =
+            layout.sizes.classes().fold(0, |bits, class| bits | layout.sizes.sectors(class) as u32);
         let flags = u32::from(self.clean) * CLEAN
             + u32::from(self.void) * VOID
             + u32::from(self.calibrated.is_some()) * CALIBRATED
@@ -215,7 +222,11 @@ impl Superblock {
         found.map_or_else(Copy::Nonsense, Copy::Good)
     }
 
-    fn understand(header: &Header, bytes: &[u8], volumes: Vec<Volume>) -> Result<Superblock, String> {
+    fn understand(
+        header: &Header,
+        bytes: &[u8],
+        volumes: Vec<Volume>,
+    ) -> Result<Superblock, String> {
         let bits = header.sizes.get();
         let sizes: Vec<u64> =
             (0..32).filter(|bit| bits >> bit & 1 == 1).map(|bit| SECTOR_BYTES << bit).collect();
@@ -228,11 +239,13 @@ impl Superblock {
             data_start: header.data_start.get(),
         };
         let companions = &bytes[COMPANIONS_AT..TABLE_AT];
-        let (companions, _) = <[CompanionEntry]>::ref_from_prefix_with_elems(companions, MOST_COMPANIONS)
-            .map_err(|_| "a table of tiers that is too short")?;
+        let (companions, _) =
+            <[CompanionEntry]>::ref_from_prefix_with_elems(companions, MOST_COMPANIONS)
+                .map_err(|_| "a table of tiers that is too short")?;
         let companions = companions.iter().filter(|entry| entry.flags.get() & IN_USE != 0);
         let flags = header.flags.get();
-        let (retired, _) = U64::ref_from_prefix(&bytes[RETIRED_AT..]).expect("a copy is longer than that");
+        let (retired, _) =
+            U64::ref_from_prefix(&bytes[RETIRED_AT..]).expect("a copy is longer than that");
         Ok(Superblock {
             id: header.id,
             generation: header.generation.get(),
@@ -281,7 +294,8 @@ impl Header {
         let [write_cost, target, target_bytes] =
             [write_cost, target, target_bytes].map(|figure| figure.get());
         let is_share = |share: f64| (0.0..=1.0).contains(&share);
-        if write_cost >= 0.0 && write_cost.is_finite() && is_share(target) && is_share(target_bytes) {
+        if write_cost >= 0.0 && write_cost.is_finite() && is_share(target) && is_share(target_bytes)
+        {
             Ok(Calibrated { write_cost, target, target_bytes })
         } else {
             Err(format!("a calibration of {write_cost}, {target} and {target_bytes}"))

@@ -1,15 +1,17 @@
-//! The writing half of a shard's journal: changes become pages, pages go into the ring, checkpoints make room in it.
+//! The writing half of a shard's journal: changes become pages, pages go into the ring, checkpoints
+//! make room in it.
 //!
-//! Pages wait in memory, as many as there are, until a *commit* hands out a *batch* of them; one batch is out at a time. A
-//! page goes into the ring only where no page stands that recovery still needs: those from `first` on, which is where the log
-//! goes on after the last durable checkpoint.
+//! Pages wait in memory, as many as there are, until a *commit* hands out a *batch* of them; one
+//! batch is out at a time. A page goes into the ring only where no page stands that recovery still
+//! needs: those from `first` on, which is where the log goes on after the last durable checkpoint.
 //!
 //! Each batch ends with [parity](super::parity): any one of its pages may be lost.
 //!
-//! A checkpoint is a dump of what is true, taken while changes go on, and says from which page on the log is newer: the
-//! first one not known to be durable when it was begun. All that older pages state has reached whoever takes the dump
-//! by then, and everything later is stated in the log too. It goes into the slot that does not hold the last good one,
-//! and counts once its header, which knows the checksums of all its pages, is durable.
+//! A checkpoint is a dump of what is true, taken while changes go on, and says from which page on
+//! the log is newer: the first one not known to be durable when it was begun. All that older pages
+//! state has reached whoever takes the dump by then, and everything later is stated in the log too.
+//! It goes into the slot that does not hold the last good one, and counts once its header, which
+//! knows the checksums of all its pages, is durable.
 
 use std::collections::VecDeque;
 
@@ -20,7 +22,8 @@ use super::page::{Kind, Owner, PageBytes, PageWrite, Stamp, seal};
 use super::parity::{MOST_COVERED, Parity};
 use super::record::Draft;
 
-/// A shard's journal, to be written to. It says what shall be written where; whoever has it does that, and says so.
+/// A shard's journal, to be written to. It says what shall be written where; whoever has it does
+/// that, and says so.
 #[derive(Debug)]
 pub(crate) struct ShardJournal {
     layout: Layout,
@@ -109,9 +112,9 @@ impl ShardJournal {
         !self.batch.is_empty() && !self.failed
     }
 
-    /// Hands out all pages for which the ring has room, the one under construction too, as a batch that shall be made
-    /// durable; [`ShardJournal::committed`] or [`ShardJournal::failed`] says how that went. Answers whether there was
-    /// room for all. The others stay, and need a checkpoint.
+    /// Hands out all pages for which the ring has room, the one under construction too, as a batch
+    /// that shall be made durable; [`ShardJournal::committed`] or [`ShardJournal::failed`] says how
+    /// that went. Answers whether there was room for all. The others stay, and need a checkpoint.
     ///
     /// # Panics
     /// When a batch is out.
@@ -127,7 +130,8 @@ impl ShardJournal {
         while self.next + 1 < self.first + self.layout.ring_pages
             && let Some((mut bytes, used)) = self.queue.pop_front()
         {
-            let stamp = Stamp { kind: Kind::Log, seq: self.next, session: self.session, mark: durable };
+            let stamp =
+                Stamp { kind: Kind::Log, seq: self.next, session: self.session, mark: durable };
             seal(&mut bytes, self.owner, stamp, used);
             parity.add(&bytes[..], used);
             self.push(bytes);
@@ -143,7 +147,8 @@ impl ShardJournal {
     }
 
     fn push_parity(&mut self, parity: &mut Parity, durable: u64) {
-        let stamp = Stamp { kind: Kind::Parity, seq: self.next, session: self.session, mark: durable };
+        let stamp =
+            Stamp { kind: Kind::Parity, seq: self.next, session: self.session, mark: durable };
         let (bytes, _) = parity.take(self.owner, stamp);
         self.push(bytes);
     }
@@ -165,7 +170,8 @@ impl ShardJournal {
         self.failed = !self.batch.is_empty();
     }
 
-    /// Whether a checkpoint should be begun: half of the ring is needed, or what waits has no room, and none is under way.
+    /// Whether a checkpoint should be begun: half of the ring is needed, or what waits has no room,
+    /// and none is under way.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let (ring, used) = (self.layout.ring_pages, self.next - self.first);
         let waits = self.queue.len() as u64;
@@ -178,9 +184,9 @@ impl ShardJournal {
         self.queue.len() as u64 > self.layout.ring_pages / 4
     }
 
-    /// Begins a checkpoint. Everything that holds in the shard from now on, also by what was logged and is not durable
-    /// yet, is to be put into it with [`ShardJournal::dump`], coldest block first, and one block's runs one after the
-    /// other.
+    /// Begins a checkpoint. Everything that holds in the shard from now on, also by what was logged
+    /// and is not durable yet, is to be put into it with [`ShardJournal::dump`], coldest block
+    /// first, and one block's runs one after the other.
     ///
     /// # Panics
     /// When one is under way.
@@ -204,8 +210,9 @@ impl ShardJournal {
         self.checkpoint = Some(Checkpoint { start, slot, draft: Draft::default(), pages });
     }
 
-    /// Puts something that holds now into the checkpoint. Answers whether it had room. It always has when nothing
-    /// changes between the first dump and the last; once it has not, it must be abandoned.
+    /// Puts something that holds now into the checkpoint. Answers whether it had room. It always
+    /// has when nothing changes between the first dump and the last; once it has not, it must be
+    /// abandoned.
     ///
     /// # Panics
     /// When none is under way.
@@ -224,9 +231,9 @@ impl ShardJournal {
         out.append(&mut self.checkpoint_mut().pages.ready);
     }
 
-    /// Ends the dump: hands out its last pages, and answers the header, which is to be written durably once all the
-    /// pages are durable; then [`ShardJournal::checkpoint_written`]. `None` when there was no room even for the last
-    /// page: it must be abandoned.
+    /// Ends the dump: hands out its last pages, and answers the header, which is to be written
+    /// durably once all the pages are durable; then [`ShardJournal::checkpoint_written`]. `None`
+    /// when there was no room even for the last page: it must be abandoned.
     ///
     /// # Panics
     /// When no checkpoint is under way.
@@ -250,7 +257,8 @@ impl ShardJournal {
         self.good_slot = checkpoint.slot;
     }
 
-    /// Gives up the checkpoint under way, if there is one; also when it is not known whether its header is durable.
+    /// Gives up the checkpoint under way, if there is one; also when it is not known whether its
+    /// header is durable.
     pub(crate) fn abandon_checkpoint(&mut self) {
         self.checkpoint = None;
     }

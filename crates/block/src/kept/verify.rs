@@ -1,4 +1,5 @@
-//! Looking over what a kept cache has as clean, sector by sector, and forgetting what is not what was stored.
+//! Looking over what a kept cache has as clean, sector by sector, and forgetting what is not what
+//! was stored.
 
 use super::{KeptCache, forget_runs};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
@@ -25,8 +26,8 @@ struct Clean {
 }
 
 impl KeptCache {
-    /// Reads all clean data, and tells what is not what was stored, in the order of its places. `progress` is told the bytes looked at so far, and of
-    /// how many.
+    /// Reads all clean data, and tells what is not what was stored, in the order of its places.
+    /// `progress` is told the bytes looked at so far, and of how many.
     ///
     /// # Errors
     /// When the device fails.
@@ -35,8 +36,10 @@ impl KeptCache {
         io: &mut Io<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Rotten>, StoreError> {
-        let all: u64 =
-            (0..self.shards.len()).flat_map(|shard| self.clean_runs(shard)).map(|it| length(&it)).sum();
+        let all: u64 = (0..self.shards.len())
+            .flat_map(|shard| self.clean_runs(shard))
+            .map(|it| length(&it))
+            .sum();
         let (mut seen, mut rotten) = (0, Vec::new());
         for (number, shard) in self.shards.iter().enumerate() {
             let start = self.superblock.layout.data_offset_bytes(number as u64);
@@ -74,12 +77,17 @@ impl KeptCache {
         found
     }
 
-    /// Forgets clean runs, durably, as a session of its own that serves nobody. Answers the superblock, which is to be written again to say that all is in order.
-    /// `None` when a log has no room for that, which a session that serves would make.
+    /// Forgets clean runs, durably, as a session of its own that serves nobody. Answers the
+    /// superblock, which is to be written again to say that all is in order. `None` when a log has
+    /// no room for that, which a session that serves would make.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn forget(mut self, io: &mut Io<'_>, rotten: &[Rotten]) -> Result<Option<Superblock>, StoreError> {
+    pub fn forget(
+        mut self,
+        io: &mut Io<'_>,
+        rotten: &[Rotten],
+    ) -> Result<Option<Superblock>, StoreError> {
         for shard in &mut self.shards {
             forget_runs(shard, |volume, run| {
                 let of = rotten.iter().filter(|it| it.volume == volume);
@@ -95,8 +103,8 @@ impl KeptCache {
         Ok(Some(self.superblock))
     }
 
-    /// What can be trusted of the cache on a device whose journals are damaged, and what not, by damaged shard; `None` when there is no cache.
-    /// Nothing is written.
+    /// What can be trusted of the cache on a device whose journals are damaged, and what not, by
+    /// damaged shard; `None` when there is no cache. Nothing is written.
     ///
     /// # Errors
     /// When its superblock cannot be read, or the device fails.
@@ -107,8 +115,9 @@ impl KeptCache {
         }))
     }
 
-    /// Writes the journals of these shards anew, durably, as a session of its own that serves nobody. Answers the superblock, which is to be
-    /// written again to say that all is in order. `None` when a log has no room, which a session that serves would make.
+    /// Writes the journals of these shards anew, durably, as a session of its own that serves
+    /// nobody. Answers the superblock, which is to be written again to say that all is in order.
+    /// `None` when a log has no room, which a session that serves would make.
     ///
     /// # Errors
     /// When the device fails.

@@ -1,16 +1,23 @@
-//! Who comes into the cache: an admission asked about what is read or written and not cached, and told what came of it.
+//! Who comes into the cache: an admission asked about what is read or written and not cached, and
+//! told what came of it.
 //!
-//! The question is put for each *smallest block*, so that a block is asked for by the same name whatever request it is part of.
-//! Neighbours that get the same answer stay together: a missed run that comes in as a whole is fetched and allocated as if nobody
-//! had been asked (AdaCache, Algorithm 2), one that stays out is read past the cache, its own sectors and no more. Reads ask before they
-//! take their lock, for what stays out needs only a shared one; writes when their data is about to go to a block that is not there. A write of what has
-//! a block is no offer: it goes there, as always. A read of what its block lacks is one, as it would write to the cache; but nobody leaves for it.
+//! The question is put for each *smallest block*, so that a block is asked for by the same name
+//! whatever request it is part of. Neighbours that get the same answer stay together: a missed run
+//! that comes in as a whole is fetched and allocated as if nobody had been asked (AdaCache,
+//! Algorithm 2), one that stays out is read past the cache, its own sectors and no more. Reads ask
+//! before they take their lock, for what stays out needs only a shared one; writes when their data
+//! is about to go to a block that is not there. A write of what has a block is no offer: it goes
+//! there, as always. A read of what its block lacks is one, as it would write to the cache; but
+//! nobody leaves for it.
 //!
-//! Of hits, insertions and removals the admission learns by counts over a window of [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one
-//! by one, and a whole block of them at once. What it orders to be fetched (`fetch`) becomes a task like a prefetch; while it holds, nothing is evicted.
+//! Of hits, insertions and removals the admission learns by counts over a window of
+//! [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one by one, and a
+//! whole block of them at once. What it orders to be fetched (`fetch`) becomes a task like a
+//! prefetch; while it holds, nothing is evicted.
 //!
-//! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none there. An overwritten copy counts as put in and replaced; where
-//! the cache outlives the program it counts as removed, too, for the log is told that it is gone.
+//! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none
+//! there. An overwritten copy counts as put in and replaced; where the cache outlives the program
+//! it counts as removed, too, for the log is told that it is gone.
 //!
 //! Not to be expected: that `duel` knows more of a victim than its first smallest block.
 
@@ -24,8 +31,8 @@ use crate::directory::Block;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
 
-/// Lookups between two windows of all shards together: divides the 200 between checks of FussyCache, so that these come when they
-/// are due. And the least of one shard.
+/// Lookups between two windows of all shards together: divides the 200 between checks of
+/// FussyCache, so that these come when they are due. And the least of one shard.
 const WINDOW_LOOKUPS: u64 = 100;
 const LEAST_WINDOW_LOOKUPS: u64 = 8;
 
@@ -106,23 +113,35 @@ impl Shard {
             weight: (unit * SECTOR_BYTES) as u32,
             direction,
             position: place.number() / unit,
-            // Mixed once more: the shard was chosen by some bits of the hash of a region, which is that of its first block.
+            // Mixed once more: the shard was chosen by some bits of the hash of a region, which is
+            // that of its first block.
             ..Access::new(mix(place.hash()))
         }
     }
 
-    /// Who would have to leave for the smallest block that begins at a sector: nobody where it has a place.
+    /// Who would have to leave for the smallest block that begins at a sector: nobody where it has
+    /// a place.
     fn victim(&mut self, volume: VolumeId, start: u64) -> Option<Victim> {
         if self.directory.find(volume, start).is_some() {
             return None;
         }
         let slot = self.directory.coldest_if_full()?;
         let start = self.directory.sectors(slot).start;
-        Some(Victim { slot, hash: self.access(self.directory.volume(slot), start, Direction::Read).hash })
+        Some(Victim {
+            slot,
+            hash: self.access(self.directory.volume(slot), start, Direction::Read).hash,
+        })
     }
 
     /// Counts that a part of a smallest block was looked up.
-    fn look_up(&mut self, volume: VolumeId, start: u64, part: &Sectors, hit: bool, direction: Direction) {
+    fn look_up(
+        &mut self,
+        volume: VolumeId,
+        start: u64,
+        part: &Sectors,
+        hit: bool,
+        direction: Direction,
+    ) {
         let access = self.access(volume, start, direction);
         let Some(door) = &mut self.door else { return };
         let traffic = Traffic { blocks: 1, bytes: (part.end - part.start) * SECTOR_BYTES };
@@ -153,7 +172,8 @@ impl Shard {
     }
 
     fn close_window_in_time(&mut self) {
-        if self.door.as_ref().is_some_and(|door| door.window.lookups.blocks >= door.window_lookups) {
+        if self.door.as_ref().is_some_and(|door| door.window.lookups.blocks >= door.window_lookups)
+        {
             self.close_window();
         }
     }
@@ -303,6 +323,8 @@ impl Shard {
 
     /// Bytes of memory that the admission takes.
     pub(crate) fn admission_bytes(&self) -> u64 {
-        self.door.as_ref().map_or(0, |door| (size_of::<Door>() + door.admissions.memory_bytes()) as u64)
+        self.door
+            .as_ref()
+            .map_or(0, |door| (size_of::<Door>() + door.admissions.memory_bytes()) as u64)
     }
 }

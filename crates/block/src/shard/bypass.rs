@@ -1,16 +1,21 @@
 //! A log that cannot be written: how requests go on past the cache, and which of them cannot.
 //!
-//! The log keeps what it said last, and the next start of the program reads that. So a change of the backing device is
-//! safe only where the log has no copy, or where something outside of it says durably that its copies do not count. The
-//! owner of all parts writes that down and tells each shard how far it has come ([`LogState`]).
+//! The log keeps what it said last, and the next start of the program reads that. So a change of
+//! the backing device is safe only where the log has no copy, or where something outside of it says
+//! durably that its copies do not count. The owner of all parts writes that down and tells each
+//! shard how far it has come ([`LogState`]).
 //!
-//! - *Unwritable*: nothing is written down yet. A write waits if the log may have a copy of its range.
-//! - *Bypassed*: clean copies do not count. Dirty data still does: it is brought to the backing device, and a write waits
-//!   while the log may call a part of its range dirty. Once cleaning has failed ([`Shard::bypass`] with `stuck`) such a
-//!   write is refused: the old data would replace it at the next start.
-//! - *Retired*: nothing that the log says counts. The shard is as one of a volatile cache whose device was given up.
+//! - *Unwritable*: nothing is written down yet. A write waits if the log may have a copy of its
+//!   range.
+//! - *Bypassed*: clean copies do not count. Dirty data still does: it is brought to the backing
+//!   device, and a write waits while the log may call a part of its range dirty. Once cleaning has
+//!   failed ([`Shard::bypass`] with `stuck`) such a write is refused: the old data would replace it
+//!   at the next start.
+//! - *Retired*: nothing that the log says counts. The shard is as one of a volatile cache whose
+//!   device was given up.
 //!
-//! A task that waits holds no lock, since cleaning needs one on the same sectors. It starts anew later.
+//! A task that waits holds no lock, since cleaning needs one on the same sectors. It starts anew
+//! later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -49,7 +54,8 @@ pub(super) enum Way {
 /// What is known of a log that cannot be written.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
-    /// Runs that the log calls dirty and the backing device has by now: the end of each by its beginning.
+    /// Runs that the log calls dirty and the backing device has by now: the end of each by its
+    /// beginning.
     brought_down: BTreeMap<Place, u64>,
     /// Some dirty data may be neither in the log nor durable on the cache device.
     unsure: bool,
@@ -69,7 +75,8 @@ impl Shard {
         }
     }
 
-    /// What the log calls clean does not count at the next start. With `stuck`, dirty data stays that cannot be brought down.
+    /// What the log calls clean does not count at the next start. With `stuck`, dirty data stays
+    /// that cannot be brought down.
     pub(crate) fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
         self.lose_log();
         if self.log.state != LogState::Retired {
@@ -98,7 +105,8 @@ impl Shard {
         !self.bypass.blocked.is_empty() && self.is_bypassed()
     }
 
-    /// Whether a flush of a volume cannot be kept though nothing is under way: some of what was written may be nowhere.
+    /// Whether a flush of a volume cannot be kept though nothing is under way: some of what was
+    /// written may be nowhere.
     pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
         let in_log = self.bypass.unsure
             && (self.directory.dirty_blocks(volume).next().is_some()
@@ -111,8 +119,8 @@ impl Shard {
         self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
     }
 
-    /// Sectors of which some requests are refused, at most: a write that would have to wait for ever, or a read of what the
-    /// cache device alone has and does not give back.
+    /// Sectors of which some requests are refused, at most: a write that would have to wait for
+    /// ever, or a read of what the cache device alone has and does not give back.
     pub(crate) fn refused_sectors(&self) -> u64 {
         let lost = self.lost.len() as u64;
         let stuck = match self.log.state {
@@ -196,7 +204,9 @@ impl Shard {
         match way {
             Way::Free => return true,
             // Cleaning comes after sinking, so what sinks cannot wait for it. It stays held.
-            Way::Wait if !matches!(self.tasks[id as usize].work, Work::Sink) => self.put_off(id, orders),
+            Way::Wait if !matches!(self.tasks[id as usize].work, Work::Sink) => {
+                self.put_off(id, orders)
+            }
             Way::Wait | Way::Refused => {
                 self.tasks[id as usize].fault = Some(Fault::Io);
                 self.finish(id, orders);
@@ -207,7 +217,8 @@ impl Shard {
 
     fn has_copies(&mut self, id: TaskId) -> bool {
         let survey = self.survey(id);
-        let has_copies = survey.blocks.iter().any(|(block, run)| self.directory.has_valid(*block, run));
+        let has_copies =
+            survey.blocks.iter().any(|(block, run)| self.directory.has_valid(*block, run));
         self.spare_survey = survey;
         has_copies || self.log.has_gone_in(self.task_region(id))
     }
@@ -226,25 +237,30 @@ impl Shard {
     /// A run that the log calls dirty is on the backing device, durably.
     pub(super) fn note_brought_down(&mut self, volume: VolumeId, run: &Sectors) {
         if self.log.state != LogState::Retired {
-            let end = self.bypass.brought_down.entry(Place::new(volume, run.start)).or_insert(run.end);
+            let end =
+                self.bypass.brought_down.entry(Place::new(volume, run.start)).or_insert(run.end);
             *end = run.end.max(*end);
         }
     }
 
-    /// A commit that a task waited for has failed for good; answers whether that is so, and forgets the failure.
+    /// A commit that a task waited for has failed for good; answers whether that is so, and forgets
+    /// the failure.
     pub(super) fn has_failed_with_log(&mut self, id: TaskId) -> bool {
-        let failed = self.tasks[id as usize].fault.is_some() && self.log.state != LogState::Writable;
+        let failed =
+            self.tasks[id as usize].fault.is_some() && self.log.state != LogState::Writable;
         if failed {
             self.tasks[id as usize].fault = None;
         }
         failed
     }
 
-    /// The cache could not take what a task writes: it writes to the backing device first, with the data it has.
+    /// The cache could not take what a task writes: it writes to the backing device first, with the
+    /// data it has.
     pub(super) fn write_through(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
         (task.retry, task.through, task.no_room, task.store_dirty) = (false, true, false, false);
-        // A sector that the write changes in part cannot be read again: a failed store has gone over it.
+        // A sector that the write changes in part cannot be read again: a failed store has gone
+        // over it.
         let task = &self.tasks[id as usize];
         if task.damaged && task.scratch.is_some() && self.way(id) == Way::Wait {
             self.tasks[id as usize].fault = Some(Fault::Io);
@@ -278,7 +294,10 @@ impl Shard {
     fn give_back(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let region = self.task_region(id);
         let task = &mut self.tasks[id as usize];
-        debug_assert!(task.outstanding == 0 && !task.answered, "only what has not been answered starts anew");
+        debug_assert!(
+            task.outstanding == 0 && !task.answered,
+            "only what has not been answered starts anew"
+        );
         (task.step, task.fault, task.retry) = (Step::Waiting, None, false);
         (task.no_room, task.store_dirty) = (false, false);
         if let Some(scratch) = task.scratch.take() {

@@ -1,9 +1,12 @@
-//! Bringing dirty data to the backing device: a block at a time, in rounds, to make room, or because it is about to be its turn to.
+//! Bringing dirty data to the backing device: a block at a time, in rounds, to make room, or
+//! because it is about to be its turn to.
 //!
-//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded number at once. Before
-//! that it sinks what only memory has (`sink`); a round that is to make room there ends after it.
-//! Drains (a client's flush, the end of the program) that arrive during their volume's round wait for the next one, so
-//! any number of them costs at most two rounds, and none waits for another volume's device. While a block is being cleaned it can be read but not written.
+//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded
+//! number at once. Before that it sinks what only memory has (`sink`); a round that is to make room
+//! there ends after it. Drains (a client's flush, the end of the program) that arrive during their
+//! volume's round wait for the next one, so any number of them costs at most two rounds, and none
+//! waits for another volume's device. While a block is being cleaned it can be read but not
+//! written.
 
 use std::collections::VecDeque;
 
@@ -53,8 +56,8 @@ struct Drain {
     number: u32,
     /// Not only what is held is to go, nor only to the cache device.
     to_backing: bool,
-    /// Some answered write of the volume was on no device when the drain came or since. That it has been replaced
-    /// meanwhile does not help: what replaced it need not be part of the round.
+    /// Some answered write of the volume was on no device when the drain came or since. That it has
+    /// been replaced meanwhile does not help: what replaced it need not be part of the round.
     lost: bool,
 }
 
@@ -75,7 +78,11 @@ impl Rounds {
     }
 
     /// Held runs that a run of the round was found to consist of are to sink one by one.
-    pub(super) fn take_back(&mut self, volume: VolumeId, runs: impl DoubleEndedIterator<Item = Sectors>) {
+    pub(super) fn take_back(
+        &mut self,
+        volume: VolumeId,
+        runs: impl DoubleEndedIterator<Item = Sectors>,
+    ) {
         let round = self.of(volume).expect("what sinks does so in a round");
         runs.rev().for_each(|run| round.left.push_front(run));
     }
@@ -97,11 +104,18 @@ impl Rounds {
 }
 
 impl Shard {
-    /// Brings everything of a volume that is dirty now to its backing device; [`Event::Drained`] tells when, and
-    /// whether all of it is there.
+    /// Brings everything of a volume that is dirty now to its backing device; [`Event::Drained`]
+    /// tells when, and whether all of it is there.
     ///
-    /// Without `to_backing` only what is held in memory has to go, and no further than the cache device.
-    pub(crate) fn drain(&mut self, number: u32, volume: VolumeId, to_backing: bool, orders: &mut Vec<Order>) {
+    /// Without `to_backing` only what is held in memory has to go, and no further than the cache
+    /// device.
+    pub(crate) fn drain(
+        &mut self,
+        number: u32,
+        volume: VolumeId,
+        to_backing: bool,
+        orders: &mut Vec<Order>,
+    ) {
         // What a kept cache lost had been flushed: a flush of what came since need not fail for it.
         let has_to_go = to_backing || !self.is_kept();
         let lost = has_to_go && self.lost.range(Place::all_of(volume)).next().is_some();
@@ -127,7 +141,8 @@ impl Shard {
     /// Begins a round for each volume that has anything dirty and no round.
     pub(super) fn begin_rounds(&mut self, orders: &mut Vec<Order>) {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            let dirty = self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0;
+            let dirty =
+                self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0;
             if self.rounds.of(volume).is_none() && dirty {
                 self.begin_round(volume, Vec::new(), false);
                 self.run_round(volume, orders);
@@ -163,8 +178,8 @@ impl Shard {
         });
     }
 
-    /// Starts as many runs or blocks of a volume's round as may be under way; ends the round, and begins the next if one is
-    /// wanted.
+    /// Starts as many runs or blocks of a volume's round as may be under way; ends the round, and
+    /// begins the next if one is wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
             let (most, yielding) = (CLEANED_AT_ONCE, self.cleaned_at_once());
@@ -200,8 +215,9 @@ impl Shard {
                 None => Ok(()),
             };
             let served = ended.serving.iter();
-            self.events
-                .extend(served.map(|drain| Event::Drained { drain: drain.number, result: result(drain) }));
+            self.events.extend(
+                served.map(|drain| Event::Drained { drain: drain.number, result: result(drain) }),
+            );
             if !ended.waiting.is_empty() {
                 let only_sinks = !ended.waiting.iter().any(|drain| drain.to_backing);
                 self.begin_round(volume, ended.waiting, only_sinks);
@@ -232,7 +248,8 @@ impl Shard {
             return self.rounds.ended_one(volume, fault);
         }
         if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
-            self.directory.spare(block); // or whoever needs room next would try, and fail, with it again
+            // or whoever needs room next would try, and fail, with it again
+            self.directory.spare(block);
         }
         match because {
             Because::Room(task) => self.victim_cleaned(task, fault.is_none(), orders),
@@ -243,7 +260,9 @@ impl Shard {
     /// The block to clean, if it is still there and dirty.
     fn block_to_clean(&self, id: TaskId) -> Option<(Block, Sectors)> {
         let task = &self.tasks[id as usize];
-        let Work::Clean { block_start, .. } = task.work else { unreachable!("pieces are not cleaned") };
+        let Work::Clean { block_start, .. } = task.work else {
+            unreachable!("pieces are not cleaned")
+        };
         let block = self.directory.find(task.volume, block_start)?;
         let sectors = self.directory.sectors(block);
         (sectors.start == block_start && self.directory.is_dirty(block)).then_some((block, sectors))
@@ -286,7 +305,8 @@ impl Shard {
             self.counters.cache_errors += 1;
             return self.finish(id, orders);
         }
-        // Another task may have cleaned it meanwhile: to make room, while this one does for a round.
+        // Another task may have cleaned it meanwhile: to make room, while this one does for a
+        // round.
         let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         let runs = self.dirty_there(block, &self.directory.sectors(block));
         if runs.is_empty() {
@@ -301,8 +321,8 @@ impl Shard {
         }
     }
 
-    /// The backing device has what was dirty; where the cache outlives the program, it has to be durable there before the
-    /// log may call it clean.
+    /// The backing device has what was dirty; where the cache outlives the program, it has to be
+    /// durable there before the log may call it clean.
     pub(super) fn clean_write_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].fault.is_some() || !self.is_kept() {
             return self.finish(id, orders);

@@ -1,9 +1,9 @@
 //! Cutting a task in two, so that one part need not wait for what only the other does.
 //!
-//! Requests are cut at region ends only, and a region is long. So within one, a piece of a request that finds some of
-//! its sectors cached and others not, or some free and others locked, becomes a task for each such run: what can be had
-//! is had at once, and who comes after waits for no more than what is in use. The piece has its answer, and its end,
-//! with the last of its tasks.
+//! Requests are cut at region ends only, and a region is long. So within one, a piece of a request
+//! that finds some of its sectors cached and others not, or some free and others locked, becomes a
+//! task for each such run: what can be had is had at once, and who comes after waits for no more
+//! than what is in use. The piece has its answer, and its end, with the last of its tasks.
 
 use super::Shard;
 use super::task::Task;
@@ -75,11 +75,16 @@ impl Cuts {
 }
 
 impl Shard {
-    /// Takes what a task needs, or leaves it waiting; answers whether it was taken. Where others keep only some of it
-    /// from the task, on multiples of `unit`, the task goes on, or waits, with the front of its range; the rest is the
-    /// task that is answered besides, to be started next.
+    /// Takes what a task needs, or leaves it waiting; answers whether it was taken. Where others
+    /// keep only some of it from the task, on multiples of `unit`, the task goes on, or waits, with
+    /// the front of its range; the rest is the task that is answered besides, to be started next.
     #[inline]
-    pub(super) fn lock_front(&mut self, id: TaskId, need: Need, unit: u64) -> (bool, Option<TaskId>) {
+    pub(super) fn lock_front(
+        &mut self,
+        id: TaskId,
+        need: Need,
+        unit: u64,
+    ) -> (bool, Option<TaskId>) {
         let region = self.task_region(id);
         if self.locks.take(region, id, need.clone()) {
             return (true, None);
@@ -89,7 +94,8 @@ impl Shard {
         (self.locks.take(region, id, need.cut(at).0), Some(rest))
     }
 
-    /// Leaves a task the front of its range; the rest becomes another, which holds or waits for the same there.
+    /// Leaves a task the front of its range; the rest becomes another, which holds or waits for the
+    /// same there.
     pub(super) fn cut(&mut self, id: TaskId, at: u64) -> TaskId {
         let region = self.task_region(id);
         let number = match self.tasks[id as usize].cut {

@@ -1,12 +1,14 @@
 //! How much may be dirty, and how hard it is brought down.
 //!
-//! Beyond the bound a write goes through to the backing device, so its client is held to that device's pace. (Writes to the cache that are
-//! under way do not count yet.) From half of it on
-//! rounds of cleaning begin by themselves. A round yields to clients that wait for the backing devices: while there are any, it
-//! has the fewer blocks under way the further the bound is; with nobody waiting, or somebody waiting for the round, it has as many as ever.
+//! Beyond the bound a write goes through to the backing device, so its client is held to that
+//! device's pace. (Writes to the cache that are under way do not count yet.) From half of it on
+//! rounds of cleaning begin by themselves. A round yields to clients that wait for the backing
+//! devices: while there are any, it has the fewer blocks under way the further the bound is; with
+//! nobody waiting, or somebody waiting for the round, it has as many as ever.
 //!
-//! Rounds go through a volume in its order and know nothing of who leaves next: under LRU that was cleaned long before, under other policies it may
-//! have been written just now. So who is found dirty when it is to leave is cleaned *ahead*, and whoever is next and clean leaves in its place.
+//! Rounds go through a volume in its order and know nothing of who leaves next: under LRU that was
+//! cleaned long before, under other policies it may have been written just now. So who is found
+//! dirty when it is to leave is cleaned *ahead*, and whoever is next and clean leaves in its place.
 //! Only if too many are being cleaned that way does anybody wait.
 
 use super::Shard;
@@ -15,7 +17,8 @@ use super::task::{Part, Work};
 use crate::locks::TaskId;
 use crate::order::Order;
 
-/// Blocks cleaned ahead at once, and the share of all blocks that they may be: who leaves in their place was not to leave yet.
+/// Blocks cleaned ahead at once, and the share of all blocks that they may be: who leaves in their
+/// place was not to leave yet.
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
@@ -46,7 +49,8 @@ impl Shard {
         }
         // What is dirty already makes it no more.
         let survey = self.survey(id);
-        let runs = survey.blocks.iter().flat_map(|(block, run)| self.directory.dirty_runs_in(*block, run));
+        let runs =
+            survey.blocks.iter().flat_map(|(block, run)| self.directory.dirty_runs_in(*block, run));
         let dirty: u64 = runs.map(|run| run.end - run.start).sum();
         self.spare_survey = survey;
         dirty == len
@@ -61,9 +65,13 @@ impl Shard {
 
     /// How many blocks the rounds may have under way together.
     pub(super) fn cleaned_at_once(&self) -> usize {
-        let (Some(most), true) = (self.dirt.most, self.dirt.awaited > 0) else { return CLEANED_AT_ONCE };
+        let (Some(most), true) = (self.dirt.most, self.dirt.awaited > 0) else {
+            return CLEANED_AT_ONCE;
+        };
         let beyond_half = self.directory.dirty_sectors().saturating_sub(most / 2);
-        let share = (beyond_half * CLEANED_AT_ONCE as u64).checked_div(most.div_ceil(2)).unwrap_or(u64::MAX);
+        let share = (beyond_half * CLEANED_AT_ONCE as u64)
+            .checked_div(most.div_ceil(2))
+            .unwrap_or(u64::MAX);
         share.clamp(1, CLEANED_AT_ONCE as u64) as usize
     }
 

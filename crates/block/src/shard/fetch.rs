@@ -1,9 +1,12 @@
-//! What a shard fetches though no client waits for it: what the admission orders, and what comes next in a stream.
+//! What a shard fetches though no client waits for it: what the admission orders, and what comes
+//! next in a stream.
 //!
-//! A fetch becomes a task like a prefetch that a client asks for, and begins when fewer than so many are under way; of those that wait,
-//! more than a bound are forgotten. It is cut to what is left of its volume when it begins. What comes next in a stream (the
-//! router follows those, `cache/streams.rs`) is offered to the admission as a read is, and marked in the directory, so that it shows how much of it was
-//! asked for later. As with every fetch, a block leaves for it only once it has arrived.
+//! A fetch becomes a task like a prefetch that a client asks for, and begins when fewer than so
+//! many are under way; of those that wait, more than a bound are forgotten. It is cut to what is
+//! left of its volume when it begins. What comes next in a stream (the router follows those,
+//! `cache/streams.rs`) is offered to the admission as a read is, and marked in the directory, so
+//! that it shows how much of it was asked for later. As with every fetch, a block leaves for it
+//! only once it has arrived.
 
 use std::collections::VecDeque;
 
@@ -36,7 +39,8 @@ pub(super) struct Fetches {
 }
 
 impl Fetches {
-    /// Adds a smallest block that the admission orders. Neighbours within a region are fetched together.
+    /// Adds a smallest block that the admission orders. Neighbours within a region are fetched
+    /// together.
     pub(super) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
         let end = start + sizes.smallest();
         if let Some(last) = self.waiting.back_mut()
@@ -57,7 +61,8 @@ impl Fetches {
 }
 
 impl Shard {
-    /// Brings a run of a region, which comes next in a stream, into the cache before it is asked for.
+    /// Brings a run of a region, which comes next in a stream, into the cache before it is asked
+    /// for.
     pub(crate) fn fetch_ahead(
         &mut self,
         volume: VolumeId,
@@ -76,13 +81,16 @@ impl Shard {
         if self.fetches.under_way >= FETCHED_AT_ONCE {
             return false;
         }
-        let Some(Fetch { volume, run, stream }) = self.fetches.waiting.pop_front() else { return false };
+        let Some(Fetch { volume, run, stream }) = self.fetches.waiting.pop_front() else {
+            return false;
+        };
         let run = self.within_volume(volume, &run);
         if run.start >= run.end || self.withholds() && self.directory.is_full() {
             return true;
         }
         if stream.is_none() {
-            self.counters.ordered_blocks += units(&run, self.config.sizes.smallest()).count() as u64;
+            self.counters.ordered_blocks +=
+                units(&run, self.config.sizes.smallest()).count() as u64;
         }
         self.fetches.under_way += 1;
         let id = self.new_task(Work::Fetch, volume, run);
@@ -109,7 +117,8 @@ impl Shard {
     /// A task reads a run from the backing device to put it into the cache.
     pub(super) fn note_fetch(&mut self, id: TaskId, run: &Sectors) {
         if self.is_ahead(id) {
-            self.counters.prefetched_blocks += units(run, self.config.sizes.smallest()).count() as u64;
+            self.counters.prefetched_blocks +=
+                units(run, self.config.sizes.smallest()).count() as u64;
             self.counters.prefetched_bytes += (run.end - run.start) * SECTOR_BYTES;
         }
     }
@@ -139,7 +148,8 @@ impl Shard {
         }
     }
 
-    /// How many smallest blocks in a row a sector of a task's is in the last of; 0 where no stream was followed.
+    /// How many smallest blocks in a row a sector of a task's is in the last of; 0 where no stream
+    /// was followed.
     pub(super) fn in_a_row(&self, id: TaskId, sector: u64) -> u64 {
         let begun = self.tasks[id as usize].stream;
         begun.map_or(0, |begun| (sector.saturating_sub(begun)) / self.config.sizes.smallest() + 1)

@@ -1,13 +1,15 @@
 //! A cache device that fails: when to stop asking it, and what then still goes to it.
 //!
-//! A failed cache operation is made good one by one: clean data is read from the backing device, a store is left out
-//! or goes there. That is right for a bad spot of the medium. When the whole device is gone, each request would first
-//! wait for an error, so after a row of failures the shard *degrades*: reads and writes go past the cache, and only
-//! what the cache alone has, dirty sectors, is still read from it, by clients and by the rounds that clean it.
+//! A failed cache operation is made good one by one: clean data is read from the backing device, a
+//! store is left out or goes there. That is right for a bad spot of the medium. When the whole
+//! device is gone, each request would first wait for an error, so after a row of failures the shard
+//! *degrades*: reads and writes go past the cache, and only what the cache alone has, dirty
+//! sectors, is still read from it, by clients and by the rounds that clean it.
 //!
-//! While degraded nothing enters the cache, and whatever changes the backing device first or also drops the copy
-//! (`Shard::drop_copies`). So every sector that is still valid is what it was when it was stored, the newest version
-//! there is, and [`Shard::restore`] may use it again, if the device still holds what it had acknowledged.
+//! While degraded nothing enters the cache, and whatever changes the backing device first or also
+//! drops the copy (`Shard::drop_copies`). So every sector that is still valid is what it was when
+//! it was stored, the newest version there is, and [`Shard::restore`] may use it again, if the
+//! device still holds what it had acknowledged.
 
 use super::Shard;
 use super::task::{Part, Step};
@@ -16,9 +18,9 @@ use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::locks::TaskId;
 use crate::mode::WriteMode;
 
-/// Failures in a row, with no success between them, that make a shard give the device up. A request has a few
-/// operations on a bad spot, and others succeed between them; a device that is gone fails all that are under way, so
-/// this many come at once and cost one time-out.
+/// Failures in a row, with no success between them, that make a shard give the device up. A request
+/// has a few operations on a bad spot, and others succeed between them; a device that is gone fails
+/// all that are under way, so this many come at once and cost one time-out.
 const FAILURES_IN_A_ROW: u32 = 16;
 
 /// What is known of the cache device.
@@ -57,14 +59,14 @@ impl Shard {
         self.health.degraded = true;
     }
 
-    /// Uses the cache device again. It must still hold every write it has acknowledged; what it may have lost is to be
-    /// dropped before ([`Shard::forget_clean`]).
+    /// Uses the cache device again. It must still hold every write it has acknowledged; what it may
+    /// have lost is to be dropped before ([`Shard::forget_clean`]).
     pub(crate) fn restore(&mut self) {
         self.health = Health::default();
     }
 
-    /// Drops everything that the backing devices have too. Nothing has to stand still for it: a task that reads such
-    /// a sector has its lock, and the sector keeps its place.
+    /// Drops everything that the backing devices have too. Nothing has to stand still for it: a
+    /// task that reads such a sector has its lock, and the sector keeps its place.
     pub(crate) fn forget_clean(&mut self) {
         if self.is_kept() {
             let blocks: Vec<Block> = self.directory.by_heat();

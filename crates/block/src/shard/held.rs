@@ -1,14 +1,17 @@
-//! What the tier in memory has of a shard's sectors: when copies enter and leave it, and which sectors only it has.
+//! What the tier in memory has of a shard's sectors: when copies enter and leave it, and which
+//! sectors only it has.
 //!
-//! Copies enter it when a read has them, and leave it when a change of the sector begins on a device; both happen while
-//! the task holds its lock, which is what keeps the tier coherent ([`crate::memory`]).
+//! Copies enter it when a read has them, and leave it when a change of the sector begins on a
+//! device; both happen while the task holds its lock, which is what keeps the tier coherent
+//! ([`crate::memory`]).
 //!
-//! Where the tier may *hold* writes, a write that is not to be durable ends here: its sectors are held, which means that
-//! no tier below has what they are. They are read from memory, and are let go once something as new is below: what was held
-//! itself (`sink`), a later write that went there, or a zeroing. What fails on its way below is still held.
+//! Where the tier may *hold* writes, a write that is not to be durable ends here: its sectors are
+//! held, which means that no tier below has what they are. They are read from memory, and are let
+//! go once something as new is below: what was held itself (`sink`), a later write that went there,
+//! or a zeroing. What fails on its way below is still held.
 //!
-//! Invariants: a sector becomes held, or is let go, only under an exclusive lock. A held sector is not lost, whatever
-//! happened to an older version of it.
+//! Invariants: a sector becomes held, or is let go, only under an exclusive lock. A held sector is
+//! not lost, whatever happened to an older version of it.
 
 use std::collections::BTreeSet;
 
@@ -87,11 +90,17 @@ impl Held {
     }
 
     /// All held sectors of a volume in runs, each within a region of so many sectors.
-    pub(super) fn runs_of(&self, volume: VolumeId, region_sectors: u64) -> impl Iterator<Item = Sectors> {
+    pub(super) fn runs_of(
+        &self,
+        volume: VolumeId,
+        region_sectors: u64,
+    ) -> impl Iterator<Item = Sectors> {
         let mut runs: Vec<Sectors> = Vec::new();
         for sector in self.sectors.range(Place::all_of(volume)).map(|place| place.sector()) {
             match runs.last_mut() {
-                Some(run) if run.end == sector && !sector.is_multiple_of(region_sectors) => run.end += 1,
+                Some(run) if run.end == sector && !sector.is_multiple_of(region_sectors) => {
+                    run.end += 1
+                }
                 _ => runs.push(sector..sector + 1),
             }
         }
@@ -172,7 +181,8 @@ impl Shard {
         }
     }
 
-    /// Leaves a read the first of its sectors that are alike, all held or all not; says which, and what reads the others.
+    /// Leaves a read the first of its sectors that are alike, all held or all not; says which, and
+    /// what reads the others.
     pub(super) fn cut_at_held(&mut self, id: TaskId) -> (bool, Option<TaskId>) {
         let task = &self.tasks[id as usize];
         let (range, volume) = (task.range.clone(), task.volume);

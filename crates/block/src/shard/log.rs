@@ -1,23 +1,27 @@
 //! What the journal is told of a shard, and what must be durable before what.
 //!
-//! Where the cache outlives the program, each change of the mapping is *noted*: it becomes a record in the shard's log,
-//! durable with the next *commit* of the part (`cache/commits.rs`). The backing device's own write cache is emptied by
-//! *settlements* (`cache/settlements.rs`). A task waits for either as for an operation of a device.
+//! Where the cache outlives the program, each change of the mapping is *noted*: it becomes a record
+//! in the shard's log, durable with the next *commit* of the part (`cache/commits.rs`). The backing
+//! device's own write cache is emptied by *settlements* (`cache/settlements.rs`). A task waits for
+//! either as for an operation of a device.
 //!
 //! What is known here in memory never promises more than the log:
 //!
-//! - A sector is dirty here as long as the log may say so. It becomes clean, or goes away, when that is durable, after the
-//!   backing device has been written *and settled*. So a place that the log calls dirty is never used for anything else.
-//! - Before the backing device changes under a clean copy, it is durable that the copy is gone (`unlog`). Copies that went
-//!   away before, for whatever reason, are remembered by region until that is durable (`gone`).
-//! - What came from a backing device that may still lose its last writes is not noted as clean before it is settled
-//!   (`deferred`); until then it is cached, but would not outlive the program.
-//! - What the log has a dirty checksum of is not overwritten before the log says that it may be (`seal`).
-//! - A clean copy may be overwritten in place, or its place be used otherwise, at any time: its record has checksums that
-//!   the new content does not have. It is noted all the same that it is gone, for the device may lose what came instead, and
-//!   then has it again, checksum and all.
-//! - What is not here any more has been noted as gone, always: an older checkpoint and the log after it amount to what a newer
-//!   checkpoint says.
+//! - A sector is dirty here as long as the log may say so. It becomes clean, or goes away, when
+//!   that is durable, after the backing device has been written *and settled*. So a place that the
+//!   log calls dirty is never used for anything else.
+//! - Before the backing device changes under a clean copy, it is durable that the copy is gone
+//!   (`unlog`). Copies that went away before, for whatever reason, are remembered by region until
+//!   that is durable (`gone`).
+//! - What came from a backing device that may still lose its last writes is not noted as clean
+//!   before it is settled (`deferred`); until then it is cached, but would not outlive the program.
+//! - What the log has a dirty checksum of is not overwritten before the log says that it may be
+//!   (`seal`).
+//! - A clean copy may be overwritten in place, or its place be used otherwise, at any time: its
+//!   record has checksums that the new content does not have. It is noted all the same that it is
+//!   gone, for the device may lose what came instead, and then has it again, checksum and all.
+//! - What is not here any more has been noted as gone, always: an older checkpoint and the log
+//!   after it amount to what a newer checkpoint says.
 
 use std::collections::BTreeMap;
 
@@ -141,7 +145,13 @@ impl Shard {
     }
 
     /// Notes how a run of a block stands now.
-    pub(super) fn note(&mut self, block: Block, run: &Sectors, standing: Standing, orders: &mut Vec<Order>) {
+    pub(super) fn note(
+        &mut self,
+        block: Block,
+        run: &Sectors,
+        standing: Standing,
+        orders: &mut Vec<Order>,
+    ) {
         if !self.log.kept {
             return;
         }
@@ -172,13 +182,15 @@ impl Shard {
         }
     }
 
-    /// Copies in a run's region are gone, as far as memory knows. With a log that failed they are so for good: it has them.
+    /// Copies in a run's region are gone, as far as memory knows. With a log that failed they are
+    /// so for good: it has them.
     fn note_gone(&mut self, volume: VolumeId, run: &Sectors) {
         let (region, due) = (self.region(volume, run.start), self.log.commits.next());
         self.log.gone.insert(region, due);
     }
 
-    /// Notes a run that the cache holds as the backing device does, at once or when that is durable there.
+    /// Notes a run that the cache holds as the backing device does, at once or when that is durable
+    /// there.
     pub(super) fn note_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
         if !self.is_logging() {
             return;
@@ -193,7 +205,8 @@ impl Shard {
             if self.log.deferred.len() < MOST_DEFERRED {
                 self.log.deferred.insert(place, until);
             } else {
-                self.log.deferred.remove(&place); // an earlier settlement says nothing of what is there now
+                // an earlier settlement says nothing of what is there now
+                self.log.deferred.remove(&place);
             }
         }
     }
@@ -260,15 +273,16 @@ impl Shard {
 
     /// Lets a task wait until all that its volume's backing device has been told is durable.
     pub(super) fn await_settlement(&mut self, id: TaskId) {
-        let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
+        let (volume, range) =
+            (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
         let op = self.new_op(id, Part::Settled, &range);
         let backing = self.log.backing(volume);
         backing.waiting.push((backing.settlements.next(), op));
         self.events.push(Event::WantsSettlement(volume));
     }
 
-    /// A commit of all that has been noted begins. Answers whether some of it says that data is dirty, which has to be
-    /// durable first.
+    /// A commit of all that has been noted begins. Answers whether some of it says that data is
+    /// dirty, which has to be durable first.
     pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
         orders.append(&mut self.log.late);
         self.seal(orders);
@@ -293,15 +307,18 @@ impl Shard {
         due.into_iter().for_each(|op| self.completed(op, result, orders));
     }
 
-    /// The commit has been given up, since the log cannot be written. Whoever waits for it waits for what comes instead.
+    /// The commit has been given up, since the log cannot be written. Whoever waits for it waits
+    /// for what comes instead.
     pub(crate) fn commit_abandoned(&mut self) {
         self.log.commits.end();
     }
 
-    /// The commit has been given up for lack of room in the log; the next one serves whoever waited for it.
+    /// The commit has been given up for lack of room in the log; the next one serves whoever waited
+    /// for it.
     ///
-    /// Some of what it was to write may be durable, and so be left out of the log that counts after a checkpoint. What is
-    /// dirty here, and was noted as something else, is therefore noted again: the checkpoint will say it is dirty.
+    /// Some of what it was to write may be durable, and so be left out of the log that counts after
+    /// a checkpoint. What is dirty here, and was noted as something else, is therefore noted again:
+    /// the checkpoint will say it is dirty.
     pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
         self.log.commits.end();
         (self.log.noted, self.log.noted_dirty) = (true, true);
@@ -309,8 +326,11 @@ impl Shard {
         for id in tasks {
             let task = &self.tasks[id as usize];
             if task.step == Step::Noting && !task.store_dirty {
-                let standing =
-                    if let Work::Clean { .. } = task.work { Standing::Clean } else { Standing::Invalid };
+                let standing = if let Work::Clean { .. } = task.work {
+                    Standing::Clean
+                } else {
+                    Standing::Invalid
+                };
                 self.note_displaced(id, standing, orders);
             }
         }
@@ -346,7 +366,8 @@ impl Shard {
         if self.log.deferred.is_empty() {
             return;
         }
-        let places = self.log.deferred.range(Place::all_of(volume)).filter(|(_, until)| **until <= settled);
+        let places =
+            self.log.deferred.range(Place::all_of(volume)).filter(|(_, until)| **until <= settled);
         let places: Vec<Place> = places.map(|(place, _)| *place).collect();
         for place in places {
             self.log.deferred.remove(&place);
@@ -359,8 +380,9 @@ impl Shard {
         }
     }
 
-    /// Makes it durable that a task's range has no clean copies, before its backing device changes there. Says whether the
-    /// task has to wait for that; it has ended waiting with [`Step::Unlogging`].
+    /// Makes it durable that a task's range has no clean copies, before its backing device changes
+    /// there. Says whether the task has to wait for that; it has ended waiting with
+    /// [`Step::Unlogging`].
     pub(super) fn unlog(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
         if !self.is_logging() {
             return false;
@@ -385,7 +407,13 @@ impl Shard {
     }
 
     /// Drops a clean run; what the log never heard of needs no record.
-    fn unlog_run(&mut self, block: Block, run: &Sectors, because: Removal, orders: &mut Vec<Order>) {
+    fn unlog_run(
+        &mut self,
+        block: Block,
+        run: &Sectors,
+        because: Removal,
+        orders: &mut Vec<Order>,
+    ) {
         let volume = self.directory.volume(block);
         self.note_removed(std::slice::from_ref(run), because);
         let deferred = |sector: u64| self.log.deferred.contains_key(&Place::new(volume, sector));
@@ -409,14 +437,20 @@ impl Shard {
             return false;
         }
         let survey = self.survey(id);
-        let dirty = survey.blocks.iter().any(|(block, run)| self.directory.is_dirty_in(*block, run));
+        let dirty =
+            survey.blocks.iter().any(|(block, run)| self.directory.is_dirty_in(*block, run));
         self.spare_survey = survey;
         dirty
     }
 
-    /// The backing device has something as new as the dirty sectors of a task's range, or newer, and is settled: says so in the
-    /// log, and waits until that is durable.
-    pub(super) fn displace_dirty(&mut self, id: TaskId, standing: Standing, orders: &mut Vec<Order>) {
+    /// The backing device has something as new as the dirty sectors of a task's range, or newer,
+    /// and is settled: says so in the log, and waits until that is durable.
+    pub(super) fn displace_dirty(
+        &mut self,
+        id: TaskId,
+        standing: Standing,
+        orders: &mut Vec<Order>,
+    ) {
         self.tasks[id as usize].step = Step::Noting;
         self.note_displaced(id, standing, orders);
         let range = self.tasks[id as usize].range.clone();
@@ -465,7 +499,8 @@ impl Shard {
                 if dirty {
                     let each = self.by_loss(block, &run).into_iter();
                     for (run, lost) in each {
-                        let parts = if lost { vec![(run, false)] } else { self.by_seal(block, &run) };
+                        let parts =
+                            if lost { vec![(run, false)] } else { self.by_seal(block, &run) };
                         out.extend(parts.into_iter().map(|(run, sealed)| {
                             let standing = match (lost, sealed) {
                                 (true, _) => Standing::Lost,
@@ -479,21 +514,28 @@ impl Shard {
                 }
                 let mut start = run.start;
                 while start < run.end {
-                    let deferred =
-                        |sector: &u64| self.log.deferred.contains_key(&Place::new(at.volume, *sector));
+                    let deferred = |sector: &u64| {
+                        self.log.deferred.contains_key(&Place::new(at.volume, *sector))
+                    };
                     let is_deferred = deferred(&start);
-                    let alike = (start..run.end).take_while(|sector| deferred(sector) == is_deferred);
+                    let alike =
+                        (start..run.end).take_while(|sector| deferred(sector) == is_deferred);
                     let part = common(&run, &(start..start + alike.count() as u64));
                     start = part.end;
                     if !is_deferred {
-                        out.push(Change::Run { block: at.clone(), run: part, standing: Standing::Clean });
+                        out.push(Change::Run {
+                            block: at.clone(),
+                            run: part,
+                            standing: Standing::Clean,
+                        });
                     }
                 }
             }
         }
     }
 
-    /// Nothing changes from now on: notes the checksums of all that is dirty, so that the next session can tell whether it is still there.
+    /// Nothing changes from now on: notes the checksums of all that is dirty, so that the next
+    /// session can tell whether it is still there.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         if !self.is_logging() {
             return;

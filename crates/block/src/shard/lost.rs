@@ -1,7 +1,9 @@
-//! Sectors whose only copy is gone: a failed write went over it, or the cache device holds something else than was stored.
+//! Sectors whose only copy is gone: a failed write went over it, or the cache device holds
+//! something else than was stored.
 //!
-//! They read as errors, not as the older data of the backing device, until they are written anew, and are not cleaned. In a cache that
-//! outlives the program they keep their place and are dirty, and the log says that they are lost.
+//! They read as errors, not as the older data of the backing device, until they are written anew,
+//! and are not cleaned. In a cache that outlives the program they keep their place and are dirty,
+//! and the log says that they are lost.
 
 use super::Shard;
 use super::operations::part_of;
@@ -15,8 +17,9 @@ use crate::order::{OpId, Order};
 use crate::request::Fault;
 
 impl Shard {
-    /// An operation has read `bad` sectors, which are something else than was stored. Those that are dirty are lost from now on;
-    /// clean ones that a crash found half overwritten are forgotten, and nobody is blamed. Answers how many nobody knew of.
+    /// An operation has read `bad` sectors, which are something else than was stored. Those that
+    /// are dirty are lost from now on; clean ones that a crash found half overwritten are
+    /// forgotten, and nobody is blamed. Answers how many nobody knew of.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let (id, part) = part_of(op);
         let (part, run) = self.tasks[id as usize].parts[part].clone();
@@ -35,7 +38,8 @@ impl Shard {
                 _ if is_lost => self.lose(block, place, orders),
                 true => true,
                 false if doubted => false,
-                false => self.directory.is_valid(block, &(sector..sector + 1)), // or another read has found it before
+                // or another read has found it before
+                false => self.directory.is_valid(block, &(sector..sector + 1)),
             });
             are_all_lost &= is_lost;
         }
@@ -121,7 +125,8 @@ impl Shard {
         there
     }
 
-    /// A run of a dirty block in parts that the cache device has lost and parts that it has not, whether memory has something newer or not.
+    /// A run of a dirty block in parts that the cache device has lost and parts that it has not,
+    /// whether memory has something newer or not.
     pub(super) fn by_loss(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         if self.lost.is_empty() && self.lost_below.is_empty() {
             return vec![(run.clone(), false)];
@@ -144,11 +149,17 @@ impl Shard {
 }
 
 /// Adds places to runs, of which there are to be no more than `most`.
-fn extend_runs(out: &mut Vec<(VolumeId, Sectors)>, places: impl Iterator<Item = Place>, most: usize) {
+fn extend_runs(
+    out: &mut Vec<(VolumeId, Sectors)>,
+    places: impl Iterator<Item = Place>,
+    most: usize,
+) {
     for place in places {
         let count = out.len();
         match out.last_mut() {
-            Some((volume, run)) if *volume == place.volume() && run.end == place.sector() => run.end += 1,
+            Some((volume, run)) if *volume == place.volume() && run.end == place.sector() => {
+                run.end += 1
+            }
             _ if count >= most => return,
             _ => out.push((place.volume(), place.sector()..place.sector() + 1)),
         }

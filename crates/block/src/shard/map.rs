@@ -1,8 +1,9 @@
-//! Which sectors have data that the backing device does not: what a client that asks what is allocated must be told
-//! besides.
+//! Which sectors have data that the backing device does not: what a client that asks what is
+//! allocated must be told besides.
 //!
-//! Sectors that only memory has count, and those whose only copy was lost: they are not holes. No lock is needed. A write's sectors are dirty, or on the
-//! backing device, before it is answered; and what is being cleaned is dirty until the backing device has it.
+//! Sectors that only memory has count, and those whose only copy was lost: they are not holes. No
+//! lock is needed. A write's sectors are dirty, or on the backing device, before it is answered;
+//! and what is being cleaned is dirty until the backing device has it.
 
 use super::Shard;
 use super::task::Work;

@@ -22,7 +22,12 @@ pub(super) fn part_of(op: OpId) -> (TaskId, usize) {
 }
 
 impl Shard {
-    pub(super) fn new_scratch(&mut self, id: TaskId, sectors: u64, orders: &mut Vec<Order>) -> ScratchId {
+    pub(super) fn new_scratch(
+        &mut self,
+        id: TaskId,
+        sectors: u64,
+        orders: &mut Vec<Order>,
+    ) -> ScratchId {
         self.scratch_made += 1;
         let scratch = ScratchId(u64::from(self.config.number) << 56 | self.scratch_made);
         orders.push(Order::Allocate { scratch, len: sectors * SECTOR_BYTES });
@@ -37,7 +42,11 @@ impl Shard {
         let number = task.parts.len() as u64;
         task.parts.push((part, run.clone()));
         task.outstanding += 1;
-        OpId(u64::from(self.config.number) << (PART_BITS + TASK_BITS) | u64::from(id) << PART_BITS | number)
+        OpId(
+            u64::from(self.config.number) << (PART_BITS + TASK_BITS)
+                | u64::from(id) << PART_BITS
+                | number,
+        )
     }
 
     pub(super) fn order_cache_read(

@@ -1,11 +1,13 @@
-//! Reads: from the cache what is there, from the backing device what is not, and the latter into the cache.
+//! Reads: from the cache what is there, from the backing device what is not, and the latter into
+//! the cache.
 //!
-//! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a write made, in runs
-//! of invalid sectors. The client is answered as soon as the data has arrived; it is put into the cache afterwards.
-//! Meanwhile the sectors stay locked, and other readers of them are served from the buffer they were fetched into, as
-//! they are from the buffer of an answered write that is being stored. What is not to come in (`admission`) is read past the cache, its
-//! own sectors only. A prefetch is a read that nobody waits for the
-//! data of: it only fetches.
+//! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a
+//! write made, in runs of invalid sectors. The client is answered as soon as the data has arrived;
+//! it is put into the cache afterwards. Meanwhile the sectors stay locked, and other readers of
+//! them are served from the buffer they were fetched into, as they are from the buffer of an
+//! answered write that is being stored. What is not to come in (`admission`) is read past the
+//! cache, its own sectors only. A prefetch is a read that nobody waits for the data of: it only
+//! fetches.
 
 use super::Shard;
 use super::admission::Removal;
@@ -19,8 +21,8 @@ use crate::order::{BufferId, Order};
 use crate::piece::PieceKind;
 use crate::request::Fault;
 
-/// How the sectors of a range stand in the cache. The shard keeps one for the next request, which then allocates
-/// nothing.
+/// How the sectors of a range stand in the cache. The shard keeps one for the next request, which
+/// then allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Cached blocks in address order, each with its part of the range.
@@ -104,8 +106,8 @@ impl Shard {
         self.spare_survey = survey;
     }
 
-    /// Reads a task's range, which has these `blocks`: dirty sectors from the cache, the others from the backing device as
-    /// `part`. Returns how many sectors are dirty.
+    /// Reads a task's range, which has these `blocks`: dirty sectors from the cache, the others
+    /// from the backing device as `part`. Returns how many sectors are dirty.
     pub(super) fn read_newest_of(
         &mut self,
         id: TaskId,
@@ -117,13 +119,21 @@ impl Shard {
         let request = self.request_data(id);
         let (mut rest, mut from_cache) = (range.clone(), 0);
         for (block, run) in overlapping(blocks, &range) {
-            let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, &common(run, &range)).collect();
+            let dirty: Vec<Sectors> =
+                self.directory.dirty_runs_in(*block, &common(run, &range)).collect();
             for run in dirty {
                 let before = rest.start..run.start;
                 if !before.is_empty() {
                     self.order_backing_read(id, part, &before, request.span(&before), orders);
                 }
-                self.order_cache_read(id, Part::Cached(*block), *block, &run, request.span(&run), orders);
+                self.order_cache_read(
+                    id,
+                    Part::Cached(*block),
+                    *block,
+                    &run,
+                    request.span(&run),
+                    orders,
+                );
                 rest.start = run.end;
                 from_cache += run.end - run.start;
             }
@@ -134,7 +144,8 @@ impl Shard {
         from_cache
     }
 
-    /// Reads what is cached, and fetches what is not or reads it past the cache, each run for itself.
+    /// Reads what is cached, and fetches what is not or reads it past the cache, each run for
+    /// itself.
     fn read_surveyed(&mut self, mut id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
         let Survey { blocks, missing, cached, fetches, offered } = survey;
         fetches.append(missing);
@@ -194,7 +205,14 @@ impl Shard {
                 }
                 if let Some(to) = to.filter(|_| !shed) {
                     let run = common(run, &range);
-                    self.order_cache_read(id, Part::Cached(*block), *block, &run, to.span(&run), orders);
+                    self.order_cache_read(
+                        id,
+                        Part::Cached(*block),
+                        *block,
+                        &run,
+                        to.span(&run),
+                        orders,
+                    );
                 }
             }
             if shed {
@@ -205,8 +223,8 @@ impl Shard {
         }
     }
 
-    /// Brings `fetch`, nothing of it valid, into the cache, for a task whose range is all in it. Where it has a block,
-    /// that is among `blocks`.
+    /// Brings `fetch`, nothing of it valid, into the cache, for a task whose range is all in it.
+    /// Where it has a block, that is among `blocks`.
     fn read_missing(
         &mut self,
         id: TaskId,
@@ -250,13 +268,16 @@ impl Shard {
         }
     }
 
-    /// Whether a read may begin that has its lock, if `taken`, or waits for it. If not, it waits or has already ended.
+    /// Whether a read may begin that has its lock, if `taken`, or waits for it. If not, it waits or
+    /// has already ended.
     pub(super) fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
         if !taken {
             let hit = !std::mem::replace(&mut self.tasks[id as usize].waited, true);
-            let holder = self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
+            let holder =
+                self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
             if let Some(holder) = holder {
-                self.serve_from(holder, id, hit, orders); // what is there at once is as good as cached
+                // what is there at once is as good as cached
+                self.serve_from(holder, id, hit, orders);
             }
             return false;
         }
@@ -269,9 +290,11 @@ impl Shard {
         true
     }
 
-    /// Orders what is missing from the backing device, into the request's own buffer where that holds all of it.
+    /// Orders what is missing from the backing device, into the request's own buffer where that
+    /// holds all of it.
     fn fetch(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let (volume, range) = (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
+        let (volume, range) =
+            (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
         let run = self.within_volume(volume, run);
         let holds_all = |_: &Data| range.start <= run.start && run.end <= range.end;
         let data = self.destination(id).filter(holds_all).unwrap_or_else(|| {
@@ -282,7 +305,8 @@ impl Shard {
         self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
         let task = &mut self.tasks[id as usize];
         task.data = data;
-        task.store = run; // it ends where the volume ends now, also if the volume has grown when it is stored
+        // it ends where the volume ends now, also if the volume has grown when it is stored
+        task.store = run;
     }
 
     /// Where a client wants what a piece reads; a prefetch has nobody who does.
@@ -302,12 +326,14 @@ impl Shard {
                 sector: piece.sectors.start,
                 offset: piece.buffer_offset,
             },
-            Work::Clean { .. } | Work::Sink | Work::Fetch => unreachable!("only pieces have a request"),
+            Work::Clean { .. } | Work::Sink | Work::Fetch => {
+                unreachable!("only pieces have a request")
+            }
         }
     }
 
-    /// Cached sectors could not be read: clean ones are read from the backing device instead. Dirty ones among them are
-    /// read again by themselves, for it may have been a clean one that failed.
+    /// Cached sectors could not be read: clean ones are read from the backing device instead. Dirty
+    /// ones among them are read again by themselves, for it may have been a clean one that failed.
     pub(super) fn cached_read_failed(
         &mut self,
         id: TaskId,
@@ -366,7 +392,8 @@ impl Shard {
         }
     }
 
-    /// Serves the reads that wait for a task from its buffer, if it has what they want and is putting it into the cache.
+    /// Serves the reads that wait for a task from its buffer, if it has what they want and is
+    /// putting it into the cache.
     pub(super) fn serve_waiting(&mut self, holder: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[holder as usize].step == Step::Done {
             return;
@@ -386,8 +413,8 @@ impl Shard {
         self.spare_waiting = waiting;
     }
 
-    /// Whether a task's buffer has everything that a waiting read wants. Data that is only to be written is not there
-    /// yet, as far as clients know.
+    /// Whether a task's buffer has everything that a waiting read wants. Data that is only to be
+    /// written is not there yet, as far as clients know.
     fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
         let range = &self.tasks[id as usize].range;
         let task = &self.tasks[holder as usize];
@@ -396,7 +423,8 @@ impl Shard {
             && task.store.start <= range.start
             && range.end <= task.store.end
             && !self.held.has_any(task.volume, range) // it may have fetched what is older
-            && !self.is_lost(id) // a fetch may have more sectors than its reader wanted, and lost ones among them
+            // a fetch may have more sectors than its reader wanted, and lost ones among them
+            && !self.is_lost(id)
     }
 
     fn serve_from(&mut self, holder: TaskId, id: TaskId, hit: bool, orders: &mut Vec<Order>) {

@@ -1,12 +1,14 @@
 //! Checksums of what is dirty, where the cache outlives the program.
 //!
-//! A commit *seals* what has been stored as dirty since the one before: it notes it with its checksums, and the flush that comes
-//! before the log is written covers the data. From then on the log says what is in that place, so before anything else is
-//! written there it is durable that it may change (*unsealing*): otherwise a crash on the way would leave a log that calls
-//! good data lost. What no commit has sealed yet may be overwritten at once, as often as one likes.
+//! A commit *seals* what has been stored as dirty since the one before: it notes it with its
+//! checksums, and the flush that comes before the log is written covers the data. From then on the
+//! log says what is in that place, so before anything else is written there it is durable that it
+//! may change (*unsealing*): otherwise a crash on the way would leave a log that calls good data
+//! lost. What no commit has sealed yet may be overwritten at once, as often as one likes.
 //!
-//! For each sector of the shard's space the log says one of three things, or is about to: nothing of dirty data there, that it
-//! is dirty and *open*, or that it is dirty and *sealed*. What is *due* has been stored and waits for the next commit.
+//! For each sector of the shard's space the log says one of three things, or is about to: nothing
+//! of dirty data there, that it is dirty and *open*, or that it is dirty and *sealed*. What is
+//! *due* has been stored and waits for the next commit.
 
 use super::Shard;
 use super::task::{Part, Step, common};
@@ -34,8 +36,9 @@ impl Seals {
         Self { open, sealed, due, blocks: Vec::new() }
     }
 
-    /// The log says, or is about to, how a run of places stands. What is sealed and noted as not dirty any more stays sealed until
-    /// that is durable and [forgotten](Self::forget): a checkpoint taken before has to have the checksum.
+    /// The log says, or is about to, how a run of places stands. What is sealed and noted as not
+    /// dirty any more stays sealed until that is durable and [forgotten](Self::forget): a
+    /// checkpoint taken before has to have the checksum.
     pub(super) fn note(&mut self, kept: Sectors, standing: Standing) {
         let is_sealed = standing == Standing::Sealed;
         set(&mut self.open, kept.clone(), standing.is_dirty() && !is_sealed);
@@ -62,7 +65,11 @@ fn set(bits: &mut Bits, range: Sectors, value: bool) {
 }
 
 /// The parts of a run of a block for whose places a bit is set.
-fn parts<'a>(bits: &'a Bits, kept: &Sectors, run: &Sectors) -> impl Iterator<Item = Sectors> + use<'a> {
+fn parts<'a>(
+    bits: &'a Bits,
+    kept: &Sectors,
+    run: &Sectors,
+) -> impl Iterator<Item = Sectors> + use<'a> {
     let (from, to) = (kept.start, run.start);
     bits.runs(kept.clone())
         .filter_map(move |(at, bit)| bit.then_some(at.start - from + to..at.end - from + to))
@@ -82,9 +89,15 @@ impl Shard {
         }
     }
 
-    /// Something dirty is about to be written to a run, nothing of which is sealed. What has been stored there before, and may have
-    /// been answered, is noted by now at the latest: from now on a commit cannot seal it any more.
-    pub(super) fn note_overwriting(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
+    /// Something dirty is about to be written to a run, nothing of which is sealed. What has been
+    /// stored there before, and may have been answered, is noted by now at the latest: from now on
+    /// a commit cannot seal it any more.
+    pub(super) fn note_overwriting(
+        &mut self,
+        block: Block,
+        run: &Sectors,
+        orders: &mut Vec<Order>,
+    ) {
         if self.log.seals.due.ones() == 0 {
             return;
         }
@@ -132,7 +145,8 @@ impl Shard {
             && !planted!(SealedOverwritten)
     }
 
-    /// Makes it durable that what a task has still to overwrite may be, and has the task wait for that.
+    /// Makes it durable that what a task has still to overwrite may be, and has the task wait for
+    /// that.
     pub(super) fn unseal(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id as usize].step = Step::Unsealing;
         let survey = self.survey(id);
@@ -146,7 +160,8 @@ impl Shard {
             let kept = self.directory.cache_sectors(*block, &run);
             let sealed: Vec<Sectors> = parts(&self.log.seals.sealed, &kept, &run).collect();
             sealed.iter().for_each(|run| self.note(*block, run, Standing::Dirty, orders));
-            self.note_overwriting(*block, &run, orders); // or the commit that is to come would seal it
+            // or the commit that is to come would seal it
+            self.note_overwriting(*block, &run, orders);
         }
         self.spare_survey = survey;
         self.await_commit(id, Part::Noted, &left);
@@ -164,7 +179,8 @@ impl Shard {
         }
     }
 
-    /// A dirty run of a block, nothing of it lost, in parts that the log has the checksums of and parts that it has not.
+    /// A dirty run of a block, nothing of it lost, in parts that the log has the checksums of and
+    /// parts that it has not.
     pub(super) fn by_seal(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         let kept = self.directory.cache_sectors(block, run);
         let (from, to) = (kept.start, run.start);

@@ -1,12 +1,14 @@
 //! Load shedding: a share of the hits on the cache device is read from the backing device instead.
 //!
-//! Where hits queue at the cache device for longer than the backing device takes, both together serve more than the cache device
-//! alone. Which share pays is for the driver's owner to find out ([`floe_policy::shedding`]); here it is given, and hits are drawn
-//! by adding it up, so that the same requests are shed every time.
+//! Where hits queue at the cache device for longer than the backing device takes, both together
+//! serve more than the cache device alone. Which share pays is for the driver's owner to find out
+//! ([`floe_policy::shedding`]); here it is given, and hits are drawn by adding it up, so that the
+//! same requests are shed every time.
 //!
-//! Only what a backing device has as new is read from there: clean sectors, under the lock of the read. Dirty ones still come
-//! from the cache. The directory learns of a shed hit as of any, and one that the backing device fails is read from the cache
-//! after all, so that shedding fails nobody.
+//! Only what a backing device has as new is read from there: clean sectors, under the lock of the
+//! read. Dirty ones still come from the cache. The directory learns of a shed hit as of any, and
+//! one that the backing device fails is read from the cache after all, so that shedding fails
+//! nobody.
 
 use super::Shard;
 use super::read::overlapping;
@@ -44,8 +46,14 @@ impl Shard {
         self.shed.share > 0 && self.shed.draw()
     }
 
-    /// Reads a task's range, all of it valid in its `blocks`, from the backing device, but for what is dirty.
-    pub(super) fn read_shed(&mut self, id: TaskId, blocks: &[(Block, Sectors)], orders: &mut Vec<Order>) {
+    /// Reads a task's range, all of it valid in its `blocks`, from the backing device, but for what
+    /// is dirty.
+    pub(super) fn read_shed(
+        &mut self,
+        id: TaskId,
+        blocks: &[(Block, Sectors)],
+        orders: &mut Vec<Order>,
+    ) {
         let from_cache: u64 = self.read_newest_of(id, Part::Shed, blocks, orders);
         let range = &self.tasks[id as usize].range;
         self.counters.shed_bytes += (range.end - range.start - from_cache) * SECTOR_BYTES;
@@ -63,11 +71,19 @@ impl Shard {
         let survey = self.survey(id);
         for (block, part) in overlapping(&survey.blocks, &run) {
             let part = common(part, &run);
-            // What another reader has found unreadable since is valid no more, and there is nobody left to ask.
+            // What another reader has found unreadable since is valid no more, and there is nobody
+            // left to ask.
             if self.directory.validity(*block, &part).any(|(_, valid)| !valid) {
                 self.tasks[id as usize].fault = Some(fault);
             } else {
-                self.order_cache_read(id, Part::Cached(*block), *block, &part, to.span(&part), orders);
+                self.order_cache_read(
+                    id,
+                    Part::Cached(*block),
+                    *block,
+                    &part,
+                    to.span(&part),
+                    orders,
+                );
             }
         }
         self.spare_survey = survey;

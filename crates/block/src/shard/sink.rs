@@ -1,9 +1,10 @@
-//! Bringing what only memory has to the tiers below: a run of held sectors at a time, as a write of them.
+//! Bringing what only memory has to the tiers below: a run of held sectors at a time, as a write of
+//! them.
 //!
-//! A run sinks as a client's write would go below, by the write mode: into the cache, or to the backing device and then
-//! into the cache. It is let go when it is there; until then it is read from memory, by those who find it in the tier without
-//! waiting. Runs sink in the first half of a round (`clean`), whose second half brings what the cache has to
-//! the backing device.
+//! A run sinks as a client's write would go below, by the write mode: into the cache, or to the
+//! backing device and then into the cache. It is let go when it is there; until then it is read
+//! from memory, by those who find it in the tier without waiting. Runs sink in the first half of a
+//! round (`clean`), whose second half brings what the cache has to the backing device.
 
 use super::Shard;
 use super::task::{Data, Task, Work};

@@ -1,9 +1,12 @@
-//! Putting data into the cache: finding blocks for it, making room where there is none, writing it there.
+//! Putting data into the cache: finding blocks for it, making room where there is none, writing it
+//! there.
 //!
-//! A task walks what it has to store from left to right. Where a block is, it writes into it; where none is, it
-//! allocates the largest that fits what is missing (Algorithm 2). Dirty victims are first brought to the backing
-//! device. Others are taken in their place meanwhile; once that many are being cleaned ahead of need (`dirt`), the task waits and goes on where it was. What is not to come in (`admission`), or finds everything cold in use, is not
-//! cached, and goes to the backing device if it would be lost otherwise.
+//! A task walks what it has to store from left to right. Where a block is, it writes into it; where
+//! none is, it allocates the largest that fits what is missing (Algorithm 2). Dirty victims are
+//! first brought to the backing device. Others are taken in their place meanwhile; once that many
+//! are being cleaned ahead of need (`dirt`), the task waits and goes on where it was. What is not
+//! to come in (`admission`), or finds everything cold in use, is not cached, and goes to the
+//! backing device if it would be lost otherwise.
 
 use std::ops::Range;
 
@@ -28,7 +31,13 @@ enum Placed {
 
 impl Shard {
     /// Begins to put a run of a task, whose data is where its `data` says, into the cache.
-    pub(super) fn begin_store(&mut self, id: TaskId, run: Sectors, dirty: bool, orders: &mut Vec<Order>) {
+    pub(super) fn begin_store(
+        &mut self,
+        id: TaskId,
+        run: Sectors,
+        dirty: bool,
+        orders: &mut Vec<Order>,
+    ) {
         let task = &mut self.tasks[id as usize];
         task.cursor = run.start;
         task.store = run;
@@ -78,7 +87,8 @@ impl Shard {
                     if planted!(UnmarkedOverwrite) {
                         self.directory.set_clean_invalid(block, &run);
                     } else if self.tasks[id as usize].store_dirty && self.is_kept() {
-                        self.drop_clean(block, &run, Removal::Replaced, orders); // a checkpoint must not have what is on its way
+                        // a checkpoint must not have what is on its way
+                        self.drop_clean(block, &run, Removal::Replaced, orders);
                     }
                     self.note_origin(id, block, &run);
                     let from = self.tasks[id as usize].data.span(&run);
@@ -96,11 +106,13 @@ impl Shard {
         }
     }
 
-    /// Where a run that begins without a block ends: after a smallest block, or after all that may make none.
+    /// Where a run that begins without a block ends: after a smallest block, or after all that may
+    /// make none.
     fn without_block_until(&self, id: TaskId, left: &Sectors) -> u64 {
         let (task, unit) = (&self.tasks[id as usize], self.config.sizes.smallest());
-        let goes_on =
-            |sector: u64| task.stays_out(sector) && self.directory.find(task.volume, sector).is_none();
+        let goes_on = |sector: u64| {
+            task.stays_out(sector) && self.directory.find(task.volume, sector).is_none()
+        };
         let mut end = (left.start + 1).next_multiple_of(unit);
         while task.stays_out(left.start) && end < left.end && goes_on(end) {
             end += unit;
@@ -115,7 +127,8 @@ impl Shard {
         self.order_backing_write(id, Part::Around, run, from, durable, orders);
     }
 
-    /// All that was to be stored has been; where it is to be durable, so must be what the log says of it.
+    /// All that was to be stored has been; where it is to be durable, so must be what the log says
+    /// of it.
     pub(super) fn storing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
         if task.retry && task.fault.is_none() {
@@ -133,8 +146,9 @@ impl Shard {
         }
     }
 
-    /// What a client waits for goes on beyond a block whose room must be waited for, as a task of its own. Its data is in
-    /// the request's buffer, which both may use; a fetch, or what sinks, is in a buffer of one task, and nobody waits for it.
+    /// What a client waits for goes on beyond a block whose room must be waited for, as a task of
+    /// its own. Its data is in the request's buffer, which both may use; a fetch, or what sinks, is
+    /// in a buffer of one task, and nobody waits for it.
     fn store_beyond(&mut self, id: TaskId, until: u64, orders: &mut Vec<Order>) {
         let end = self.tasks[id as usize].store.end;
         let waited_for = matches!(self.tasks[id as usize].work, Work::Piece(_));
@@ -159,7 +173,8 @@ impl Shard {
         let (volume, unit) = (task.volume, self.config.sizes.smallest());
         let mut interval = self.config.sizes.round_out(left);
         let uncached = |sector: &u64| {
-            self.directory.find(volume, *sector).is_none() && !task.stays_out((*sector).max(left.start))
+            self.directory.find(volume, *sector).is_none()
+                && !task.stays_out((*sector).max(left.start))
         };
         let units = (interval.start..interval.end).step_by(unit as usize);
         interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
@@ -167,8 +182,9 @@ impl Shard {
 
         let room = loop {
             let (locks, sizes) = (&self.locks, &self.config.sizes);
-            let in_use =
-                |volume, sectors: &Sectors| locks.in_use(sizes.region(volume, sectors.start), sectors);
+            let in_use = |volume, sectors: &Sectors| {
+                locks.in_use(sizes.region(volume, sectors.start), sectors)
+            };
             let Some(room) = self.directory.room(volume, interval.start, class, in_use) else {
                 self.counters.stores_without_room += 1;
                 return Placed::Nowhere;
@@ -177,14 +193,20 @@ impl Shard {
                 self.counters.stores_withheld += 1;
                 return Placed::Nowhere;
             }
-            let dirty: Vec<Block> =
-                self.directory.victims(room).filter(|&block| self.directory.is_dirty(block)).collect();
+            let dirty: Vec<Block> = self
+                .directory
+                .victims(room)
+                .filter(|&block| self.directory.is_dirty(block))
+                .collect();
             if dirty.is_empty() {
                 break room;
             }
-            let stays = |block: &Block| self.dirty_there(*block, &self.directory.sectors(*block)).is_empty();
+            let stays = |block: &Block| {
+                self.dirty_there(*block, &self.directory.sectors(*block)).is_empty()
+            };
             if let Some(block) = dirty.iter().copied().find(stays) {
-                self.directory.spare(block); // all that is dirty in it is lost, and nothing brings that down
+                // all that is dirty in it is lost, and nothing brings that down
+                self.directory.spare(block);
                 self.counters.stores_without_room += 1;
                 return Placed::Nowhere;
             }
@@ -224,7 +246,8 @@ impl Shard {
         self.locks.in_use(self.region(volume, sectors.start), &sectors)
     }
 
-    /// A block that `id` wants the place of is clean, or cannot be cleaned: then the rest is not cached.
+    /// A block that `id` wants the place of is clean, or cannot be cleaned: then the rest is not
+    /// cached.
     pub(super) fn victim_cleaned(&mut self, id: TaskId, cleaned: bool, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
         task.cleaning -= 1;
@@ -234,19 +257,27 @@ impl Shard {
         }
     }
 
-    /// The cache device did not take the data: what is clean is simply not cached, what is dirty goes to the backing
-    /// device instead. Until it is there, older dirty data that it was to replace is lost, unless something newer is held.
+    /// The cache device did not take the data: what is clean is simply not cached, what is dirty
+    /// goes to the backing device instead. Until it is there, older dirty data that it was to
+    /// replace is lost, unless something newer is held.
     ///
-    /// Where the cache outlives the program its log may have an older version, which is to be taken back only when the backing
-    /// device has the new one: the write starts anew and goes through.
-    pub(super) fn store_failed(&mut self, id: TaskId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
+    /// Where the cache outlives the program its log may have an older version, which is to be taken
+    /// back only when the backing device has the new one: the write starts anew and goes through.
+    pub(super) fn store_failed(
+        &mut self,
+        id: TaskId,
+        block: Block,
+        run: Sectors,
+        orders: &mut Vec<Order>,
+    ) {
         self.counters.cache_errors += 1;
         if self.is_kept() {
             if self.tasks[id as usize].store_dirty {
                 (self.tasks[id as usize].retry, self.tasks[id as usize].damaged) = (true, true);
             }
             if self.tasks[id as usize].store_dirty && self.directory.is_dirty_in(block, &run) {
-                self.note_rewritten(); // what was dirty may have been overwritten all the same, and be read
+                // what was dirty may have been overwritten all the same, and be read
+                self.note_rewritten();
             }
             self.directory.set_clean_invalid(block, &run);
             return self.note_failed(block, &run, orders);
@@ -288,7 +319,8 @@ impl Shard {
         }
     }
 
-    /// Memory has new content of a run: nothing of it is lost any more, but for the log, which outlives memory.
+    /// Memory has new content of a run: nothing of it is lost any more, but for the log, which
+    /// outlives memory.
     pub(super) fn found_in_memory(&mut self, volume: VolumeId, run: &Sectors) {
         while let Some(&place) = self.lost.range(places(volume, run)).next() {
             self.lost.remove(&place);

@@ -1,4 +1,5 @@
-//! What a shard works on: the tasks that pieces of requests become, and the steps and parts of a task.
+//! What a shard works on: the tasks that pieces of requests become, and the steps and parts of a
+//! task.
 
 use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
@@ -18,7 +19,8 @@ pub(crate) enum Event {
     WantsCommit,
     /// A task waits for what a volume's backing device has been told to be durable.
     WantsSettlement(VolumeId),
-    /// Everything that was dirty when the drain of this number was asked for has been brought to the backing device.
+    /// Everything that was dirty when the drain of this number was asked for has been brought to
+    /// the backing device.
     Drained { drain: u32, result: Result<(), Fault> },
 }
 
@@ -89,7 +91,8 @@ pub(super) enum Step {
 /// What one operation of a task does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Reads from a cached block; can be made good from the backing device where the block is clean.
+    /// Reads from a cached block; can be made good from the backing device where the block is
+    /// clean.
     Cached(Block),
     /// Reads from the backing device into the same place a cached read would have gone to.
     Uncached,
@@ -107,7 +110,8 @@ pub(super) enum Part {
     Dirty(Block),
     /// No device's: what has been noted is durable.
     Noted,
-    /// The same, of copies that are gone: what is to be cached in their region has no room, and goes to the backing device.
+    /// The same, of copies that are gone: what is to be cached in their region has no room, and
+    /// goes to the backing device.
     Unlogged,
     /// No device's: the backing device has been flushed.
     Settled,
@@ -158,7 +162,8 @@ pub(super) struct Task {
     pub(super) cursor: u64,
     pub(super) store_dirty: bool,
     pub(super) offer: Offer,
-    /// Where the stream began that its range is a part of, if streams are followed; of a fetch, if it is for one.
+    /// Where the stream began that its range is a part of, if streams are followed; of a fetch, if
+    /// it is for one.
     pub(super) stream: Option<u64>,
     /// Of what is to be put into the cache, runs that may not make blocks.
     pub(super) bypassed: Vec<Sectors>,
@@ -207,7 +212,8 @@ impl Task {
 
     /// Makes it another task, which has the memory of this one.
     pub(super) fn renew(&mut self, work: Work, volume: VolumeId, range: Sectors) {
-        let (mut parts, mut bypassed) = (std::mem::take(&mut self.parts), std::mem::take(&mut self.bypassed));
+        let (mut parts, mut bypassed) =
+            (std::mem::take(&mut self.parts), std::mem::take(&mut self.bypassed));
         parts.clear();
         bypassed.clear();
         *self = Self { parts, bypassed, ..Self::new(work, volume, range) };

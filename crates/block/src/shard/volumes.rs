@@ -44,7 +44,8 @@ impl Shard {
         let places = Place::all_of(id);
         self.lost.retain(|place| !places.contains(place));
         self.lost_below.retain(|place| !places.contains(place));
-        self.set_volume(id, VolumeSize { sectors: 0 }); // what was ordered to be fetched of it is no more
+        // what was ordered to be fetched of it is no more
+        self.set_volume(id, VolumeSize { sectors: 0 });
     }
 
     /// Drops the copy of a clean sector.

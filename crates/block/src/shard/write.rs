@@ -1,12 +1,14 @@
 //! Writes, zeroing and trimming.
 //!
-//! A write that covers sectors in part first reads those (at most the first and the last) and completes them, so
-//! that everything after is whole sectors; nothing else is ever filled. Then, by mode: to the backing device and
-//! after the answer into the cache (through), to the backing device only (around, pass), or into the cache only
-//! (back, only). A durable write is written through in every mode.
+//! A write that covers sectors in part first reads those (at most the first and the last) and
+//! completes them, so that everything after is whole sectors; nothing else is ever filled. Then, by
+//! mode: to the backing device and after the answer into the cache (through), to the backing device
+//! only (around, pass), or into the cache only (back, only). A durable write is written through in
+//! every mode.
 //!
-//! When a backing write fails nobody knows what the backing device holds there, so clean copies of it are dropped;
-//! dirty ones are newer than what failed to be replaced and stay. A degraded shard writes as `pass` does.
+//! When a backing write fails nobody knows what the backing device holds there, so clean copies of
+//! it are dropped; dirty ones are newer than what failed to be replaced and stay. A degraded shard
+//! writes as `pass` does.
 
 use super::Shard;
 use super::admission::Removal;
@@ -25,16 +27,19 @@ impl Shard {
     fn piece(&self, id: TaskId) -> &Piece {
         match &self.tasks[id as usize].work {
             Work::Piece(piece) => piece,
-            Work::Clean { .. } | Work::Sink | Work::Fetch => unreachable!("a client asked for nothing of it"),
+            Work::Clean { .. } | Work::Sink | Work::Fetch => {
+                unreachable!("a client asked for nothing of it")
+            }
         }
     }
 
-    /// Whether a write is to survive a power cut before it is answered, and the bytes that the task leaves alone at
-    /// either end.
+    /// Whether a write is to survive a power cut before it is answered, and the bytes that the task
+    /// leaves alone at either end.
     fn write_kind(&self, id: TaskId) -> (bool, u64, u64) {
         let (piece, range) = (self.piece(id), &self.tasks[id as usize].range);
         match piece.kind {
-            PieceKind::Write { durable, head, tail } | PieceKind::ZeroPart { durable, head, tail } => {
+            PieceKind::Write { durable, head, tail }
+            | PieceKind::ZeroPart { durable, head, tail } => {
                 let head = if range.start == piece.sectors.start { head } else { 0 };
                 let tail = if range.end == piece.sectors.end { tail } else { 0 };
                 (durable, head.into(), tail.into())
@@ -91,17 +96,20 @@ impl Shard {
         }
         let (_, head, tail) = self.write_kind(id);
         let (first, last) = (range.start, range.end - 1);
-        let whole = matches!(self.piece(id).kind, PieceKind::Write { .. }) && head == 0 && tail == 0;
+        let whole =
+            matches!(self.piece(id).kind, PieceKind::Write { .. }) && head == 0 && tail == 0;
         if whole {
             self.tasks[id as usize].data = self.request_data(id);
             return self.write_out(id, orders);
         }
         if self.is_lost(id) {
-            self.tasks[id as usize].fault = Some(Fault::Io); // what it leaves alone is not to be had
+            // what it leaves alone is not to be had
+            self.tasks[id as usize].fault = Some(Fault::Io);
             return self.finish(id, orders);
         }
         let scratch = self.new_scratch(id, range.end - range.start, orders);
-        self.tasks[id as usize].data = Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
+        self.tasks[id as usize].data =
+            Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
         self.tasks[id as usize].step = Step::Edges;
         if head > 0 || (first == last && tail > 0) {
             self.read_edge(id, first, orders);
@@ -138,7 +146,11 @@ impl Shard {
         }
         let scratch = self.tasks[id as usize].data.span(&self.tasks[id as usize].range);
         let (_, head, tail) = self.write_kind(id);
-        let part = |span: &Span, offset: u64, len: u64| Span { offset: span.offset + offset, len, ..*span };
+        let part = |span: &Span, offset: u64, len: u64| Span {
+            offset: span.offset + offset,
+            len,
+            ..*span
+        };
         if let PieceKind::ZeroPart { .. } = self.piece(id).kind {
             orders.push(Order::Clear { span: part(&scratch, head, scratch.len - head - tail) });
         } else {
@@ -146,8 +158,10 @@ impl Shard {
             let to = request.span(&self.tasks[id as usize].range);
             for (offset, len) in [(0, head), (scratch.len - tail, tail)] {
                 if len > 0 {
-                    orders
-                        .push(Order::Copy { from: part(&scratch, offset, len), to: part(&to, offset, len) });
+                    orders.push(Order::Copy {
+                        from: part(&scratch, offset, len),
+                        to: part(&to, offset, len),
+                    });
                 }
             }
             self.tasks[id as usize].data = request;
@@ -231,13 +245,15 @@ impl Shard {
         let kind = self.piece(id).kind;
         let op = self.new_op(id, Part::Whole, &range);
         orders.push(match kind {
-            PieceKind::Zero { may_unmap, fast } => Order::Zero { op, device, offset, len, may_unmap, fast },
+            PieceKind::Zero { may_unmap, fast } => {
+                Order::Zero { op, device, offset, len, may_unmap, fast }
+            }
             _ => Order::Discard { op, device, offset, len },
         });
     }
 
-    /// The backing device has the new content, or has failed to take it. What is dirty is to stay until that is durable, and
-    /// the log has it.
+    /// The backing device has the new content, or has failed to take it. What is dirty is to stay
+    /// until that is durable, and the log has it.
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let counts = self.is_kept() && self.log.state != LogState::Retired;
         if self.tasks[id as usize].fault.is_none() && counts && self.is_dirty_below(id) {
@@ -273,7 +289,8 @@ impl Shard {
         self.finish(id, orders);
     }
 
-    /// What the backing device has been told is durable: so may be that it is newer than, or as new as, what is dirty.
+    /// What the backing device has been told is durable: so may be that it is newer than, or as new
+    /// as, what is dirty.
     pub(super) fn settling_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].fault.is_some() {
             return self.finish(id, orders);
@@ -294,7 +311,8 @@ impl Shard {
             _ if without_log => self.start_anew(id, orders),
             _ if failed => self.finish(id, orders),
             Work::Clean { .. } => self.clean_noted(id, orders),
-            _ if self.tasks[id as usize].store_dirty => self.finish(id, orders), // a durable write in the cache
+            // a durable write in the cache
+            _ if self.tasks[id as usize].store_dirty => self.finish(id, orders),
             _ => {
                 self.drop_copies(id, false, orders);
                 self.backing_settled(id, orders);

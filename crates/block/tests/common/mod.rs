@@ -1,4 +1,5 @@
-//! A cache with plain arrays of bytes for devices and buffers, whose operations end when and how a test says.
+//! A cache with plain arrays of bytes for devices and buffers, whose operations end when and how a
+//! test says.
 
 #![allow(dead_code, unreachable_pub)] // shared by test files, none of which uses all of it
 
@@ -6,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use floe_block::{
-    BlockCache, BlockSizes, BufferId, Config, DeviceId, Evict, Fault, Gate, Kind, Memory, Message, OpId,
-    Order, Paging, PartId, Request, RequestId, Span, VolumeId, WriteMode,
+    BlockCache, BlockSizes, BufferId, Config, DeviceId, Evict, Fault, Gate, Kind, Memory, Message,
+    OpId, Order, Paging, PartId, Request, RequestId, Span, VolumeId, WriteMode,
 };
 
 pub const SECTOR: u64 = 4096;
@@ -76,7 +77,8 @@ pub struct Bench {
     pub under_way: Vec<UnderWay>,
     pub devices: HashMap<DeviceId, Medium>,
     pub buffers: HashMap<BufferId, Vec<u8>>,
-    /// The tier in memory, which may lose any page at any time, and what is held there, which may not.
+    /// The tier in memory, which may lose any page at any time, and what is held there, which may
+    /// not.
     pub copies: BTreeMap<(VolumeId, u64), Vec<u8>>,
     pub held: BTreeMap<(VolumeId, u64), Vec<u8>>,
     pub answers: Vec<Answered>,
@@ -131,7 +133,8 @@ pub fn target(order: &Order) -> (DeviceId, u64, u64) {
 }
 
 impl Bench {
-    /// A cache over one volume for each of these sizes; sector `s` of volume `v` is filled with [`Bench::born`].
+    /// A cache over one volume for each of these sizes; sector `s` of volume `v` is filled with
+    /// [`Bench::born`].
     pub fn new(config: Config, volumes: &[u64]) -> Self {
         Self::in_parts(config, volumes, 1)
     }
@@ -216,12 +219,17 @@ impl Bench {
     fn found_in_memory(&self, request: &Request, part: PartId) -> Option<Vec<u8>> {
         let cache = if part.0 == 0 { &self.cache } else { &self.others[part.0 as usize - 1] };
         let end = request.offset.checked_add(request.len)?;
-        if request.kind != Kind::Read || request.len == 0 || cache.volume_bytes(request.volume)? < end {
+        if request.kind != Kind::Read
+            || request.len == 0
+            || cache.volume_bytes(request.volume)? < end
+        {
             return None;
         }
         let sectors = request.offset / SECTOR..end.div_ceil(SECTOR);
         let pages = sectors.map(|sector| self.copies.get(&(request.volume, sector)));
-        pages.collect::<Option<Vec<_>>>().map(|pages| pages.into_iter().flatten().copied().collect())
+        pages
+            .collect::<Option<Vec<_>>>()
+            .map(|pages| pages.into_iter().flatten().copied().collect())
     }
 
     /// A volume has gone, and what memory has of it.
@@ -234,7 +242,9 @@ impl Bench {
         match deed {
             Paging::Fill { from } => self.put_pages(volume, sectors, &from, false),
             Paging::Hold { from } => self.put_pages(volume, sectors, &from, true),
-            Paging::Forget => sectors.for_each(|sector| drop(self.copies.remove(&(volume, sector)))),
+            Paging::Forget => {
+                sectors.for_each(|sector| drop(self.copies.remove(&(volume, sector))))
+            }
             Paging::Recall { to } => {
                 let pages: Vec<u8> =
                     sectors.flat_map(|sector| self.held[&(volume, sector)].clone()).collect();
@@ -272,7 +282,10 @@ impl Bench {
     }
 
     /// Asks every part, also after one has refused; answers the first refusal.
-    pub fn ask_parts<T>(&mut self, ask: impl Fn(&mut BlockCache) -> Result<(), T>) -> Result<(), T> {
+    pub fn ask_parts<T>(
+        &mut self,
+        ask: impl Fn(&mut BlockCache) -> Result<(), T>,
+    ) -> Result<(), T> {
         let all = self.others.iter_mut().chain([&mut self.cache]);
         all.map(ask).fold(Ok(()), Result::and)
     }
@@ -301,8 +314,9 @@ impl Bench {
         self.carry_out(part);
     }
 
-    /// Plays the server's control thread where a journal cannot be written: has all parts go past it,
-    /// and end caching once nothing is dirty in any of them. Call it whenever something has happened.
+    /// Plays the server's control thread where a journal cannot be written: has all parts go past
+    /// it, and end caching once nothing is dirty in any of them. Call it whenever something has
+    /// happened.
     pub fn see_to_journal(&mut self) {
         let mut parts = vec![&self.cache];
         parts.extend(&self.others);
@@ -354,7 +368,8 @@ impl Bench {
                     self.under_way.push(UnderWay { part, op, order, since });
                 }
                 Order::Allocate { scratch, len } => {
-                    let before = self.buffers.insert(BufferId::Scratch(scratch), vec![POISON; len as usize]);
+                    let before =
+                        self.buffers.insert(BufferId::Scratch(scratch), vec![POISON; len as usize]);
                     assert!(before.is_none(), "a scratch buffer is made twice");
                 }
                 Order::Copy { from, to } => {
@@ -422,8 +437,8 @@ impl Bench {
             offset < end && offset + len <= end.next_multiple_of(SECTOR),
             "{order:?} is not on the device"
         );
-        let there =
-            offset as usize..(offset + len.min(end - offset).min(failed_after.unwrap_or(len))) as usize;
+        let there = offset as usize
+            ..(offset + len.min(end - offset).min(failed_after.unwrap_or(len))) as usize;
         self.now += 1;
         match order {
             Order::Read { to, .. } => {
@@ -456,7 +471,8 @@ impl Bench {
         self.in_part(part, |cache, orders| cache.completed(op, result, orders));
     }
 
-    /// Ends all operations, also those that follow from them, failing those for which `fails` holds.
+    /// Ends all operations, also those that follow from them, failing those for which `fails`
+    /// holds.
     pub fn run_failing(&mut self, mut fails: impl FnMut(&Order) -> bool) {
         while !self.under_way.is_empty() {
             let failed = fails(&self.under_way[0].order).then_some(0);
@@ -478,7 +494,11 @@ impl Bench {
 
     /// The answer of a request, which must be there.
     pub fn answer(&mut self, id: RequestId) -> Answered {
-        let at = self.answers.iter().position(|answer| answer.id == id).expect("the request is answered");
+        let at = self
+            .answers
+            .iter()
+            .position(|answer| answer.id == id)
+            .expect("the request is answered");
         self.answers.remove(at)
     }
 
@@ -490,7 +510,8 @@ impl Bench {
         result.map(|()| bytes)
     }
 
-    /// Submits a request and ends all operations without moving any bytes; answers whether it went well.
+    /// Submits a request and ends all operations without moving any bytes; answers whether it went
+    /// well.
     pub fn cache_only(&mut self, request: Request) -> bool {
         let mut ok = false;
         self.cache.submit(RequestId(0), request, &mut self.orders);

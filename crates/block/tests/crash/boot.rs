@@ -1,18 +1,21 @@
 //! From disks to a cache that serves: the only place here that knows how a cache begins.
 //!
-//! A *kept* cache is made on its device once, and every life opens it, brings it to life and goes on with what it has. Where
-//! the cache is volatile, whatever its device holds is nothing to it: every life begins with an empty cache over devices whose write
-//! caches have been flushed, and what was certain to survive has to be on the backing devices.
+//! A *kept* cache is made on its device once, and every life opens it, brings it to life and goes
+//! on with what it has. Where the cache is volatile, whatever its device holds is nothing to it:
+//! every life begins with an empty cache over devices whose write caches have been flushed, and
+//! what was certain to survive has to be on the backing devices.
 //!
 //! Both are begun by operations of the simulated disks, so the power can fail at any of them.
 
 use std::io;
 
 use floe_block::{
-    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, LEAST_MEMORY_BYTES,
+    BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache,
+    LEAST_MEMORY_BYTES,
 };
 use floe_block::{
-    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Serving, StoreError, Superblock,
+    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Serving, StoreError,
+    Superblock,
 };
 use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
 use floe_device::{Action, Pool};
@@ -84,8 +87,8 @@ impl Format {
     }
 }
 
-/// Makes sure that what will be found on the devices survives a power cut: a process that was killed may have left it
-/// in their write caches.
+/// Makes sure that what will be found on the devices survives a power cut: a process that was
+/// killed may have left it in their write caches.
 pub fn make_sure(backings: &[Disk]) -> Result<(), NoBoot> {
     let flush = |disk: &Disk| disk.handle().carry_out(0, Action::Flush);
     backings.iter().try_for_each(|disk| flush(disk).ok_or(NoBoot::Power)?.map_err(NoBoot::Device))
@@ -102,7 +105,10 @@ pub struct Boot<'a> {
 
 impl Boot<'_> {
     /// Does something with a cache device on which nothing else is under way.
-    fn with_io<T>(&self, act: impl FnOnce(&mut Io<'_>) -> Result<T, StoreError>) -> Result<T, NoBoot> {
+    fn with_io<T>(
+        &self,
+        act: impl FnOnce(&mut Io<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, NoBoot> {
         let mut device: Handle = self.cache.handle();
         let mut wait = || match self.cache.next_due() {
             Some(due) if self.machine.has_power() => {
@@ -161,8 +167,13 @@ impl Boot<'_> {
     pub fn begin(&self, kept: KeptCache, service: Service) -> Result<(Driver, Superblock), NoBoot> {
         let tier = tier(service);
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
-        let serving =
-            Serving { mode: service.mode, gate: gate(service), evict: evict(service), memory, parts: 1 };
+        let serving = Serving {
+            mode: service.mode,
+            gate: gate(service),
+            evict: evict(service),
+            memory,
+            parts: 1,
+        };
         let begin = |io: &mut Io<'_>| {
             kept.begin(io, self.volumes(), &serving).map_err(|error| match error {
                 BeginError::Store(error) => error,

@@ -1,12 +1,14 @@
-//! A simulated disk: a volatile write cache in front of a medium, made to be cut off a hundred thousand times.
+//! A simulated disk: a volatile write cache in front of a medium, made to be cut off a hundred
+//! thousand times.
 //!
-//! An operation ends at a time drawn by chance, so operations overtake each other; it takes effect when it ends, except that
-//! a read may come upon parts of writes under way. What was written stays in a log of versions until a flush or a durable write
-//! makes it survive; when the power fails, every unit of 512 bytes keeps any one of its versions: the one on the
-//! medium, one of the log, or one that was still under way. A process that merely dies leaves the log as it is.
+//! An operation ends at a time drawn by chance, so operations overtake each other; it takes effect
+//! when it ends, except that a read may come upon parts of writes under way. What was written stays
+//! in a log of versions until a flush or a durable write makes it survive; when the power fails,
+//! every unit of 512 bytes keeps any one of its versions: the one on the medium, one of the log, or
+//! one that was still under way. A process that merely dies leaves the log as it is.
 //!
-//! Devices also fail: single operations, after having done any part of what they were to do, or all of them while the
-//! device is dead. And for the sake of testing the test, a disk can [lie](Lie).
+//! Devices also fail: single operations, after having done any part of what they were to do, or all
+//! of them while the device is dead. And for the sake of testing the test, a disk can [lie](Lie).
 
 use std::cell::RefCell;
 use std::io;
@@ -25,7 +27,8 @@ const UNITS_A_SECTOR: u32 = (SECTOR_BYTES / UNIT as u64) as u32;
 /// What a failed read leaves in its buffer.
 const POISON: u8 = 0xee;
 
-/// Time that operations take: most little, so that they overtake each other; some much, so that they are overtaken by many.
+/// Time that operations take: most little, so that they overtake each other; some much, so that
+/// they are overtaken by many.
 const USUAL_TICKS: u64 = 20;
 const LONG_TICKS: u64 = 300;
 const LONG_SHARE: f64 = 0.05;
@@ -36,7 +39,8 @@ const EARLY_SHARE: f64 = 0.25;
 /// One lie is told in so many chances.
 const LIE_PERIOD: u32 = 40;
 
-/// What a bad disk, or a cache that misuses a good one, does wrong while it answers that all is well.
+/// What a bad disk, or a cache that misuses a good one, does wrong while it answers that all is
+/// well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lie {
     /// A flush makes nothing survive.
@@ -172,13 +176,15 @@ impl Disk {
     pub fn rot(&self, byte: usize) {
         const BIT: u8 = 4;
         let state = &mut *self.0.borrow_mut();
-        (state.bytes[byte], state.medium[byte]) = (state.bytes[byte] ^ BIT, state.medium[byte] ^ BIT);
+        (state.bytes[byte], state.medium[byte]) =
+            (state.bytes[byte] ^ BIT, state.medium[byte] ^ BIT);
         for version in state.log.iter().filter(|version| version.unit as usize == byte / UNIT) {
             state.kept[version.bytes as usize][byte % UNIT] ^= BIT;
         }
     }
 
-    /// From now on this share of reads find a bit flipped in what was written from now on beyond an offset.
+    /// From now on this share of reads find a bit flipped in what was written from now on beyond an
+    /// offset.
     pub fn set_flipping(&self, share: f64, from: u64) {
         let mut state = self.0.borrow_mut();
         (state.flipping, state.flips_from, state.flipped) = (share, (from / UNIT as u64) as u32, 0);
@@ -223,7 +229,8 @@ impl Disk {
         state.settle(|version| outage.spares(version.operation, version.unit));
     }
 
-    /// Whoever used the disk is gone; the disk ends what it was about to do, or does not, and keeps the rest as it was.
+    /// Whoever used the disk is gone; the disk ends what it was about to do, or does not, and keeps
+    /// the rest as it was.
     pub fn lose_user(&self) {
         let mut state = self.0.borrow_mut();
         let outage = Outage::draw(&Rc::clone(&state.machine));
@@ -270,7 +277,8 @@ fn units_of(operation: &Operation, all: u32) -> Range<u32> {
         Action::Zero { len, .. } | Action::Discard { len } => *len,
         Action::Flush => 0,
     };
-    let (first, end) = (operation.offset / UNIT as u64, (operation.offset + len).div_ceil(UNIT as u64));
+    let (first, end) =
+        (operation.offset / UNIT as u64, (operation.offset + len).div_ceil(UNIT as u64));
     let whole = len.is_multiple_of(SECTOR_BYTES) || end == u64::from(all);
     assert!(
         operation.offset.is_multiple_of(SECTOR_BYTES)
@@ -397,7 +405,11 @@ impl State {
             return;
         }
         let (unit, byte, bit) = self.machine.draw(|rng| {
-            (rng.random_range(units.clone()), rng.random_range(0..UNIT), 1 << rng.random_range(0..8))
+            (
+                rng.random_range(units.clone()),
+                rng.random_range(0..UNIT),
+                1 << rng.random_range(0..8),
+            )
         });
         if self.written.get(unit as usize) == Some(&true) {
             self.flipped += 1;
@@ -459,7 +471,13 @@ impl State {
         self.under_way = under_way; // its memory
     }
 
-    fn write(&mut self, operation: u32, units: Range<u32>, from: &Slice, happens: impl Fn(u32) -> bool) {
+    fn write(
+        &mut self,
+        operation: u32,
+        units: Range<u32>,
+        from: &Slice,
+        happens: impl Fn(u32) -> bool,
+    ) {
         let mut bytes = std::mem::take(&mut self.spare);
         bytes.resize(units.len() * UNIT, 0);
         from.slice(0..bytes.len()).copy_to(&mut bytes);
@@ -487,7 +505,8 @@ impl State {
         self.versions += 1;
     }
 
-    /// The versions for which `reaches` holds reach the medium; the others are forgotten, and reads no longer find them.
+    /// The versions for which `reaches` holds reach the medium; the others are forgotten, and reads
+    /// no longer find them.
     fn settle(&mut self, reaches: impl Fn(&Version) -> bool) {
         for version in self.log.iter().filter(|version| reaches(version)) {
             self.medium[bytes_of(version.unit)].copy_from_slice(&self.kept[version.bytes as usize]);
@@ -514,7 +533,10 @@ impl State {
             self.medium[bytes_of(unit)].copy_from_slice(&self.bytes[bytes_of(unit)]);
         }
         let (log, free) = (&mut self.log, &mut self.free);
-        free.extend(log.extract_if(.., |version| units.contains(&version.unit)).map(|version| version.bytes));
+        free.extend(
+            log.extract_if(.., |version| units.contains(&version.unit))
+                .map(|version| version.bytes),
+        );
     }
 }
 

@@ -69,8 +69,8 @@ impl History {
         for event in &self.events {
             let concerns = match event {
                 Event::Submitted { name, volume: of, first, end, kind, .. } => {
-                    let meets =
-                        *first < units.end && units.start < *end || matches!(kind, Kind::Flush | Kind::Drain);
+                    let meets = *first < units.end && units.start < *end
+                        || matches!(kind, Kind::Flush | Kind::Drain);
                     if *of == volume && meets {
                         named.push(*name);
                     }

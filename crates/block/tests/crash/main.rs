@@ -1,8 +1,9 @@
-//! The block cache in a machine that crashes: power cuts, kills and failing disks, by the hundred thousand.
+//! The block cache in a machine that crashes: power cuts, kills and failing disks, by the hundred
+//! thousand.
 //!
-//! One seed makes a [`world`]: a cache with its [disks](disk), clients, and one crash after the other. An [`oracle`] knows
-//! what every 512 bytes may hold. Nothing here waits, reads a clock or starts a thread within a world, so a seed that
-//! fails once fails always:
+//! One seed makes a [`world`]: a cache with its [disks](disk), clients, and one crash after the
+//! other. An [`oracle`] knows what every 512 bytes may hold. Nothing here waits, reads a clock or
+//! starts a thread within a world, so a seed that fails once fails always:
 //!
 //! ```text
 //! FLOE_CRASH_SEED=17 cargo test -p floe-block --test crash one_world -- --ignored --nocapture
@@ -87,7 +88,10 @@ fn every_planted_fault_is_found() {
         let fallen = run(0, 200_000, options).expect_err(&format!("{fault:?} is not noticed"));
         let (worlds, seconds) = (fallen.seed + 1, begun.elapsed().as_secs_f64());
         let what = fallen.why.lines().rfind(|line| !line.starts_with(' ')).unwrap_or_default();
-        eprintln!("{fault:?}: in life {} of world {worlds}, after {seconds:.2} s: {what}", fallen.life);
+        eprintln!(
+            "{fault:?}: in life {} of world {worlds}, after {seconds:.2} s: {what}",
+            fallen.life
+        );
     }
 }
 
@@ -102,7 +106,8 @@ fn a_seed_gives_the_same_world_again() {
 
 #[test]
 fn a_cache_that_reads_what_may_still_be_lost_is_found_out() {
-    let fallen = run(0, 2_000, Options { hasty: true, ..Options::default() }).expect_err("it is not noticed");
+    let fallen = run(0, 2_000, Options { hasty: true, ..Options::default() })
+        .expect_err("it is not noticed");
     eprintln!("in life {} of world {}", fallen.life, fallen.seed);
 }
 
@@ -110,8 +115,8 @@ fn a_cache_that_reads_what_may_still_be_lost_is_found_out() {
 #[test]
 fn every_lie_of_a_disk_is_found_out() {
     use Lie::{
-        DurableIsNot, FailsForNoReason, FlipsBits, FlushDoesNothing, Forgets, LosesWrites, MisplacesWrites,
-        ReadsStale, TearsWrites,
+        DurableIsNot, FailsForNoReason, FlipsBits, FlushDoesNothing, Forgets, LosesWrites,
+        MisplacesWrites, ReadsStale, TearsWrites,
     };
     let lies = [
         LosesWrites,

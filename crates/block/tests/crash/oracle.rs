@@ -1,15 +1,18 @@
 //! What every 512 bytes of every volume may hold.
 //!
-//! For each unit the oracle keeps the changes that may show: those answered last, those under way, those that failed (nobody
-//! knows whether they happened), and those that a later one has replaced, but which a power cut may bring back. So a
-//! change ends twice. It is *replaced* when a later one is answered: requests that come after that must not see it. It is
-//! *buried* once a later one is certain to survive, because it was durable or a flush that came after its answer was
-//! answered: not even a power cut brings it back.
+//! For each unit the oracle keeps the changes that may show: those answered last, those under way,
+//! those that failed (nobody knows whether they happened), and those that a later one has replaced,
+//! but which a power cut may bring back. So a change ends twice. It is *replaced* when a later one
+//! is answered: requests that come after that must not see it. It is *buried* once a later one is
+//! certain to survive, because it was durable or a flush that came after its answer was answered:
+//! not even a power cut brings it back.
 //!
-//! After a crash every change that is not buried may be what is there. The first read of a unit says which, and buries
-//! the others: later reads, evictions and further crashes must agree with it until there is another change.
+//! After a crash every change that is not buried may be what is there. The first read of a unit
+//! says which, and buries the others: later reads, evictions and further crashes must agree with it
+//! until there is another change.
 //!
-//! Times are counts of whatever happened. Changes of one unit that overlap in time may take effect in either order.
+//! Times are counts of whatever happened. Changes of one unit that overlap in time may take effect
+//! in either order.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -133,13 +136,21 @@ impl Oracle {
         which.checked_rem(open.len()).map(|at| open[at])
     }
 
-    /// Whether each of some units had been flushed when the last crash came, and nothing else was to be there.
+    /// Whether each of some units had been flushed when the last crash came, and nothing else was
+    /// to be there.
     pub fn was_certain(&self, volume: usize, mut units: Range<u32>) -> bool {
         units.all(|unit| !self.volumes[volume].doubtful.contains(&unit))
     }
 
-    /// A change of some units begins, while requests are under way that came at `oldest` or later; answers its name.
-    pub fn begin(&mut self, volume: usize, units: Range<u32>, content: Content, oldest: u64) -> u64 {
+    /// A change of some units begins, while requests are under way that came at `oldest` or later;
+    /// answers its name.
+    pub fn begin(
+        &mut self,
+        volume: usize,
+        units: Range<u32>,
+        content: Content,
+        oldest: u64,
+    ) -> u64 {
         let submitted = self.tick();
         let change = Change {
             content,
@@ -170,7 +181,9 @@ impl Oracle {
                 unit.retain(|change| change.submitted != name);
                 continue;
             }
-            let Some(own) = unit.iter_mut().find(|change| change.submitted == name) else { continue };
+            let Some(own) = unit.iter_mut().find(|change| change.submitted == name) else {
+                continue;
+            };
             own.answered = now;
             let Outcome::Done { durable } = outcome else { continue };
             own.done = true;
@@ -183,13 +196,15 @@ impl Oracle {
         }
     }
 
-    /// A flush that came at `submitted` has been answered: all that had been answered before survives.
+    /// A flush that came at `submitted` has been answered: all that had been answered before
+    /// survives.
     pub fn flushed(&mut self, volume: usize, submitted: u64, oldest: u64) {
         let Volume { units, open, .. } = &mut self.volumes[volume];
         open.retain(|&at| {
             let unit = &mut units[at as usize];
-            let survives =
-                |change: &&Change| change.done && change.is_settled() && change.answered <= submitted;
+            let survives = |change: &&Change| {
+                change.done && change.is_settled() && change.answered <= submitted
+            };
             if let Some(last) = unit.iter().filter(survives).map(|change| change.submitted).max() {
                 for change in unit.iter_mut().filter(|change| change.answered < last) {
                     change.buried = true;
@@ -217,7 +232,9 @@ impl Oracle {
                 Found::Foreign(_) | Found::Torn(_) => None,
             };
             let mut showing = unit.iter().filter(|change| change.shows(submitted));
-            let Some(version) = version.filter(|&version| showing.any(|change| change.fits(version))) else {
+            let Some(version) =
+                version.filter(|&version| showing.any(|change| change.fits(version)))
+            else {
                 let changes = unit.clone();
                 return Err(Violation { volume, unit: at, found, changes, submitted });
             };
@@ -229,7 +246,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The cache ends, in whatever way but orderly: of each unit all may be there that is not buried.
+    /// The cache ends, in whatever way but orderly: of each unit all may be there that is not
+    /// buried.
     pub fn crash(&mut self) {
         let now = self.tick();
         for Volume { units, open, doubtful } in &mut self.volumes {
@@ -263,7 +281,8 @@ impl Oracle {
 
 /// Finding what the last crash left settles what that was, whatever goes on meanwhile.
 fn settle_recovered(unit: &mut Vec<Change>, version: Version, submitted: u64) {
-    let new = |change: &Change| !change.recovered && change.shows(submitted) && change.fits(version);
+    let new =
+        |change: &Change| !change.recovered && change.shows(submitted) && change.fits(version);
     let candidates = unit.iter().filter(|change| change.recovered && !change.buried);
     let (mut count, mut anything) = (0, None);
     for candidate in candidates {
@@ -285,7 +304,8 @@ fn settle_recovered(unit: &mut Vec<Change>, version: Version, submitted: u64) {
     }
 }
 
-/// With nothing under way meanwhile, what has been read once must be read again, until there is another change.
+/// With nothing under way meanwhile, what has been read once must be read again, until there is
+/// another change.
 fn settle_quiet(unit: &mut Vec<Change>, version: Version, submitted: u64, now: u64) {
     let mut showing = unit.iter().filter(|change| change.shows(submitted));
     let is_quiet = |change: &Change| change.replaced == NOT_YET && change.answered < submitted;
@@ -310,7 +330,10 @@ fn settle_quiet(unit: &mut Vec<Change>, version: Version, submitted: u64, now: u
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Violation { volume, unit, found, submitted, .. } = self;
-        write!(f, "unit {unit} of volume {volume} holds {found}; a read that came at {submitted} may find")?;
+        write!(
+            f,
+            "unit {unit} of volume {volume} holds {found}; a read that came at {submitted} may find"
+        )?;
         for change in self.changes.iter().filter(|change| change.shows(*submitted)) {
             match change.content {
                 Content::Is(version) => write!(f, " {},", Found::Version(version))?,
@@ -341,7 +364,12 @@ impl fmt::Display for Change {
             at => write!(f, ", replaced at {at}")?,
         }
         let or_not = |is: bool, what| if is { what } else { "" };
-        write!(f, "{}{}", or_not(self.buried, ", buried"), or_not(self.recovered, ", from before the crash"))
+        write!(
+            f,
+            "{}{}",
+            or_not(self.buried, ", buried"),
+            or_not(self.recovered, ", from before the crash")
+        )
     }
 }
 

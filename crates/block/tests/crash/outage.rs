@@ -1,7 +1,8 @@
-//! What becomes of operations that had not been made to survive when the power failed, or were under way.
+//! What becomes of operations that had not been made to survive when the power failed, or were
+//! under way.
 //!
-//! Some happen wholly, some not at all, some unit by unit; how many of each differs from one outage to the next. It is a
-//! function of operation and unit, so that nothing has to be kept.
+//! Some happen wholly, some not at all, some unit by unit; how many of each differs from one outage
+//! to the next. It is a function of operation and unit, so that nothing has to be kept.
 
 use rand::Rng;
 
@@ -36,7 +37,8 @@ impl Outage {
         let of_operation = mix(self.seed ^ u64::from(operation));
         let share = (of_operation >> 11) as f64 / (1u64 << 53) as f64;
         share < self.whole
-            || share < self.whole + self.torn && mix(of_operation ^ u64::from(unit)).is_multiple_of(2)
+            || share < self.whole + self.torn
+                && mix(of_operation ^ u64::from(unit)).is_multiple_of(2)
     }
 }
 

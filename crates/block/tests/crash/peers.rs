@@ -11,7 +11,8 @@ use crate::machine::Machine;
 use crate::stamp::{Found, UNIT, fill, look};
 
 const UNITS: u32 = 64;
-const IN_CACHE: Service = Service { mode: WriteMode::Back, admit: "always", evict: "lru", memory: None };
+const IN_CACHE: Service =
+    Service { mode: WriteMode::Back, admit: "always", evict: "lru", memory: None };
 
 /// What nobody has written: what the cache device is full of at first.
 const GARBAGE: u8 = 0xc5;
@@ -54,7 +55,8 @@ impl Rig {
     }
 
     fn submit(&self, driver: &mut Driver, kind: Kind, units: u32) -> Request {
-        let request = Request { volume: VolumeId(0), kind, offset: 0, len: u64::from(units) * UNIT as u64 };
+        let request =
+            Request { volume: VolumeId(0), kind, offset: 0, len: u64::from(units) * UNIT as u64 };
         let buffer = (request.buffer_bytes() > 0).then(|| driver.buffer(&request));
         if let (Kind::Write { .. }, Some(buffer)) = (kind, &buffer) {
             let mut bytes = vec![0; request.len as usize];
@@ -94,8 +96,8 @@ impl Rig {
     }
 }
 
-/// Open CAS flushed valid and dirty bits before the data that they describe: after a power cut the cache served what had been in
-/// those places before.
+/// Open CAS flushed valid and dirty bits before the data that they describe: after a power cut the
+/// cache served what had been in those places before.
 #[test]
 fn what_is_called_dirty_after_a_power_cut_is_what_was_written() {
     let (mut old, mut new) = (0, 0);
@@ -147,7 +149,8 @@ fn clean_content_is_there_after_a_power_cut() {
     }
 }
 
-/// In Open CAS, making a cache anew in place of another was not atomic: a power cut in the midst of it left neither.
+/// In Open CAS, making a cache anew in place of another was not atomic: a power cut in the midst of
+/// it left neither.
 #[test]
 fn a_cache_made_in_place_of_another_is_there_or_the_other_is() {
     let (mut old, mut new) = (0, 0);

@@ -1,9 +1,10 @@
 //! Bits of the cache device that flip between two lives.
 //!
-//! Only where that can be noticed: nothing tells of the end of a log but its last intact page, and dirty data has no checksum
-//! while it may be overwritten (docs/format.md). Everything else must be noticed or make no difference: clean data is read from
-//! the backing device, dirty data is an error, one copy of the superblock does for both, a damaged checkpoint or log page is
-//! refused by name, unless what is left says the same.
+//! Only where that can be noticed: nothing tells of the end of a log but its last intact page, and
+//! dirty data has no checksum while it may be overwritten (docs/format.md). Everything else must be
+//! noticed or make no difference: clean data is read from the backing device, dirty data is an
+//! error, one copy of the superblock does for both, a damaged checkpoint or log page is refused by
+//! name, unless what is left says the same.
 
 use std::ops::Range;
 
@@ -48,8 +49,8 @@ fn pages<'a>(metadata: &'a [u8], id: &'a [u8; 16]) -> impl Iterator<Item = Page>
 #[derive(Debug, Clone, Copy)]
 pub struct Rotten {
     pub byte: usize,
-    /// Of a checkpoint. What an older one and the log say instead has all that was flushed; but it may lack what was not,
-    /// and was read after a crash, and read it otherwise.
+    /// Of a checkpoint. What an older one and the log say instead has all that was flushed; but it
+    /// may lack what was not, and was read after a crash, and read it otherwise.
     pub is_checkpoint: bool,
 }
 
@@ -61,7 +62,10 @@ pub fn in_metadata(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option
     let pages: Vec<Page> = pages(metadata, id).collect();
     let is_missed = |page: &Page| {
         let says = |other: &Page| {
-            other.is_log && other.shard == page.shard && other.seq > page.seq && other.mark >= page.seq
+            other.is_log
+                && other.shard == page.shard
+                && other.seq > page.seq
+                && other.mark >= page.seq
         };
         !page.is_log || pages.iter().any(says)
     };
@@ -70,7 +74,8 @@ pub fn in_metadata(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option
     Some(Rotten { byte: page.at + rng.random_range(0..PAGE), is_checkpoint: !page.is_log })
 }
 
-/// A byte of the data that may rot, and whether only the cache has its sector: of none that may be overwritten.
+/// A byte of the data that may rot, and whether only the cache has its sector: of none that may be
+/// overwritten.
 pub fn in_data(
     kept: &KeptCache,
     data: Range<u64>,

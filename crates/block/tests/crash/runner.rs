@@ -1,4 +1,5 @@
-//! Worlds by the thousand, on two threads; the first that fails says by which seed it is seen again.
+//! Worlds by the thousand, on two threads; the first that fails says by which seed it is seen
+//! again.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -9,7 +10,8 @@ use floe_device::Pool;
 
 use crate::world::{Options, Survived, World};
 
-/// Lives of a world: enough for what one crash does to what an earlier one left, few enough for many kinds of worlds.
+/// Lives of a world: enough for what one crash does to what an earlier one left, few enough for
+/// many kinds of worlds.
 pub const LIVES: u32 = 25;
 
 /// Memory for buffers of a thread; what does not fit comes from the heap.
@@ -123,7 +125,10 @@ impl fmt::Display for Survived {
 impl fmt::Display for Fallen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Fallen { seed, life, why } = self;
-        write!(f, "in life {life} of world {seed}, {why}\nto see it again: FLOE_CRASH_SEED={seed} ")?;
+        write!(
+            f,
+            "in life {life} of world {seed}, {why}\nto see it again: FLOE_CRASH_SEED={seed} "
+        )?;
         write!(f, "cargo test -p floe-block --test crash one_world -- --ignored --nocapture")
     }
 }

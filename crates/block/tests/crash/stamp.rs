@@ -1,14 +1,16 @@
 //! What clients write: every 512 bytes tell by which write they came, and where they belong.
 //!
-//! A unit of 512 bytes is one number of 64 bits over and over: volume, unit and write. So data that is torn within a unit, out
-//! of place, another volume's or older than it should be is told from what should be there, and says itself what it is.
+//! A unit of 512 bytes is one number of 64 bits over and over: volume, unit and write. So data that
+//! is torn within a unit, out of place, another volume's or older than it should be is told from
+//! what should be there, and says itself what it is.
 
 use std::fmt;
 
 /// What devices keep or lose as a whole, in bytes.
 pub const UNIT: usize = 512;
 
-/// Which write of a world it was, counted from 1; 0 for zeros, which is also what volumes hold at first.
+/// Which write of a world it was, counted from 1; 0 for zeros, which is also what volumes hold at
+/// first.
 pub type Version = u32;
 
 /// Zeros.

@@ -1,8 +1,9 @@
 //! A machine with a cache and its clients, from its first start through crash after crash.
 //!
-//! All its choices come from one seed. A life: the cache is started, clients ask for this and that at once, devices answer
-//! when chance wants it, and at some moment the power fails, the process is killed, or all is flushed and ended. Then the
-//! disks are what they are, and the next life begins with clients reading what they may have lost.
+//! All its choices come from one seed. A life: the cache is started, clients ask for this and that
+//! at once, devices answer when chance wants it, and at some moment the power fails, the process is
+//! killed, or all is flushed and ended. Then the disks are what they are, and the next life begins
+//! with clients reading what they may have lost.
 
 mod bypass;
 mod clients;
@@ -43,10 +44,11 @@ const TOLD: usize = 60;
 pub struct Options {
     /// Which disks lie, and how.
     pub lie: Option<(Where, Lie)>,
-    /// Whether the cache begins to serve before what it has found on its devices would survive a power cut.
+    /// Whether the cache begins to serve before what it has found on its devices would survive a
+    /// power cut.
     pub hasty: bool,
-    /// Also fails where flushed data has no checksum, or a healthy device is held to be corrupt, and
-    /// flips bits of data that only the cache has.
+    /// Also fails where flushed data has no checksum, or a healthy device is held to be corrupt,
+    /// and flips bits of data that only the cache has.
     pub strict: bool,
     /// A fault of the cache itself.
     #[cfg(floe_crash)]
@@ -73,7 +75,8 @@ pub struct Survived {
     pub rotten_bits: u64,
     pub checked_units: u64,
     pub checkpoints: u64,
-    /// Journals that could not be written: how often requests went past the cache, and how often nothing of it counted.
+    /// Journals that could not be written: how often requests went past the cache, and how often
+    /// nothing of it counted.
     pub bypassed: u64,
     pub retired: u64,
 }
@@ -125,7 +128,9 @@ impl World {
         let (format, sizes, zeroes_fast) = machine.draw(|rng| {
             let sizes = ["4KiB,8KiB,16KiB", "4KiB,8KiB,16KiB", "4KiB,16KiB", "4KiB", "8KiB"];
             let format = Format {
-                sizes: sizes[rng.random_range(0..sizes.len())].parse().expect("these are block sizes"),
+                sizes: sizes[rng.random_range(0..sizes.len())]
+                    .parse()
+                    .expect("these are block sizes"),
                 groups: rng.random_range(1..=4),
                 shards: rng.random_range(1..=3),
                 kept: rng.random_ratio(3, 4),
@@ -297,8 +302,8 @@ impl World {
 
     /// Now and then a whole device dies, or comes back.
     fn let_die(&mut self) {
-        let (dies, cache, dead) =
-            self.draw(|rng| (rng.random_ratio(1, 1000), rng.random_bool(0.7), rng.random_bool(0.3)));
+        let (dies, cache, dead) = self
+            .draw(|rng| (rng.random_ratio(1, 1000), rng.random_bool(0.7), rng.random_bool(0.3)));
         let devices_fail = self.disks().any(|disk| disk.failed() > 0);
         if dies && (dead || devices_fail) && !(cache && self.kept.is_rotten()) {
             self.history.note(Event::DeviceDead { cache, dead });
@@ -346,11 +351,13 @@ impl World {
                 for _ in 0..100 {
                     self.see_to_journal()?; // a device that fails now and then may have failed
                     if self.bypassing != before || !self.machine.has_power() {
-                        return self.turn(); // what it has answered is taken before a name is given again
+                        // what it has answered is taken before a name is given again
+                        return self.turn();
                     }
                 }
                 let units = self.pending.first().map_or(0..0, |pending| units_of(&pending.request));
-                let waiting: Vec<_> = self.pending.iter().map(|pending| pending.request.kind).collect();
+                let waiting: Vec<_> =
+                    self.pending.iter().map(|pending| pending.request.kind).collect();
                 let (bypassing, cache) = (self.bypassing, self.driver().cache());
                 let (lost, empty) = (cache.has_lost_journal(), cache.is_emptied());
                 let what = format!(

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use floe_lab::bench::{
-    Cache, Contestant, Decided, Frozen, Identity, Lifetime, Load, Measured, Order, Outcome, Plan, Step,
-    decided, measure,
+    Cache, Contestant, Decided, Frozen, Identity, Lifetime, Load, Measured, Order, Outcome, Plan,
+    Step, decided, measure,
 };
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use indicatif::ProgressBar;
@@ -73,7 +73,8 @@ pub(crate) enum DiskTimes {
     floe_policy::admission::registry::help()
 ))]
 pub(crate) struct Arguments {
-    /// What is asked for: a trace, compressed or not, or a generator; without one, keys by Zipf's law
+    /// What is asked for: a trace, compressed or not, or a generator; without one, keys by Zipf's
+    /// law
     trace: Option<String>,
     /// Number of keys, without a trace
     #[arg(long, value_name = "N", default_value_t = 1_000_000, conflicts_with = "trace",
@@ -82,7 +83,8 @@ pub(crate) struct Arguments {
     /// Exponent of Zipf's law, without a trace
     #[arg(long, value_name = "EXPONENT", default_value_t = 0.99, conflicts_with = "trace")]
     theta: f64,
-    /// After a first pass draw chunks of the trace at random, which suits independent requests; without a trace it is so
+    /// After a first pass draw chunks of the trace at random, which suits independent requests;
+    /// without a trace it is so
     #[arg(long)]
     shuffle: bool,
     /// Share of operations, at random, that write [default: those that write in the trace]
@@ -97,10 +99,12 @@ pub(crate) struct Arguments {
     /// Find, by simulation, the capacity that hits this often
     #[arg(long, value_name = "LIST")]
     hit_ratio: Option<Numbers>,
-    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default: qd-clock]
+    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default:
+    /// qd-clock]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Option<Vec<String>>,
-    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; off for everything
+    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; off for
+    /// everything
     #[arg(long, value_name = "ADMISSION", default_value = "off", conflicts_with = "hit_ratio")]
     admit: String,
     /// Independent parts of each cache [default: what the cache thinks best]
@@ -109,7 +113,8 @@ pub(crate) struct Arguments {
     /// Whether its hottest entries are frozen: off, adaptive, or always a share of them (0.3)
     #[arg(long, value_name = "HOW", default_value = "off")]
     frozen: Frozen,
-    /// When what is frozen is chosen anew: drift (when that is cheapest), constructions (20x), or seconds (1.5)
+    /// When what is frozen is chosen anew: drift (when that is cheapest), constructions (20x), or
+    /// seconds (1.5)
     #[arg(long, value_name = "WHEN", default_value = "drift")]
     lifetime: Lifetime,
     /// Threads [default: as many as cores]
@@ -124,7 +129,8 @@ pub(crate) struct Arguments {
     /// How the disk's times are distributed
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     disk_times: DiskTimes,
-    /// Another cache to compare with the first, as policy=lru,shards=1: what is different; repeat for more
+    /// Another cache to compare with the first, as policy=lru,shards=1: what is different; repeat
+    /// for more
     #[arg(long, value_name = "NAME=VALUE,…")]
     vs: Vec<String>,
     /// How often to run each cache [default: 5, or 21 to calibrate]
@@ -136,7 +142,8 @@ pub(crate) struct Arguments {
     /// Longest time to warm each cache up for
     #[arg(long, value_name = "SECONDS", default_value_t = PLAN.warm_up_seconds_max)]
     warm_up: f64,
-    /// Write charts of throughput and frozen share over time, with the phases of freezing: STEM-throughput.png, …
+    /// Write charts of throughput and frozen share over time, with the phases of freezing:
+    /// STEM-throughput.png, …
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
     /// Measure service times of policies, for floe model, instead of caches at work
@@ -160,7 +167,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let plan = plan(arguments, &PLAN)?;
     let points = plan::points(arguments)?;
     let stream = read(arguments, REQUESTS_MIN)?;
-    let order = if arguments.shuffle || arguments.trace.is_none() { Order::Drawn } else { Order::AsIs };
+    let order =
+        if arguments.shuffle || arguments.trace.is_none() { Order::Drawn } else { Order::AsIs };
     let load = Load::new(&stream, arguments.writes, order).or_usage()?;
     let mut capacities = Capacities::new(&stream, order);
     let runs: usize = points.iter().map(|caches| caches.len() * (plan.repetitions + 1)).sum();
@@ -175,8 +183,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         if arguments.json {
             at_point.iter().try_for_each(output::json_line).or_failure()?;
         }
-        let decided: Vec<Decided> =
-            identities.iter().zip(&measured).flat_map(|(identity, found)| decided(identity, found)).collect();
+        let decided: Vec<Decided> = identities
+            .iter()
+            .zip(&measured)
+            .flat_map(|(identity, found)| decided(identity, found))
+            .collect();
         if arguments.json {
             decided.iter().try_for_each(output::json_line).or_failure()?;
         }
@@ -203,7 +214,9 @@ fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
     let (repetitions, seconds) =
         (repetitions.unwrap_or(default.repetitions), seconds.unwrap_or(default.seconds));
     if !(1..=REPETITIONS_MAX).contains(&repetitions) {
-        return Err(CliError::usage(format!("--repetitions {repetitions} is not 1 to {REPETITIONS_MAX}")));
+        return Err(CliError::usage(format!(
+            "--repetitions {repetitions} is not 1 to {REPETITIONS_MAX}"
+        )));
     }
     for (option, seconds) in [("--seconds", seconds), ("--warm-up", warm_up)] {
         if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
@@ -221,10 +234,15 @@ fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
 /// Fewest requests by Zipf's law.
 const REQUESTS_MIN: u64 = 1_000_000;
 
-/// Reads what is asked for; without a trace, ten times as many requests as keys, and no fewer than so many.
+/// Reads what is asked for; without a trace, ten times as many requests as keys, and no fewer than
+/// so many.
 fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
     let zipf = |keys: u64| {
-        format!("zipf:keys={keys},theta={},requests={}", arguments.theta, (10 * keys).max(requests_min))
+        format!(
+            "zipf:keys={keys},theta={},requests={}",
+            arguments.theta,
+            (10 * keys).max(requests_min)
+        )
     };
     let source = arguments.trace.clone().unwrap_or_else(|| zipf(arguments.keys));
     let mut trace = arguments.open.open(&source, false)?;
@@ -303,7 +321,8 @@ fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<Outcom
     let mut outcomes = Vec::new();
     for (at, (identity, found)) in identities.iter().zip(measured).enumerate() {
         if found.repetitions.iter().any(|repetition| repetition.ops_per_second == 0.0) {
-            let problem = "nothing was done in one of the runs; a larger --seconds leaves time for it";
+            let problem =
+                "nothing was done in one of the runs; a larger --seconds leaves time for it";
             return Err(CliError::failure(format!("{}: {problem}", identity.policy)));
         }
         if !found.warmed.settled {

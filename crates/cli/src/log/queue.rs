@@ -1,14 +1,16 @@
 //! Lines on their way to standard error: a bounded queue, and the one thread that writes them.
 //!
-//! A thread that logs copies its line into the queue and goes on; no write to standard error happens under the lock. A
-//! reader that stalls therefore stops the log and nothing else: the queue fills, further lines are dropped and counted, and
-//! the log says how many as soon as it moves again.
+//! A thread that logs copies its line into the queue and goes on; no write to standard error
+//! happens under the lock. A reader that stalls therefore stops the log and nothing else: the queue
+//! fills, further lines are dropped and counted, and the log says how many as soon as it moves
+//! again.
 //!
-//! The writer of tracing-appender does not fit: it bounds the number of lines, not their bytes, its wait at the end is fixed at
-//! one second, and it reports that on standard output, which carries the addresses of `floe serve`.
+//! The writer of tracing-appender does not fit: it bounds the number of lines, not their bytes, its
+//! wait at the end is fixed at one second, and it reports that on standard output, which carries
+//! the addresses of `floe serve`.
 //!
-//! Invariants: the queue holds at most [`MOST_BYTES`] and what [`Queue::push_last`] and the log's own notice add; lines leave
-//! in the order in which they came; only [`Queue::write_out`] writes.
+//! Invariants: the queue holds at most [`MOST_BYTES`] and what [`Queue::push_last`] and the log's
+//! own notice add; lines leave in the order in which they came; only [`Queue::write_out`] writes.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -20,7 +22,8 @@ use std::time::{Duration, Instant};
 pub(super) const MOST_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// Whether this is the thread that writes: its notice of dropped lines finds room in a queue that is full again.
+    /// Whether this is the thread that writes: its notice of dropped lines finds room in a queue
+    /// that is full again.
     static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -87,7 +90,8 @@ impl Queue {
         true
     }
 
-    /// Writes lines as they come, for ever. `tell` logs how many were dropped; it is called where they are missing.
+    /// Writes lines as they come, for ever. `tell` logs how many were dropped; it is called where
+    /// they are missing.
     pub(super) fn write_out(&self, to: &mut impl Write, tell: impl Fn(u64)) -> ! {
         WRITES.set(true);
         let mut lines = Vec::new();
@@ -110,7 +114,8 @@ impl Queue {
             tell(untold); // to the queue, behind what has just left it
         }
         if to.write_all(lines).is_err() {
-            // No reader, or no room on a disk. What is lost is counted; where it could be told there is nobody to tell.
+            // No reader, or no room on a disk. What is lost is counted; where it could be told
+            // there is nobody to tell.
             let lost = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
             self.0.dropped.fetch_add(lost, Ordering::Relaxed); // a count; nothing is ordered by it
         }

@@ -14,11 +14,15 @@ use crate::size::{CacheSize, Sizes};
 use crate::{OrFail, output};
 
 /// Sizes that lead through most hit ratios.
-const SIZES: &str = "0.1%,0.3%,1%,2%,4%,7%,10%,15%,20%,30%,40%,50%,60%,70%,80%,90%,95%,98%,99%,100%";
+const SIZES: &str =
+    "0.1%,0.3%,1%,2%,4%,7%,10%,15%,20%,30%,40%,50%,60%,70%,80%,90%,95%,98%,99%,100%";
 
 pub(super) fn run(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
-    let candidates: Vec<Candidate> =
-        arguments.policy.iter().map(|policy| policy.parse().or_usage()).collect::<Result<_, _>>()?;
+    let candidates: Vec<Candidate> = arguments
+        .policy
+        .iter()
+        .map(|policy| policy.parse().or_usage())
+        .collect::<Result<_, _>>()?;
     let conditions = conditions(arguments)?;
     let opened = arguments.open.open(trace, false)?;
     let stream = read_stream(trace, opened, Keep { rate: 1.0, sizes: false, next_use: false })?;
@@ -44,7 +48,8 @@ pub(super) fn run(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
 
 /// Every load and every way to lock.
 fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
-    let service = Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
+    let service =
+        Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
     let cores = arguments
         .cores
         .as_ref()
@@ -68,7 +73,9 @@ fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
     let usual = || SIZES.parse::<Sizes>().expect("the usual sizes are sizes");
     let Sizes(given) = arguments.size.clone().unwrap_or_else(usual);
     if given.iter().any(|size| matches!(size, CacheSize::Bytes(_))) {
-        return Err(CliError::usage("--size counts entries here: a number, or a share such as 10%"));
+        return Err(CliError::usage(
+            "--size counts entries here: a number, or a share such as 10%",
+        ));
     }
     let mut sizes: Vec<u64> = given.iter().map(|size| size.of(footprint).max(1)).collect();
     sizes.sort_unstable();
@@ -78,8 +85,10 @@ fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
 
 /// What each candidate does at each size.
 fn count(candidates: &[Candidate], stream: &Stream, sizes: &[u64]) -> Vec<Vec<(u64, Operations)>> {
-    let runs: Vec<(&Candidate, u64)> =
-        candidates.iter().flat_map(|candidate| sizes.iter().map(move |&size| (candidate, size))).collect();
+    let runs: Vec<(&Candidate, u64)> = candidates
+        .iter()
+        .flat_map(|candidate| sizes.iter().map(move |&size| (candidate, size)))
+        .collect();
     let bar = output::progress(runs.len() as u64, "counting");
     let counted = on_all_cores(&runs, |&(candidate, size)| {
         let operations = candidate.count(stream, size);

@@ -39,20 +39,25 @@ pub(super) fn curve(lines: &[Line], star: &Star) {
 
 fn heading(identity: &Identity) -> String {
     let Identity { policy, q, frozen, mpl, arrival_mrps, cores, disk_us } = identity;
-    let option =
-        |name: &str, value: Option<f64>| value.map_or(String::new(), |value| format!(" · {name} {value}"));
-    let q = if matches!(*policy, "prob-lru" | "relaxed-lru") { option("q", *q) } else { String::new() };
+    let option = |name: &str, value: Option<f64>| {
+        value.map_or(String::new(), |value| format!(" · {name} {value}"))
+    };
+    let q =
+        if matches!(*policy, "prob-lru" | "relaxed-lru") { option("q", *q) } else { String::new() };
     let mpl = mpl.map_or(String::new(), |mpl| format!(" · MPL {mpl}"));
     let arrivals = arrival_mrps.map_or(String::new(), |mrps| format!(" · {mrps} M/s arrive"));
-    let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores, so mva is approximate"));
+    let cores =
+        cores.map_or(String::new(), |cores| format!(" · {cores} cores, so mva is approximate"));
     format!("{policy}{q}{}{mpl}{arrivals}{cores} · disk {disk_us} µs", option("frozen", *frozen))
 }
 
 /// The line that says what to take home.
 fn verdict(star: &Star) -> String {
     let Star { p_star, peak_mrps, all_hits_mrps, classification, bottleneck, .. } = star;
-    let rate = |mrps: &Option<f64>| mrps.map_or("any rate".to_owned(), |mrps| format!("{mrps:.4} M/s"));
-    let limit = bottleneck.map_or("nothing is waited for".to_owned(), |name| format!("bottleneck {name}"));
+    let rate =
+        |mrps: &Option<f64>| mrps.map_or("any rate".to_owned(), |mrps| format!("{mrps:.4} M/s"));
+    let limit =
+        bottleneck.map_or("nothing is waited for".to_owned(), |name| format!("bottleneck {name}"));
     let (peak, hits) = (rate(peak_mrps), rate(all_hits_mrps));
     if *p_star < 1.0 {
         format!("p* {p_star:.3}: {peak} there, {hits} with hits only; {classification}, {limit}")
@@ -96,8 +101,10 @@ pub(super) fn counted(points: &[Point], verdict: &Verdict) {
         let agrees = if paper == verdict.classification { "as" } else { "not as" };
         format!(", {agrees} the paper says")
     });
-    let limit =
-        verdict.bottleneck.as_deref().map_or(String::new(), |station| format!("; {station} limits it"));
+    let limit = verdict
+        .bottleneck
+        .as_deref()
+        .map_or(String::new(), |station| format!("; {station} limits it"));
     let Verdict { p_star, fall, lowest_at, classification, .. } = verdict;
     if *p_star < 1.0 {
         output::say!(

@@ -17,8 +17,10 @@ impl FromStr for TierPrice {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("`{text}` is no price of a tier; write tier0=1 or tier1=0.38");
         let (tier, price) = text.split_once('=').ok_or_else(wrong)?;
-        let tier = tier.strip_prefix("tier").and_then(|number| number.parse().ok()).ok_or_else(wrong)?;
-        let price = price.parse().ok().filter(|price| (1e-6..=1e6).contains(price)).ok_or_else(wrong)?;
+        let tier =
+            tier.strip_prefix("tier").and_then(|number| number.parse().ok()).ok_or_else(wrong)?;
+        let price =
+            price.parse().ok().filter(|price| (1e-6..=1e6).contains(price)).ok_or_else(wrong)?;
         Ok(Self { tier, price })
     }
 }
@@ -28,7 +30,8 @@ pub(super) fn of_all(told: &[TierPrice], tiers: usize) -> Result<Option<Vec<f64>
     if told.is_empty() {
         return Ok(None);
     }
-    let wrong = |tier: usize, problem: &str| CliError::usage(format!("--price: tier{tier} {problem}"));
+    let wrong =
+        |tier: usize, problem: &str| CliError::usage(format!("--price: tier{tier} {problem}"));
     let mut prices = vec![None; tiers];
     for TierPrice { tier, price } in told {
         let place = prices.get_mut(*tier).ok_or_else(|| {
@@ -40,8 +43,8 @@ pub(super) fn of_all(told: &[TierPrice], tiers: usize) -> Result<Option<Vec<f64>
         }
     }
     let priced = prices.into_iter().enumerate();
-    let all =
-        priced.map(|(tier, price)| price.ok_or_else(|| wrong(tier, "has none; tell that of each tier")));
+    let all = priced
+        .map(|(tier, price)| price.ok_or_else(|| wrong(tier, "has none; tell that of each tier")));
     all.collect::<Result<_, _>>().map(Some)
 }
 
@@ -50,7 +53,8 @@ mod tests {
     use super::*;
 
     fn told(texts: &[&str], tiers: usize) -> Result<Option<Vec<f64>>, String> {
-        let prices: Result<Vec<TierPrice>, String> = texts.iter().map(|text| text.parse()).collect();
+        let prices: Result<Vec<TierPrice>, String> =
+            texts.iter().map(|text| text.parse()).collect();
         of_all(&prices?, tiers).map_err(|error| format!("{error:?}"))
     }
 

@@ -17,7 +17,8 @@ pub(super) fn print(outcome: &Outcome) {
     }
     output::say!();
     rest(outcome);
-    for (what, steps) in [("reads", &outcome.read_histogram), ("writes", &outcome.write_histogram)] {
+    for (what, steps) in [("reads", &outcome.read_histogram), ("writes", &outcome.write_histogram)]
+    {
         if let Some(steps) = steps.as_ref().filter(|steps| !steps.is_empty()) {
             output::say!();
             histogram(what, steps);
@@ -41,8 +42,12 @@ fn requests(outcome: &Outcome) {
         ("writes", o.writes, o.write_bytes, o.write_hit_ratio, latencies[1]),
     ] {
         if requests > 0 {
-            let mut row =
-                vec![what.to_owned(), requests.to_string(), output::bytes(bytes), output::percent(hits)];
+            let mut row = vec![
+                what.to_owned(),
+                requests.to_string(),
+                output::bytes(bytes),
+                output::percent(hits),
+            ];
             row.extend(latencies.map(us));
             table.add_row(row);
         }
@@ -85,10 +90,19 @@ fn tiers(tiers: &[TierOutcome]) {
         let mut row = vec![number.to_string(), output::bytes(tier.cache_bytes), tier.write.clone()];
         row.push(tier.evict.clone());
         row.push(tier.admission.as_ref().map_or("always", |asked| &asked.admission).to_owned());
-        row.extend([tier.reads.to_string(), output::percent(tier.read_hit_ratio), tier.writes.to_string()]);
+        row.extend([
+            tier.reads.to_string(),
+            output::percent(tier.read_hit_ratio),
+            tier.writes.to_string(),
+        ]);
         row.extend(
-            [tier.cache_read_bytes, tier.cache_write_bytes, tier.below_read_bytes, tier.below_write_bytes]
-                .map(output::bytes),
+            [
+                tier.cache_read_bytes,
+                tier.cache_write_bytes,
+                tier.below_read_bytes,
+                tier.below_write_bytes,
+            ]
+            .map(output::bytes),
         );
         row.push(output::bytes(tier.metadata_bytes));
         table.add_row(row);
@@ -116,7 +130,10 @@ fn rest(outcome: &Outcome) {
     }
     add("processing of a request", output::microseconds(outcome.processing_us));
     let several = !outcome.tiers.is_empty();
-    add(if several { "metadata of all tiers" } else { "metadata" }, output::bytes(outcome.metadata_bytes));
+    add(
+        if several { "metadata of all tiers" } else { "metadata" },
+        output::bytes(outcome.metadata_bytes),
+    );
     if !several {
         add("mean block", output::bytes(outcome.mean_block_bytes as u64));
         add("mean missed request", output::bytes(outcome.mean_missed_bytes as u64));
@@ -135,20 +152,31 @@ fn rest(outcome: &Outcome) {
         let (bytes, blocks) = (outcome.prefetched_bytes, outcome.prefetched_blocks);
         add("", fetched(bytes, blocks, outcome.prefetched_used_blocks));
     }
-    for (number, tier) in outcome.tiers.iter().enumerate().filter(|(_, tier)| tier.prefetched_blocks > 0) {
+    for (number, tier) in
+        outcome.tiers.iter().enumerate().filter(|(_, tier)| tier.prefetched_blocks > 0)
+    {
         let (bytes, blocks) = (tier.prefetched_bytes, tier.prefetched_blocks);
         add(&format!("tier {number}"), fetched(bytes, blocks, tier.prefetched_used_blocks));
     }
-    let alone = outcome.admission.as_ref().filter(|_| !several).map(|asked| ("admission".to_owned(), asked));
+    let alone = outcome
+        .admission
+        .as_ref()
+        .filter(|_| !several)
+        .map(|asked| ("admission".to_owned(), asked));
     let each = outcome.tiers.iter().enumerate();
-    let each = each
-        .filter_map(|(number, tier)| Some((format!("admission of tier {number}"), tier.admission.as_ref()?)));
+    let each = each.filter_map(|(number, tier)| {
+        Some((format!("admission of tier {number}"), tier.admission.as_ref()?))
+    });
     for (name, admission) in alone.into_iter().chain(each) {
         let share = admission.admitted_blocks as f64 / admission.offered_blocks.max(1) as f64;
         add(&name, admission.admission.clone());
         add(
             "",
-            format!("{} of {} smallest blocks offered", output::percent(share), admission.offered_blocks),
+            format!(
+                "{} of {} smallest blocks offered",
+                output::percent(share),
+                admission.offered_blocks
+            ),
         );
         for declined in &admission.declined {
             add("", format!("{} declined by {}", declined.blocks, declined.by));
@@ -157,12 +185,18 @@ fn rest(outcome: &Outcome) {
             add("", format!("{} fetched as it ordered", admission.ordered_blocks));
         }
         if admission.stores_withheld > 0 {
-            add("", format!("{} blocks not made, as nothing was to leave", admission.stores_withheld));
+            add(
+                "",
+                format!("{} blocks not made, as nothing was to leave", admission.stores_withheld),
+            );
         }
     }
     if let Some(shed) = &outcome.shed {
         let share = output::percent(shed.share);
-        add("shed in the end", format!("{share} of the hits; {} in all", output::bytes(shed.bytes)));
+        add(
+            "shed in the end",
+            format!("{share} of the hits; {} in all", output::bytes(shed.bytes)),
+        );
         if let Some(last) = shed.decisions.last() {
             add("", last.reason.clone());
         }

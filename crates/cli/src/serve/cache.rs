@@ -15,10 +15,12 @@ use crate::error::CliError;
 use crate::settings::{Plan, TierPlan};
 use crate::{OrFail, output};
 
-/// A new cache that is large gets shards for so many threads: it may be served by more than those it was made with.
+/// A new cache that is large gets shards for so many threads: it may be served by more than those
+/// it was made with.
 const THREADS_SOME_DAY: usize = 8;
 
-/// Groups that keep a shard useful, and those of one that is large enough for others beside it that no thread needs yet.
+/// Groups that keep a shard useful, and those of one that is large enough for others beside it that
+/// no thread needs yet.
 const GROUPS_A_SHARD: u64 = 16;
 const GROUPS_A_LARGE_SHARD: u64 = 64;
 
@@ -31,10 +33,12 @@ pub(crate) struct Allowed {
     /// Make a new cache, whatever is on the cache device
     #[arg(long)]
     initialise: bool,
-    /// Lose what only the cache has of volumes, where it would otherwise refuse to serve; what is lost is logged
+    /// Lose what only the cache has of volumes, where it would otherwise refuse to serve; what is
+    /// lost is logged
     #[arg(long)]
     discard_dirty: bool,
-    /// Use backing devices that are not as the cache knows them, and forget what the cache has of them
+    /// Use backing devices that are not as the cache knows them, and forget what the cache has of
+    /// them
     #[arg(long)]
     accept_backing: bool,
     /// With --accept-backing: write what only the cache has of them to these devices
@@ -49,7 +53,8 @@ impl From<Allowed> for Consent {
     }
 }
 
-/// The tiers of a cache that could be made, from the top: what can be known before devices are opened has been checked.
+/// The tiers of a cache that could be made, from the top: what can be known before devices are
+/// opened has been checked.
 pub(super) struct Prepared {
     tiers: Vec<(TierPlan, How)>,
     consent: Consent,
@@ -66,17 +71,23 @@ enum How {
 }
 
 impl Prepared {
-    pub(super) fn new(plan: &Plan, consent: Consent, state: Option<StateDir>) -> Result<Self, CliError> {
+    pub(super) fn new(
+        plan: &Plan,
+        consent: Consent,
+        state: Option<StateDir>,
+    ) -> Result<Self, CliError> {
         let needed = Consent { initialise: false, ..consent } != Consent::default();
         let is_for = |tier: &TierPlan| tier.is_kept() || !needed && !tier.cache.paths().is_empty();
         if consent != Consent::default() && !plan.tiers.iter().any(is_for) {
             let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a cache that is kept";
             return Err(CliError::usage(problem));
         }
-        let above = plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
+        let above =
+            plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
         // Memory is above the first tier only; what is above another answers before it, too.
         let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
-        let mut above_bytes = plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
+        let mut above_bytes =
+            plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
         let several = plan.tiers.len() > 1;
         // With several tiers all have to have shards for as many.
         let fewer_threads = !plan.threads_given && !several;
@@ -91,7 +102,13 @@ impl Prepared {
             }
             Ok((tier.clone(), how))
         };
-        let tiers = plan.tiers.iter().zip(memories).enumerate().map(tier).collect::<Result<_, CliError>>()?;
+        let tiers = plan
+            .tiers
+            .iter()
+            .zip(memories)
+            .enumerate()
+            .map(tier)
+            .collect::<Result<_, CliError>>()?;
         Ok(Self { tiers, consent })
     }
 
@@ -105,7 +122,8 @@ impl Prepared {
         };
         let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, CliError>>()?;
         let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
-        let sources = kept.iter().map(|(plan, _, source)| (plan.cache.to_string(), Arc::clone(source)));
+        let sources =
+            kept.iter().map(|(plan, _, source)| (plan.cache.to_string(), Arc::clone(source)));
         let apart = company(&sources.collect::<Vec<_>>(), consent)
             .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
         for ((_, how, _), apart) in kept.iter_mut().zip(apart) {
@@ -133,14 +151,16 @@ impl How {
         if !tier.is_kept() {
             let on_disk = !tier.cache.paths().is_empty();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
-            let config = Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
+            let config =
+                Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
             let caches = BlockCache::parts(config, threads).or_usage()?;
             return Ok(Self::Volatile { caches, data_start, consent });
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache.paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
-            let config = Config { cache_bytes: layout.data_bytes(), shards: Some(new_shards), ..config };
+            let config =
+                Config { cache_bytes: layout.data_bytes(), shards: Some(new_shards), ..config };
             BlockCache::parts(config, threads).or_usage()?;
         }
         Ok(Self::Kept(Box::new(Wishes {
@@ -218,7 +238,8 @@ fn in_tier(error: CliError, tier: &TierPlan, several: bool) -> CliError {
     if several { error.about(&format!("tier {}", tier.cache)) } else { error }
 }
 
-/// The number of shards of a new cache: several for each of its threads, and more where that leaves them large.
+/// The number of shards of a new cache: several for each of its threads, and more where that leaves
+/// them large.
 fn new_shards(config: &Config, threads: usize) -> u64 {
     let groups_a_shard = |shards| {
         let layout = Layout::new(&config.sizes, config.cache_bytes, shards);

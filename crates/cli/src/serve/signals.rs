@@ -1,6 +1,8 @@
-//! Signals of a server: SIGTERM and SIGINT end it in good order; SIGHUP has it read its secrets again.
+//! Signals of a server: SIGTERM and SIGINT end it in good order; SIGHUP has it read its secrets
+//! again.
 //!
-//! A server that was begun on a terminal ends in good order when that is closed, which sends SIGHUP, too.
+//! A server that was begun on a terminal ends in good order when that is closed, which sends
+//! SIGHUP, too.
 
 use std::io::{IsTerminal, Read};
 use std::os::fd::OwnedFd;
@@ -25,7 +27,8 @@ pub(crate) struct Reloadable {
     pub(super) token: Option<Token>,
 }
 
-/// Catches the signals from now on. What is given first becomes readable when the server is to end, the other when it is to reload.
+/// Catches the signals from now on. What is given first becomes readable when the server is to end,
+/// the other when it is to reload.
 pub(super) fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     let (end, ended) = UnixStream::pair().or_failure()?;
     let (reload, reloading) = UnixStream::pair().or_failure()?;
@@ -34,7 +37,8 @@ pub(super) fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     }
     let hang_up = if std::io::stderr().is_terminal() { end } else { reload };
     pipe::register(SIGHUP, hang_up).or_failure()?;
-    // A file that would grow beyond the process's limit is an error then, as on a full file system, instead of the end.
+    // A file that would grow beyond the process's limit is an error then, as on a full file system,
+    // instead of the end.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).or_failure()?;
     Ok((ended.into(), reloading))
 }
@@ -53,9 +57,12 @@ impl Reloadable {
 
     fn reload(&self) {
         let tls = self.tls.as_ref().map(|tls| tls.reload().map_err(|error| error.to_string()));
-        let token = self.token.as_ref().map(|token| token.reload().map_err(|error| error.to_string()));
+        let token =
+            self.token.as_ref().map(|token| token.reload().map_err(|error| error.to_string()));
         if tls.is_none() && token.is_none() {
-            tracing::info!("SIGHUP: there is nothing to read again, neither certificates nor a token");
+            tracing::info!(
+                "SIGHUP: there is nothing to read again, neither certificates nor a token"
+            );
         }
         for (what, read) in [("TLS certificates", tls), ("admin token", token)] {
             match read {

@@ -19,7 +19,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The line of the setting in a file that parses, from 1; that of its table when the setting is not there.
+    /// The line of the setting in a file that parses, from 1; that of its table when the setting is
+    /// not there.
     pub(super) fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let key = |table: &DeTable<'_>| {

@@ -1,4 +1,5 @@
-//! Settings understood: devices named, numbers checked against each other, defaults filled in. Nothing is opened.
+//! Settings understood: devices named, numbers checked against each other, defaults filled in.
+//! Nothing is opened.
 
 mod admin;
 mod tiers;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floe_block::{
-    Admissions, Freezing, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode, format_size,
+    Admissions, Freezing, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode,
+    format_size,
 };
 use floe_device::Spec;
 use floe_export::limits::MOST_CONNECTIONS;
@@ -29,8 +31,7 @@ pub(crate) use tiers::TierPlan;
 use tiers::{same_file, threads};
 
 /// An admission that memory cannot have, a tier can.
-const ASKED_OF_A_TIER: &str =
-    "a tier on DRAM can have it: use --tier memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
+const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
 
 /// Where clients are awaited unless told otherwise.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
@@ -141,7 +142,10 @@ fn named<T>(setting: &'static str, value: Result<T, impl Display>) -> Result<T, 
     value.map_err(|error| wrong(None, setting, format!("{setting}: {error}")))
 }
 
-fn parsed<T: FromStr<Err: Display>>(setting: &'static str, text: Option<&str>) -> Result<Option<T>, Wrong> {
+fn parsed<T: FromStr<Err: Display>>(
+    setting: &'static str,
+    text: Option<&str>,
+) -> Result<Option<T>, Wrong> {
     text.map(|text| named(setting, text.parse())).transpose()
 }
 
@@ -169,11 +173,16 @@ impl Settings {
             self.service,
         )?;
         let listen = if self.listen.is_empty() { vec![LISTEN.to_owned()] } else { self.listen };
-        let listen = listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
+        let listen =
+            listen.iter().map(|uri| named("listen", uri.parse())).collect::<Result<_, _>>()?;
         Ok(Plan {
             volumes,
             shed: shed(self.shed.as_deref(), tiers[0].mode)?,
-            flush_interval: flush_interval(self.flush_interval.as_deref(), &tiers, memory.as_ref())?,
+            flush_interval: flush_interval(
+                self.flush_interval.as_deref(),
+                &tiers,
+                memory.as_ref(),
+            )?,
             tiers,
             memory,
             threads,
@@ -206,8 +215,11 @@ impl Settings {
                 let problem = format!("two volumes are named {:?}", volume.name);
                 return Err(wrong(Some(index), "name", problem));
             }
-            if let Some(other) = volumes.iter().find(|other| same_file(&other.backing, &volume.backing)) {
-                let problem = format!("volumes {:?} and {:?} are the same file", other.name, volume.name);
+            if let Some(other) =
+                volumes.iter().find(|other| same_file(&other.backing, &volume.backing))
+            {
+                let problem =
+                    format!("volumes {:?} and {:?} are the same file", other.name, volume.name);
                 return Err(wrong(Some(index), "backing", problem));
             }
             volumes.push(volume);
@@ -257,12 +269,18 @@ impl Plan {
                 Freeze::Off => "off".to_owned(),
                 Freeze::Adaptive => "adaptive".to_owned(),
             }),
-            service: self.memory.as_ref().and_then(|memory| Some(memory.service.as_ref()?.file.clone())),
+            service: self
+                .memory
+                .as_ref()
+                .and_then(|memory| Some(memory.service.as_ref()?.file.clone())),
             shed: self.shed.map(|most| most.to_string()),
             threads: self.threads_given.then_some(self.threads as u64),
             listen: self.listen.iter().map(Uri::to_string).collect(),
             max_connections: Some(self.max_connections as u64),
-            tls: self.tls.as_ref().map(|tls| if tls.required { "require" } else { "on" }.to_owned()),
+            tls: self
+                .tls
+                .as_ref()
+                .map(|tls| if tls.required { "require" } else { "on" }.to_owned()),
             tls_certificates: self.tls.as_ref().map(|tls| tls.certificates.clone()),
             tls_verify_peer: self.tls.as_ref().is_some_and(|tls| tls.verify_peer),
             flush_interval: keeps_writes(&self.tiers, self.memory.as_ref()).then_some(interval),
@@ -308,8 +326,9 @@ impl VolumeTable {
             wrong(Some(index), "name", "name is missing: say what clients call this volume")
         })?;
         let backing = self.backing.as_ref().ok_or_else(|| missing(Some(index), "backing"))?;
-        let backing =
-            backing.parse().map_err(|error| wrong(Some(index), "backing", format!("backing: {error}")))?;
+        let backing = backing
+            .parse()
+            .map_err(|error| wrong(Some(index), "backing", format!("backing: {error}")))?;
         let description = self.description.clone().unwrap_or_default();
         Ok(VolumePlan { name, description, backing, read_only: self.read_only })
     }
@@ -319,23 +338,31 @@ fn max_connections(asked: Option<u64>) -> Result<usize, Wrong> {
     match asked.unwrap_or(MOST_CONNECTIONS as u64) {
         asked @ 1..=CONNECTIONS_MAX => Ok(asked as usize),
         asked => {
-            let problem = format!("max-connections = {asked} is not between 1 and {CONNECTIONS_MAX}");
+            let problem =
+                format!("max-connections = {asked} is not between 1 and {CONNECTIONS_MAX}");
             Err(wrong(None, "max-connections", problem))
         }
     }
 }
 
-fn tls(mode: TlsMode, certificates: Option<PathBuf>, verify_peer: bool) -> Result<Option<TlsPlan>, Wrong> {
+fn tls(
+    mode: TlsMode,
+    certificates: Option<PathBuf>,
+    verify_peer: bool,
+) -> Result<Option<TlsPlan>, Wrong> {
     let given = [("tls-certificates", certificates.is_some()), ("tls-verify-peer", verify_peer)];
     match (mode, certificates) {
         (TlsMode::Off, _) => match given.into_iter().find(|(_, given)| *given) {
-            Some((setting, _)) => {
-                Err(wrong(None, setting, format!("{setting} is for tls = on or require; here tls is off")))
-            }
+            Some((setting, _)) => Err(wrong(
+                None,
+                setting,
+                format!("{setting} is for tls = on or require; here tls is off"),
+            )),
             None => Ok(None),
         },
         (_, None) => {
-            let problem = "tls-certificates is missing: say which folder holds the server's certificate";
+            let problem =
+                "tls-certificates is missing: say which folder holds the server's certificate";
             Err(wrong(None, "tls", problem))
         }
         (mode, Some(certificates)) => {
@@ -367,22 +394,26 @@ fn memory(
         ];
         return match given.into_iter().find(|(_, given)| *given) {
             None => Ok(None),
-            Some((setting, _)) => {
-                Err(wrong(None, setting, format!("{setting} is for a tier in memory; give memory, too")))
-            }
+            Some((setting, _)) => Err(wrong(
+                None,
+                setting,
+                format!("{setting} is for a tier in memory; give memory, too"),
+            )),
         };
     };
     let system = rustix::system::sysinfo();
     let there = u128::from(system.totalram) * u128::from(system.mem_unit);
     if u128::from(bytes) > there {
         let there = format_size((there as u64) >> 20 << 20);
-        let problem = format!("memory: {} is more than this machine has ({there})", format_size(bytes));
+        let problem =
+            format!("memory: {} is more than this machine has ({there})", format_size(bytes));
         return Err(wrong(None, "memory", problem));
     }
     let freeze = freeze.unwrap_or_default();
     let freezing = (freeze == Freeze::Adaptive).then(Freezing::adaptive);
     let admit = memory_admit(admit)?;
-    let options = MemoryOptions { write: write.unwrap_or_default(), freezing, admission: admit.clone() };
+    let options =
+        MemoryOptions { write: write.unwrap_or_default(), freezing, admission: admit.clone() };
     let tier = MemoryTier::new(bytes, options).map_err(|error| match error {
         MemoryError::Admission(_) => {
             wrong(None, "memory-admit", format!("memory-admit: {error}; {ASKED_OF_A_TIER}"))
@@ -397,7 +428,8 @@ fn memory(
 fn memory_admit(text: Option<&str>) -> Result<Admissions, Wrong> {
     let choices = named("memory-admit", choices(text.unwrap_or("always")))?;
     if choices.iter().any(|choice| choice.name() == SmallBypass::ABOUT.name) {
-        let problem = "memory-admit: small-bypass is for what is below memory, and nothing is above that";
+        let problem =
+            "memory-admit: small-bypass is for what is below memory, and nothing is above that";
         return Err(wrong(None, "memory-admit", problem));
     }
     Ok(Admissions::new(&choices))

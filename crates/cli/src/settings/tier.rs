@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// What a tier has of its own beside what its device has, for messages.
 pub(super) const OF_A_TIER: &str = "write=MODE, admit=ADMISSION, evict=POLICY, calibration=FILE, block-sizes=SIZE+SIZE, dirty-max=SHARE, shards=N and volatile";
 
-/// A tier below those before it. The settings are named as those of the whole run, which are of the first tier.
+/// A tier below those before it. The settings are named as those of the whole run, which are of the
+/// first tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct TierTable {
@@ -36,7 +37,9 @@ impl TierTable {
         let mut before = "";
         for part in parts {
             let sizes = std::mem::replace(&mut before, part).strip_prefix("block-sizes=");
-            if let Some(sizes) = sizes.filter(|_| part.starts_with(|first: char| first.is_ascii_digit())) {
+            if let Some(sizes) =
+                sizes.filter(|_| part.starts_with(|first: char| first.is_ascii_digit()))
+            {
                 return Err(format!(
                     "block-sizes: a tier's are joined by +, such as block-sizes={sizes}+{part}"
                 ));
@@ -52,7 +55,8 @@ impl TierTable {
                 "block-sizes" => table.block_sizes.replace(value.replace('+', ",")).is_some(),
                 "shards" => {
                     let shards = value.parse();
-                    let shards = shards.map_err(|_| format!("shards: `{value}` is no number of shards"))?;
+                    let shards =
+                        shards.map_err(|_| format!("shards: `{value}` is no number of shards"))?;
                     table.shards.replace(shards).is_some()
                 }
                 "volatile" if part == name => std::mem::replace(&mut table.volatile, true),

@@ -13,11 +13,15 @@ use crate::{OrFail, output};
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let policies: Vec<Evict> = match &arguments.policy[..] {
         [] => vec![Evict::default()],
-        policies => policies.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?,
+        policies => {
+            policies.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?
+        }
     };
     let admissions: Vec<Admissions> = match &arguments.admit[..] {
         [] => vec![Admissions::default()],
-        _ => admissions(arguments, "bytes")?.iter().map(|choices| Admissions::new(choices)).collect(),
+        _ => {
+            admissions(arguments, "bytes")?.iter().map(|choices| Admissions::new(choices)).collect()
+        }
     };
     let (requests, footprint_bytes) = load(arguments)?;
     let deciders: Vec<_> = policies
@@ -97,8 +101,9 @@ fn print(outcomes: &[Outcome]) {
     columns.extend(is_asked.then_some("admitted"));
     columns.extend(is_asked.then_some("by"));
     let mut table = output::table(&columns, 1);
-    let ratio =
-        |hits: u64, all: u64| if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) };
+    let ratio = |hits: u64, all: u64| {
+        if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) }
+    };
     for outcome in outcomes {
         let mut row = vec![
             outcome.blocks.clone(),
@@ -118,7 +123,9 @@ fn print(outcomes: &[Outcome]) {
         }
         if is_asked {
             let (share, by) = match &outcome.admission {
-                Some(asked) => (ratio(asked.admitted_blocks, asked.offered_blocks), asked.admission.clone()),
+                Some(asked) => {
+                    (ratio(asked.admitted_blocks, asked.offered_blocks), asked.admission.clone())
+                }
                 None => (output::percent(1.0), "always".into()),
             };
             row.extend([share, by]);

@@ -23,14 +23,18 @@ const DEFAULT_HIT_US: f64 = 1.0;
 const BLOCK_BYTES: u64 = 4096;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let policies: Vec<Choice> =
-        arguments.policy.iter().map(|policy| policy.parse().or_usage()).collect::<Result<_, _>>()?;
+    let policies: Vec<Choice> = arguments
+        .policy
+        .iter()
+        .map(|policy| policy.parse().or_usage())
+        .collect::<Result<_, _>>()?;
     let rate = arguments.sample.unwrap_or(1.0);
     if !(rate > 0.0 && rate <= 1.0) {
         return Err(CliError::usage(format!("--sample {rate} is not a share above 0 and up to 1")));
     }
     let latency = latency(arguments)?;
-    let in_bytes = arguments.bytes || arguments.size.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
+    let in_bytes =
+        arguments.bytes || arguments.size.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
     let admissions = match &arguments.admit[..] {
         [] => vec![Vec::new()],
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
@@ -59,7 +63,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.json {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }
-    print(outcomes, if in_bytes && unit == 1 { output::bytes } else { |count: u64| count.to_string() });
+    print(
+        outcomes,
+        if in_bytes && unit == 1 { output::bytes } else { |count: u64| count.to_string() },
+    );
     Ok(())
 }
 
@@ -74,7 +81,9 @@ fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
     let miss_us = arguments.medium.as_ref().map(of_medium).transpose()?.or(arguments.miss_us);
     match (arguments.hit_us, miss_us) {
         (None, None) => Ok(None),
-        (Some(_), None) => Err(CliError::usage("--hit-us needs the time of a miss: --miss-us or --medium")),
+        (Some(_), None) => {
+            Err(CliError::usage("--hit-us needs the time of a miss: --miss-us or --medium"))
+        }
         (hit_us, Some(miss_us)) => {
             let hit_us = hit_us.unwrap_or(DEFAULT_HIT_US);
             if hit_us < 0.0 || miss_us < 0.0 || !(hit_us + miss_us).is_finite() {
@@ -93,14 +102,15 @@ fn mean_read_us(medium: Medium) -> f64 {
     let mut model = Model::new(medium, 1);
     let total_ns: u64 = (0..READS)
         .map(|read| {
-            model.start(read * APART_NS, floe_device::medium::Direction::Read, BLOCK_BYTES) - read * APART_NS
+            model.start(read * APART_NS, floe_device::medium::Direction::Read, BLOCK_BYTES)
+                - read * APART_NS
         })
         .sum();
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no sizes, but where an admission may have been told
-/// bytes.
+/// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no
+/// sizes, but where an admission may have been told bytes.
 fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u64), CliError> {
     let trace = arguments.open.open(&arguments.trace, false)?;
     let blocks = trace.kind() == Kind::Block;
@@ -147,7 +157,8 @@ fn simulate_all(
                 std::thread::park_timeout(Duration::from_millis(100));
             }
         });
-        let outcomes = on_all_cores(runs, |run| simulate(&arguments.trace, stream, run, latency, &done));
+        let outcomes =
+            on_all_cores(runs, |run| simulate(&arguments.trace, stream, run, latency, &done));
         ended.store(true, Relaxed);
         outcomes
     });

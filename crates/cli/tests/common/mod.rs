@@ -1,4 +1,5 @@
-//! What the tests of the program share: running `floe`, a server in a folder of its own, and other people's clients.
+//! What the tests of the program share: running `floe`, a server in a folder of its own, and other
+//! people's clients.
 #![allow(dead_code)] // each test file uses some of it
 
 use std::fs::File;
@@ -13,8 +14,8 @@ use floe_export::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Every write mode, on one thread and on two; with a tier in memory besides; with a cache that ends with the program; and with tiers below
-/// it that are kept or not.
+/// Every write mode, on one thread and on two; with a tier in memory besides; with a cache that
+/// ends with the program; and with tiers below it that are kept or not.
 pub(crate) const SETUPS: [(&str, &str); 16] = [
     ("through", "1"),
     ("through", "2"),
@@ -103,14 +104,15 @@ pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
     }
 }
 
-/// Whether other people's programs (or files, by their paths) are there. Where they must be (in CI, under `make test`), a missing one is a failure;
-/// elsewhere the test is skipped, visibly.
+/// Whether other people's programs (or files, by their paths) are there. Where they must be (in CI,
+/// under `make test`), a missing one is a failure; elsewhere the test is skipped, visibly.
 pub(crate) fn installed(programs: &[&str]) -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let folders = || std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/sbin".into()]);
     let there = |program: &&str| folders().any(|folder| folder.join(program).is_file());
     let Some(missing) = programs.iter().find(|program| !there(program)) else { return true };
-    let required = ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
+    let required =
+        ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
     assert!(!required, "{missing} is not installed; make test installs it");
     // Not println: the test harness would swallow it.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {missing} is not installed");
@@ -126,7 +128,11 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {}\n{text}\n{errors}", output.status);
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}\n{text}\n{errors}",
+        output.status
+    );
     text
 }
 
@@ -148,7 +154,8 @@ impl Volume {
     pub(crate) fn new(content: &[u8], mode: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("backing.img"), content).expect("a volume");
-        let settings = ["--cache-size", "4MiB", "--block-sizes", "4KiB,16KiB,64KiB", "--write", mode];
+        let settings =
+            ["--cache-size", "4MiB", "--block-sizes", "4KiB,16KiB,64KiB", "--write", mode];
         Self { folder, settings: settings.map(str::to_owned).into(), devices: "" }
     }
 
@@ -212,7 +219,9 @@ fn first_of(addresses: &str) -> &str {
 pub(crate) fn http(admin: &str, request: &str) -> (String, String) {
     let mut answer = String::new();
     let talked = match admin.strip_prefix("unix:") {
-        Some(path) => UnixStream::connect(path).and_then(|stream| talk(stream, request, &mut answer)),
+        Some(path) => {
+            UnixStream::connect(path).and_then(|stream| talk(stream, request, &mut answer))
+        }
         None => TcpStream::connect(admin).and_then(|stream| talk(stream, request, &mut answer)),
     };
     talked.expect("the server answers");
@@ -220,7 +229,11 @@ pub(crate) fn http(admin: &str, request: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-fn talk(mut stream: impl Read + Write, request: &str, answer: &mut String) -> std::io::Result<usize> {
+fn talk(
+    mut stream: impl Read + Write,
+    request: &str,
+    answer: &mut String,
+) -> std::io::Result<usize> {
     stream.write_all(request.as_bytes())?;
     stream.read_to_string(answer)
 }
@@ -238,7 +251,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Runs `floe serve` with this command line, which makes it listen on a Unix socket first and then on TCP.
+    /// Runs `floe serve` with this command line, which makes it listen on a Unix socket first and
+    /// then on TCP.
     pub(crate) fn run(line: &[&str], log: PathBuf) -> Self {
         Self::attempt(line, log).unwrap_or_else(|log| panic!("no URI from floe serve: {log}"))
     }
@@ -264,7 +278,8 @@ impl Server {
             .spawn()
             .expect("floe runs");
         let mut ready = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let mut server = Self { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
+        let mut server =
+            Self { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
         let mut next = || ready.next().map(|line| line.expect("output is UTF-8")).ok_or(());
         let (Ok(unix), Ok(tcp)) = (next(), next()) else {
             wait_for(&mut server.child);
@@ -275,7 +290,8 @@ impl Server {
             let log = server.log();
             let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             let address = whole.filter_map(|line| line.split_once("admin=")).next();
-            server.admin = address.map_or(String::new(), |(_, addresses)| first_of(addresses).to_owned());
+            server.admin =
+                address.map_or(String::new(), |(_, addresses)| first_of(addresses).to_owned());
             !server.admin.is_empty()
         });
         Ok(server)

@@ -1,4 +1,5 @@
-//! A client that writes, reads and flushes at random, many requests at a time, until its server is no more.
+//! A client that writes, reads and flushes at random, many requests at a time, until its server is
+//! no more.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

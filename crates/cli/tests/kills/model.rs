@@ -1,8 +1,10 @@
-//! What each sector of a volume may hold, when its server can be killed at any moment and loses what was not flushed.
+//! What each sector of a volume may hold, when its server can be killed at any moment and loses
+//! what was not flushed.
 //!
-//! A write gives a sector a version with a number of its own. What it may hold after a kill is a list: the version that is
-//! safe (covered by a flush, or durable by itself) and all that were written later, answered or not. The first read after
-//! a restart settles which it is, and what is settled is safe: it stays so at the next read, and after the next kill.
+//! A write gives a sector a version with a number of its own. What it may hold after a kill is a
+//! list: the version that is safe (covered by a flush, or durable by itself) and all that were
+//! written later, answered or not. The first read after a restart settles which it is, and what is
+//! settled is safe: it stays so at the next read, and after the next kill.
 
 use std::fmt;
 

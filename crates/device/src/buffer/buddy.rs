@@ -1,12 +1,13 @@
 //! The buddy allocator: which pages of an arena are free.
 //!
-//! A block of order `k` is `2^k` pages starting at a multiple of `2^k`; its buddy is the block whose number differs in
-//! that one bit. Allocation takes the smallest large-enough free block and splits it; freeing merges with the buddy as
-//! long as that is free too (Knowlton, "A fast storage allocator", CACM 1965). Pure bookkeeping: it never touches the
-//! memory it describes.
+//! A block of order `k` is `2^k` pages starting at a multiple of `2^k`; its buddy is the block
+//! whose number differs in that one bit. Allocation takes the smallest large-enough free block and
+//! splits it; freeing merges with the buddy as long as that is free too (Knowlton, "A fast storage
+//! allocator", CACM 1965). Pure bookkeeping: it never touches the memory it describes.
 //!
-//! Invariants: `order_of[p]` is the order of a free block starting at `p` and `TAKEN` for every other page; free
-//! blocks of one order form a doubly linked list through `next` and `previous`; two free buddies never coexist.
+//! Invariants: `order_of[p]` is the order of a free block starting at `p` and `TAKEN` for every
+//! other page; free blocks of one order form a doubly linked list through `next` and `previous`;
+//! two free buddies never coexist.
 
 const NONE: u32 = u32::MAX;
 const TAKEN: u8 = u8::MAX;

@@ -1,6 +1,8 @@
-//! What buffers stand on: arenas mapped for a family of pools, and heap blocks where those are full.
+//! What buffers stand on: arenas mapped for a family of pools, and heap blocks where those are
+//! full.
 //!
-//! Invariant: a buffer's memory is valid as long as its [`Ground`] lives, on whichever thread that ends.
+//! Invariant: a buffer's memory is valid as long as its [`Ground`] lives, on whichever thread that
+//! ends.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
@@ -50,7 +52,8 @@ pub(super) enum Ground {
     Heap { start: NonNull<u8>, layout: Layout },
 }
 
-// SAFETY: a `Ground` is an address and the duty to free it; its heap block is its own, and no method reads through it.
+// SAFETY: a `Ground` is an address and the duty to free it; its heap block is its own, and no
+// method reads through it.
 unsafe impl Send for Ground {}
 // SAFETY: as above; nothing changes behind a shared reference.
 unsafe impl Sync for Ground {}
@@ -64,11 +67,11 @@ impl Ground {
     /// A zeroed heap block of `bytes`, which are whole pages and not none.
     pub(super) fn from_heap(bytes: usize) -> (Ground, NonNull<u8>) {
         assert!(bytes > 0, "a heap block has a size");
-        let layout =
-            Layout::from_size_align(bytes, PAGE).expect("a buffer is smaller than the address space");
+        let layout = Layout::from_size_align(bytes, PAGE)
+            .expect("a buffer is smaller than the address space");
         // SAFETY: the layout's size is not zero.
-        let start =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })
+            .unwrap_or_else(|| handle_alloc_error(layout));
         (Ground::Heap { start, layout }, start)
     }
 }
@@ -76,7 +79,8 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         if let Ground::Heap { start, layout } = *self {
-            // SAFETY: allocated with this layout in `Ground::from_heap`; the last owner is being dropped.
+            // SAFETY: allocated with this layout in `Ground::from_heap`; the last owner is being
+            // dropped.
             unsafe { dealloc(start.as_ptr(), layout) };
         }
     }

@@ -1,19 +1,21 @@
 //! Where buffers come from, where they return to, and how another thread borrows them.
 //!
-//! A [`Pool`] owns a page-aligned arena, which a ring can register with the kernel once, and cuts [`Buffer`]s out of it
-//! with a buddy allocator: blocks are powers of two from 4 KiB, and a freed block merges with its other half,
-//! so mixed sizes do not wear the arena out. When the arena is full an allocation comes from the heap: slower, never
-//! refused. The threads of a server have a *family* of pools: one mapping, an arena for each thread.
+//! A [`Pool`] owns a page-aligned arena, which a ring can register with the kernel once, and cuts
+//! [`Buffer`]s out of it with a buddy allocator: blocks are powers of two from 4 KiB, and a freed
+//! block merges with its other half, so mixed sizes do not wear the arena out. When the arena is
+//! full an allocation comes from the heap: slower, never refused. The threads of a server have a
+//! *family* of pools: one mapping, an arena for each thread.
 //!
-//! On its thread a buffer is counted without atomics. The count and what it counts (a [`Memory`]) are used again for the
-//! next buffer, so that a warm pool asks the heap for nothing. Another thread gets a [`Lent`], and from that a `Buffer`
-//! with a count of its own.
+//! On its thread a buffer is counted without atomics. The count and what it counts (a [`Memory`])
+//! are used again for the next buffer, so that a warm pool asks the heap for nothing. Another
+//! thread gets a [`Lent`], and from that a `Buffer` with a count of its own.
 //!
-//! Invariants: what keeps the memory alive is an `Arc<Ground>`, one per buffer, whose other owners are exactly the
-//! loans. A home buffer whose local count is zero goes back to the buddy allocator only once `Arc::get_mut` finds no
-//! loan left; until then it waits in `on_loan`. The borrower returns a loan by dropping the `Arc`, which touches nothing
-//! else of the home thread's: the drop releases, `get_mut` acquires, and so whatever the borrower did to the
-//! memory happened before its next use. A loan also keeps the mapping, so it outlives its home thread.
+//! Invariants: what keeps the memory alive is an `Arc<Ground>`, one per buffer, whose other owners
+//! are exactly the loans. A home buffer whose local count is zero goes back to the buddy allocator
+//! only once `Arc::get_mut` finds no loan left; until then it waits in `on_loan`. The borrower
+//! returns a loan by dropping the `Arc`, which touches nothing else of the home thread's: the drop
+//! releases, `get_mut` acquires, and so whatever the borrower did to the memory happened before its
+//! next use. A loan also keeps the mapping, so it outlives its home thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -98,7 +100,8 @@ thread_local! {
 }
 
 impl Pool {
-    /// A pool with an arena of `arena_bytes`, rounded up to whole pages. Memory is taken from the system when touched.
+    /// A pool with an arena of `arena_bytes`, rounded up to whole pages. Memory is taken from the
+    /// system when touched.
     ///
     /// # Panics
     /// When the process has no address space left for the arena.
@@ -106,19 +109,22 @@ impl Pool {
         Pool::family(1, arena_bytes).remove(0).pool()
     }
 
-    /// Pools for `threads` threads, each with an arena of `arena_bytes`, rounded up to whole pages. A ring that registers
-    /// one of them knows the buffers of all.
+    /// Pools for `threads` threads, each with an arena of `arena_bytes`, rounded up to whole pages.
+    /// A ring that registers one of them knows the buffers of all.
     ///
     /// # Panics
     /// When the process has no address space left for the arenas.
     pub fn family(threads: usize, arena_bytes: usize) -> Vec<Seed> {
-        let family = Family::new(threads, arena_bytes.next_multiple_of(PAGE))
-            .unwrap_or_else(|error| panic!("cannot map {threads} arenas of {arena_bytes} bytes: {error}"));
+        let family =
+            Family::new(threads, arena_bytes.next_multiple_of(PAGE)).unwrap_or_else(|error| {
+                panic!("cannot map {threads} arenas of {arena_bytes} bytes: {error}")
+            });
         let family = Arc::new(family);
         (0..threads).map(|member| Seed { family: Arc::clone(&family), member }).collect()
     }
 
-    /// A buffer of `len` bytes with unspecified (but initialised) content; from the heap when the arena has no room.
+    /// A buffer of `len` bytes with unspecified (but initialised) content; from the heap when the
+    /// arena has no room.
     pub fn allocate(&self, len: usize) -> Buffer {
         let home = &self.0;
         let order = len.div_ceil(PAGE).next_power_of_two().trailing_zeros();
@@ -227,7 +233,8 @@ impl Home {
         }
     }
 
-    /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that have returned.
+    /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that
+    /// have returned.
     fn collect(&self, most: usize) {
         let mut on_loan = self.on_loan.borrow_mut();
         for _ in 0..most.min(on_loan.len()) {
@@ -266,7 +273,8 @@ impl Home {
     }
 }
 
-/// A piece of 4096-aligned memory. Clones share it; it returns to its pool with the last one and the last loan.
+/// A piece of 4096-aligned memory. Clones share it; it returns to its pool with the last one and
+/// the last loan.
 pub struct Buffer(ManuallyDrop<Rc<Memory>>);
 
 impl Buffer {
@@ -286,25 +294,35 @@ impl Buffer {
         self.0.start
     }
 
-    /// The same memory for another thread. As with an operation in flight, whoever works on the bytes is alone with them
-    /// by agreement: touching them here until the other thread has said that it is done gives unspecified bytes.
+    /// The same memory for another thread. As with an operation in flight, whoever works on the
+    /// bytes is alone with them by agreement: touching them here until the other thread has said
+    /// that it is done gives unspecified bytes.
     pub fn lend(&self) -> Lent {
         self.lend_part(0, self.0.len)
     }
 
     /// Lends `len` bytes from the byte `from` on.
     pub(super) fn lend_part(&self, from: usize, len: usize) -> Lent {
-        assert!(from <= self.0.len && len <= self.0.len - from, "{len} bytes at {from} of {}", self.0.len);
+        assert!(
+            from <= self.0.len && len <= self.0.len - from,
+            "{len} bytes at {from} of {}",
+            self.0.len
+        );
         let ground = self.0.ground.as_ref().expect("a buffer stands on something");
         // SAFETY: `from` is at most the buffer's length.
         let start = unsafe { self.0.start.add(from) };
         Lent { start, len, ground: Arc::clone(ground) }
     }
 
-    /// A buffer with the first count of itself, in place of `spare` if there is one; `memory` is given what that
-    /// stood on.
-    fn counted(spare: Option<Rc<Memory>>, memory: impl FnOnce(Option<Arc<Ground>>) -> Memory) -> Buffer {
-        let Some(mut spare) = spare else { return Buffer(ManuallyDrop::new(Rc::new(memory(None)))) };
+    /// A buffer with the first count of itself, in place of `spare` if there is one; `memory` is
+    /// given what that stood on.
+    fn counted(
+        spare: Option<Rc<Memory>>,
+        memory: impl FnOnce(Option<Arc<Ground>>) -> Memory,
+    ) -> Buffer {
+        let Some(mut spare) = spare else {
+            return Buffer(ManuallyDrop::new(Rc::new(memory(None))));
+        };
         let inside = Rc::get_mut(&mut spare).expect("a spare count has one owner");
         *inside = memory(inside.ground.take());
         Buffer(ManuallyDrop::new(spare))
@@ -359,8 +377,8 @@ pub struct Lent {
     ground: Arc<Ground>,
 }
 
-// SAFETY: the memory is valid on every thread as long as `ground` lives, and is only ever copied to and from, as
-// the kernel does at the same time as a thread.
+// SAFETY: the memory is valid on every thread as long as `ground` lives, and is only ever copied to
+// and from, as the kernel does at the same time as a thread.
 unsafe impl Send for Lent {}
 
 impl Lent {

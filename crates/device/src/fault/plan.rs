@@ -1,7 +1,8 @@
 //! Which operations fail, and how.
 //!
-//! A plan is a list of named operations ("the third write") or draws from a seed, or both. Operations count from zero,
-//! each kind by itself, in the order they are submitted, so the same seed and the same operations give the same faults.
+//! A plan is a list of named operations ("the third write") or draws from a seed, or both.
+//! Operations count from zero, each kind by itself, in the order they are submitted, so the same
+//! seed and the same operations give the same faults.
 
 use std::collections::HashMap;
 
@@ -41,7 +42,8 @@ pub enum Fault {
         /// What follows.
         then: AfterTear,
     },
-    /// Report success without effect: a write is lost, a read leaves its slice as it was, a flush keeps nothing.
+    /// Report success without effect: a write is lost, a read leaves its slice as it was, a flush
+    /// keeps nothing.
     Drop,
 }
 
@@ -95,8 +97,9 @@ impl FaultPlan {
         self.named.insert((kind, nth), fault);
     }
 
-    /// What to do to this operation of `units` units. Draws the same amount of randomness for every operation, so that
-    /// one more read does not change the fate of a later write beyond shifting it.
+    /// What to do to this operation of `units` units. Draws the same amount of randomness for every
+    /// operation, so that one more read does not change the fate of a later write beyond shifting
+    /// it.
     pub(super) fn decide(&mut self, kind: Kind, nth: u64, units: u64) -> Option<Fault> {
         let drawn = self.seeded.as_mut().and_then(|(random, rates)| {
             let (which, how): (f64, f64) = (random.random(), random.random());
@@ -143,7 +146,8 @@ mod tests {
     #[test]
     fn faults_come_as_often_as_their_rates_say() {
         let fates = fates(1);
-        let count = |is: fn(&Fault) -> bool| fates.iter().flatten().filter(|fault| is(fault)).count();
+        let count =
+            |is: fn(&Fault) -> bool| fates.iter().flatten().filter(|fault| is(fault)).count();
         for found in [
             count(|fault| *fault == Fault::Fail),
             count(|fault| matches!(fault, Fault::Delay { polls: 1..=8 })),

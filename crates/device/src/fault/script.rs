@@ -1,6 +1,8 @@
-//! Faults by a file that a test changes while the device is used, also by another process: `file:PATH,faults=FILE`.
+//! Faults by a file that a test changes while the device is used, also by another process:
+//! `file:PATH,faults=FILE`.
 //!
-//! Each line of the file is a rule, `OPERATION ERROR [START-END]`: what fails, with which error, and of which bytes.
+//! Each line of the file is a rule, `OPERATION ERROR [START-END]`: what fails, with which error,
+//! and of which bytes.
 //!
 //! ```text
 //! write ENOSPC            every write, zeroing and discard: the file system is full
@@ -10,9 +12,10 @@
 //! power-cut               everything, with EIO; what was not flushed is lost (with write-cache=volatile)
 //! ```
 //!
-//! The operations are `read`, `write`, `flush` and `all`; a flush has no range, and only a rule without one is about it.
-//! Without the file, or with an empty one, nothing fails. It is read for each operation, so a rule holds for whatever is
-//! submitted after it was written. A rule that makes no sense fails every operation, and the error says which line it is.
+//! The operations are `read`, `write`, `flush` and `all`; a flush has no range, and only a rule
+//! without one is about it. Without the file, or with an empty one, nothing fails. It is read for
+//! each operation, so a rule holds for whatever is submitted after it was written. A rule that
+//! makes no sense fails every operation, and the error says which line it is.
 
 use std::io;
 use std::ops::Range;
@@ -76,7 +79,9 @@ impl Rule {
     }
 
     fn error(&self, operation: &Operation) -> Option<i32> {
-        let Rule::Fails { reads, writes, flushes, errno, bytes } = self else { return Some(libc::EIO) };
+        let Rule::Fails { reads, writes, flushes, errno, bytes } = self else {
+            return Some(libc::EIO);
+        };
         let (is_meant, len) = match &operation.action {
             Action::Read(into) => (*reads, into.len() as u64),
             Action::Write { from, .. } => (*writes, from.len() as u64),
@@ -121,7 +126,8 @@ impl Script {
         lines.map(rule).collect()
     }
 
-    /// What is to become of an operation instead of what it asks for. A power cut takes what the disk has not flushed.
+    /// What is to become of an operation instead of what it asks for. A power cut takes what the
+    /// disk has not flushed.
     fn judge(&self, operation: &Operation, disk: Option<&VolatileDisk>) -> io::Result<()> {
         let rules = self.rules()?;
         let off = rules.contains(&Rule::PowerCut);
@@ -162,7 +168,9 @@ impl<D: Device> Device for ScriptedDevice<D> {
     fn submit(&mut self, operation: Operation) {
         match self.script.judge(&operation, self.disk.as_ref()) {
             Ok(()) => self.inner.submit(operation),
-            Err(error) => self.failed.push(Completion { token: operation.token, result: Err(error) }),
+            Err(error) => {
+                self.failed.push(Completion { token: operation.token, result: Err(error) })
+            }
         }
     }
 
@@ -219,7 +227,10 @@ mod tests {
         assert_eq!(errno(outcome(Some("write ENOSPC\n"), 0, write())), Some(libc::ENOSPC));
         assert_eq!(outcome(Some("write ENOSPC\n"), 0, read()), None);
         assert_eq!(errno(outcome(Some("all EROFS"), 0, Action::Flush)), Some(libc::EROFS));
-        assert_eq!(errno(outcome(Some("write EIO"), 0, Action::Discard { len: 4096 })), Some(libc::EIO));
+        assert_eq!(
+            errno(outcome(Some("write EIO"), 0, Action::Discard { len: 4096 })),
+            Some(libc::EIO)
+        );
         let part = "flush EIO\n\nread EIO 8192-16384\nread ENOSPC 65536-\n";
         assert_eq!(outcome(Some(part), 4096, read()), None);
         assert_eq!(errno(outcome(Some(part), 8192, read())), Some(libc::EIO));
@@ -228,8 +239,14 @@ mod tests {
         assert_eq!(errno(outcome(Some(part), 0, Action::Flush)), Some(libc::EIO));
         assert_eq!(outcome(Some("all EIO 0-4096"), 0, Action::Flush), None);
         assert_eq!(errno(outcome(Some("power-cut"), 0, Action::Flush)), Some(libc::EIO));
-        for rule in ["write", "write EPERM", "writes EIO", "write EIO 1", "write EIO 1-x", "write EIO 1-2 3"]
-        {
+        for rule in [
+            "write",
+            "write EPERM",
+            "writes EIO",
+            "write EIO 1",
+            "write EIO 1-x",
+            "write EIO 1-2 3",
+        ] {
             let (_, said) = outcome(Some(&format!("\n{rule}")), 0, read()).unwrap();
             assert!(said.contains("line 2") && said.contains(rule), "{said}");
         }

@@ -1,8 +1,9 @@
 //! Moving cached sectors to the medium: what flushes and durable writes wait for.
 //!
-//! One job at a time, so that an older version of a sector can never overtake a newer one on the way to the inner
-//! device. A job writes its sectors (reading those first that are only partly written), then flushes. A pure
-//! queue: it says what the inner device should do next and is told how that went.
+//! One job at a time, so that an older version of a sector can never overtake a newer one on the
+//! way to the inner device. A job writes its sectors (reading those first that are only partly
+//! written), then flushes. A pure queue: it says what the inner device should do next and is told
+//! how that went.
 
 use std::collections::VecDeque;
 use std::io;
@@ -61,7 +62,8 @@ impl Settling {
         if self.current.is_none() {
             let job = self.queue.pop_front()?;
             let fetched = Vec::new();
-            self.current = Some(Current { job, begun: 0, fetched, open: 0, flushed: false, result: Ok(()) });
+            self.current =
+                Some(Current { job, begun: 0, fetched, open: 0, flushed: false, result: Ok(()) });
         }
         let current = self.current.as_mut()?;
         let step = current.step(pool)?;
@@ -89,7 +91,8 @@ impl Settling {
         Some((current.job, current.result))
     }
 
-    /// Drops the jobs nobody began, and lets the current one run out unanswered. Returns who waited.
+    /// Drops the jobs nobody began, and lets the current one run out unanswered. Returns who
+    /// waited.
     pub(super) fn abandon(&mut self) -> Vec<u64> {
         let mut waiting: Vec<u64> = self.queue.drain(..).filter_map(|job| job.token).collect();
         if let Some(current) = &mut self.current {

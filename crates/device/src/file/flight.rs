@@ -26,7 +26,8 @@ pub(super) struct Flight {
 
 #[derive(Debug)]
 pub(super) enum Work {
-    /// `into` is what the kernel fills; `target` what the caller asked to have filled, if that is not aligned.
+    /// `into` is what the kernel fills; `target` what the caller asked to have filled, if that is
+    /// not aligned.
     Read {
         into: Slice,
         target: Option<Slice>,
@@ -66,19 +67,27 @@ impl Flight {
         let (offset, left) = (self.offset, self.left);
         let len = left.min(TRANSFER_BYTES_MAX) as u32;
         let write = |from: &Slice, len: u32, flags: i32| match ring.fixed_buffer(from) {
-            Some(index) => {
-                opcode::WriteFixed::new(fd, from.as_ptr(), len, index).offset(offset).rw_flags(flags).build()
+            Some(index) => opcode::WriteFixed::new(fd, from.as_ptr(), len, index)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            None => {
+                opcode::Write::new(fd, from.as_ptr(), len).offset(offset).rw_flags(flags).build()
             }
-            None => opcode::Write::new(fd, from.as_ptr(), len).offset(offset).rw_flags(flags).build(),
         };
-        let allocate =
-            |mode| opcode::Fallocate::new(fd, left).offset(offset).mode(mode | FALLOC_FL_KEEP_SIZE).build();
+        let allocate = |mode| {
+            opcode::Fallocate::new(fd, left).offset(offset).mode(mode | FALLOC_FL_KEEP_SIZE).build()
+        };
         match &self.work {
             Work::Read { into, .. } => match ring.fixed_buffer(into) {
-                Some(index) => opcode::ReadFixed::new(fd, into.as_ptr(), len, index).offset(offset).build(),
+                Some(index) => {
+                    opcode::ReadFixed::new(fd, into.as_ptr(), len, index).offset(offset).build()
+                }
                 None => opcode::Read::new(fd, into.as_ptr(), len).offset(offset).build(),
             },
-            Work::Write { from, durable } => write(from, len, if *durable { libc::RWF_DSYNC } else { 0 }),
+            Work::Write { from, durable } => {
+                write(from, len, if *durable { libc::RWF_DSYNC } else { 0 })
+            }
             Work::ZeroByWriting { zeros } => write(zeros, left.min(zeros.len() as u64) as u32, 0),
             Work::Zero { may_unmap: true, .. } | Work::Discard => allocate(FALLOC_FL_PUNCH_HOLE),
             Work::Zero { may_unmap: false, .. } => allocate(FALLOC_FL_ZERO_RANGE),
@@ -86,11 +95,13 @@ impl Flight {
         }
     }
 
-    /// A block device that has `now` bytes: where one writes past the end of what is left of it, it says that there is no
-    /// space, which sounds as if giving some back would help.
+    /// A block device that has `now` bytes: where one writes past the end of what is left of it, it
+    /// says that there is no space, which sounds as if giving some back would help.
     pub(super) fn unless_past(&self, error: io::Error, now: io::Result<u64>) -> io::Error {
         match now {
-            Ok(now) if error.kind() == io::ErrorKind::StorageFull && now < self.offset + self.left => {
+            Ok(now)
+                if error.kind() == io::ErrorKind::StorageFull && now < self.offset + self.left =>
+            {
                 ended(now)
             }
             _ => error,
@@ -102,7 +113,9 @@ impl Flight {
         match (-result, &self.work) {
             (libc::EINTR | libc::EAGAIN, _) => return Progress::More,
             (libc::EOPNOTSUPP, Work::Discard) => return Progress::Done(Ok(())),
-            (libc::EOPNOTSUPP, Work::Zero { fast: true, .. }) => return Progress::Done(Err(not_fast())),
+            (libc::EOPNOTSUPP, Work::Zero { fast: true, .. }) => {
+                return Progress::Done(Err(not_fast()));
+            }
             (libc::EOPNOTSUPP, Work::Zero { .. }) => {
                 let zeros = pool.allocate(self.left.min(ZEROS_BYTES) as usize).whole();
                 zeros.fill_zero();
@@ -180,7 +193,9 @@ mod tests {
         assert!(matches!(zero.advance(4096, &pool), Progress::Done(Ok(()))));
 
         let mut fast = flight(len, Work::Zero { may_unmap: true, fast: true });
-        let Progress::Done(Err(error)) = fast.advance(-libc::EOPNOTSUPP, &pool) else { panic!("an error") };
+        let Progress::Done(Err(error)) = fast.advance(-libc::EOPNOTSUPP, &pool) else {
+            panic!("an error")
+        };
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }
 
@@ -201,12 +216,17 @@ mod tests {
             flight(4096, Work::Write { from, durable: false })
         };
         let kind = |errno: i32, now| {
-            let Progress::Done(Err(error)) = write().advance(-errno, &pool) else { panic!("an error") };
+            let Progress::Done(Err(error)) = write().advance(-errno, &pool) else {
+                panic!("an error")
+            };
             write().unless_past(error, now).kind()
         };
         assert_eq!(kind(libc::ENOSPC, Ok(8192)), io::ErrorKind::UnexpectedEof);
         assert_eq!(kind(libc::ENOSPC, Ok(8192 + 4096)), io::ErrorKind::StorageFull);
-        assert_eq!(kind(libc::ENOSPC, Err(io::ErrorKind::Other.into())), io::ErrorKind::StorageFull);
+        assert_eq!(
+            kind(libc::ENOSPC, Err(io::ErrorKind::Other.into())),
+            io::ErrorKind::StorageFull
+        );
         assert_eq!(kind(libc::ENOMEM, Ok(0)), io::ErrorKind::OutOfMemory);
     }
 }

@@ -1,9 +1,10 @@
 //! Opening a file or block device: which one, how large, direct or not, and for us alone.
 //!
-//! Two servers on one file would destroy it, so a writer takes an exclusive advisory lock (`flock`) and readers a
-//! shared one; a block device is also opened with O_EXCL, which a mounted one refuses. Whether direct I/O works is
-//! tried rather than believed: some file systems accept the flag and refuse the reads, and a last sector
-//! that is not whole may be shorter than the disk's unit.
+//! Two servers on one file would destroy it, so a writer takes an exclusive advisory lock (`flock`)
+//! and readers a shared one; a block device is also opened with O_EXCL, which a mounted one
+//! refuses. Whether direct I/O works is tried rather than believed: some file systems accept the
+//! flag and refuse the reads, and a last sector that is not whole may be shorter than the disk's
+//! unit.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,8 +21,9 @@ use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
 use crate::identity::{Identity, identify};
 
-/// How long a file in use is waited for. The kernel lets go of a killed process's files only when it has wound up its
-/// io_uring, which comes after its end: who starts it again at once must not be refused for that.
+/// How long a file in use is waited for. The kernel lets go of a killed process's files only when
+/// it has wound up its io_uring, which comes after its end: who starts it again at once must not be
+/// refused for that.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often it is tried meanwhile.
@@ -137,7 +139,8 @@ pub enum OpenError {
 }
 
 /// A file or block device, opened and locked once, of which every thread can have a
-/// [`FileDevice`](crate::FileDevice). Clones are the same one; the lock ends with the last clone and device.
+/// [`FileDevice`](crate::FileDevice). Clones are the same one; the lock ends with the last clone
+/// and device.
 #[derive(Debug, Clone)]
 pub struct FileSource(Arc<Opened>);
 
@@ -152,7 +155,8 @@ struct Opened {
 }
 
 impl FileSource {
-    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second user.
+    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second
+    /// user.
     ///
     /// # Errors
     /// Names the path and what was wrong with it.
@@ -181,8 +185,8 @@ impl FileSource {
         }
         let before = self.0.size.load(Ordering::Relaxed);
         if self.is_direct() && size > before && !before.is_multiple_of(SECTOR_BYTES) {
-            // Whoever let the file grow has changed the page of its old end in the page cache. Linux fails the next
-            // flush if a direct write finds that page there, not written yet.
+            // Whoever let the file grow has changed the page of its old end in the page cache.
+            // Linux fails the next flush if a direct write finds that page there, not written yet.
             self.0.file.sync_data()?;
         }
         self.0.size.store(size, Ordering::Relaxed);
@@ -236,7 +240,8 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
         Ok(data) if data.file_type().is_block_device() => true,
         Ok(data) if data.is_file() => {
             if data.len() == 0 && options.create {
-                fill(path, options)?; // somebody was stopped between making it and giving it its size
+                // somebody was stopped between making it and giving it its size
+                fill(path, options)?;
             }
             false
         }
@@ -251,7 +256,10 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
     let exclusive = if block_device && !options.read_only { libc::O_EXCL } else { 0 };
     let open = |flags| {
         let mut how = OpenOptions::new();
-        how.read(true).write(!options.read_only).custom_flags(flags | exclusive | libc::O_CLOEXEC).open(path)
+        how.read(true)
+            .write(!options.read_only)
+            .custom_flags(flags | exclusive | libc::O_CLOEXEC)
+            .open(path)
     };
     let wanted = if options.direct { libc::O_DIRECT } else { 0 };
     let is_busy = |error: &io::Error| exclusive != 0 && error.raw_os_error() == Some(libc::EBUSY);
@@ -339,7 +347,9 @@ fn patiently<T, E>(
     let begun = Instant::now();
     loop {
         match attempt() {
-            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => std::thread::sleep(AGAIN),
+            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(AGAIN)
+            }
             result => return result,
         }
     }
@@ -353,7 +363,12 @@ fn direct_works(file: &File, size: u64) -> bool {
         let buffer = pool.allocate(len as usize);
         // SAFETY: the buffer is `len` bytes long and lives across the call.
         unsafe {
-            libc::pread(file.as_raw_fd(), buffer.whole().as_ptr().cast(), len as usize, offset as i64) >= 0
+            libc::pread(
+                file.as_raw_fd(),
+                buffer.whole().as_ptr().cast(),
+                len as usize,
+                offset as i64,
+            ) >= 0
         }
     };
     works(0, size.min(SECTOR_BYTES)) && (tail == 0 || works(size - tail, tail))

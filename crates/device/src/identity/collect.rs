@@ -1,7 +1,8 @@
-//! Facts about a file or block device, found in the system. One that cannot be found out is left out.
+//! Facts about a file or block device, found in the system. One that cannot be found out is left
+//! out.
 //!
-//! Of block devices sysfs and the database of udev are read; neither needs more rights than opening the device. A loop
-//! device is the file behind it.
+//! Of block devices sysfs and the database of udev are read; neither needs more rights than opening
+//! the device. A loop device is the file behind it.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -12,8 +13,8 @@ use rustix::fs::{fstatfs, major, minor};
 
 use super::{Fact, FactKind, Identity};
 
-/// Magic numbers of file systems whose number in `statfs` is made from their UUID: ext2 to 4, btrfs, f2fs, ZFS. Others make it from
-/// the number of a device, which changes.
+/// Magic numbers of file systems whose number in `statfs` is made from their UUID: ext2 to 4,
+/// btrfs, f2fs, ZFS. Others make it from the number of a device, which changes.
 const NUMBERED_BY_UUID: [u64; 4] = [0xEF53, 0x9123_683E, 0xF2F5_2010, 0x2FC1_2FC1];
 
 /// A loop device may stand on a file that is on another one; not for ever.
@@ -63,7 +64,8 @@ impl Places {
         }
         let udev = self.of_udev(number);
         let mut facts = Vec::new();
-        let mut note = |kind, text: Option<String>| facts.extend(text.map(|text| Fact::text(kind, &text)));
+        let mut note =
+            |kind, text: Option<String>| facts.extend(text.map(|text| Fact::text(kind, &text)));
         note(FactKind::Mapping, read(&device.join("dm/uuid")).or_else(|| udev.owned("DM_UUID")));
         note(FactKind::Raid, read(&device.join("md/uuid")).or_else(|| udev.owned("MD_UUID")));
         // A partition is a part of its disk, whose folder its own is in.
@@ -74,8 +76,12 @@ impl Places {
             None => text,
         };
         let names = ["wwid", "device/wwid", "nguid", "eui", "uuid"];
-        let name = names.iter().find_map(|name| read(&disk.join(name)).filter(|name| is_telling(name)));
-        note(FactKind::WorldWideName, name.or_else(|| udev.owned("ID_WWN_WITH_EXTENSION")).map(part));
+        let name =
+            names.iter().find_map(|name| read(&disk.join(name)).filter(|name| is_telling(name)));
+        note(
+            FactKind::WorldWideName,
+            name.or_else(|| udev.owned("ID_WWN_WITH_EXTENSION")).map(part),
+        );
         let serials = ["serial", "device/serial", "device/cid"];
         let serial = serials.iter().find_map(|name| read(&disk.join(name)));
         note(FactKind::Serial, serial.or_else(|| udev.owned("ID_SERIAL")).map(part));
@@ -84,7 +90,8 @@ impl Places {
     }
 
     fn behind_loop(&self, path: &Path, offset: u64, loops: usize) -> Vec<Fact> {
-        // Without the file's own content being needed: a path that is gone or another's is nothing to go by.
+        // Without the file's own content being needed: a path that is gone or another's is nothing
+        // to go by.
         let (Ok(file), true) = (File::open(path), loops > 0) else { return Vec::new() };
         let Ok(data) = file.metadata() else { return Vec::new() };
         let mut facts = match data.is_file() {
@@ -214,8 +221,9 @@ mod tests {
         let file = folder.path().join("image");
         std::fs::write(&file, [0; 512]).unwrap();
         let backing = file.to_str().unwrap();
-        let device =
-            |number, offset| disk(number, &[("loop/backing_file", backing), ("loop/offset", offset)], "");
+        let device = |number, offset| {
+            disk(number, &[("loop/backing_file", backing), ("loop/offset", offset)], "")
+        };
         let itself = identify(&File::open(&file).unwrap(), false);
         assert_eq!(device("7:0", "0").compare(&device("7:3", "0")), Likeness::Same);
         assert_eq!(itself.compare(&device("7:0", "0")), Likeness::Same);

@@ -1,14 +1,16 @@
 //! A device that answers as late as a medium would.
 //!
-//! The inner operation starts at once; its completion is held back until the model says it is due. From 50 µs on, the
-//! caller sleeps in the ring's wait until the time [`Device::next_due`] gives. A sleeping thread wakes late, by tens of
-//! microseconds on a virtual machine, but much the same each time: the device learns by how much and asks to be woken so
-//! much earlier. Shorter latencies are below what a sleeping thread hits reliably: there the sleep ends a little early
-//! and `poll` spins the rest, never longer than [`SPIN_NS`]. The CPU time so spent is counted and so is how late each
-//! completion came, because a benchmark on a simulated medium is worth only what its timing error is.
+//! The inner operation starts at once; its completion is held back until the model says it is due.
+//! From 50 µs on, the caller sleeps in the ring's wait until the time [`Device::next_due`] gives. A
+//! sleeping thread wakes late, by tens of microseconds on a virtual machine, but much the same each
+//! time: the device learns by how much and asks to be woken so much earlier. Shorter latencies are
+//! below what a sleeping thread hits reliably: there the sleep ends a little early and `poll` spins
+//! the rest, never longer than [`SPIN_NS`]. The CPU time so spent is counted and so is how late
+//! each completion came, because a benchmark on a simulated medium is worth only what its timing
+//! error is.
 //!
-//! Invariants: no completion before it is due; a completion whose inner operation was slower than the medium comes as
-//! soon as it can; media with a bandwidth budget never spin.
+//! Invariants: no completion before it is due; a completion whose inner operation was slower than
+//! the medium comes as soon as it can; media with a bandwidth budget never spin.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -30,7 +32,8 @@ const SPIN_NS: u64 = 12_000;
 const SPIN_AFTER_SLEEP_NS: u64 = 4_000;
 /// Waking is asked for at most so much earlier than due.
 const LEAD_NS_MAX: u64 = 40_000;
-/// How fast the lead follows a late and an early waking: slowly up and quickly down, since an early one costs more.
+/// How fast the lead follows a late and an early waking: slowly up and quickly down, since an early
+/// one costs more.
 const LEAD_UP: u64 = 16;
 const LEAD_DOWN: u64 = 2;
 /// Lateness is recorded up to here.
@@ -77,8 +80,8 @@ pub struct TimingError {
 }
 
 impl<D: Device> MediumDevice<D> {
-    /// Slows `inner` down; the seed fixes the latencies drawn. Sets the thread's timer slack to the least, since the
-    /// kernel otherwise lets every sleep run 50 µs over.
+    /// Slows `inner` down; the seed fixes the latencies drawn. Sets the thread's timer slack to the
+    /// least, since the kernel otherwise lets every sleep run 50 µs over.
     pub fn new(inner: D, medium: Medium, seed: u64) -> MediumDevice<D> {
         MediumDevice::sharing(inner, SharedMedium::new(medium, seed))
     }
@@ -94,7 +97,8 @@ impl<D: Device> MediumDevice<D> {
             free: Vec::new(),
             waiting: BinaryHeap::new(),
             finished: Vec::new(),
-            lateness: Histogram::new_with_bounds(1, ERROR_NS_MAX, 2).expect("the bounds are in order"),
+            lateness: Histogram::new_with_bounds(1, ERROR_NS_MAX, 2)
+                .expect("the bounds are in order"),
             spun: Duration::ZERO,
             lead_ns: 0,
             asked: Cell::new(None),
@@ -188,8 +192,9 @@ impl<D: Device> Device for MediumDevice<D> {
         self.collect();
         self.learn();
         let mut next = self.release(done);
-        let worth_spinning =
-            |(left_ns, short): (u64, bool)| left_ns <= if short { SPIN_NS } else { SPIN_AFTER_SLEEP_NS };
+        let worth_spinning = |(left_ns, short): (u64, bool)| {
+            left_ns <= if short { SPIN_NS } else { SPIN_AFTER_SLEEP_NS }
+        };
         let sleeps = self.medium().timing == Timing::Latency;
         if done.len() > before || !sleeps || !next.is_some_and(worth_spinning) {
             return;

@@ -1,16 +1,17 @@
 //! When an operation on a medium is done.
 //!
-//! A medium is a few servers behind a bus. An operation waits for a free server (queue depth), keeps it for a log-normal
-//! latency, and moves its bytes over a bus that it shares with the other operations of its direction; it is done when
-//! both are. While others write, reads get less of the bus and wait longer: *write interference*, a table measured in
-//! "Writes Hurt" (NVCache), whose figure for eight readers on Optane is 12 GB/s alone, 3.4 with one writer,
-//! 0.8 with eight.
+//! A medium is a few servers behind a bus. An operation waits for a free server (queue depth),
+//! keeps it for a log-normal latency, and moves its bytes over a bus that it shares with the other
+//! operations of its direction; it is done when both are. While others write, reads get less of the
+//! bus and wait longer: *write interference*, a table measured in "Writes Hurt" (NVCache), whose
+//! figure for eight readers on Optane is 12 GB/s alone, 3.4 with one writer, 0.8 with eight.
 //!
-//! Memory-like media answer faster than any timer: they have only the bus, as a token bucket that lets short
-//! bursts through at once.
+//! Memory-like media answer faster than any timer: they have only the bus, as a token bucket that
+//! lets short bursts through at once.
 //!
-//! Invariants: no clock and no hidden state: the same seed and calls give the same answers; a larger operation in
-//! the same place is never done earlier; over any long run a direction's bytes stay within its bandwidth.
+//! Invariants: no clock and no hidden state: the same seed and calls give the same answers; a
+//! larger operation in the same place is never done earlier; over any long run a direction's bytes
+//! stay within its bandwidth.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -61,7 +62,8 @@ pub struct Path {
     pub p99_ns: f64,
     /// Bytes per second of all operations together.
     pub bytes_per_second: f64,
-    /// Operations per second of all together, where that is limited by other things than depth and latency.
+    /// Operations per second of all together, where that is limited by other things than depth and
+    /// latency.
     pub operations_per_second: f64,
 }
 
@@ -114,12 +116,14 @@ impl Medium {
         let alone = Interference { writers: 0, read_throughput: 1.0, read_latency: 1.0 };
         let writers = u32::try_from(writers).unwrap_or(u32::MAX);
         let above = self.interference.iter().find(|row| row.writers >= writers);
-        let below = self.interference.iter().rev().find(|row| row.writers <= writers).unwrap_or(&alone);
+        let below =
+            self.interference.iter().rev().find(|row| row.writers <= writers).unwrap_or(&alone);
         match above {
             _ if writers == 0 => alone,
             Some(above) if above.writers > below.writers => {
                 let log = |n: u32| f64::from(n.max(1)).ln();
-                let share = (log(writers) - log(below.writers)) / (log(above.writers) - log(below.writers));
+                let share =
+                    (log(writers) - log(below.writers)) / (log(above.writers) - log(below.writers));
                 let between = |a: f64, b: f64| a * (b / a).powf(share);
                 Interference {
                     writers,
@@ -210,8 +214,16 @@ impl Model {
         }
     }
 
-    /// Puts an operation on the servers and the bus. `rest_ns` is the time its bytes past the first sector take.
-    fn transfer(&mut self, now_ns: u64, bus: usize, latency_ns: f64, rest_ns: f64, bus_ns: f64) -> u64 {
+    /// Puts an operation on the servers and the bus. `rest_ns` is the time its bytes past the first
+    /// sector take.
+    fn transfer(
+        &mut self,
+        now_ns: u64,
+        bus: usize,
+        latency_ns: f64,
+        rest_ns: f64,
+        bus_ns: f64,
+    ) -> u64 {
         let bus = &mut self.bus_free_ns[if self.medium.half_duplex { 0 } else { bus }];
         let now = now_ns as f64;
         match self.medium.timing {
@@ -222,7 +234,8 @@ impl Model {
             Timing::Latency => {
                 let turn = bus.max(now);
                 *bus = turn + bus_ns;
-                let Reverse(free_ns) = self.servers.pop().expect("a medium has at least one server");
+                let Reverse(free_ns) =
+                    self.servers.pop().expect("a medium has at least one server");
                 let served_ns = free_ns.max(now_ns) + latency_ns as u64;
                 self.servers.push(Reverse(served_ns));
                 (turn.max(served_ns as f64) + rest_ns).ceil() as u64

@@ -1,7 +1,7 @@
 //! Media one can ask for by name.
 //!
-//! Each stands for a product or a measurement that its comment cites, so that a result can be read as "on such a disk".
-//! Figures a source does not give are marked as estimates.
+//! Each stands for a product or a measurement that its comment cites, so that a result can be read
+//! as "on such a disk". Figures a source does not give are marked as estimates.
 
 use super::model::{Interference, Medium, Path, Timing};
 
@@ -14,8 +14,8 @@ const UNLIMITED: f64 = f64::INFINITY;
 
 /// DRAM, as a bandwidth budget.
 ///
-/// "Writes Hurt" (NVCache): eight readers lose 18 % to one writer and 35 % to eight. 40 GB/s is an estimate for eight
-/// cores on one socket's memory; 0.1 µs is a cache miss.
+/// "Writes Hurt" (NVCache): eight readers lose 18 % to one writer and 35 % to eight. 40 GB/s is an
+/// estimate for eight cores on one socket's memory; 0.1 µs is a cache miss.
 const DRAM: Medium = Medium {
     name: "dram",
     description: "DRAM: 40 GB/s, little write interference",
@@ -43,9 +43,10 @@ const DRAM: Medium = Medium {
 
 /// Optane DC persistent memory, as a bandwidth budget.
 ///
-/// "Writes Hurt" (NVCache): eight readers get 12 GB/s alone, 3.4 with one writer (28 %), 0.8 with eight (7 %). Latencies
-/// and write bandwidth from Yang et al., "An Empirical Guide to the Behavior and Use of Scalable Persistent
-/// Memory" (FAST 2020): about 305 ns a random read, 94 ns a store, 2.3 GB/s of writes per DIMM.
+/// "Writes Hurt" (NVCache): eight readers get 12 GB/s alone, 3.4 with one writer (28 %), 0.8 with
+/// eight (7 %). Latencies and write bandwidth from Yang et al., "An Empirical Guide to the Behavior
+/// and Use of Scalable Persistent Memory" (FAST 2020): about 305 ns a random read, 94 ns a store,
+/// 2.3 GB/s of writes per DIMM.
 const PMEM: Medium = Medium {
     name: "pmem",
     description: "Optane persistent memory: 12 GB/s of reads, of which one writer takes 72 % and eight 93 %",
@@ -73,9 +74,10 @@ const PMEM: Medium = Medium {
 
 /// Intel Optane SSD DC P4800X.
 ///
-/// Product brief: 2400 / 2000 MB/s, 550,000 / 500,000 operations a second. AnandTech's review (2017): reads at
-/// depth 1 take 9 µs at the median and 10 µs at p99, and 585,000 a second at depth 16, so about five at a time.
-/// 70 % reads reach 500,000 a second in the brief: reads hardly suffer; the interference rows are an estimate.
+/// Product brief: 2400 / 2000 MB/s, 550,000 / 500,000 operations a second. AnandTech's review
+/// (2017): reads at depth 1 take 9 µs at the median and 10 µs at p99, and 585,000 a second at depth
+/// 16, so about five at a time. 70 % reads reach 500,000 a second in the brief: reads hardly
+/// suffer; the interference rows are an estimate.
 const OPTANE: Medium = Medium {
     name: "optane",
     description: "Optane NVMe SSD (P4800X): 9 µs, 2.4 GB/s reads, 2.0 GB/s writes",
@@ -103,9 +105,10 @@ const OPTANE: Medium = Medium {
 
 /// A TLC flash NVMe SSD: Intel P4500, 2 TB.
 ///
-/// Lenovo's product guide for it: 85 / 20 µs, 490,000 / 38,000 operations a second, 3.2 / 1.05 GB/s. The p99 of reads is
-/// between those AnandTech measured on an Intel P3700 (96 µs) and a Micron 9100 (117 µs). Interference is an
-/// estimate: reads queue behind programs and erases on their die.
+/// Lenovo's product guide for it: 85 / 20 µs, 490,000 / 38,000 operations a second, 3.2 / 1.05
+/// GB/s. The p99 of reads is between those AnandTech measured on an Intel P3700 (96 µs) and a
+/// Micron 9100 (117 µs). Interference is an estimate: reads queue behind programs and erases on
+/// their die.
 const NVME: Medium = Medium {
     name: "nvme",
     description: "TLC NVMe SSD (P4500): 85 µs reads, 20 µs writes, 3.2 and 1.05 GB/s",
@@ -134,8 +137,9 @@ const NVME: Medium = Medium {
 
 /// A SATA flash SSD of the slower class, 200–400 µs a read.
 ///
-/// Throughput and operations as in the Intel D3-S4510's data sheet (560 / 510 MB/s, 97,000 / 36,000 operations a second,
-/// data sheet figures); 250 µs is the middle of the "slow SSD" class; the p99 and interference are estimates.
+/// Throughput and operations as in the Intel D3-S4510's data sheet (560 / 510 MB/s, 97,000 / 36,000
+/// operations a second, data sheet figures); 250 µs is the middle of the "slow SSD" class; the p99
+/// and interference are estimates.
 const SATA_SSD: Medium = Medium {
     name: "sata-ssd",
     description: "SATA SSD: 250 µs reads, 500 MB/s",
@@ -163,8 +167,9 @@ const SATA_SSD: Medium = Medium {
 
 /// A 7200 rpm disk; every operation seeks.
 ///
-/// Half a turn is 4.2 ms, an average seek about 8 ms (data sheet figures of nearline disks); queued operations are
-/// served in a better order, so 8 ms in all at the median. Its write cache is taken to be off.
+/// Half a turn is 4.2 ms, an average seek about 8 ms (data sheet figures of nearline disks); queued
+/// operations are served in a better order, so 8 ms in all at the median. Its write cache is taken
+/// to be off.
 const HDD: Medium = Medium {
     name: "hdd",
     description: "7200 rpm disk: 8 ms, 150 MB/s, one at a time",
@@ -189,9 +194,9 @@ const HDD: Medium = Medium {
 
 /// Network block storage: Amazon EBS gp3 with 16,000 operations a second and 250 MiB/s provisioned.
 ///
-/// Amazon's documentation: 3,000 to 16,000 operations a second, 125 to 1000 MiB/s, "single-digit millisecond" latency;
-/// a median of 1 ms with a p99 of 3 ms is an estimate within that. Flushes are free: a write is acknowledged once it
-/// is stored.
+/// Amazon's documentation: 3,000 to 16,000 operations a second, 125 to 1000 MiB/s, "single-digit
+/// millisecond" latency; a median of 1 ms with a p99 of 3 ms is an estimate within that. Flushes
+/// are free: a write is acknowledged once it is stored.
 const CLOUD: Medium = Medium {
     name: "cloud",
     description: "network block storage (EBS gp3): 1 ms, 16,000 operations a second, 250 MiB/s",

@@ -1,7 +1,8 @@
 //! One imitated medium behind the devices of several threads.
 //!
-//! However many threads submit, there is one set of servers, one bus and one count of writers, as on a real disk. A
-//! lock around the model is good enough: an imitation is no data path, and holds it for some arithmetic.
+//! However many threads submit, there is one set of servers, one bus and one count of writers, as
+//! on a real disk. A lock around the model is good enough: an imitation is no data path, and holds
+//! it for some arithmetic.
 //!
 //! Invariant: the model's time never goes back, since the clock is read under the lock.
 

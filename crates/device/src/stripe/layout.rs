@@ -1,8 +1,8 @@
 //! Where a stripe keeps its bytes.
 //!
-//! Chunk 0 is on the first member, chunk 1 on the second, and after the last member comes the first again (RAID-0). So a
-//! range of the stripe is one contiguous range on every member it touches, and chunk by chunk a run on one member.
-//! Pure arithmetic.
+//! Chunk 0 is on the first member, chunk 1 on the second, and after the last member comes the first
+//! again (RAID-0). So a range of the stripe is one contiguous range on every member it touches, and
+//! chunk by chunk a run on one member. Pure arithmetic.
 
 use std::ops::Range;
 
@@ -51,7 +51,11 @@ impl Layout {
     pub(crate) fn spans(self, range: Range<u64>) -> impl Iterator<Item = Part> {
         (0..self.members).filter_map(move |member| {
             let (start, end) = (self.before(member, range.start), self.before(member, range.end));
-            (start < end).then_some(Part { member: member as usize, offset: start, len: end - start })
+            (start < end).then_some(Part {
+                member: member as usize,
+                offset: start,
+                len: end - start,
+            })
         })
     }
 

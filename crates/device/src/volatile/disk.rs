@@ -1,8 +1,8 @@
 //! The disk's own half: the cache its handles share, and the thread that writes it out.
 //!
-//! The thread has a handle of the inner device for itself and does what it is asked in sequence, flushes and durable
-//! writes that have gathered meanwhile together. It keeps no claim on the disk: with the last handle its work ends, and
-//! what was not written out by then is lost.
+//! The thread has a handle of the inner device for itself and does what it is asked in sequence,
+//! flushes and durable writes that have gathered meanwhile together. It keeps no claim on the disk:
+//! with the last handle its work ends, and what was not written out by then is lost.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -39,8 +39,8 @@ pub enum Habit {
     },
 }
 
-/// A disk that loses what was not flushed when the process ends. Clones are the same disk; each thread uses it by a
-/// [`VolatileDevice`](super::VolatileDevice).
+/// A disk that loses what was not flushed when the process ends. Clones are the same disk; each
+/// thread uses it by a [`VolatileDevice`](super::VolatileDevice).
 #[derive(Debug, Clone)]
 pub struct VolatileDisk(Arc<Shared>);
 
@@ -73,8 +73,8 @@ pub(super) enum What {
     Store { offset: u64, len: u64 },
     /// Bring everything there.
     MakeRoom,
-    /// Zero a range, given whether it may be unmapped and must be fast, or else discard it; `stale` is what the cache had
-    /// of it then.
+    /// Zero a range, given whether it may be unmapped and must be fast, or else discard it; `stale`
+    /// is what the cache had of it then.
     Zero { offset: u64, len: u64, zeroing: Option<(bool, bool)>, stale: Vec<Dirty> },
     /// Take a new size.
     Resize { bytes: u64 },
@@ -93,17 +93,22 @@ impl VolatileDisk {
         let (jobs, todo) = channel();
         let (began, has_begun) = channel();
         let shared = Arc::clone(&cache);
-        let thread = std::thread::Builder::new().name("write-cache".to_owned()).spawn(move || {
-            let ring = match Ring::new(WRITES as u32) {
-                Ok(ring) => ring,
-                Err(error) => return drop(began.send(Err(error))),
-            };
-            let _ = began.send(Ok(())); // it is waited for
-            let pool = Pool::new(0);
-            let inner = open(&ring, &pool);
-            Writer { inner, ring, pool, cache: shared, open: 0, failed: None }.run(&todo, habit);
-        })?;
-        has_begun.recv().expect("the thread says whether it could begin").map_err(io::Error::other)?;
+        let thread =
+            std::thread::Builder::new().name("write-cache".to_owned()).spawn(move || {
+                let ring = match Ring::new(WRITES as u32) {
+                    Ok(ring) => ring,
+                    Err(error) => return drop(began.send(Err(error))),
+                };
+                let _ = began.send(Ok(())); // it is waited for
+                let pool = Pool::new(0);
+                let inner = open(&ring, &pool);
+                Writer { inner, ring, pool, cache: shared, open: 0, failed: None }
+                    .run(&todo, habit);
+            })?;
+        has_begun
+            .recv()
+            .expect("the thread says whether it could begin")
+            .map_err(io::Error::other)?;
         Ok(VolatileDisk(Arc::new(Shared { cache, jobs: Some(jobs), thread: Some(thread) })))
     }
 
@@ -231,7 +236,9 @@ impl<D: Device> Writer<D> {
             for run in run.chunks(RUN_SECTORS) {
                 let from = self.pool.allocate(run.len() * SECTOR_BYTES as usize).whole();
                 from.fill_zero(); // past the end of the device, if it ends inside a sector
-                run.iter().enumerate().for_each(|(at, dirty)| dirty.alone().patch(&sector(&from, at)));
+                run.iter()
+                    .enumerate()
+                    .for_each(|(at, dirty)| dirty.alone().patch(&sector(&from, at)));
                 self.submit(run[0].offset, Action::Write { from, durable: false });
             }
         }
@@ -298,6 +305,7 @@ impl Waiter {
             None => io::Error::new(error.kind(), error.to_string()),
         };
         let result = result.as_ref().copied().map_err(copy);
-        let _ = self.answers.send(Completion { token: self.token, result }); // unless its handle is gone
+        // unless its handle is gone
+        let _ = self.answers.send(Completion { token: self.token, result });
     }
 }

@@ -1,4 +1,5 @@
-//! What the tests of devices share: one ring, and operations carried out one at a time or many at once.
+//! What the tests of devices share: one ring, and operations carried out one at a time or many at
+//! once.
 #![allow(dead_code)] // each test binary uses a part
 
 use std::io;
@@ -36,7 +37,12 @@ pub(crate) fn finish(ring: &Ring, device: &mut dyn Device, count: usize) -> Vec<
 }
 
 /// Carries out one operation.
-pub(crate) fn run(ring: &Ring, device: &mut dyn Device, offset: u64, action: Action) -> io::Result<()> {
+pub(crate) fn run(
+    ring: &Ring,
+    device: &mut dyn Device,
+    offset: u64,
+    action: Action,
+) -> io::Result<()> {
     device.submit(Operation { token: 42, offset, action });
     let completion = finish(ring, device, 1).remove(0);
     assert_eq!(completion.token, 42);

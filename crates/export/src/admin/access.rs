@@ -1,8 +1,10 @@
 //! Rights of the admin interface's clients, by the address through which they come.
 //!
-//! A client that can open the Unix socket may do everything: the socket's permissions say who that is. TCP asks for no user, so that everybody on the
-//! machine, and every page in a browser on it, can talk to it: there a client reads, and changes something only with the token. Pages of
-//! others are told by what browsers send: `Origin`, and in `Host` the name by which they have found the server (DNS rebinding).
+//! A client that can open the Unix socket may do everything: the socket's permissions say who that
+//! is. TCP asks for no user, so that everybody on the machine, and every page in a browser on it,
+//! can talk to it: there a client reads, and changes something only with the token. Pages of others
+//! are told by what browsers send: `Origin`, and in `Host` the name by which they have found the
+//! server (DNS rebinding).
 
 use std::net::IpAddr;
 
@@ -61,7 +63,11 @@ impl Access {
             (Some(token), Some(value), None) => bearer(value).is_some_and(|given| token.is(given)),
             _ => false,
         };
-        Ok(if trusted { Trust::Everything } else { Trust::Reading { token_given: first.is_some() } })
+        Ok(if trusted {
+            Trust::Everything
+        } else {
+            Trust::Reading { token_given: first.is_some() }
+        })
     }
 
     /// The refusal of a change by a client that may only read.
@@ -92,8 +98,11 @@ impl NetworkRules {
             ));
         }
         let own = |origin: &[u8]| {
-            let authority = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
-            authority.is_some_and(|authority| hosts.iter().any(|host| host.eq_ignore_ascii_case(authority)))
+            let authority =
+                origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+            authority.is_some_and(|authority| {
+                hosts.iter().any(|host| host.eq_ignore_ascii_case(authority))
+            })
         };
         if values(headers, "Origin").any(|origin| !own(origin)) {
             return refuse("pages of other servers may not ask here".into());
@@ -127,8 +136,14 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// The values of all headers of this name.
-pub(super) fn values<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
-    headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+pub(super) fn values<'a>(
+    headers: &'a [Header<'a>],
+    name: &'static str,
+) -> impl Iterator<Item = &'a [u8]> {
+    headers
+        .iter()
+        .filter(move |header| header.name.eq_ignore_ascii_case(name))
+        .map(|header| header.value)
 }
 
 #[cfg(test)]
@@ -145,7 +160,10 @@ mod tests {
         std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
         let token = token.then(|| Token::read(file.path()).unwrap());
         let hosts = vec!["storage1".to_owned()];
-        Access { network: Some(NetworkRules { hosts, token, encrypted_only: false }), ..Access::default() }
+        Access {
+            network: Some(NetworkRules { hosts, token, encrypted_only: false }),
+            ..Access::default()
+        }
     }
 
     fn judge(access: &Access, headers: &[(&'static str, &str)]) -> Option<Trust> {
@@ -158,15 +176,21 @@ mod tests {
     fn over_tcp_only_the_token_lets_a_client_change_anything() {
         let access = network(true);
         let reading = |token_given| Some(Trust::Reading { token_given });
-        let with = |value: &str| judge(&access, &[("Host", "127.0.0.1:10810"), ("Authorization", value)]);
+        let with =
+            |value: &str| judge(&access, &[("Host", "127.0.0.1:10810"), ("Authorization", value)]);
         assert_eq!(with(&format!("Bearer {SECRET}")), Some(Trust::Everything));
         assert_eq!(with(&format!("bearer  {SECRET} ")), Some(Trust::Everything));
-        for wrong in ["", "Bearer", "Bearer ", "Bearer 0123456789abcdeg", SECRET, "Basic 0123456789abcdef"] {
+        for wrong in
+            ["", "Bearer", "Bearer ", "Bearer 0123456789abcdeg", SECRET, "Basic 0123456789abcdef"]
+        {
             assert_eq!(with(wrong), reading(true), "{wrong}");
         }
         assert_eq!(judge(&access, &[]), reading(false));
         let right = format!("Bearer {SECRET}");
-        assert_eq!(judge(&access, &[("Authorization", &right), ("authorization", &right)]), reading(true));
+        assert_eq!(
+            judge(&access, &[("Authorization", &right), ("authorization", &right)]),
+            reading(true)
+        );
         assert_eq!(judge(&network(false), &[("Authorization", &right)]), reading(true));
         assert_eq!(judge(&Access::default(), &[("Host", "evil.example")]), Some(Trust::Everything));
     }
@@ -174,24 +198,42 @@ mod tests {
     #[test]
     fn pages_of_others_are_refused() {
         let access = network(true);
-        for own in
-            ["127.0.0.1:10810", "localhost", "LOCALHOST:1", "[::1]:10810", "::1", "10.1.2.3", "Storage1:9"]
-        {
+        for own in [
+            "127.0.0.1:10810",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:10810",
+            "::1",
+            "10.1.2.3",
+            "Storage1:9",
+        ] {
             let origin = format!("http://{own}");
             let known = judge(&access, &[("Host", own)]).is_some();
             assert!(known || own == "::1", "{own}"); // an IPv6 address has brackets
             let with_origin = judge(&access, &[("Host", own), ("Origin", &origin)]).is_some();
             assert_eq!(with_origin, known, "{own}");
             for foreign in ["http://evil.example", "null", "", "http://127.0.0.1:8080", "file://"] {
-                assert_eq!(judge(&access, &[("Host", own), ("Origin", foreign)]), None, "{own} {foreign}");
+                assert_eq!(
+                    judge(&access, &[("Host", own), ("Origin", foreign)]),
+                    None,
+                    "{own} {foreign}"
+                );
             }
         }
-        for foreign in
-            ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:10810", "", "storage2"]
-        {
+        for foreign in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:10810",
+            "",
+            "storage2",
+        ] {
             assert_eq!(judge(&access, &[("Host", foreign)]), None, "{foreign}");
         }
         assert_eq!(judge(&access, &[("Host", "localhost"), ("Host", "evil.example")]), None);
-        assert_eq!(judge(&access, &[("Origin", "http://localhost")]), None, "nobody said whom it asks");
+        assert_eq!(
+            judge(&access, &[("Origin", "http://localhost")]),
+            None,
+            "nobody said whom it asks"
+        );
     }
 }

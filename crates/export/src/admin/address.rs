@@ -1,7 +1,8 @@
 //! Addresses of the admin interface: a Unix socket, or TCP where that is asked for.
 //!
-//! Written as `unix:PATH` or a path, and as `tcp:HOST:PORT` or `HOST:PORT`. Server and clients find the default socket by one rule:
-//! the folder that systemd gives a service, else `/run/floe` for root and `$XDG_RUNTIME_DIR/floe` for others.
+//! Written as `unix:PATH` or a path, and as `tcp:HOST:PORT` or `HOST:PORT`. Server and clients find
+//! the default socket by one rule: the folder that systemd gives a service, else `/run/floe` for
+//! root and `$XDG_RUNTIME_DIR/floe` for others.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -30,7 +31,9 @@ pub struct AddressError(String);
 
 /// There is no default address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no folder for the admin socket: XDG_RUNTIME_DIR is not set; give --admin unix:PATH")]
+#[error(
+    "there is no folder for the admin socket: XDG_RUNTIME_DIR is not set; give --admin unix:PATH"
+)]
 pub struct NoDefaultAddress;
 
 impl FromStr for AdminAddress {
@@ -74,7 +77,8 @@ impl AdminAddress {
         Surroundings::here().candidates().into_iter().next().map(Self::Unix).ok_or(NoDefaultAddress)
     }
 
-    /// Where a client asks that is told nothing else: the first socket that is there, of those a server may have by default.
+    /// Where a client asks that is told nothing else: the first socket that is there, of those a
+    /// server may have by default.
     ///
     /// # Errors
     /// When there is no place to look.
@@ -115,7 +119,8 @@ impl Surroundings {
 
     /// The sockets that a server may have by default, the most likely first.
     fn candidates(&self) -> Vec<PathBuf> {
-        let service = self.service.as_ref().and_then(|folders| std::env::split_paths(folders).next());
+        let service =
+            self.service.as_ref().and_then(|folders| std::env::split_paths(folders).next());
         let own = match (self.is_root, &self.user) {
             (true, _) => Some(PathBuf::from(SYSTEM_FOLDER)),
             (false, Some(folder)) => Some(Path::new(folder).join("floe")),
@@ -155,8 +160,11 @@ mod tests {
     #[test]
     fn the_default_socket_is_in_the_folder_that_the_user_has_for_sockets() {
         let found = |service: Option<&str>, is_root, user: Option<&str>| {
-            let surroundings =
-                Surroundings { service: service.map(Into::into), is_root, user: user.map(Into::into) };
+            let surroundings = Surroundings {
+                service: service.map(Into::into),
+                is_root,
+                user: user.map(Into::into),
+            };
             surroundings.candidates().into_iter().next().map(|path| path.display().to_string())
         };
         let path = |text: &str| Some(text.to_owned());

@@ -36,7 +36,9 @@ impl fmt::Display for Endpoint {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// Nobody answers.
-    #[error("no floe server answers on {address}: {source}; is it running, and is --admin the same?")]
+    #[error(
+        "no floe server answers on {address}: {source}; is it running, and is --admin the same?"
+    )]
     Unreachable {
         /// The address.
         address: String,
@@ -143,21 +145,27 @@ pub fn add_volume(server: &Endpoint, volume: &NewVolume) -> Result<VolumeStatus,
     served(server, &volume.name)
 }
 
-/// Takes a volume away; what was written to it is on its backing device then. With `force` clients that use it are hung up on.
+/// Takes a volume away; what was written to it is on its backing device then. With `force` clients
+/// that use it are hung up on.
 ///
 /// # Errors
-/// When no server answers, or the volume cannot be removed: without `force` also when a client uses it.
+/// When no server answers, or the volume cannot be removed: without `force` also when a client uses
+/// it.
 pub fn remove_volume(server: &Endpoint, name: &str, force: bool) -> Result<(), AdminError> {
     let query = if force { "?force" } else { "" };
     ask(server, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
 }
 
-/// Gives a volume another size, or with an empty [`Resize`] the one its backing device has by now; tells the volume as it
-/// is served.
+/// Gives a volume another size, or with an empty [`Resize`] the one its backing device has by now;
+/// tells the volume as it is served.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot have that size.
-pub fn resize_volume(server: &Endpoint, name: &str, resize: &Resize) -> Result<VolumeStatus, AdminError> {
+pub fn resize_volume(
+    server: &Endpoint,
+    name: &str,
+    resize: &Resize,
+) -> Result<VolumeStatus, AdminError> {
     let body = serde_json::to_string(resize).expect("a size is plain data");
     ask(server, "POST", &format!("{}/resize", path_of(name)), &body)?;
     served(server, name)
@@ -186,7 +194,8 @@ pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus)
     }
 }
 
-/// Takes the tier with this number from the top out, while clients go on; what only it had is below it then.
+/// Takes the tier with this number from the top out, while clients go on; what only it had is below
+/// it then.
 ///
 /// # Errors
 /// When no server answers, or the tier cannot be taken out.
@@ -210,22 +219,30 @@ fn understood<T: for<'a> Deserialize<'a>>(server: &Endpoint, body: &str) -> Resu
 
 fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
     let unreachable = |source: io::Error| match source.kind() {
-        io::ErrorKind::PermissionDenied => AdminError::Denied { address: server.to_string(), source },
+        io::ErrorKind::PermissionDenied => {
+            AdminError::Denied { address: server.to_string(), source }
+        }
         _ => AdminError::Unreachable { address: server.to_string(), source },
     };
     let strange = || AdminError::Strange { address: server.to_string() };
     let token = server.token.as_ref();
-    let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {}\r\n", token.secret()));
+    let token = token
+        .map_or(String::new(), |token| format!("Authorization: Bearer {}\r\n", token.secret()));
     let host = match &server.address {
         AdminAddress::Unix(_) => "localhost",
         AdminAddress::Tcp(address) => address,
     };
     let length = body.len();
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{token}Content-Length: {length}\r\n\r\n{body}");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{token}Content-Length: {length}\r\n\r\n{body}"
+    );
     let answer = match &server.address {
-        AdminAddress::Unix(path) => UnixStream::connect(path).and_then(|stream| talk(stream, &request)),
-        AdminAddress::Tcp(address) => TcpStream::connect(address).and_then(|stream| talk(stream, &request)),
+        AdminAddress::Unix(path) => {
+            UnixStream::connect(path).and_then(|stream| talk(stream, &request))
+        }
+        AdminAddress::Tcp(address) => {
+            TcpStream::connect(address).and_then(|stream| talk(stream, &request))
+        }
     };
     let answer = String::from_utf8(answer.map_err(unreachable)?).map_err(|_| strange())?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;

@@ -91,7 +91,10 @@ pub struct NewTier {
 impl Command {
     /// True of a command that changes nothing.
     pub(super) fn only_reads(&self) -> bool {
-        matches!(self, Self::Status | Self::Metrics | Self::Health | Self::ListVolumes | Self::ListTiers)
+        matches!(
+            self,
+            Self::Status | Self::Metrics | Self::Health | Self::ListVolumes | Self::ListTiers
+        )
     }
 
     /// Understands a request whose body has arrived.
@@ -114,10 +117,14 @@ impl Command {
                 let force = query.split('&').any(|word| word == "force");
                 named(name).map(|name| Self::RemoveVolume { name, force })
             }),
-            ["volumes", name, "resize"] => ("POST", named(name).and_then(|name| Self::resize(name, body))),
+            ["volumes", name, "resize"] => {
+                ("POST", named(name).and_then(|name| Self::resize(name, body)))
+            }
             ["tiers"] if method == "POST" => ("POST", json(body).map(Self::AddTier)),
             ["tiers"] => ("GET", Ok(Self::ListTiers)),
-            ["tiers", number] => ("DELETE", numbered(number).map(|number| Self::RemoveTier { number })),
+            ["tiers", number] => {
+                ("DELETE", numbered(number).map(|number| Self::RemoveTier { number }))
+            }
             _ => return Err(Reply::trouble(Trouble::NotFound, format!("there is no {path} here"))),
         };
         if method != wanted {
@@ -132,7 +139,8 @@ impl Command {
             return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
         }
         let backing = backing.parse();
-        let backing = backing.map_err(|error| Reply::trouble(Trouble::Input, format!("backing: {error}")))?;
+        let backing =
+            backing.map_err(|error| Reply::trouble(Trouble::Input, format!("backing: {error}")))?;
         Ok(Self::AddVolume(Box::new(Addition { name, backing, read_only, description })))
     }
 
@@ -143,18 +151,21 @@ impl Command {
 }
 
 fn json<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Reply> {
-    serde_json::from_slice(body)
-        .map_err(|error| Reply::trouble(Trouble::Input, format!("the body is not as expected: {error}")))
+    serde_json::from_slice(body).map_err(|error| {
+        Reply::trouble(Trouble::Input, format!("the body is not as expected: {error}"))
+    })
 }
 
 /// A volume's name as it stands in a path.
 fn named(text: &str) -> Result<String, Reply> {
     let bytes = uri::decode(text).ok();
-    let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
+    let name =
+        bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
     name.ok_or_else(|| Reply::trouble(Trouble::Input, format!("{text:?} is no volume's name")))
 }
 
 /// A tier's number as it stands in a path.
 fn numbered(text: &str) -> Result<usize, Reply> {
-    text.parse().map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))
+    text.parse()
+        .map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))
 }

@@ -1,4 +1,5 @@
-//! The server's side of one admin connection: bytes in until they are one request, of bounded length.
+//! The server's side of one admin connection: bytes in until they are one request, of bounded
+//! length.
 
 use std::sync::Arc;
 
@@ -62,19 +63,30 @@ impl Conversation {
         let head_bytes = match request.parse(&self.received) {
             Ok(Parsed::Complete(bytes)) if bytes <= HEAD_MAX_BYTES => bytes,
             Ok(Parsed::Partial) if self.received.len() < HEAD_MAX_BYTES => return Ok(None),
-            Ok(_) => return Err(Reply::trouble(Trouble::HeadTooLong, "the request's head is too long")),
-            Err(httparse::Error::TooManyHeaders) => {
-                return Err(Reply::trouble(Trouble::HeadTooLong, "the request has too many headers"));
+            Ok(_) => {
+                return Err(Reply::trouble(Trouble::HeadTooLong, "the request's head is too long"));
             }
-            Err(error) => return Err(Reply::trouble(Trouble::Input, format!("this is no HTTP: {error}"))),
+            Err(httparse::Error::TooManyHeaders) => {
+                return Err(Reply::trouble(
+                    Trouble::HeadTooLong,
+                    "the request has too many headers",
+                ));
+            }
+            Err(error) => {
+                return Err(Reply::trouble(Trouble::Input, format!("this is no HTTP: {error}")));
+            }
         };
         let trust = self.access.judge(request.headers)?;
         let body_bytes = body_bytes(request.headers)?;
-        let Some(body) = self.received.get(head_bytes..head_bytes + body_bytes) else { return Ok(None) };
+        let Some(body) = self.received.get(head_bytes..head_bytes + body_bytes) else {
+            return Ok(None);
+        };
         let (method, path) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
         let command = Command::understand(method, path, body)?;
         match trust {
-            Trust::Reading { token_given } if !command.only_reads() => Err(self.access.refusal(token_given)),
+            Trust::Reading { token_given } if !command.only_reads() => {
+                Err(self.access.refusal(token_given))
+            }
             _ => Ok(Some(command)),
         }
     }
@@ -87,12 +99,14 @@ fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
     }
     let mut lengths = values(headers, "Content-Length");
     let Some(length) = lengths.next() else { return Ok(0) };
-    let digits =
-        std::str::from_utf8(length).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let digits = std::str::from_utf8(length)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits.and_then(|text| text.parse::<u64>().ok()) {
-        Some(bytes) if bytes > BODY_MAX_BYTES as u64 => {
-            Err(Reply::trouble(Trouble::TooLong, format!("a body has at most {BODY_MAX_BYTES} bytes")))
-        }
+        Some(bytes) if bytes > BODY_MAX_BYTES as u64 => Err(Reply::trouble(
+            Trouble::TooLong,
+            format!("a body has at most {BODY_MAX_BYTES} bytes"),
+        )),
         Some(bytes) if lengths.next().is_none() => Ok(bytes as usize),
         _ => Err(Reply::trouble(Trouble::Input, "the Content-Length is no number, or given twice")),
     }
@@ -116,7 +130,8 @@ mod tests {
     }
 
     fn with_body(method: &str, path: &str, body: &str) -> Vec<u8> {
-        format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()
+        format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+            .into_bytes()
     }
 
     #[test]
@@ -151,8 +166,12 @@ mod tests {
         );
         let force = Command::RemoveVolume { name: name.clone(), force: true };
         assert_eq!(plain("DELETE /volumes/a%2Fb%20c?force"), force);
-        assert_eq!(plain("POST /volumes/a%2fb%20c/resize"), Command::ResizeVolume { name, size_bytes: None });
-        let add = command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
+        assert_eq!(
+            plain("POST /volumes/a%2fb%20c/resize"),
+            Command::ResizeVolume { name, size_bytes: None }
+        );
+        let add =
+            command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
         let addition = Addition {
             name: "a".into(),
             backing: "memory:4MiB".parse().unwrap(),
@@ -183,11 +202,17 @@ mod tests {
         ] {
             let Heard::Refusal(reply) = hear(line) else { panic!("{line}") };
             let answer = String::from_utf8(reply.encode()).unwrap();
-            assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("admin-token-file"), "{answer}");
+            assert!(
+                answer.starts_with("HTTP/1.1 403 ") && answer.contains("admin-token-file"),
+                "{answer}"
+            );
         }
         let foreign = b"GET /status HTTP/1.1\r\nHost: evil.example\r\n\r\n";
         let heard = Conversation::new(Arc::new(network.clone())).hear(foreign);
-        assert!(matches!(heard, Heard::Refusal(Reply::Trouble(Trouble::Forbidden, _))), "{heard:?}");
+        assert!(
+            matches!(heard, Heard::Refusal(Reply::Trouble(Trouble::Forbidden, _))),
+            "{heard:?}"
+        );
     }
 
     #[test]
@@ -224,8 +249,14 @@ mod tests {
 
     #[test]
     fn nothing_endless_is_read() {
-        assert_eq!(code(&[b"GET / HTTP/1.1\r\nA: ".as_slice(), &[b'a'; HEAD_MAX_BYTES]].concat()), "431");
-        assert_eq!(code(format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65)).as_bytes()), "431");
+        assert_eq!(
+            code(&[b"GET / HTTP/1.1\r\nA: ".as_slice(), &[b'a'; HEAD_MAX_BYTES]].concat()),
+            "431"
+        );
+        assert_eq!(
+            code(format!("GET / HTTP/1.1\r\n{}\r\n", "A: b\r\n".repeat(65)).as_bytes()),
+            "431"
+        );
         let length = |value: &str| {
             code(format!("POST /volumes HTTP/1.1\r\nContent-Length: {value}\r\n\r\n").as_bytes())
         };

@@ -1,7 +1,9 @@
-//! The folders in which devices may be that admin clients name: with the right to open any path, a client of a server that runs as root
-//! could have it create a file anywhere, and read and write any disk.
+//! The folders in which devices may be that admin clients name: with the right to open any path, a
+//! client of a server that runs as root could have it create a file anywhere, and read and write
+//! any disk.
 //!
-//! Links and `..` are resolved first, of the folders and of the path. A folder in which others may change links protects nothing.
+//! Links and `..` are resolved first, of the folders and of the path. A folder in which others may
+//! change links protects nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -49,9 +51,12 @@ impl AllowedPaths {
     /// Why not.
     pub fn check(&self, path: &Path) -> Result<(), PathRefused> {
         let Self::Within(folders) = self else { return Ok(()) };
-        let place = resolved(path)
-            .map_err(|error| PathRefused::Unknown { path: path.to_owned(), problem: error.to_string() })?;
-        let is_inside = |folder: &PathBuf| folder.canonicalize().is_ok_and(|it| place.starts_with(it));
+        let place = resolved(path).map_err(|error| PathRefused::Unknown {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        })?;
+        let is_inside =
+            |folder: &PathBuf| folder.canonicalize().is_ok_and(|it| place.starts_with(it));
         if folders.iter().any(is_inside) {
             return Ok(());
         }
@@ -62,7 +67,9 @@ impl AllowedPaths {
 /// The path without links and `..`. Its last part may be missing.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() =>
+        {
             let Some(name) = path.file_name() else { return Err(error) }; // it ends in `..`
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
             Ok(folder.unwrap_or(Path::new(".")).canonicalize()?.join(name))
@@ -90,14 +97,26 @@ mod tests {
         symlink(folder.path(), path("in/up")).unwrap();
         symlink(path("in"), path("leads-in")).unwrap();
         let allowed = AllowedPaths::Within([path("leads-in"), path("missing")].into());
-        for good in
-            ["in/there", "in/new", "in/deep/new", "leads-in/there", "inside/../in/new", "in/up/in/there"]
-        {
+        for good in [
+            "in/there",
+            "in/new",
+            "in/deep/new",
+            "leads-in/there",
+            "inside/../in/new",
+            "in/up/in/there",
+        ] {
             assert_eq!(allowed.check(&path(good)), Ok(()), "{good}");
         }
-        for bad in
-            ["out", "new", "inside/new", "in/leads-out", "in/../out", "in/up/out", "in/up/new", "missing"]
-        {
+        for bad in [
+            "out",
+            "new",
+            "inside/new",
+            "in/leads-out",
+            "in/../out",
+            "in/up/out",
+            "in/up/new",
+            "missing",
+        ] {
             let refused = allowed.check(&path(bad));
             assert!(matches!(refused, Err(PathRefused::Outside { .. })), "{bad}: {refused:?}");
         }
@@ -108,6 +127,9 @@ mod tests {
         assert!(AllowedPaths::Within([].into()).check(&path("in/there")).is_err());
         assert_eq!(AllowedPaths::All.check(&path("out")), Ok(()));
         let line = allowed.check(&path("in/leads-out")).unwrap_err().to_string();
-        assert!(line.contains("admin-paths") && line.ends_with(&path("out").display().to_string()), "{line}");
+        assert!(
+            line.contains("admin-paths") && line.ends_with(&path("out").display().to_string()),
+            "{line}"
+        );
     }
 }

@@ -78,7 +78,9 @@ impl Reply {
             Self::Done(word) => response("200 OK", text, "", &format!("{word}\n")),
             Self::Json(body) => response("200 OK", "application/json", "", body),
             Self::Metrics(body) => response("200 OK", metrics::CONTENT_TYPE, "", body),
-            Self::Trouble(trouble, problem) => response(trouble.status(), text, "", &format!("{problem}\n")),
+            Self::Trouble(trouble, problem) => {
+                response(trouble.status(), text, "", &format!("{problem}\n"))
+            }
             Self::WrongMethod(allowed) => {
                 let problem = format!("only {allowed} can be asked for here\n");
                 response("405 Method Not Allowed", text, &format!("Allow: {allowed}\r\n"), &problem)

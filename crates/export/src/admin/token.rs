@@ -74,7 +74,8 @@ fn secret_in(path: &Path) -> Result<String, TokenError> {
     let refuse = |problem: String| TokenError { file: path.to_owned(), problem };
     let failed = |error: std::io::Error| refuse(error.to_string());
     // A pipe would be waited for.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
     let data = file.metadata().map_err(failed)?;
     if !data.is_file() {
         return Err(refuse("it is no regular file".into()));
@@ -136,10 +137,18 @@ mod tests {
             assert!(problem(text, 0o600).contains("holds no token"), "{text}");
         }
         let pipe = folder.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
-            .unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
         assert!(Token::read(&pipe).unwrap_err().to_string().contains("no regular file"));
         assert!(Token::read(folder.path()).unwrap_err().to_string().contains("no regular file"));
-        assert!(Token::read(Path::new("/no/token")).unwrap_err().to_string().contains("No such file"));
+        assert!(
+            Token::read(Path::new("/no/token")).unwrap_err().to_string().contains("No such file")
+        );
     }
 }

@@ -14,9 +14,11 @@ use crate::server::DeviceSource;
 pub struct Checked {
     /// What superblocks and journals say.
     pub report: Report,
-    /// Clean data that is not what was stored, for whatever reason; looked for only where the journals are intact.
+    /// Clean data that is not what was stored, for whatever reason; looked for only where the
+    /// journals are intact.
     pub rotten: Vec<Rotten>,
-    /// Runs of volumes that only the cache had, and that are lost; where a journal is damaged, those that mending it gives up.
+    /// Runs of volumes that only the cache had, and that are lost; where a journal is damaged,
+    /// those that mending it gives up.
     pub lost: Vec<(VolumeId, Sectors)>,
 }
 
@@ -32,7 +34,8 @@ impl Checked {
         salvages.any(|salvage| !salvage.gone.is_empty())
     }
 
-    /// What has gone bad. Clean copies that a crash may have found half overwritten, in whatever session, have not: they are not used.
+    /// What has gone bad. Clean copies that a crash may have found half overwritten, in whatever
+    /// session, have not: they are not used.
     pub fn rotted(&self) -> impl Iterator<Item = &Rotten> {
         self.rotten.iter().filter(|rotten| !rotten.doubted)
     }
@@ -43,7 +46,8 @@ impl Checked {
     }
 }
 
-/// Reads everything and changes nothing. `progress` is told what is being done, the bytes read so far, and of how many.
+/// Reads everything and changes nothing. `progress` is told what is being done, the bytes read so
+/// far, and of how many.
 ///
 /// # Errors
 /// When the device fails.
@@ -52,8 +56,10 @@ pub fn check(
     progress: &mut dyn FnMut(&'static str, u64, u64),
 ) -> Result<Checked, StartError> {
     let mut cache = Disk::open(source)?;
-    let report = cache.with_io(|io| scan(io, &mut |read, all| progress("reading the journal", read, all)))?;
-    let is_whole = report.superblock.is_some() && report.shards.iter().all(|shard| shard.problems.is_empty());
+    let report = cache
+        .with_io(|io| scan(io, &mut |read, all| progress("reading the journal", read, all)))?;
+    let is_whole =
+        report.superblock.is_some() && report.shards.iter().all(|shard| shard.problems.is_empty());
     let mut rotten = Vec::new();
     let salvages = report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
     let mut lost: Vec<(VolumeId, Sectors)> =
@@ -71,9 +77,10 @@ pub fn check(
     Ok(Checked { report, rotten, lost })
 }
 
-/// Mends what can be mended: a copy of the superblock is written anew from the other, rotten copies of
-/// what the volumes have are forgotten, and damaged journals are written anew with what of them can be trusted; [`Checked::lost`] is lost
-/// then, and reads as errors. Answers whether that was all that was wrong.
+/// Mends what can be mended: a copy of the superblock is written anew from the other, rotten copies
+/// of what the volumes have are forgotten, and damaged journals are written anew with what of them
+/// can be trusted; [`Checked::lost`] is lost then, and reads as errors. Answers whether that was
+/// all that was wrong.
 ///
 /// # Errors
 /// When the device fails.

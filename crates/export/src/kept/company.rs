@@ -1,14 +1,17 @@
 //! Tiers that were served together: whether one is missing that may hold what nothing else has.
 //!
-//! While a server runs, the superblock of each kept tier names the others that are kept and may hold what was written to the volumes and nothing else
-//! has: from before they get any of it until a clean end finds them without. So whoever is served again without one of them knows.
+//! While a server runs, the superblock of each kept tier names the others that are kept and may
+//! hold what was written to the volumes and nothing else has: from before they get any of it until
+//! a clean end finds them without. So whoever is served again without one of them knows.
 //!
-//! It also says which of them are above it: what is nearer to clients answers first and is written last, so in another order old data would be
-//! read, and written over the new. Where no tier has anything of its own they hold the same, and any order will do.
+//! It also says which of them are above it: what is nearer to clients answers first and is written
+//! last, so in another order old data would be read, and written over the new. Where no tier has
+//! anything of its own they hold the same, and any order will do.
 //!
-//! Every kept tier also has the number of the stack in which it was served last, a new one each time. Tiers with different numbers were
-//! apart: what is clean in any of them may be old. The number is announced in all of them before any takes it, so that a crash in between is
-//! not taken for that.
+//! Every kept tier also has the number of the stack in which it was served last, a new one each
+//! time. Tiers with different numbers were apart: what is clean in any of them may be old. The
+//! number is announced in all of them before any takes it, so that a crash in between is not taken
+//! for that.
 
 use std::sync::Arc;
 
@@ -19,11 +22,12 @@ use super::refusal::{Difference, Refusal, StartError};
 use super::start::Consent;
 use crate::server::DeviceSource;
 
-/// Looks at the devices of all tiers that are kept, given from the top with their names: by tier, how what it has of the volumes may differ from
-/// what others have.
+/// Looks at the devices of all tiers that are kept, given from the top with their names: by tier,
+/// how what it has of the volumes may differ from what others have.
 ///
 /// # Errors
-/// By the tier that misses another one, is above one that it was below, or fails. Nothing has been changed.
+/// By the tier that misses another one, is above one that it was below, or fails. Nothing has been
+/// changed.
 pub fn company(
     tiers: &[(String, Arc<dyn DeviceSource>)],
     consent: Consent,
@@ -32,7 +36,8 @@ pub fn company(
     let known = known.map(|(at, found)| found.map_err(|error| (at, error)));
     let known: Vec<Option<Superblock>> = known.collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
-    let served: Vec<_> = known.iter().flatten().filter(|superblock| superblock.stack != 0).collect();
+    let served: Vec<_> =
+        known.iter().flatten().filter(|superblock| superblock.stack != 0).collect();
     let apart = served.iter().any(|one| served.iter().any(|other| !were_together(one, other)));
     let mut differences = Vec::new();
     for (at, superblock) in known.iter().enumerate() {
@@ -65,11 +70,16 @@ pub(super) struct Order {
     pub(super) is_whole: bool,
 }
 
-/// Tiers that are to be emptied by themselves, by the places where they are given: the lowest first, so that what is newer is written later.
+/// Tiers that are to be emptied by themselves, by the places where they are given: the lowest
+/// first, so that what is newer is written later.
 ///
 /// # Errors
-/// When one that was below another and may hold older data is not among them and that is not `accept`ed, or a device fails.
-pub(super) fn from_the_lowest(tiers: &[Arc<dyn DeviceSource>], accept: bool) -> Result<Order, StartError> {
+/// When one that was below another and may hold older data is not among them and that is not
+/// `accept`ed, or a device fails.
+pub(super) fn from_the_lowest(
+    tiers: &[Arc<dyn DeviceSource>],
+    accept: bool,
+) -> Result<Order, StartError> {
     let known: Vec<Option<Superblock>> = tiers.iter().map(identify).collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
     let companions = known.iter().flatten().flat_map(|superblock| &superblock.companions);
@@ -94,7 +104,10 @@ fn was_above(known: &[Option<Superblock>], one: usize, other: usize) -> bool {
     let says = |tier: &Superblock, of: &Superblock, above: bool| {
         tier.stack != 0
             && (tier.stack == of.stack || tier.stack == of.next_stack)
-            && tier.companions.iter().any(|companion| companion.id == of.id && companion.above == above)
+            && tier
+                .companions
+                .iter()
+                .any(|companion| companion.id == of.id && companion.above == above)
     };
     says(one, other, false) || says(other, one, true)
 }

@@ -1,5 +1,5 @@
-//! A device on a ring of its own, used by one thread that waits for it: for what is done before a server begins, after it has
-//! ended, and seldom meanwhile.
+//! A device on a ring of its own, used by one thread that waits for it: for what is done before a
+//! server begins, after it has ended, and seldom meanwhile.
 
 use std::io;
 use std::ops::Range;
@@ -73,7 +73,8 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// The first so many bytes, and the last so many from a sector on, as far as they are there and do not overlap.
+    /// The first so many bytes, and the last so many from a sector on, as far as they are there and
+    /// do not overlap.
     pub(super) fn ends(&mut self, first: u64, last: u64) -> io::Result<[Vec<u8>; 2]> {
         let bytes = self.device.size_bytes();
         let first = first.min(bytes);

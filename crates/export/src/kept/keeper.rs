@@ -1,4 +1,5 @@
-//! The superblock of a cache that is being served: changed when volumes come, go or grow, and when all has come to its end.
+//! The superblock of a cache that is being served: changed when volumes come, go or grow, and when
+//! all has come to its end.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -27,12 +28,16 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Of a cache of which a session has begun, or that no session uses.
-    pub(super) fn new(cache: Arc<dyn DeviceSource>, superblock: Superblock, state: Option<StateDir>) -> Self {
+    pub(super) fn new(
+        cache: Arc<dyn DeviceSource>,
+        superblock: Superblock,
+        state: Option<StateDir>,
+    ) -> Self {
         Self { cache, superblock, state }
     }
 
-    /// Writes down that nothing is known of the content of these volumes, before their backing devices are changed in a
-    /// way that this cache is not told of.
+    /// Writes down that nothing is known of the content of these volumes, before their backing
+    /// devices are changed in a way that this cache is not told of.
     pub(super) fn forget_content(&mut self, ids: &[VolumeId]) -> Result<(), StartError> {
         self.change(|superblock| {
             let of = superblock.volumes.iter_mut().filter(|volume| ids.contains(&volume.id));
@@ -51,7 +56,8 @@ impl Keeper {
         Companion { id: self.superblock.id, name: name.to_owned(), above: true, session }
     }
 
-    /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows which tiers would have been.
+    /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows
+    /// which tiers would have been.
     pub(crate) fn announce(&mut self, stack: u32) -> Result<(), StartError> {
         if [self.superblock.stack, self.superblock.next_stack].contains(&stack) {
             return Ok(());
@@ -59,8 +65,13 @@ impl Keeper {
         self.change(|superblock| superblock.next_stack = stack)
     }
 
-    /// Writes down that it is one of the stack, and which of the others may hold what nothing else has. It has been announced in all of them.
-    pub(crate) fn link(&mut self, stack: u32, companions: Vec<Companion>) -> Result<(), StartError> {
+    /// Writes down that it is one of the stack, and which of the others may hold what nothing else
+    /// has. It has been announced in all of them.
+    pub(crate) fn link(
+        &mut self,
+        stack: u32,
+        companions: Vec<Companion>,
+    ) -> Result<(), StartError> {
         if self.superblock.stack == stack && self.superblock.companions == companions {
             return Ok(());
         }
@@ -76,7 +87,8 @@ impl Keeper {
         self.link(stack, companions)
     }
 
-    /// Writes down a volume that has come. What a volume of this number had before must be forgotten durably.
+    /// Writes down a volume that has come. What a volume of this number had before must be
+    /// forgotten durably.
     pub(crate) fn add(&mut self, id: VolumeId, volume: &Volume) -> Result<(), StartError> {
         self.change(|superblock| {
             superblock.volumes.push(known(id, volume));
@@ -97,12 +109,14 @@ impl Keeper {
         })
     }
 
-    /// Writes down whether what the cache has as clean may be old, and whether nothing in it counts any more.
+    /// Writes down whether what the cache has as clean may be old, and whether nothing in it counts
+    /// any more.
     pub(crate) fn set_void(&mut self, void: bool, retired: bool) -> Result<(), StartError> {
         if (self.superblock.void, self.superblock.retired.is_some()) == (void, retired) {
             return Ok(());
         }
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
         let written = self.change(|superblock| {
             superblock.void = void;
             superblock.retired = retired.then_some(now);
@@ -125,9 +139,11 @@ impl Keeper {
         }
     }
 
-    /// Writes down that all is in order, and what the ends of the backing devices look like. Nothing writes to any device any more.
+    /// Writes down that all is in order, and what the ends of the backing devices look like.
+    /// Nothing writes to any device any more.
     ///
-    /// `companions` are the tiers that hold what nothing else has; `None` where nothing is known of that but what is written down.
+    /// `companions` are the tiers that hold what nothing else has; `None` where nothing is known of
+    /// that but what is written down.
     pub(crate) fn end(
         mut self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
@@ -163,8 +179,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Leaves an empty cache of no volumes on the device, durably: what was there will be old as soon as a volume is written to without it.
-    /// Nothing uses the device any more.
+    /// Leaves an empty cache of no volumes on the device, durably: what was there will be old as
+    /// soon as a volume is written to without it. Nothing uses the device any more.
     pub(crate) fn vacate(self) -> Result<(), StartError> {
         let id = random_id()?;
         let mut cache = Disk::open(&self.cache)?;
@@ -175,7 +191,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Changes the superblock, durably. If that fails, either the old or the new one counts on the device, and the old one here.
+    /// Changes the superblock, durably. If that fails, either the old or the new one counts on the
+    /// device, and the old one here.
     fn change(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), StartError> {
         let before = self.superblock.clone();
         change(&mut self.superblock);

@@ -1,8 +1,9 @@
-//! What tells by its content whether a backing device is the one that was there, and as it was left.
+//! What tells by its content whether a backing device is the one that was there, and as it was
+//! left.
 //!
-//! - The *marker*, a checksum of both ends, counts after an end in good order. Whoever mounts a file
-//!   system writes to its superblock, and partition tables and the metadata of RAID and LVM are at
-//!   the ends, too. It costs reading 192 KiB.
+//! - The *marker*, a checksum of both ends, counts after an end in good order. Whoever mounts a
+//!   file system writes to its superblock, and partition tables and the metadata of RAID and LVM
+//!   are at the ends, too. It costs reading 192 KiB.
 //! - *Samples*, the checksums of some sectors, likewise: of two disks whose ends are equal.
 //! - *Clean sectors* of the cache count after a crash as well. The journal states that the backing
 //!   device holds the same, and stops doing so, durably, before the device is changed there.
@@ -38,11 +39,18 @@ pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
     Ok(Samples { of_bytes, sums })
 }
 
-/// Whether the content of a device may be that of a volume the cache knows; with `clean`, also by what the cache has of it as clean.
-pub(super) fn is_like(kept: &KeptCache, known: &Known, clean: bool, disk: &mut Disk) -> io::Result<bool> {
+/// Whether the content of a device may be that of a volume the cache knows; with `clean`, also by
+/// what the cache has of it as clean.
+pub(super) fn is_like(
+    kept: &KeptCache,
+    known: &Known,
+    clean: bool,
+    disk: &mut Disk,
+) -> io::Result<bool> {
     let bytes = known.bytes.min(disk.device.size_bytes());
     for (sector, sum) in known.samples.known() {
-        if sector * SECTOR_BYTES < bytes && sample_sum(&disk.read(bytes_of(sector, bytes))?) != sum {
+        if sector * SECTOR_BYTES < bytes && sample_sum(&disk.read(bytes_of(sector, bytes))?) != sum
+        {
             return Ok(false);
         }
     }

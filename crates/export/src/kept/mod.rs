@@ -1,10 +1,11 @@
-//! The cache on its device, which outlives the program: whether it can be used as it was found, and what is done with it outside of
-//! serving.
+//! The cache on its device, which outlives the program: whether it can be used as it was found, and
+//! what is done with it outside of serving.
 //!
-//! A cache belongs to the volumes it was used with. [`start()`] compares what it says of them with what is there (`suit`), and either
-//! makes a new one, brings the old one to life, or refuses and says why; nothing has been changed then. What would
-//! lose data, or could, takes a word of the user's, [`Consent`]. While a server runs, its `Keeper` writes down which volumes there are,
-//! and at the end that all is in order.
+//! A cache belongs to the volumes it was used with. [`start()`] compares what it says of them with
+//! what is there (`suit`), and either makes a new one, brings the old one to life, or refuses and
+//! says why; nothing has been changed then. What would lose data, or could, takes a word of the
+//! user's, [`Consent`]. While a server runs, its `Keeper` writes down which volumes there are, and
+//! at the end that all is in order.
 
 mod check;
 mod company;

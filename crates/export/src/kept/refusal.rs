@@ -1,4 +1,5 @@
-//! Why a cache is not used as it was found. Each is one line that says what was found and what can be done.
+//! Why a cache is not used as it was found. Each is one line that says what was found and what can
+//! be done.
 
 use std::fmt;
 
@@ -378,7 +379,9 @@ impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if self.has_kernel_name {
-            f.write_str(" (a name that another disk may have after a boot: give one of /dev/disk/by-id)")?;
+            f.write_str(
+                " (a name that another disk may have after a boot: give one of /dev/disk/by-id)",
+            )?;
         }
         Ok(())
     }

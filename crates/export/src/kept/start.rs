@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal, SECTOR_BYTES,
-    Serving, StoreError, Superblock, VolumeId, scan, write_superblock,
+    Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal,
+    SECTOR_BYTES, Serving, StoreError, Superblock, VolumeId, scan, write_superblock,
 };
 use floe_device::Identity;
 
@@ -54,7 +54,8 @@ pub struct Wishes {
     pub serving: Serving,
     /// Whether fewer threads will do, where the cache has not as many shards.
     pub fewer_threads: bool,
-    /// How what it has of every volume may differ from what other tiers have: see [`company()`](super::company()).
+    /// How what it has of every volume may differ from what other tiers have: see
+    /// [`company()`](super::company()).
     pub apart: Option<Difference>,
     /// It joins a server that runs: what it has of the volumes may be old by now.
     pub joins: bool,
@@ -91,7 +92,8 @@ impl Parts {
         Self { data_start: bytes, ..self }
     }
 
-    /// Sets how many bytes of the cache may be newer than the backing devices: see [`BlockCache::limit_dirty`].
+    /// Sets how many bytes of the cache may be newer than the backing devices: see
+    /// [`BlockCache::limit_dirty`].
     pub fn limit_dirty(&mut self, bytes: u64) {
         self.most_dirty_bytes = Some(bytes);
         self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
@@ -130,11 +132,12 @@ pub(super) enum Found {
     Unreadable(StoreError),
 }
 
-/// Makes or opens the cache on a device and begins a session for these volumes. `progress` is told the bytes read so far, and of how
-/// many.
+/// Makes or opens the cache on a device and begins a session for these volumes. `progress` is told
+/// the bytes read so far, and of how many.
 ///
 /// # Errors
-/// When the user has to decide something first, or something fails. Up to a refusal nothing was changed.
+/// When the user has to decide something first, or something fails. Up to a refusal nothing was
+/// changed.
 pub fn start(
     source: &Arc<dyn DeviceSource>,
     volumes: &[Volume],
@@ -172,13 +175,17 @@ pub fn start(
     begin(source, cache, kept, volumes, wishes, begun_at.elapsed())
 }
 
-/// Opens the backing devices, and makes durable what was written to them before: what recovery builds on must not be lost later.
+/// Opens the backing devices, and makes durable what was written to them before: what recovery
+/// builds on must not be lost later.
 pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
     let candidate = |volume: &'_ Volume| -> Result<_, StartError> {
         let mut disk = Disk::open(&volume.backing)?;
         if !volume.read_only {
-            let failed =
-                |source| StartError::Backing { volume: volume.name.clone(), doing: "flushing", source };
+            let failed = |source| StartError::Backing {
+                volume: volume.name.clone(),
+                doing: "flushing",
+                source,
+            };
             disk.flush().map_err(failed)?;
         }
         Ok(disk)
@@ -187,7 +194,10 @@ pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, Start
 }
 
 /// Finds out what is on a cache device.
-pub(super) fn look(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Found, StoreError> {
+pub(super) fn look(
+    io: &mut Io<'_>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Found, StoreError> {
     if let Ok(Some(Superblock { retired: Some(_), .. })) = KeptCache::identify(io) {
         return Ok(Found::Retired);
     }
@@ -206,11 +216,19 @@ pub(super) fn look(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Resul
     let last = bytes.saturating_sub(LAST_BYTES) / SECTOR_BYTES * SECTOR_BYTES..bytes;
     let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
     // One of ours that cannot be opened and is not damaged is one whose making was interrupted.
-    Ok(if is_ours || is_blank(&first) && is_blank(&io.read(last)?) { Found::Nothing } else { Found::Foreign })
+    Ok(if is_ours || is_blank(&first) && is_blank(&io.read(last)?) {
+        Found::Nothing
+    } else {
+        Found::Foreign
+    })
 }
 
 /// The cache to go on with; `None` when a new one is to be made.
-fn replacement(found: Found, cache: &mut Disk, wishes: &Wishes) -> Result<Option<KeptCache>, StartError> {
+fn replacement(
+    found: Found,
+    cache: &mut Disk,
+    wishes: &Wishes,
+) -> Result<Option<KeptCache>, StartError> {
     let consent = wishes.consent;
     let (dirty_bytes, exact) = match found {
         Found::Nothing => return Ok(None),
@@ -230,7 +248,9 @@ fn replacement(found: Found, cache: &mut Disk, wishes: &Wishes) -> Result<Option
             check_layout(&kept, wishes)?;
             return Ok(Some(kept));
         }
-        Found::Unreadable(error) if !consent.initialise => return Err(Refusal::Unreadable(error).into()),
+        Found::Unreadable(error) if !consent.initialise => {
+            return Err(Refusal::Unreadable(error).into());
+        }
         Found::Unreadable(_) => {
             let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
             (report.shards.iter().map(|shard| shard.dirty_bytes).sum(), false)
@@ -303,10 +323,14 @@ fn begin(
     wishes: &Wishes,
     took: Duration,
 ) -> Result<Parts, StartError> {
-    let sum = |bytes: &dyn Fn(VolumeId) -> u64| volumes.iter().map(|volume| bytes(volume.id)).sum::<u64>();
-    let (valid_bytes, dirty_bytes) = (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
+    let sum = |bytes: &dyn Fn(VolumeId) -> u64| {
+        volumes.iter().map(|volume| bytes(volume.id)).sum::<u64>()
+    };
+    let (valid_bytes, dirty_bytes) =
+        (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
     let (clean, shards) = (kept.superblock().clean, kept.superblock().layout.shards());
-    let mut serving = Serving { parts: wishes.serving.parts.min(shards as usize), ..wishes.serving.clone() };
+    let mut serving =
+        Serving { parts: wishes.serving.parts.min(shards as usize), ..wishes.serving.clone() };
     if let Some(calibrated) = &kept.superblock().calibrated {
         let gate = &mut serving.gate;
         gate.admission = gate.admission.calibrated(calibrated);
@@ -329,9 +353,18 @@ fn begin(
     } else {
         "unclean"
     };
-    tracing::info!(session = superblock.session, ended, valid_bytes, dirty_bytes, ?took, "cache opened");
+    tracing::info!(
+        session = superblock.session,
+        ended,
+        valid_bytes,
+        dirty_bytes,
+        ?took,
+        "cache opened"
+    );
     if superblock.void {
-        tracing::warn!("the cache had been passed by; what the backing devices have too was forgotten");
+        tracing::warn!(
+            "the cache had been passed by; what the backing devices have too was forgotten"
+        );
     }
     if let Some(state) = &wishes.state {
         state.note(&superblock)?;
@@ -387,11 +420,15 @@ pub fn holds(source: &Arc<dyn DeviceSource>) -> Result<Holds, StartError> {
     })
 }
 
-/// Notes in the cache on a device what was measured of it, for those who serve it later. Nothing else of it changes.
+/// Notes in the cache on a device what was measured of it, for those who serve it later. Nothing
+/// else of it changes.
 ///
 /// # Errors
 /// When there is no cache, it cannot be read, or the device fails.
-pub fn note_calibration(source: &Arc<dyn DeviceSource>, calibrated: Calibrated) -> Result<(), StartError> {
+pub fn note_calibration(
+    source: &Arc<dyn DeviceSource>,
+    calibrated: Calibrated,
+) -> Result<(), StartError> {
     let mut disk = Disk::open(source)?;
     let kept = disk.with_io(|io| KeptCache::open(io, &mut |_, _| {}))?.ok_or(Refusal::NoCache)?;
     let mut superblock = kept.superblock().clone();

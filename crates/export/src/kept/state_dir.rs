@@ -1,8 +1,8 @@
 //! What is noted of caches outside them, so that an old copy of one is told from the cache itself.
 //!
 //! A folder has a file for each cache, called by its id: the session and the generation of the
-//! superblock that was written last. It is written after the superblock, so it never is ahead of the
-//! cache. Nothing is noticed where the folder is lost, or brought back together with the cache.
+//! superblock that was written last. It is written after the superblock, so it never is ahead of
+//! the cache. Nothing is noticed where the folder is lost, or brought back together with the cache.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -56,7 +56,9 @@ impl StateDir {
             Err(error) => Err(error),
         };
         match noted {
-            Ok(noted) => (noted.generation >= superblock.generation + COPIES).then_some((noted, file)),
+            Ok(noted) => {
+                (noted.generation >= superblock.generation + COPIES).then_some((noted, file))
+            }
             Err(error) => {
                 self.warn(&error);
                 None
@@ -91,7 +93,8 @@ impl StateDir {
 
     /// Forgets a cache that is no more.
     pub(super) fn forget(&self, id: &[u8; 16]) {
-        let _ = std::fs::remove_file(self.file(id)); // what is left is of a cache that never comes back
+        // what is left is of a cache that never comes back
+        let _ = std::fs::remove_file(self.file(id));
     }
 
     fn write(&self, file: &Path, noted: &Noted) -> io::Result<()> {

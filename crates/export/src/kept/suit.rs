@@ -1,4 +1,5 @@
-//! Whether a cache suits the volumes that are to be served, and what is to become of what it has of others.
+//! Whether a cache suits the volumes that are to be served, and what is to become of what it has of
+//! others.
 
 use floe_block::{KeptCache, MOST_VOLUMES, StoreError, Volume as Known, VolumeId};
 use floe_device::Likeness;
@@ -21,11 +22,13 @@ pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
     Known { identity, ..Known::new(id, volume.name.clone(), volume.backing.size_bytes()) }
 }
 
-/// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any more, as is all of it when other
-/// tiers and this one were `apart`. With `lowest`, no kept tier is below it.
+/// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any
+/// more, as is all of it when other tiers and this one were `apart`. With `lowest`, no kept tier is
+/// below it.
 ///
 /// # Errors
-/// When the user has to decide something first, or a device fails. The cache's device has not been changed.
+/// When the user has to decide something first, or a device fails. The cache's device has not been
+/// changed.
 pub(super) fn suit(
     kept: &mut KeptCache,
     candidates: &mut [Candidate<'_>],
@@ -34,7 +37,8 @@ pub(super) fn suit(
     consent: Consent,
 ) -> Result<Vec<Known>, StartError> {
     let before = kept.superblock().volumes.clone();
-    let is_wanted = |known: &Known| candidates.iter().any(|candidate| candidate.volume.name == known.name);
+    let is_wanted =
+        |known: &Known| candidates.iter().any(|candidate| candidate.volume.name == known.name);
     if let Some(first) = candidates.first()
         && !before.is_empty()
         && !before.iter().any(is_wanted)
@@ -51,8 +55,10 @@ pub(super) fn suit(
         let valid_bytes = kept.valid_bytes(known.id);
         tracing::info!(volume = %known.name, valid_bytes, "a volume that is not served any more is forgotten");
     }
-    // An id that was another volume's is not given again before everything about that volume is forgotten durably.
-    let is_free = |id: &VolumeId| before.iter().all(|known| known.id != *id) && !kept.is_of_gone(*id);
+    // An id that was another volume's is not given again before everything about that volume is
+    // forgotten durably.
+    let is_free =
+        |id: &VolumeId| before.iter().all(|known| known.id != *id) && !kept.is_of_gone(*id);
     let free: Vec<_> = (0..MOST_VOLUMES as u16).map(VolumeId).filter(is_free).collect();
     let mut free = free.into_iter();
     let mut volumes = Vec::new();
@@ -134,12 +140,17 @@ fn other_content(
     disk: &mut Disk,
 ) -> Result<Option<Difference>, StartError> {
     let clean = lowest && !kept.superblock().void;
-    let is_like = marker::is_like(kept, old, clean, disk).map_err(|source| unread(volume, source))?;
+    let is_like =
+        marker::is_like(kept, old, clean, disk).map_err(|source| unread(volume, source))?;
     Ok((!is_like).then_some(Difference::Content))
 }
 
 fn unread(volume: &Volume, source: std::io::Error) -> StartError {
-    StartError::Backing { volume: volume.name.clone(), doing: "reading some of its sectors", source }
+    StartError::Backing {
+        volume: volume.name.clone(),
+        doing: "reading some of its sectors",
+        source,
+    }
 }
 
 /// Which other volume's data is on the device given for one, if that can be told.
@@ -155,7 +166,8 @@ fn whose(
         // Its data may be on another device than it was.
         let is_it = other.identity.compare(&identity) == Likeness::Same
             || marker::is_told_by_content(kept, other)
-                && marker::is_like(kept, other, true, disk).map_err(|source| unread(volume, source))?;
+                && marker::is_like(kept, other, true, disk)
+                    .map_err(|source| unread(volume, source))?;
         if is_it {
             return Ok(Some(other.name.clone()));
         }
@@ -163,7 +175,8 @@ fn whose(
     Ok(None)
 }
 
-/// What is to become of what the cache has of a volume that differs, as the user says: whether any of it stays.
+/// What is to become of what the cache has of a volume that differs, as the user says: whether any
+/// of it stays.
 fn accept(
     kept: &mut KeptCache,
     old: &Known,
@@ -189,7 +202,9 @@ fn accept(
             kept.forget_clean(old.id);
             true
         }
-        (true, true) => return Err(Refusal::Undecided { volume: name, difference, dirty_bytes }.into()),
+        (true, true) => {
+            return Err(Refusal::Undecided { volume: name, difference, dirty_bytes }.into());
+        }
     };
     let kept_bytes = if stays { dirty_bytes } else { 0 };
     tracing::warn!(volume = %name, %difference, kept_bytes, "accepted as it is; what the cache had of it is forgotten");

@@ -1,20 +1,21 @@
 //! Bringing dirty data to its volumes without a server.
 //!
-//! The cache is brought to life as for serving, by the same code, and each volume is drained: its dirty
-//! data is written, its device flushed, and the data noted as clean. What the cache has of other volumes
-//! stays as it is.
+//! The cache is brought to life as for serving, by the same code, and each volume is drained: its
+//! dirty data is written, its device flushed, and the data noted as clean. What the cache has of
+//! other volumes stays as it is.
 //!
-//! Of several tiers the lowest is first. What each may find changed is written down before it is, so that
-//! the next start takes the tiers as they are wherever this was interrupted: no tier knows the content of
-//! the volumes any more before the first of them is written to, and what a lower tier has as clean may be
-//! old before the data of a higher one goes past it. At the end all know the content as it is then.
+//! Of several tiers the lowest is first. What each may find changed is written down before it is,
+//! so that the next start takes the tiers as they are wherever this was interrupted: no tier knows
+//! the content of the volumes any more before the first of them is written to, and what a lower
+//! tier has as clean may be old before the data of a higher one goes past it. At the end all know
+//! the content as it is then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Driver, Evict, Fault, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES, Sectors,
-    Serving, Volume as Known, VolumeId, WriteMode,
+    Answer, Begun, Driver, Evict, Fault, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES,
+    Sectors, Serving, Volume as Known, VolumeId, WriteMode,
 };
 
 use super::company::{Order, from_the_lowest};
@@ -45,7 +46,8 @@ pub struct WrittenBack {
     pub volume: String,
     /// What only the cache had.
     pub bytes: u64,
-    /// Runs that only the cache had, and that are lost: the volume has something older there, or nothing.
+    /// Runs that only the cache had, and that are lost: the volume has something older there, or
+    /// nothing.
     pub lost: Vec<Sectors>,
 }
 
@@ -56,13 +58,13 @@ struct Done {
 }
 
 /// Writes dirty data of these tiers, which were served together, back to these devices: that of the
-/// lowest first. With `accept`, also to a device that is not as a cache knows it, without a tier below that
-/// may hold older data, and from an old copy of a cache, as `state` may tell. `progress` is told the bytes
-/// of a tier written so far, and of how many.
+/// lowest first. With `accept`, also to a device that is not as a cache knows it, without a tier
+/// below that may hold older data, and from an old copy of a cache, as `state` may tell. `progress`
+/// is told the bytes of a tier written so far, and of how many.
 ///
 /// # Errors
-/// When a cache cannot be used, one is missing, or a device is not its volume's, in which cases nothing
-/// has changed, or a device fails.
+/// When a cache cannot be used, one is missing, or a device is not its volume's, in which cases
+/// nothing has changed, or a device fails.
 pub fn write_back(
     tiers: &[Arc<dyn DeviceSource>],
     targets: &[Target],
@@ -157,7 +159,8 @@ fn write_back_one(
             driver.advance();
             driver.take_answers(&mut answers);
             if driver.cache().has_lost_journal() && !driver.cache().is_bypassed() {
-                driver.bypass(true); // what was brought down cannot be noted: the drain fails, and may be repeated
+                // what was brought down cannot be noted: the drain fails, and may be repeated
+                driver.bypass(true);
             }
             if !driver.has_orders() && !driver.is_idle() {
                 ring.wait_until(Some(Instant::now() + LONGEST_WAIT)).map_err(StartError::Wait)?;
@@ -223,12 +226,18 @@ fn matched(
     for candidate in &mut candidates(&volumes)? {
         let volume = candidate.volume;
         let old = before.iter().find(|known| known.name == volume.name);
-        let old = old.ok_or_else(|| Refusal::NoVolume { of: names(), wanted: volume.name.clone() })?;
+        let old =
+            old.ok_or_else(|| Refusal::NoVolume { of: names(), wanted: volume.name.clone() })?;
         let dirty_bytes = kept.dirty_bytes(old.id);
         match difference(kept, old, volume, lowest, &mut candidate.disk)? {
             None => {}
             Some(difference) if volume.backing.size_bytes() < old.bytes => {
-                return Err(Refusal::Shrunk { volume: volume.name.clone(), difference, dirty_bytes }.into());
+                return Err(Refusal::Shrunk {
+                    volume: volume.name.clone(),
+                    difference,
+                    dirty_bytes,
+                }
+                .into());
             }
             Some(_) if accept => kept.forget_clean(old.id),
             Some(difference) => {

@@ -1,4 +1,5 @@
-//! What Prometheus expects to know of every process, under the names all its clients use; read from `/proc`.
+//! What Prometheus expects to know of every process, under the names all its clients use; read from
+//! `/proc`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,14 +14,22 @@ pub(super) fn write(page: &mut Page, started: SystemTime) {
         page.gauge("process_start_time_seconds", help, started.as_secs_f64());
     }
     if let Some(seconds) = cpu_seconds() {
-        page.counter("process_cpu_seconds_total", "Processor time spent, user and system.", seconds);
+        page.counter(
+            "process_cpu_seconds_total",
+            "Processor time spent, user and system.",
+            seconds,
+        );
     }
     if let Some(bytes) = resident_bytes() {
         page.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
     }
     if let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") {
         // The one that reads the folder is among them.
-        page.gauge("process_open_fds", "Open file descriptors.", descriptors.count().saturating_sub(1));
+        page.gauge(
+            "process_open_fds",
+            "Open file descriptors.",
+            descriptors.count().saturating_sub(1),
+        );
     }
     if let Some(most) = getrlimit(Resource::Nofile).current {
         page.gauge("process_max_fds", "Most file descriptors that may be open.", most);

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::SystemTime;
 
 use floe_block::{
-    AdmissionStats, Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode,
+    AdmissionStats, Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId,
+    WriteMode,
 };
 
 use super::*;
 use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot, TierFacts};
 
-/// A page read as strictly as Prometheus does: families with help and type first, each name once, no sample twice.
+/// A page read as strictly as Prometheus does: families with help and type first, each name once,
+/// no sample twice.
 struct Read {
     types: HashMap<String, String>,
     /// By name and labels as written.
@@ -19,7 +21,8 @@ struct Read {
 
 impl Read {
     fn page(text: &str) -> Self {
-        let (mut types, mut samples, mut helped) = (HashMap::new(), BTreeMap::new(), HashSet::new());
+        let (mut types, mut samples, mut helped) =
+            (HashMap::new(), BTreeMap::new(), HashSet::new());
         let mut family = String::new();
         assert!(text.ends_with('\n'));
         for line in text.lines() {
@@ -44,7 +47,10 @@ impl Read {
                 "histogram" => &["_bucket", "_sum", "_count"],
                 _ => &[""],
             };
-            assert!(parts.iter().any(|part| name == format!("{family}{part}")), "{line} in {family}");
+            assert!(
+                parts.iter().any(|part| name == format!("{family}{part}")),
+                "{line} in {family}"
+            );
             let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
             let key = (name.to_owned(), labels.trim_end_matches('}').to_owned());
             assert!(samples.insert(key, value).is_none(), "{line} is there twice");
@@ -109,7 +115,12 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             },
             freezing: Some(FreezeStats::default()),
         }),
-        shedding: Some(SheddingFacts { most: 0.5, share: 0.1, share_now: 0.15, decisions: Vec::new() }),
+        shedding: Some(SheddingFacts {
+            most: 0.5,
+            share: 0.1,
+            share_now: 0.15,
+            decisions: Vec::new(),
+        }),
         service: ServiceTimes::of(None),
         log_lines_dropped: 0,
     };
@@ -142,7 +153,8 @@ fn what_was_counted_is_found_under_its_labels() {
     thread.tally.answered(VolumeId(1), Operation::Read, 4096, us(3000), false);
     thread.connected(Some(VolumeId(1)));
     let mut report = report(&["floe", "odd \"name\" \\ \n"], vec![thread.clone(), thread]);
-    let asked = report.facts.memory.as_mut().and_then(|memory| memory.usage.admission.as_mut()).unwrap();
+    let asked =
+        report.facts.memory.as_mut().and_then(|memory| memory.usage.admission.as_mut()).unwrap();
     asked.name = "second-access".to_owned();
     (asked.offered, asked.admitted, asked.bypassed) = (12, 5, 7);
     report.facts.log_lines_dropped = 9;
@@ -206,8 +218,9 @@ fn a_histogram_counts_up_to_each_bound() {
     let read = Read::page(&render(&report(&["floe"], vec![thread])));
     let name = "floe_request_duration_seconds";
     assert_eq!(read.types[name], "histogram");
-    let up_to =
-        |bound: &str| read.value(&format!("{name}_bucket"), &format!(r#"operation="write",le="{bound}""#));
+    let up_to = |bound: &str| {
+        read.value(&format!("{name}_bucket"), &format!(r#"operation="write",le="{bound}""#))
+    };
     let counts = ["0.00001", "0.000025", "0.025", "0.05", "10", "+Inf"].map(up_to);
     assert_eq!(counts, [1.0, 3.0, 3.0, 4.0, 4.0, 5.0]);
     assert_eq!(read.value(&format!("{name}_count"), r#"operation="write""#), 5.0);

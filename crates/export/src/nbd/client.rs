@@ -1,12 +1,13 @@
 //! A blocking NBD client over TCP or a Unix socket.
 //!
-//! One call, one answer: [`Client::read`], [`Client::write`], [`Client::flush`] and so on. Or many in flight on one
-//! connection: `submit_*` gives a [`Cookie`], [`Client::next_reply`] the next finished request in whatever order the
-//! server finishes them; both styles mix. A submission never deadlocks against a server that is itself waiting to
-//! send: while the socket takes no more, replies are received and kept. Source: proto.md, client's side throughout.
+//! One call, one answer: [`Client::read`], [`Client::write`], [`Client::flush`] and so on. Or many
+//! in flight on one connection: `submit_*` gives a [`Cookie`], [`Client::next_reply`] the next
+//! finished request in whatever order the server finishes them; both styles mix. A submission never
+//! deadlocks against a server that is itself waiting to send: while the socket takes no more,
+//! replies are received and kept. Source: proto.md, client's side throughout.
 //!
-//! Invariants: what is kept is bounded by what the caller submitted and has not fetched; an error of the connection
-//! (not of a request) is final, every later call fails.
+//! Invariants: what is kept is bounded by what the caller submitted and has not fetched; an error
+//! of the connection (not of a request) is final, every later call fails.
 
 mod negotiate;
 mod replies;
@@ -25,7 +26,8 @@ use socket::Socket;
 pub struct Options {
     /// Ask for structured replies.
     pub structured_replies: bool,
-    /// Give up when connecting, or a wait for the server in which nothing moves, takes longer. `None` waits for ever.
+    /// Give up when connecting, or a wait for the server in which nothing moves, takes longer.
+    /// `None` waits for ever.
     pub timeout: Option<Duration>,
 }
 
@@ -186,7 +188,8 @@ impl Client {
         Ok(())
     }
 
-    /// Writes `data` at `offset`, in pieces no longer than the server's maximum; with `fua` it is durable afterwards.
+    /// Writes `data` at `offset`, in pieces no longer than the server's maximum; with `fua` it is
+    /// durable afterwards.
     ///
     /// # Errors
     /// See [`Client::read`].
@@ -222,7 +225,12 @@ impl Client {
     ///
     /// # Errors
     /// See [`Client::read`].
-    pub fn write_zeroes(&mut self, offset: u64, length: u32, may_unmap: bool) -> Result<(), ClientError> {
+    pub fn write_zeroes(
+        &mut self,
+        offset: u64,
+        length: u32,
+        may_unmap: bool,
+    ) -> Result<(), ClientError> {
         let cookie = self.submit_write_zeroes(offset, length, may_unmap)?;
         self.wait(cookie, &mut [])
     }
@@ -242,7 +250,12 @@ impl Client {
     ///
     /// # Panics
     /// When `data` is longer than a request's 32-bit length can say.
-    pub fn submit_write(&mut self, offset: u64, data: &[u8], fua: bool) -> Result<Cookie, ClientError> {
+    pub fn submit_write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        fua: bool,
+    ) -> Result<Cookie, ClientError> {
         let flags = if fua { command_flag::FUA } else { 0 };
         let length = u32::try_from(data.len()).expect("a write is shorter than 4 GiB");
         self.submit(command::WRITE, flags, offset, length, data)
@@ -278,7 +291,8 @@ impl Client {
         self.submit(command::WRITE_ZEROES, flags, offset, length, &[])
     }
 
-    /// The next finished request, or `None` when none is in flight. A request's failure is in [`Reply::outcome`].
+    /// The next finished request, or `None` when none is in flight. A request's failure is in
+    /// [`Reply::outcome`].
     ///
     /// # Errors
     /// When the connection failed.
@@ -336,7 +350,11 @@ impl Client {
     fn wait(&mut self, cookie: Cookie, data: &mut [u8]) -> Result<(), ClientError> {
         let outcome = self.guard(|client| {
             while !client.requests.finished(cookie) {
-                client.requests.receive(&mut client.socket, &client.info, Some((cookie, &mut *data)))?;
+                client.requests.receive(
+                    &mut client.socket,
+                    &client.info,
+                    Some((cookie, &mut *data)),
+                )?;
             }
             Ok(client.requests.take(cookie).outcome)
         })?;
@@ -344,7 +362,10 @@ impl Client {
     }
 
     /// Runs what may fail the connection, and remembers when it did.
-    fn guard<T>(&mut self, act: impl FnOnce(&mut Self) -> Result<T, ClientError>) -> Result<T, ClientError> {
+    fn guard<T>(
+        &mut self,
+        act: impl FnOnce(&mut Self) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         if self.failed {
             return Err(ClientError::Failed);
         }
@@ -354,7 +375,13 @@ impl Client {
     }
 }
 
-fn request_header(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST_BYTES] {
+fn request_header(
+    command: u16,
+    flags: u16,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+) -> [u8; REQUEST_BYTES] {
     let mut header = [0; REQUEST_BYTES];
     header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
     header[4..6].copy_from_slice(&flags.to_be_bytes());

@@ -14,18 +14,20 @@
 //!                                NeedMore            receive more
 //! ```
 //!
-//! A write is given out before its payload has arrived, so that the payload can be received straight into the
-//! request's own buffer: copy what is already in the input, receive [`Connection::payload_remaining`] more bytes
-//! wherever they belong, and report both with [`Connection::payload_received`]. A driver that prefers one buffer for
-//! all just goes on with `advance` and gets a `Payload` for each piece. Requests given out have passed
-//! [`check`]; the payload of a refused write is skipped here, and it is refused once that is done.
+//! A write is given out before its payload has arrived, so that the payload can be received
+//! straight into the request's own buffer: copy what is already in the input, receive
+//! [`Connection::payload_remaining`] more bytes wherever they belong, and report both with
+//! [`Connection::payload_received`]. A driver that prefers one buffer for all just goes on with
+//! `advance` and gets a `Payload` for each piece. Requests given out have passed [`check`]; the
+//! payload of a refused write is skipped here, and it is refused once that is done.
 //!
-//! No byte may follow a request for TLS before it is granted: what stands there in the clear may have been put in by
-//! somebody on the way, so it costs the connection. And what was agreed in the clear is forgotten.
+//! No byte may follow a request for TLS before it is granted: what stands there in the clear may
+//! have been put in by somebody on the way, so it costs the connection. And what was agreed in the
+//! clear is forgotten.
 //!
-//! Invariants: no allocation after the handshake; at most one header (28 bytes) is kept between calls; after an error
-//! every further call gives the same error. Source: proto.md, "Transmission", "Terminating the transmission phase",
-//! "TLS support".
+//! Invariants: no allocation after the handshake; at most one header (28 bytes) is kept between
+//! calls; after an error every further call gives the same error. Source: proto.md, "Transmission",
+//! "Terminating the transmission phase", "TLS support".
 
 use std::sync::Arc;
 
@@ -42,7 +44,8 @@ pub enum Event {
     NeedMore,
     /// `out` holds an answer of the handshake; send it before going on.
     Answered,
-    /// `out` holds the last bytes in the clear: send them, then speak TLS. The handshake goes on inside.
+    /// `out` holds the last bytes in the clear: send them, then speak TLS. The handshake goes on
+    /// inside.
     StartTls,
     /// The handshake is over; `out` holds its last answer. Requests follow.
     Negotiated,
@@ -98,8 +101,9 @@ impl Connection {
         Self { state, consumed_bytes: 0, message_at: 0, negotiated: None }
     }
 
-    /// The server's list has changed. Says whether the connection can go on: not when its export is gone. From now on
-    /// requests are checked against the export's new size and rights; a client learns of them when it connects again.
+    /// The server's list has changed. Says whether the connection can go on: not when its export is
+    /// gone. From now on requests are checked against the export's new size and rights; a client
+    /// learns of them when it connects again.
     pub fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool {
         if let State::Handshake(handshake) = &mut self.state {
             handshake.exports_changed(exports);
@@ -112,11 +116,16 @@ impl Connection {
         true
     }
 
-    /// Takes received bytes up to the next thing worth telling; says how many it used and what they meant.
+    /// Takes received bytes up to the next thing worth telling; says how many it used and what they
+    /// meant.
     ///
     /// # Errors
     /// When the client broke the protocol beyond repair; drop the connection.
-    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Event), ProtocolError> {
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Event), ProtocolError> {
         let mut used = 0;
         loop {
             let rest = &input[used..];
@@ -142,13 +151,17 @@ impl Connection {
         }
     }
 
-    /// The driver took this many bytes of the current write's payload, from the input or straight from the socket.
+    /// The driver took this many bytes of the current write's payload, from the input or straight
+    /// from the socket.
     ///
     /// # Panics
-    /// When that is more than [`Connection::payload_remaining`]: the driver would have eaten the next request.
+    /// When that is more than [`Connection::payload_remaining`]: the driver would have eaten the
+    /// next request.
     pub fn payload_received(&mut self, bytes: usize) {
-        let left =
-            self.payload_remaining().checked_sub(bytes).expect("no more than the payload's remaining bytes");
+        let left = self
+            .payload_remaining()
+            .checked_sub(bytes)
+            .expect("no more than the payload's remaining bytes");
         self.consumed_bytes += bytes as u64;
         if left > 0 {
             self.state = State::Payload { remaining: left };
@@ -158,7 +171,8 @@ impl Connection {
         }
     }
 
-    /// The client hung up. Between messages that is its right, though `DISC` would have been kinder.
+    /// The client hung up. Between messages that is its right, though `DISC` would have been
+    /// kinder.
     ///
     /// # Errors
     /// When it happened inside a message, or the connection had failed before.
@@ -171,7 +185,9 @@ impl Connection {
             },
             State::Header { filled: 0, .. } | State::Disconnected => Ok(()),
             State::Header { .. } => truncated(self.message_at, "a request"),
-            State::Payload { .. } | State::Drain { .. } => truncated(self.message_at, "a write's payload"),
+            State::Payload { .. } | State::Drain { .. } => {
+                truncated(self.message_at, "a write's payload")
+            }
             State::Failed(error) => Err(error.clone()),
         }
     }
@@ -187,7 +203,11 @@ impl Connection {
     }
 
     /// Does the next thing; `None` when it was nothing worth telling.
-    fn step(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Option<Event>), ProtocolError> {
+    fn step(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Option<Event>), ProtocolError> {
         match &mut self.state {
             State::Handshake(handshake) => {
                 let (taken, progress) = handshake.receive(input, out)?;
@@ -196,7 +216,10 @@ impl Connection {
                     Progress::Answered => Event::Answered,
                     Progress::StartTls if taken < input.len() => {
                         let violation = Violation::ClearBehindStartTls(input.len() - taken);
-                        return Err(ProtocolError { at: self.consumed_bytes + taken as u64, violation });
+                        return Err(ProtocolError {
+                            at: self.consumed_bytes + taken as u64,
+                            violation,
+                        });
                     }
                     Progress::StartTls => Event::StartTls,
                     Progress::Transmission(negotiated) => {
@@ -258,7 +281,8 @@ impl Connection {
         let remaining = request.payload_bytes() as usize;
         match check(&request, agreed) {
             Ok(()) => {
-                self.state = if remaining == 0 { NEXT_HEADER } else { State::Payload { remaining } };
+                self.state =
+                    if remaining == 0 { NEXT_HEADER } else { State::Payload { remaining } };
                 Ok(Some(Event::Request(request)))
             }
             Err(_) if request.payload_bytes() > DRAIN_MAX_BYTES => {

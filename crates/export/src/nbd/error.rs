@@ -1,9 +1,10 @@
 //! What can go wrong between a client and the server, in two kinds.
 //!
-//! A [`NbdError`] answers one request; the connection goes on. A [`ProtocolError`] says the client broke the rules in
-//! a way that leaves the stream meaningless or the server unable to answer; the connection is dropped. It names what
-//! was wrong and at which byte the offending message began, counted from the first byte the client sent.
-//! Source: proto.md, "Error values" and "Terminating the transmission phase".
+//! A [`NbdError`] answers one request; the connection goes on. A [`ProtocolError`] says the client
+//! broke the rules in a way that leaves the stream meaningless or the server unable to answer; the
+//! connection is dropped. It names what was wrong and at which byte the offending message began,
+//! counted from the first byte the client sent. Source: proto.md, "Error values" and "Terminating
+//! the transmission phase".
 
 use std::io;
 
@@ -35,7 +36,8 @@ impl ErrorCode {
         self as u32
     }
 
-    /// The code of a number on the wire. A number the protocol does not know counts as invalid, as it asks clients to.
+    /// The code of a number on the wire. A number the protocol does not know counts as invalid, as
+    /// it asks clients to.
     pub fn from_number(number: u32) -> Self {
         match number {
             1 => Self::Perm,
@@ -84,12 +86,17 @@ impl NbdError {
 }
 
 impl From<&io::Error> for NbdError {
-    /// The code nearest to what the operating system said; what the protocol has no code for is an I/O error.
+    /// The code nearest to what the operating system said; what the protocol has no code for is an
+    /// I/O error.
     fn from(error: &io::Error) -> Self {
         match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES | libc::EROFS) => Self::new(ErrorCode::Perm, "not permitted"),
+            Some(libc::EPERM | libc::EACCES | libc::EROFS) => {
+                Self::new(ErrorCode::Perm, "not permitted")
+            }
             Some(libc::ENOMEM) => Self::new(ErrorCode::NoMemory, "out of memory"),
-            Some(libc::EINVAL) => Self::new(ErrorCode::Invalid, "the storage refused the request as invalid"),
+            Some(libc::EINVAL) => {
+                Self::new(ErrorCode::Invalid, "the storage refused the request as invalid")
+            }
             Some(libc::ENOSPC | libc::EDQUOT | libc::EFBIG) => {
                 Self::new(ErrorCode::NoSpace, "no space left on the storage")
             }
@@ -137,7 +144,8 @@ pub enum Violation {
     /// `EXPORT_NAME`, which cannot be answered with an error, asked for an export there is not.
     #[error("no export named {0:?}")]
     UnknownExport(String),
-    /// `EXPORT_NAME`, which cannot be answered with an error, came in the clear to a server that requires TLS.
+    /// `EXPORT_NAME`, which cannot be answered with an error, came in the clear to a server that
+    /// requires TLS.
     #[error("an export is asked for without TLS, which this server requires")]
     TlsRequired,
     /// Bytes followed a request for TLS before it was granted: they may be somebody else's.

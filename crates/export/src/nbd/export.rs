@@ -1,11 +1,12 @@
 //! What a server offers: exports, described as the handshake tells them to clients.
 //!
-//! [`Exports`] is checked once, when built, so that the state machines can trust it: names are unique and short enough,
-//! block sizes obey proto.md, "Block size constraints". The first export is the default, chosen by an empty name.
+//! [`Exports`] is checked once, when built, so that the state machines can trust it: names are
+//! unique and short enough, block sizes obey proto.md, "Block size constraints". The first export
+//! is the default, chosen by an empty name.
 //!
-//! The list does not change: when volumes come, go or grow, the server makes a new one and tells its sessions
-//! ([`Connection::exports_changed`](super::connection::Connection::exports_changed)). A connection keeps the export it
-//! has chosen, whatever becomes of the list.
+//! The list does not change: when volumes come, go or grow, the server makes a new one and tells
+//! its sessions ([`Connection::exports_changed`](super::connection::Connection::exports_changed)).
+//! A connection keeps the export it has chosen, whatever becomes of the list.
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ pub const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 /// One export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// Which of the server's volumes it shows; clients do not see it. With the name it says whether an export in a newer
-    /// list is the same one.
+    /// Which of the server's volumes it shows; clients do not see it. With the name it says whether
+    /// an export in a newer list is the same one.
     pub volume: u16,
     /// Name clients ask for.
     pub name: String,
@@ -41,7 +42,8 @@ pub struct Export {
 }
 
 impl Export {
-    /// A writable export of volume 0 with the block sizes 1, 4096 and 32 MiB, coherent over connections.
+    /// A writable export of volume 0 with the block sizes 1, 4096 and 32 MiB, coherent over
+    /// connections.
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
         Self {
             volume: 0,
@@ -89,10 +91,15 @@ impl Export {
             return wrong("its minimum block size is not a power of two up to 65536");
         }
         if !preferred.is_power_of_two() || preferred < minimum.max(512) {
-            return wrong("its preferred block size is not a power of two of at least 512 and the minimum");
+            return wrong(
+                "its preferred block size is not a power of two of at least 512 and the minimum",
+            );
         }
-        if self.maximum_block_bytes < preferred || !self.maximum_block_bytes.is_multiple_of(minimum) {
-            return wrong("its maximum block size is below the preferred or no multiple of the minimum");
+        if self.maximum_block_bytes < preferred || !self.maximum_block_bytes.is_multiple_of(minimum)
+        {
+            return wrong(
+                "its maximum block size is below the preferred or no multiple of the minimum",
+            );
         }
         Ok(())
     }
@@ -103,7 +110,8 @@ impl Export {
 pub struct Exports(Vec<Arc<Export>>);
 
 impl Exports {
-    /// Checks the descriptions. The first export is the default one; an empty list is allowed and refuses everyone.
+    /// Checks the descriptions. The first export is the default one; an empty list is allowed and
+    /// refuses everyone.
     ///
     /// # Errors
     /// When a name is taken twice, or a name, size or block size breaks the protocol's rules.
@@ -112,7 +120,10 @@ impl Exports {
         for export in &exports {
             export.check()?;
             if !names.insert(&export.name) {
-                return Err(ExportsError { name: export.name.clone(), what: "its name is taken twice" });
+                return Err(ExportsError {
+                    name: export.name.clone(),
+                    what: "its name is taken twice",
+                });
             }
         }
         Ok(Self(exports.into_iter().map(Arc::new).collect()))

@@ -1,12 +1,14 @@
 //! Which parts of an export are allocated, as a reply to `BLOCK_STATUS` tells it.
 //!
-//! The server gives extents in a row from the beginning of the request, as fine or coarse as it knows them; here they
-//! are joined, cut to the request, and put into the wire's form. Source: proto.md, `NBD_REPLY_TYPE_BLOCK_STATUS`.
+//! The server gives extents in a row from the beginning of the request, as fine or coarse as it
+//! knows them; here they are joined, cut to the request, and put into the wire's form. Source:
+//! proto.md, `NBD_REPLY_TYPE_BLOCK_STATUS`.
 
 use super::transmission::Request;
 use super::wire::{EXTENT_BYTES, state};
 
-/// Most extents in one reply; it may end early, and the client asks again from there. With its header a reply fits a page.
+/// Most extents in one reply; it may end early, and the client asks again from there. With its
+/// header a reply fits a page.
 pub const EXTENTS_MAX: usize = 500;
 
 /// A run of bytes in one state.
@@ -27,8 +29,9 @@ impl Extent {
     }
 }
 
-/// What follows the header of a reply: at least one extent, no two alike in a row, together not longer than the request.
-/// What `extents` do not cover is left open; if they cover nothing, the whole range counts as data.
+/// What follows the header of a reply: at least one extent, no two alike in a row, together not
+/// longer than the request. What `extents` do not cover is left open; if they cover nothing, the
+/// whole range counts as data.
 pub fn encode(request: &Request, extents: &[Extent]) -> Vec<u8> {
     let most = if request.one_extent() { 1 } else { EXTENTS_MAX };
     let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -65,7 +68,8 @@ mod tests {
     use crate::nbd::wire::{command_flag, u32_at};
 
     fn told(length: u32, flags: u16, extents: &[Extent]) -> Vec<(u32, u32)> {
-        let request = Request { cookie: 1, command: Command::BlockStatus, flags, offset: 0, length };
+        let request =
+            Request { cookie: 1, command: Command::BlockStatus, flags, offset: 0, length };
         let bytes = encode(&request, extents);
         bytes.chunks(EXTENT_BYTES).map(|run| (u32_at(run, 0), u32_at(run, 4))).collect()
     }
@@ -76,11 +80,18 @@ mod tests {
 
     #[test]
     fn neighbours_in_one_state_are_one_extent_and_the_last_ends_with_the_request() {
-        let extents =
-            [Extent::data(512), Extent::data(512), extent(0, true, true), extent(u64::MAX, true, true)];
+        let extents = [
+            Extent::data(512),
+            Extent::data(512),
+            extent(0, true, true),
+            extent(u64::MAX, true, true),
+        ];
         assert_eq!(told(4096, 0, &extents), [(1024, 0), (3072, state::HOLE | state::ZERO)]);
         assert_eq!(told(1000, 0, &extents), [(1000, 0)]);
-        assert_eq!(told(100, 0, &[extent(50, true, false), extent(50, false, true)]), [(50, 1), (50, 2)]);
+        assert_eq!(
+            told(100, 0, &[extent(50, true, false), extent(50, false, true)]),
+            [(50, 1), (50, 2)]
+        );
     }
 
     #[test]

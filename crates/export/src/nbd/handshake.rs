@@ -1,13 +1,14 @@
-//! Server side of the fixed newstyle handshake: bytes in, answers out, ending in transmission or goodbye.
+//! Server side of the fixed newstyle handshake: bytes in, answers out, ending in transmission or
+//! goodbye.
 //!
-//! The server greets; the client answers with flags and then haggles with options, one at a time, until `GO` or
-//! `EXPORT_NAME` chooses an export or `ABORT` ends the session. Bytes may arrive in any pieces: what is incomplete is
-//! gathered here, and nothing beyond the handshake is consumed. Source: proto.md, "Fixed newstyle negotiation",
-//! "Option types", "Option reply types".
+//! The server greets; the client answers with flags and then haggles with options, one at a time,
+//! until `GO` or `EXPORT_NAME` chooses an export or `ABORT` ends the session. Bytes may arrive in
+//! any pieces: what is incomplete is gathered here, and nothing beyond the handshake is consumed.
+//! Source: proto.md, "Fixed newstyle negotiation", "Option types", "Option reply types".
 //!
-//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive; longer data is skipped without
-//! being kept; options are counted; one call answers at most one option, so `out` grows by one answer; before TLS,
-//! where it is required, nothing is told of any export.
+//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive; longer data
+//! is skipped without being kept; options are counted; one call answers at most one option, so
+//! `out` grows by one answer; before TLS, where it is required, nothing is told of any export.
 
 mod answers;
 
@@ -22,7 +23,8 @@ use answers::{list_entry, reply};
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
 /// Longest option data skipped; a client that announces more is dropped.
 pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
-/// Options a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each export, since some ask about every one.
+/// Options a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each export, since some ask about
+/// every one.
 pub const OPTIONS_MAX: u32 = 256;
 /// See [`OPTIONS_MAX`].
 pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;
@@ -34,7 +36,8 @@ pub struct Negotiated {
     pub export: Arc<Export>,
     /// Whether reads must be answered with structured replies.
     pub structured_replies: bool,
-    /// Whether the client selected the metadata context `base:allocation`, and so may ask for block status.
+    /// Whether the client selected the metadata context `base:allocation`, and so may ask for block
+    /// status.
     pub base_allocation: bool,
 }
 
@@ -58,7 +61,8 @@ pub enum Progress {
     NeedMore,
     /// `out` holds a complete answer; send it before feeding the rest of the input.
     Answered,
-    /// Send `out`, then speak TLS. The handshake goes on with what TLS decrypts; what was agreed before is forgotten.
+    /// Send `out`, then speak TLS. The handshake goes on with what TLS decrypts; what was agreed
+    /// before is forgotten.
     StartTls,
     /// The handshake is over. Send `out`; the rest of the input are requests.
     Transmission(Negotiated),
@@ -136,12 +140,17 @@ impl Handshake {
         greeting
     }
 
-    /// Takes bytes from the client, appends at most one answer to `out`, and says how many bytes it used and how far
-    /// it came. Call again with the rest until it wants more; once the handshake is over nothing is used any more.
+    /// Takes bytes from the client, appends at most one answer to `out`, and says how many bytes it
+    /// used and how far it came. Call again with the rest until it wants more; once the handshake
+    /// is over nothing is used any more.
     ///
     /// # Errors
     /// When the client broke a rule that cannot be answered; drop the connection.
-    pub fn receive(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<(usize, Progress), ProtocolError> {
+    pub fn receive(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(usize, Progress), ProtocolError> {
         let mut used = 0;
         loop {
             let rest = &input[used..];
@@ -181,7 +190,8 @@ impl Handshake {
         (self.message_at, self.consumed_bytes > self.message_at)
     }
 
-    /// Takes what the expected message still lacks; says how much that was and whether it is complete now.
+    /// Takes what the expected message still lacks; says how much that was and whether it is
+    /// complete now.
     fn gather(&mut self, input: &[u8]) -> (usize, bool) {
         let wanted = match &mut self.expect {
             Expect::ClientFlags => wire::CLIENT_FLAGS_BYTES,
@@ -200,7 +210,11 @@ impl Handshake {
     }
 
     /// Acts on a complete message. `None` when its answer depends on what follows.
-    fn message(&mut self, message: &[u8], out: &mut Vec<u8>) -> Result<Option<Progress>, Violation> {
+    fn message(
+        &mut self,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Progress>, Violation> {
         match self.expect {
             Expect::ClientFlags => {
                 let flags = u32_at(message, 0);
@@ -229,7 +243,11 @@ impl Handshake {
         }
     }
 
-    fn option_header(&mut self, header: &[u8], out: &mut Vec<u8>) -> Result<Option<Progress>, Violation> {
+    fn option_header(
+        &mut self,
+        header: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Progress>, Violation> {
         let (magic, option, length) = (u64_at(header, 0), u32_at(header, 8), u32_at(header, 12));
         if magic != wire::OPTION_MAGIC {
             return Err(Violation::OptionMagic(magic));
@@ -260,7 +278,9 @@ impl Handshake {
                 self.expect = Expect::Over;
                 return Ok(Some(Progress::Closed));
             }
-            option::STARTTLS if length > 0 => skip(option_reply::ERR_INVALID, "this option takes no data"),
+            option::STARTTLS if length > 0 => {
+                skip(option_reply::ERR_INVALID, "this option takes no data")
+            }
             option::STARTTLS => match self.tls {
                 Tls::Off => skip(option_reply::ERR_POLICY, "TLS is turned off"),
                 Tls::Active => skip(option_reply::ERR_INVALID, "TLS is in use already"),
@@ -307,7 +327,9 @@ impl Handshake {
 
     fn export_name(&mut self, name: &[u8], out: &mut Vec<u8>) -> Result<Progress, Violation> {
         let Some(export) = self.exports.find(name).cloned() else {
-            return Err(Violation::UnknownExport(String::from_utf8_lossy(name).chars().take(64).collect()));
+            return Err(Violation::UnknownExport(
+                String::from_utf8_lossy(name).chars().take(64).collect(),
+            ));
         };
         out.extend_from_slice(&export.size_bytes.to_be_bytes());
         out.extend_from_slice(&export.transmission_flags(self.structured_replies).to_be_bytes());
@@ -320,7 +342,8 @@ impl Handshake {
     fn transmission(&mut self, export: Arc<Export>) -> Progress {
         self.expect = Expect::Over;
         // A context selected for one export says nothing of another.
-        let base_allocation = self.base_allocation_of.take().is_some_and(|of| of.name == export.name);
+        let base_allocation =
+            self.base_allocation_of.take().is_some_and(|of| of.name == export.name);
         Progress::Transmission(Negotiated {
             export,
             structured_replies: self.structured_replies,

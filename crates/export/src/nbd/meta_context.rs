@@ -1,8 +1,10 @@
-//! Metadata contexts: what clients may ask of a range beyond its data. There is one, `base:allocation`.
+//! Metadata contexts: what clients may ask of a range beyond its data. There is one,
+//! `base:allocation`.
 //!
-//! Clients list and select contexts by queries, each a namespace, a colon and the rest. Source: proto.md, "Metadata
-//! querying", `NBD_OPT_LIST_META_CONTEXT`, `NBD_OPT_SET_META_CONTEXT`. Namespaces nobody here knows select nothing, which
-//! is no error. `base:` alone stands for the whole namespace in a listing, and for nothing in a selection.
+//! Clients list and select contexts by queries, each a namespace, a colon and the rest. Source:
+//! proto.md, "Metadata querying", `NBD_OPT_LIST_META_CONTEXT`, `NBD_OPT_SET_META_CONTEXT`.
+//! Namespaces nobody here knows select nothing, which is no error. `base:` alone stands for the
+//! whole namespace in a listing, and for nothing in a selection.
 
 use super::wire::{STRING_MAX_BYTES, u32_at};
 
@@ -11,8 +13,9 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 /// Its number in replies, once selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The name of the export in the data of either option, and whether the queries (no query, in a listing) mean
-/// [`BASE_ALLOCATION`]. `None` when the data is malformed: lengths that do not add up, a query without a namespace.
+/// The name of the export in the data of either option, and whether the queries (no query, in a
+/// listing) mean [`BASE_ALLOCATION`]. `None` when the data is malformed: lengths that do not add
+/// up, a query without a namespace.
 pub(super) fn selects(data: &[u8], list: bool) -> Option<(&[u8], bool)> {
     let (name, rest) = string(data)?;
     let (count, mut rest) = rest.split_at_checked(4)?;

@@ -1,13 +1,14 @@
 //! The NBD protocol, server and client side.
 //!
-//! The server side is plain state machines: bytes a client sent go in, answers and requests come out; no sockets,
-//! no clocks, no threads. [`connection::Connection`] is the one a socket server drives; it is a
-//! [`handshake::Handshake`] first and a stream of [`transmission::Request`]s afterwards, each answered with a
-//! [`reply::ReplyHeader`] that the payload follows. [`client::Client`] is the other end, with blocking sockets.
+//! The server side is plain state machines: bytes a client sent go in, answers and requests come
+//! out; no sockets, no clocks, no threads. [`connection::Connection`] is the one a socket server
+//! drives; it is a [`handshake::Handshake`] first and a stream of [`transmission::Request`]s
+//! afterwards, each answered with a [`reply::ReplyHeader`] that the payload follows.
+//! [`client::Client`] is the other end, with blocking sockets.
 //!
-//! Specification: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. Spoken: fixed newstyle negotiation,
-//! TLS, simple and structured replies, the metadata context `base:allocation`. Not spoken: oldstyle negotiation, extended
-//! headers.
+//! Specification: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. Spoken: fixed
+//! newstyle negotiation, TLS, simple and structured replies, the metadata context
+//! `base:allocation`. Not spoken: oldstyle negotiation, extended headers.
 
 pub mod client;
 pub mod connection;

@@ -1,9 +1,11 @@
-//! Replies of the transmission phase: a small header by value, followed on the wire by bytes the driver already has.
+//! Replies of the transmission phase: a small header by value, followed on the wire by bytes the
+//! driver already has.
 //!
-//! A read's data is never copied here: the header says how much payload must follow it. Without structured replies
-//! every reply is simple. With them, reads are answered by a single `OFFSET_DATA` chunk that is also the last (which
-//! honours `DF`), block status by one `BLOCK_STATUS` chunk, errors by an `ERROR` chunk with a message, and the success
-//! of all else by a simple reply, which the protocol allows and which is shorter. Source: proto.md, "Simple reply
+//! A read's data is never copied here: the header says how much payload must follow it. Without
+//! structured replies every reply is simple. With them, reads are answered by a single
+//! `OFFSET_DATA` chunk that is also the last (which honours `DF`), block status by one
+//! `BLOCK_STATUS` chunk, errors by an `ERROR` chunk with a message, and the success of all else by
+//! a simple reply, which the protocol allows and which is shorter. Source: proto.md, "Simple reply
 //! message", "Structured reply chunk message".
 //!
 //! Invariant: a read's header is made only when its data is complete, so no error can follow it.
@@ -29,7 +31,8 @@ pub struct ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// The reply to a request that was carried out. A read's data, exactly [`ReplyHeader::payload_bytes`], follows it.
+    /// The reply to a request that was carried out. A read's data, exactly
+    /// [`ReplyHeader::payload_bytes`], follows it.
     pub fn success(request: &Request, structured_replies: bool) -> Self {
         let mut header = Self::empty();
         match (request.command, structured_replies, request.length) {

@@ -1,19 +1,21 @@
 //! Requests of the transmission phase: parsing a header, and checking it against the export.
 //!
-//! Parsing fails only on a wrong magic number, after which the stream has no meaning and the connection is dropped.
-//! All else is a matter for [`check`], which answers a bad request with the error code proto.md asks for ("Error
-//! values", "Request types", "Block size constraints") and leaves the connection up.
+//! Parsing fails only on a wrong magic number, after which the stream has no meaning and the
+//! connection is dropped. All else is a matter for [`check`], which answers a bad request with the
+//! error code proto.md asks for ("Error values", "Request types", "Block size constraints") and
+//! leaves the connection up.
 //!
-//! Decisions where the document leaves room: a request of no bytes succeeds and does nothing; `TRIM`, `WRITE_ZEROES`,
-//! `CACHE` and `BLOCK_STATUS`, which carry no payload, may be longer than the maximum block, since the Linux client
-//! does not know that limit; a refused write's payload is drained up to [`DRAIN_MAX_BYTES`], beyond which the
-//! connection is dropped.
+//! Decisions where the document leaves room: a request of no bytes succeeds and does nothing;
+//! `TRIM`, `WRITE_ZEROES`, `CACHE` and `BLOCK_STATUS`, which carry no payload, may be longer than
+//! the maximum block, since the Linux client does not know that limit; a refused write's payload is
+//! drained up to [`DRAIN_MAX_BYTES`], beyond which the connection is dropped.
 
 use super::error::{ErrorCode, NbdError, Violation};
 use super::handshake::Negotiated;
 use super::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, u16_at, u32_at, u64_at};
 
-/// Longest payload of a refused write that is received and thrown away. A longer one costs the connection.
+/// Longest payload of a refused write that is received and thrown away. A longer one costs the
+/// connection.
 pub const DRAIN_MAX_BYTES: u32 = 64 << 20;
 
 /// What a request asks for.
@@ -112,10 +114,11 @@ pub fn parse(header: &[u8; REQUEST_BYTES]) -> Result<Request, Violation> {
 /// Checks whether an export can serve a request; afterwards the range lies inside the export.
 ///
 /// # Errors
-/// The error to answer with: `EINVAL` for an unknown command or flag, a block status that was not agreed on or of no
-/// bytes, a misaligned range, a read or write longer than the maximum block, anything but a write past the end; `EPERM`
-/// for changes to a read-only export; `ENOSPC` for writes past the end. The first that applies, in that order: command,
-/// flags, permission, length, alignment, end.
+/// The error to answer with: `EINVAL` for an unknown command or flag, a block status that was not
+/// agreed on or of no bytes, a misaligned range, a read or write longer than the maximum block,
+/// anything but a write past the end; `EPERM` for changes to a read-only export; `ENOSPC` for
+/// writes past the end. The first that applies, in that order: command, flags, permission, length,
+/// alignment, end.
 pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
     let export = &agreed.export;
     let Request { command, offset, length, .. } = *request;
@@ -141,7 +144,8 @@ pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
             invalid("a flush has no offset and no length")
         };
     }
-    if export.read_only && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes) {
+    if export.read_only && matches!(command, Command::Write | Command::Trim | Command::WriteZeroes)
+    {
         return Err(NbdError::new(ErrorCode::Perm, "the export is read-only"));
     }
     if matches!(command, Command::Read | Command::Write) && length > export.maximum_block_bytes {

@@ -1,11 +1,14 @@
-//! Numbers and layouts of the NBD protocol: magic numbers, flags, option, reply, command and error codes.
+//! Numbers and layouts of the NBD protocol: magic numbers, flags, option, reply, command and error
+//! codes.
 //!
-//! Names are the document's, with the prefix turned into a module: `NBD_OPT_GO` is [`option::GO`], `NBD_REP_ACK` is
-//! [`option_reply::ACK`]. All numbers travel in network byte order (big-endian). Source: proto.md, "Values".
+//! Names are the document's, with the prefix turned into a module: `NBD_OPT_GO` is [`option::GO`],
+//! `NBD_REP_ACK` is [`option_reply::ACK`]. All numbers travel in network byte order (big-endian).
+//! Source: proto.md, "Values".
 
 /// `NBDMAGIC`, the first eight bytes a server sends.
 pub const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`, sent by a newstyle server after [`SERVER_MAGIC`] and by the client before each option.
+/// `IHAVEOPT`, sent by a newstyle server after [`SERVER_MAGIC`] and by the client before each
+/// option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// Starts each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -24,15 +27,18 @@ pub const CLIENT_FLAGS_BYTES: usize = 4;
 pub const OPTION_HEADER_BYTES: usize = 16;
 /// [`OPTION_REPLY_MAGIC`], 32 bits option, 32 bits reply type, 32 bits length.
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
-/// [`REQUEST_MAGIC`], 16 bits flags, 16 bits command, 64 bits cookie, 64 bits offset, 32 bits length.
+/// [`REQUEST_MAGIC`], 16 bits flags, 16 bits command, 64 bits cookie, 64 bits offset, 32 bits
+/// length.
 pub const REQUEST_BYTES: usize = 28;
 /// [`SIMPLE_REPLY_MAGIC`], 32 bits error, 64 bits cookie.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// [`STRUCTURED_REPLY_MAGIC`], 16 bits flags, 16 bits type, 64 bits cookie, 32 bits length.
 pub const CHUNK_HEADER_BYTES: usize = 20;
-/// Zeroes after the answer to [`option::EXPORT_NAME`], unless [`client_flag::NO_ZEROES`] was negotiated.
+/// Zeroes after the answer to [`option::EXPORT_NAME`], unless [`client_flag::NO_ZEROES`] was
+/// negotiated.
 pub const EXPORT_NAME_ZEROES_BYTES: usize = 124;
-/// 32 bits length, 32 bits [`state`]: one extent in a block status chunk, after the 32 bits of its context's number.
+/// 32 bits length, 32 bits [`state`]: one extent in a block status chunk, after the 32 bits of its
+/// context's number.
 pub const EXTENT_BYTES: usize = 8;
 /// Longest string (export name, description, message) in the protocol.
 pub const STRING_MAX_BYTES: usize = 4096;

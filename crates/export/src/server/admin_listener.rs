@@ -40,9 +40,16 @@ impl AdminListener {
         }
     }
 
-    fn on_socket(address: &AdminAddress, path: &Path, config: &AdminConfig) -> Result<Self, ServeError> {
-        if let Some(folder) = path.parent().filter(|folder| address.is_default() && !folder.exists()) {
-            // Whoever may use the socket has to get to it, also with a strict umask; that its folder can be looked into does no harm.
+    fn on_socket(
+        address: &AdminAddress,
+        path: &Path,
+        config: &AdminConfig,
+    ) -> Result<Self, ServeError> {
+        if let Some(folder) =
+            path.parent().filter(|folder| address.is_default() && !folder.exists())
+        {
+            // Whoever may use the socket has to get to it, also with a strict umask; that its
+            // folder can be looked into does no harm.
             let made = std::fs::create_dir(folder)
                 .and_then(|()| std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)));
             made.map_err(|source| ServeError::Admin { address: address.to_string(), source })?;
@@ -67,7 +74,8 @@ impl AdminListener {
     ) -> Result<Self, ServeError> {
         let refused = |source| ServeError::Admin { address: text.to_owned(), source };
         let addresses: Vec<_> = text.to_socket_addrs().map_err(refused)?.collect();
-        let encrypted_only = !insecure && addresses.iter().any(|address| !address.ip().is_loopback());
+        let encrypted_only =
+            !insecure && addresses.iter().any(|address| !address.ip().is_loopback());
         if encrypted_only && !tls.is_some_and(TlsConfig::required) {
             return Err(ServeError::AdminExposed { address: text.to_owned() });
         }
@@ -77,8 +85,10 @@ impl AdminListener {
         rustix::net::listen(&listener, BACKLOG).map_err(|error| refused(error.into()))?;
         let bound = listener.local_addr().map_err(refused)?;
         let own_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let hosts = [name_in(text).to_owned(), own_name].into_iter().chain(config.hosts.iter().cloned());
-        let network = NetworkRules { hosts: hosts.collect(), token: config.token.clone(), encrypted_only };
+        let hosts =
+            [name_in(text).to_owned(), own_name].into_iter().chain(config.hosts.iter().cloned());
+        let network =
+            NetworkRules { hosts: hosts.collect(), token: config.token.clone(), encrypted_only };
         let access = Arc::new(Access { network: Some(network), paths: config.limited() });
         let address = AdminAddress::Tcp(bound.to_string());
         Ok(Self { socket: Rc::new(listener.into()), address, access, _file: None })
@@ -94,7 +104,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
-        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem())
+            .unwrap();
         let tls = |required| TlsConfig::load(folder.path(), false, required).unwrap();
         let bind = |tls: Option<&TlsConfig>, insecure| {
             AdminListener::bind(

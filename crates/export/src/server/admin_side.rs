@@ -21,11 +21,13 @@ use crate::status::Snapshot;
 /// What is received at once.
 const RECEIVE_BYTES: usize = 4096;
 
-/// Connections over Unix sockets, and as many over TCP, so that neither keep the others out. Beyond that the oldest of which no request
-/// is carried out is hung up on; each has [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+/// Connections over Unix sockets, and as many over TCP, so that neither keep the others out. Beyond
+/// that the oldest of which no request is carried out is hung up on; each has
+/// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
 const MOST_CONNECTIONS: usize = 32;
 
-/// Those of them whose requests wait for workers. The rest is a reserve: for questions after the health, which are answered at once.
+/// Those of them whose requests wait for workers. The rest is a reserve: for questions after the
+/// health, which are answered at once.
 const MOST_WAITING: usize = 24;
 
 /// A connection of the admin interface.
@@ -90,7 +92,8 @@ impl Front {
         self.listen_to_admin(index);
     }
 
-    /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there are as many as may be.
+    /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there
+    /// are as many as may be.
     fn make_room_for_admin(&mut self, is_remote: bool) {
         let there = |session: &AdminSession| session.is_remote == is_remote && !session.is_dropped;
         let indices = self.admin_sessions.indices();
@@ -113,8 +116,10 @@ impl Front {
 
     /// True if one more request of such clients may wait for workers.
     fn may_wait(&self, is_remote: bool) -> bool {
-        let sessions = self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
-        let alike = sessions.filter(|session| session.is_remote == is_remote && !session.is_dropped);
+        let sessions =
+            self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
+        let alike =
+            sessions.filter(|session| session.is_remote == is_remote && !session.is_dropped);
         alike.filter(|session| session.until.is_none()).count() < MOST_WAITING
     }
 
@@ -147,7 +152,9 @@ impl Front {
         let session = &mut self.admin_sessions[index];
         session.listening = false;
         let received = match result {
-            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => session.buffer.slice(0..bytes).to_vec(),
+            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => {
+                session.buffer.slice(0..bytes).to_vec()
+            }
             _ => return self.leave_admin(index),
         };
         let text = session.encryption.decrypt(received);
@@ -155,8 +162,7 @@ impl Front {
         let heard = match text {
             Ok(text) => session.conversation.hear(&text),
             Err(Undecipherable::InTheClear) => {
-                let problem =
-                    "this address can be reached from other machines and takes TLS only; ask by https";
+                let problem = "this address can be reached from other machines and takes TLS only; ask by https";
                 Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
             }
             Err(Undecipherable::Broken(error)) => {
@@ -201,7 +207,8 @@ impl Front {
         self.send_to_admin(index);
     }
 
-    /// Sends what is to be sent, one thing after the other. With nothing left a connection that is over goes.
+    /// Sends what is to be sent, one thing after the other. With nothing left a connection that is
+    /// over goes.
     fn send_to_admin(&mut self, index: u32) {
         let session = &mut self.admin_sessions[index];
         if session.sending {
@@ -232,10 +239,13 @@ impl Front {
                 | Command::RemoveTier { .. }
         );
         if changes && self.phase != Phase::Serving {
-            return self.tell_admin(index, &Reply::trouble(Trouble::Ending, "the server is ending"));
+            return self
+                .tell_admin(index, &Reply::trouble(Trouble::Ending, "the server is ending"));
         }
         let begun = match command {
-            Command::Health if self.phase != Phase::Serving => Err(Reply::trouble(Trouble::Ending, "ending")),
+            Command::Health if self.phase != Phase::Serving => {
+                Err(Reply::trouble(Trouble::Ending, "ending"))
+            }
             Command::Health => Err(self.health()),
             Command::Status => self.ask_status(Then::Status { admin: index }),
             Command::Metrics => self.ask_status(Then::Metrics { admin: index }),
@@ -257,7 +267,9 @@ impl Front {
             Command::RestoreCache => self.restore(index),
             Command::AddVolume(addition) => self.add_volume(index, *addition),
             Command::RemoveVolume { name, force } => self.remove_volume(index, &name, force),
-            Command::ResizeVolume { name, size_bytes } => self.resize_volume(index, &name, size_bytes),
+            Command::ResizeVolume { name, size_bytes } => {
+                self.resize_volume(index, &name, size_bytes)
+            }
             Command::AddTier(wanted) => self.add_tier(index, wanted),
             Command::RemoveTier { number } => self.remove_tier(index, number),
         };
@@ -300,14 +312,17 @@ impl Front {
         self.tell_admin(index, &reply);
     }
 
-    /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for nothing yet.
+    /// Tells everyone who asked for the end how it went, and hangs up on those who have asked for
+    /// nothing yet.
     pub(super) fn tell_stopped(&mut self) {
         let reply = match (&self.last_flush, self.says_what_is_lost()) {
             (Ok(()), Some(lost)) => {
                 Reply::trouble(Trouble::Failed, format!("the server has ended, but {lost}"))
             }
             (Ok(()), None) => Reply::Done("stopped"),
-            (Err(problem), _) => Reply::trouble(Trouble::Failed, format!("the last flush failed: {problem}")),
+            (Err(problem), _) => {
+                Reply::trouble(Trouble::Failed, format!("the last flush failed: {problem}"))
+            }
         };
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];

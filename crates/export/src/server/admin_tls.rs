@@ -1,10 +1,12 @@
-//! Encryption of one admin connection over TCP. The client's first byte decides: TLS begins with a handshake record, HTTP with a letter.
+//! Encryption of one admin connection over TCP. The client's first byte decides: TLS begins with a
+//! handshake record, HTTP with a letter.
 
 use std::io;
 
 use crate::tls::{Channel, TlsConfig};
 
-/// The first byte of TLS: the type of a record that is part of the handshake (RFC 8446, section 5.1).
+/// The first byte of TLS: the type of a record that is part of the handshake (RFC 8446, section
+/// 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
 /// The encryption of one connection.

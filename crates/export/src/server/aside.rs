@@ -1,8 +1,8 @@
-//! Steps that may take their time and concern no worker, such as opening a device: each runs on a thread of its own, so that the control
-//! thread goes on serving.
+//! Steps that may take their time and concern no worker, such as opening a device: each runs on a
+//! thread of its own, so that the control thread goes on serving.
 //!
-//! Opening a device can take as long as the device likes. When the server ends meanwhile, whoever asked is told so at once, and what
-//! comes of it is dropped.
+//! Opening a device can take as long as the device likes. When the server ends meanwhile, whoever
+//! asked is told so at once, and what comes of it is dropped.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -64,7 +64,9 @@ impl Front {
             (Aside::MeasureVolume { .. }, Some(problem), _) => {
                 Err(Reply::trouble(Trouble::Conflict, problem.to_string()))
             }
-            (Aside::MeasureVolume { id, wanted }, None, _) => self.volume_measured(admin, id, wanted),
+            (Aside::MeasureVolume { id, wanted }, None, _) => {
+                self.volume_measured(admin, id, wanted)
+            }
         };
         if let Err(reply) = next {
             self.tell_admin(admin, &reply);

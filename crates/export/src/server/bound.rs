@@ -27,12 +27,13 @@ use crate::kept::random_stack;
 use crate::listener::Listener;
 use crate::status::{Lately, LostStatus, ServiceTimes, Tally};
 
-/// Memory for requests under way, registered with the kernel, of all threads together and of each at least. More is taken
-/// as needed.
+/// Memory for requests under way, registered with the kernel, of all threads together and of each
+/// at least. More is taken as needed.
 const ARENA_BYTES: usize = 64 << 20;
 const ARENA_BYTES_LEAST: usize = 16 << 20;
 
-/// Addresses that are bound, before there are devices to serve: a server that cannot listen shall not create files.
+/// Addresses that are bound, before there are devices to serve: a server that cannot listen shall
+/// not create files.
 pub struct Bound {
     config: ServerConfig,
     listeners: Vec<Listener>,
@@ -45,23 +46,26 @@ impl Bound {
     /// # Errors
     /// When an address cannot be bound or may not be.
     pub fn bind(config: ServerConfig) -> Result<Self, ServeError> {
-        let listeners =
-            config.listen.iter().map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
-        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
-        let admin = &config.admin;
-        let admin_listeners = admin
+        let listeners = config
             .listen
             .iter()
-            .map(|address| AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure));
+            .map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let admin = &config.admin;
+        let admin_listeners = admin.listen.iter().map(|address| {
+            AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure)
+        });
         let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
         Ok(Self { listeners, admin_listeners, config })
     }
 
-    /// A server of these volumes, the first of which is the default one, through these tiers, from the top, with a thread for each part
-    /// that they have. `signal` becomes readable when the server is to end.
+    /// A server of these volumes, the first of which is the default one, through these tiers, from
+    /// the top, with a thread for each part that they have. `signal` becomes readable when the
+    /// server is to end.
     ///
     /// # Errors
-    /// When a volume's name is unusable, a device cannot be opened, or the system is out of something.
+    /// When a volume's name is unusable, a device cannot be opened, or the system is out of
+    /// something.
     ///
     /// # Panics
     /// Without a tier, or when they do not have the same number of parts.
@@ -86,7 +90,8 @@ impl Bound {
             connections: Arc::new(AtomicUsize::new(0)),
         };
         let workers: Vec<Colleague> = bells.iter().map(colleague).collect();
-        let valve = config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
+        let valve =
+            config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
         let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
         let mut parts: Vec<Vec<BeginningTier>> = workers.iter().map(|_| Vec::new()).collect();
         let mut known = Vec::new();

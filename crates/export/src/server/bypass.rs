@@ -1,9 +1,11 @@
-//! A cache device that fails: what the control thread writes down, tells the workers and lets an operator do about it.
+//! A cache device that fails: what the control thread writes down, tells the workers and lets an
+//! operator do about it.
 //!
-//! A device that was only given up is used again after `floe restore`. A *journal* that could not be written is another
-//! matter: it keeps saying what it said last. So before clients change what it speaks of, it is written down that it does
-//! not count, first of what is clean, then, when all that was dirty has been brought down, of everything. Each step is
-//! tried in the cache's own superblock. A note that cannot be written is tried again later; requests go past the cache all
+//! A device that was only given up is used again after `floe restore`. A *journal* that could not
+//! be written is another matter: it keeps saying what it said last. So before clients change what
+//! it speaks of, it is written down that it does not count, first of what is clean, then, when all
+//! that was dirty has been brought down, of everything. Each step is tried in the cache's own
+//! superblock. A note that cannot be written is tried again later; requests go past the cache all
 //! the same, and status, log and `/healthz` say what the next start must not do.
 
 use std::collections::BTreeSet;
@@ -86,7 +88,8 @@ impl Front {
         self.note(tier);
     }
 
-    /// A worker could not write a journal: requests go past the cache, and what is dirty in it is brought down.
+    /// A worker could not write a journal: requests go past the cache, and what is dirty in it is
+    /// brought down.
     pub(super) fn lose_journal(&mut self, key: TierKey) {
         let Some(tier) = self.at(key) else { return };
         if std::mem::replace(&mut self.tiers[tier].failing.journal_lost, true) {
@@ -101,7 +104,8 @@ impl Front {
         self.tell_workers(&|| Instruction::Bypass { tier: key, stuck: false });
     }
 
-    /// Some dirty data of a tier without a journal could not be brought down: what would replace it is refused.
+    /// Some dirty data of a tier without a journal could not be brought down: what would replace it
+    /// is refused.
     pub(super) fn block_tier(&mut self, key: TierKey) {
         let Some(tier) = self.at(key) else { return };
         let failing = &mut self.tiers[tier].failing;
@@ -116,7 +120,8 @@ impl Front {
         self.tell_workers(&|| Instruction::Bypass { tier: key, stuck: true });
     }
 
-    /// Nothing is dirty any more in a worker's part of a tier without a journal. After the last, nothing of the tier counts.
+    /// Nothing is dirty any more in a worker's part of a tier without a journal. After the last,
+    /// nothing of the tier counts.
     pub(super) fn tier_emptied(&mut self, worker: usize, key: TierKey) {
         let Some(tier) = self.at(key) else { return };
         let workers = self.workers.len();
@@ -181,7 +186,10 @@ impl Front {
                 tracing::error!(tier, %error, "the superblock of the cache could not be written; it is tried again");
             }
             Ok(()) if was_unnoted => {
-                tracing::info!(tier, "the superblock of the cache says by now that it is not to be used");
+                tracing::info!(
+                    tier,
+                    "the superblock of the cache says by now that it is not to be used"
+                );
             }
             _ => {}
         }
@@ -225,12 +233,14 @@ impl Front {
                 return refuse(at, &problem);
             }
         }
-        self.tiers.iter_mut().for_each(|tier| tier.failing.degraded = false); // unless a worker says otherwise from here on
+        // unless a worker says otherwise from here on
+        self.tiers.iter_mut().for_each(|tier| tier.failing.degraded = false);
         self.ask_all(Deed::Restore, Then::Restored { admin });
         Ok(())
     }
 
-    /// All workers use the cache devices again: a flush shows whether persistent ones take what is written.
+    /// All workers use the cache devices again: a flush shows whether persistent ones take what is
+    /// written.
     pub(super) fn cache_restored(&mut self, admin: Admin) {
         tracing::info!("the cache device is used again");
         match self.keeps_anything() {
@@ -244,7 +254,9 @@ impl Front {
         let failed = |tier: &KnownTier| tier.failing.degraded;
         let reply = match (self.tiers.iter().position(failed), problem) {
             (Some(at), _) => format!("tier {at} is not restored: its cache device fails again"),
-            (None, Some(problem)) => format!("the cache device is used again, but a flush failed: {problem}"),
+            (None, Some(problem)) => {
+                format!("the cache device is used again, but a flush failed: {problem}")
+            }
             (None, None) => {
                 for tier in 0..self.tiers.len() {
                     self.note(tier);

@@ -1,4 +1,5 @@
-//! A worker's clients: their bytes to their sessions, their requests to the cache, and the answers back.
+//! A worker's clients: their bytes to their sessions, their requests to the cache, and the answers
+//! back.
 
 use std::fmt::Display;
 use std::io;
@@ -22,11 +23,13 @@ use crate::nbd::transmission::{Command, Request as NbdRequest};
 use crate::session::{Session, SessionError, Want};
 use crate::status::Operation;
 
-/// How long a TCP connection is silent before the system asks whether the other side is still there, and how often then.
+/// How long a TCP connection is silent before the system asks whether the other side is still
+/// there, and how often then.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reads that are looked for in memory together: enough for the processor, and few enough that none waits for long.
+/// Reads that are looked for in memory together: enough for the processor, and few enough that none
+/// waits for long.
 const LOOKED_FOR_AT_ONCE: usize = 16;
 
 /// Who asked for a request of the cache.
@@ -70,7 +73,8 @@ impl Worker {
         let _ = sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL);
         let now = Instant::now();
         let (exports, common) = (&self.exports, &self.common);
-        let index = self.sessions.insert_with(|key| Session::new(key, socket, exports, common, now));
+        let index =
+            self.sessions.insert_with(|key| Session::new(key, socket, exports, common, now));
         self.watch_at.get_or_insert(now + WATCH_INTERVAL);
         self.tally.connections_taken += 1;
         tracing::debug!(thread = self.number, client = index, "connected");
@@ -86,7 +90,8 @@ impl Worker {
             }
             self.touched.push(index);
         } else {
-            let _ = session.received(0, Instant::now()); // the socket is gone, and that is all there is to say
+            // the socket is gone, and that is all there is to say
+            let _ = session.received(0, Instant::now());
             self.break_off(index);
         }
     }
@@ -132,7 +137,8 @@ impl Worker {
         let now = Instant::now();
         loop {
             let want = self.sessions[index].next(now);
-            let goes_on = matches!(&want, Ok(Some(Want::Serve(request))) if request.command == Command::Read);
+            let goes_on =
+                matches!(&want, Ok(Some(Want::Serve(request))) if request.command == Command::Read);
             if !goes_on || self.looked_for.is_full() {
                 self.look_in_memory(index, now);
             }
@@ -144,7 +150,12 @@ impl Worker {
                 }
                 Ok(Some(Want::Receive { into, whole })) => {
                     let socket = Rc::clone(&self.sessions[index].socket);
-                    self.sockets.receive(ClientToken::Receive(index).encode(), &socket, into, whole);
+                    self.sockets.receive(
+                        ClientToken::Receive(index).encode(),
+                        &socket,
+                        into,
+                        whole,
+                    );
                 }
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
@@ -169,12 +180,14 @@ impl Worker {
             self.sockets.send(ClientToken::Send(index).encode(), &socket, slices);
         }
         if self.sessions[index].is_done_listening() {
-            let _ = shutdown(self.sessions[index].socket.as_fd(), Shutdown::Both); // ends the receive
+            // ends the receive
+            let _ = shutdown(self.sessions[index].socket.as_fd(), Shutdown::Both);
         }
         if self.sessions[index].is_over() {
             tracing::debug!(thread = self.number, client = index, "disconnected");
             self.sessions.remove(index);
-            self.connections.fetch_sub(1, Ordering::Relaxed); // a count for choosing workers, nothing depends on it
+            // a count for choosing workers, nothing depends on it
+            self.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -192,7 +205,9 @@ impl Worker {
             },
             Command::Cache => Kind::Prefetch,
             Command::BlockStatus => Kind::DirtyMap,
-            Command::Disconnect | Command::Unknown(_) => unreachable!("the connection keeps these to itself"),
+            Command::Disconnect | Command::Unknown(_) => {
+                unreachable!("the connection keeps these to itself")
+            }
         };
         let wanted = self.cache_request(index, &request, kind);
         let buffer = (wanted.buffer_bytes() > 0).then(|| self.driver.buffer(&wanted));
@@ -216,7 +231,8 @@ impl Worker {
         }
     }
 
-    /// Answers what a client wants to read and memory has, on this thread and in this turn; the rest goes on to the cache.
+    /// Answers what a client wants to read and memory has, on this thread and in this turn; the
+    /// rest goes on to the cache.
     fn look_in_memory(&mut self, index: u32, now: Instant) {
         if self.looked_for.reads.is_empty() {
             return;
@@ -225,7 +241,8 @@ impl Worker {
         let LookedFor { requests, reads, hits } = &mut looked_for;
         hits.resize(reads.len(), false);
         self.driver.read_memory(reads, hits);
-        for ((request, (wanted, buffer)), hit) in requests.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
+        for ((request, (wanted, buffer)), hit) in
+            requests.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
         {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
@@ -303,7 +320,8 @@ impl Worker {
         }
     }
 
-    /// Answers what is allocated: what the backing device says, and what is dirty in the cache, by `map`.
+    /// Answers what is allocated: what the backing device says, and what is dirty in the cache, by
+    /// `map`.
     fn reply_extents(&mut self, index: u32, request: &NbdRequest, map: Option<Slice>) {
         let wanted = self.cache_request(index, request, Kind::DirtyMap);
         let range = wanted.offset..wanted.offset + wanted.len;
@@ -322,8 +340,11 @@ impl Worker {
             while at < end {
                 let sector = |at: u64| (at / SECTOR_BYTES - range.start / SECTOR_BYTES) as usize;
                 let dirty = map.get(sector(at)).is_some_and(|&mark| mark != 0);
-                let same =
-                    map.get(sector(at)..).unwrap_or(&[]).iter().take_while(|&&mark| (mark != 0) == dirty);
+                let same = map
+                    .get(sector(at)..)
+                    .unwrap_or(&[])
+                    .iter()
+                    .take_while(|&&mark| (mark != 0) == dirty);
                 let run_end = (at / SECTOR_BYTES + same.count() as u64) * SECTOR_BYTES;
                 let run_end = if map.is_empty() { end } else { run_end.min(end) };
                 let bytes = run_end - at;
@@ -355,7 +376,11 @@ fn nbd_error(fault: Fault) -> NbdError {
     match fault {
         Fault::Io => NbdError::new(ErrorCode::Io, "a device under the cache failed"),
         Fault::NoSpace => NbdError::new(ErrorCode::NoSpace, "no space left on the backing device"),
-        Fault::OutOfRange => NbdError::new(ErrorCode::Invalid, "the range is not within the volume"),
-        Fault::Unsupported => NbdError::new(ErrorCode::NotSupported, "the backing device cannot do that"),
+        Fault::OutOfRange => {
+            NbdError::new(ErrorCode::Invalid, "the range is not within the volume")
+        }
+        Fault::Unsupported => {
+            NbdError::new(ErrorCode::NotSupported, "the backing device cannot do that")
+        }
     }
 }

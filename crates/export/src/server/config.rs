@@ -36,10 +36,11 @@ pub struct ServerConfig {
     /// The tier in memory above the cache, if there is one. The cache was made for it: see
     /// [`MemoryTier::config`].
     pub memory: Option<MemoryTier>,
-    /// The most of the hits on the cache device, as a share, that may be read from the backing devices instead, as far as that is
-    /// found to pay; `None` for none.
+    /// The most of the hits on the cache device, as a share, that may be read from the backing
+    /// devices instead, as far as that is found to pay; `None` for none.
     pub shed_most: Option<f64>,
-    /// What list operations take on this machine, for the advice in the status; the paper's times without it.
+    /// What list operations take on this machine, for the advice in the status; the paper's times
+    /// without it.
     pub service: Option<Arc<Service>>,
     /// Who makes tiers that are added while the server runs; without anybody none can be.
     pub tiers: Option<Arc<dyn TierMaker>>,
@@ -60,7 +61,8 @@ pub struct AdminConfig {
     pub hosts: Vec<String>,
     /// Folders in which devices may be that clients name.
     pub paths: Option<Vec<PathBuf>>,
-    /// The same where `paths` says nothing, for clients that may be others than the server's user: over TCP, and of the group.
+    /// The same where `paths` says nothing, for clients that may be others than the server's user:
+    /// over TCP, and of the group.
     pub own_folders: Vec<PathBuf>,
 }
 
@@ -121,7 +123,9 @@ pub enum ServeError {
     #[error("waiting for I/O failed: {0}")]
     Wait(std::io::Error),
     /// A thread that serves ended in a panic, which has been reported.
-    #[error("thread {0} has panicked; what it served is lost to clients until the server is started again")]
+    #[error(
+        "thread {0} has panicked; what it served is lost to clients until the server is started again"
+    )]
     Panicked(usize),
     /// The tiers could not be told of each other.
     #[error("the superblock of a cache could not be written: {0}")]
@@ -151,7 +155,8 @@ fn left_behind(dirty_bytes: u64, held_bytes: u64) -> String {
         let place = if dirty_bytes > 0 { " on the cache device only" } else { "" };
         format!("{held_bytes} bytes were in memory only and are lost{cache}{place}")
     } else if dirty_bytes == 0 {
-        "the backing device has everything, but may lose what was written lately if power fails".to_owned()
+        "the backing device has everything, but may lose what was written lately if power fails"
+            .to_owned()
     } else {
         format!("{dirty_bytes} bytes are on the cache device only")
     }

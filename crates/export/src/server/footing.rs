@@ -1,6 +1,8 @@
-//! A worker's part in the tiers it stands on: what it has of each, and how one comes or goes, a step for each deed.
+//! A worker's part in the tiers it stands on: what it has of each, and how one comes or goes, a
+//! step for each deed.
 //!
-//! While the seam is shut where that happens, the worker begins nothing that nobody asks for, so that what stands still below stays so.
+//! While the seam is shut where that happens, the worker begins nothing that nobody asks for, so
+//! that what stands still below stays so.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -151,7 +153,8 @@ impl Worker {
                 self.open_seam(above);
             }
             TierDeed::Dismiss { above } => {
-                self.restacking.newcomer = None; // where its device could not be opened there is none
+                // where its device could not be opened there is none
+                self.restacking.newcomer = None;
                 self.open_seam(above);
             }
             TierDeed::Keep { above, bytes } => {
@@ -169,7 +172,9 @@ impl Worker {
         awaited: StandStill,
     ) -> Option<Result<Outcome, Problem>> {
         match awaited {
-            StandStill::Quiet { above } => self.tier(above).is_quiet_below().then_some(Ok(Outcome::Nothing)),
+            StandStill::Quiet { above } => {
+                self.tier(above).is_quiet_below().then_some(Ok(Outcome::Nothing))
+            }
             StandStill::Emptied { above } => {
                 let mut emptied = std::mem::take(&mut self.restacking.emptied);
                 self.tier(above).take_drained(&mut emptied);

@@ -1,12 +1,13 @@
 //! The front desk: a thread of its own, mostly asleep, to which clients come first.
 //!
-//! It accepts connections and gives each to the worker with the fewest, speaks with admin clients, and takes care of what
-//! concerns all workers: volumes that come and go, the state of the whole, and the end. Such an *errand* is asked of
-//! the workers by letter; when all have reported, [`Front::follow_up`] does what comes next. No request of a client
-//! passes here.
+//! It accepts connections and gives each to the worker with the fewest, speaks with admin clients,
+//! and takes care of what concerns all workers: volumes that come and go, the state of the whole,
+//! and the end. Such an *errand* is asked of the workers by letter; when all have reported,
+//! [`Front::follow_up`] does what comes next. No request of a client passes here.
 //!
-//! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, makes durable what was written (in a cache
-//! that ends with the program, by bringing it to the backing devices), and closes the connections.
+//! An end (a signal, `floe stop`) takes no new requests, lets those under way finish, makes durable
+//! what was written (in a cache that ends with the program, by bringing it to the backing devices),
+//! and closes the connections.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -34,7 +35,9 @@ use super::valve::Valve;
 use super::warnings::{Complaint, Warnings};
 use crate::listener::Listener;
 use crate::notify;
-use crate::status::{Facts, Lately, LostStatus, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
+use crate::status::{
+    Facts, Lately, LostStatus, MemoryFacts, Report, ServiceTimes, Snapshot, Tally,
+};
 use crate::uri::Uri;
 
 /// How long to wait before accepting again after the system refused (out of descriptors, say).
@@ -89,7 +92,8 @@ pub(super) struct Front {
     pub(super) accept_again: Option<(Instant, Vec<FrontToken>)>,
     /// The last attempt to accept a client failed; the first of a row is worth a line in the log.
     pub(super) refusing: bool,
-    /// The last client was sent away for want of room; the first of a row is worth a line in the log.
+    /// The last client was sent away for want of room; the first of a row is worth a line in the
+    /// log.
     pub(super) crowded: bool,
     pub(super) warnings: Warnings,
     pub(super) begun: Instant,
@@ -116,7 +120,8 @@ impl Front {
     /// What clients connect to, one for each volume and address.
     pub(super) fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
         self.offer.exports().iter().flat_map(|export| {
-            let uri = |listener: &Listener| Uri { export: export.name.clone(), ..listener.uri.clone() };
+            let uri =
+                |listener: &Listener| Uri { export: export.name.clone(), ..listener.uri.clone() };
             self.listeners.iter().map(uri)
         })
     }
@@ -186,7 +191,9 @@ impl Front {
                 self.news.bell().heard();
                 self.sockets.readable(FrontToken::Bell.encode(), &Rc::clone(&self.bell));
             }
-            (FrontToken::Accept(_) | FrontToken::AcceptAdmin(_), result) => self.accepted(token, result),
+            (FrontToken::Accept(_) | FrontToken::AcceptAdmin(_), result) => {
+                self.accepted(token, result)
+            }
             (FrontToken::ReceiveAdmin(index), result) => self.heard_admin(index, result),
             (FrontToken::SendAdmin(index), result) => self.sent_to_admin(index, &result),
         }
@@ -206,7 +213,9 @@ impl Front {
                 News::DataLost { tier, volume, run } => self.lose_data(tier, volume, &run),
                 News::Emptied { worker, tier } => self.tier_emptied(worker, tier),
                 News::Blocked { tier } => self.block_tier(tier),
-                News::Refusing { worker, tier, refusing } => self.tier_refuses(worker, tier, refusing),
+                News::Refusing { worker, tier, refusing } => {
+                    self.tier_refuses(worker, tier, refusing)
+                }
                 News::TierMade(made) => self.tier_made(made),
                 News::Died(error) => self.died = Some(error),
             }
@@ -263,7 +272,8 @@ impl Front {
 
     /// Gives a client to the worker that has the fewest.
     fn welcome(&mut self, socket: OwnedFd) {
-        let count = |worker: &Colleague| worker.connections.load(Ordering::Relaxed); // roughly is good enough
+        // roughly is good enough
+        let count = |worker: &Colleague| worker.connections.load(Ordering::Relaxed);
         let connections: usize = self.workers.iter().map(count).sum();
         if connections >= self.config.limits.connections {
             let is_first = !std::mem::replace(&mut self.crowded, true);
@@ -274,7 +284,8 @@ impl Front {
             return; // closes it
         }
         self.crowded = false;
-        let idlest = self.workers.iter().min_by_key(|worker| count(worker)).expect("there are workers");
+        let idlest =
+            self.workers.iter().min_by_key(|worker| count(worker)).expect("there are workers");
         idlest.connections.fetch_add(1, Ordering::Relaxed);
         idlest.instructions.post(Instruction::Welcome(socket));
     }
@@ -282,7 +293,8 @@ impl Front {
     fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {
         // Read before it is acted on: a signal that comes meanwhile is one more.
         let mut bytes = [0; 16];
-        if result.is_ok() && rustix::io::read(&self.signal, &mut bytes).is_ok_and(|bytes| bytes > 0) {
+        if result.is_ok() && rustix::io::read(&self.signal, &mut bytes).is_ok_and(|bytes| bytes > 0)
+        {
             self.sockets.readable(FrontToken::Signal.encode(), &Rc::clone(&self.signal));
         } // else nobody is left to signal, and that would be readable for ever
         if self.phase == Phase::Serving {
@@ -300,7 +312,8 @@ impl Front {
         }
     }
 
-    /// Asks for a flush, or a drain, of each of these volumes. Any worker can do it; the first is as good as others.
+    /// Asks for a flush, or a drain, of each of these volumes. Any worker can do it; the first is
+    /// as good as others.
     pub(super) fn flush(&mut self, volumes: Vec<VolumeId>, kind: Kind, then: Then) {
         let errand = Errand::new(volumes.len(), then);
         if volumes.is_empty() {
@@ -356,14 +369,19 @@ impl Front {
             Then::Opened { admin, volume } => self.volume_opened(admin, volume, problem),
             Then::Closed { admin, problem } => self.volume_refused(admin, problem),
             Then::Added { admin, volume } => {
-                let ids = errand.added.expect("workers tell the numbers of a volume they have added");
+                let ids =
+                    errand.added.expect("workers tell the numbers of a volume they have added");
                 self.volume_added(admin, ids, volume);
             }
-            Then::Cleared { admin, ids, volume } => self.volume_cleared(admin, ids, volume, problem),
+            Then::Cleared { admin, ids, volume } => {
+                self.volume_cleared(admin, ids, volume, problem)
+            }
             Then::Counted { admin, id, force } => {
                 self.volume_counted(admin, id, force, &errand.into_snapshots());
             }
-            Then::Retired { admin, id } => self.flush(vec![id], Kind::Drain, Then::Drained { admin, id }),
+            Then::Retired { admin, id } => {
+                self.flush(vec![id], Kind::Drain, Then::Drained { admin, id })
+            }
             Then::Drained { admin, id } => self.volume_drained(admin, id, problem),
             Then::Removed { removal, tier } => self.volume_removed_from(removal, tier, problem),
             Then::Resized { admin, id, bytes } => self.volume_resized(admin, id, bytes, problem),
@@ -373,7 +391,11 @@ impl Front {
             Then::Remembered { admin } => self.remembered(admin, problem),
             Then::FirstLook => {
                 let dirty = Dirty::of(&errand.into_snapshots());
-                tracing::info!(dirty_bytes = dirty.bytes(), held_bytes = dirty.held_bytes, "ending");
+                tracing::info!(
+                    dirty_bytes = dirty.bytes(),
+                    held_bytes = dirty.held_bytes,
+                    "ending"
+                );
                 self.ask_all(Deed::End, Then::Quiet);
             }
             Then::Quiet => self.flush(self.offer.ids(), Kind::Flush, Then::LastFlush),

@@ -65,7 +65,8 @@ pub(super) enum Deed {
     Tier(TierDeed),
     /// Begin nothing that nobody asks for any more, and wait until nothing is under way.
     Rest,
-    /// Note the checksums of what is dirty, and wait until that is done: nothing is under way anywhere.
+    /// Note the checksums of what is dirty, and wait until that is done: nothing is under way
+    /// anywhere.
     NoteRest,
     /// Take no more requests, and wait until those under way are answered.
     End,
@@ -76,15 +77,18 @@ pub(super) enum Deed {
 pub(super) enum TierDeed {
     /// Begin nothing below this tier any more, and wait until nothing is under way there.
     Shut { above: TierKey },
-    /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and go on.
+    /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and
+    /// go on.
     PutIn { above: TierKey, ids: Arc<[(VolumeId, VolumeId)]> },
     /// Close that device again, and go on.
     Dismiss { above: TierKey },
     /// Let so much of a tier be dirty.
     LimitDirty { tier: TierKey, bytes: u64 },
-    /// Have the tier below this one bring down all it has of a volume, which this one has by this id.
+    /// Have the tier below this one bring down all it has of a volume, which this one has by this
+    /// id.
     Empty { above: TierKey, volume: VolumeId },
-    /// Wait until nothing is under way in the tier below this one, and see that it has nothing to bring down.
+    /// Wait until nothing is under way in the tier below this one, and see that it has nothing to
+    /// bring down.
     Rest { above: TierKey },
     /// Take out the tier below this one, and go on.
     TakeOut { above: TierKey },

@@ -1,5 +1,5 @@
-//! Letters between the server's threads: instructions to workers and news from them. Rare, so a lock does no harm;
-//! requests of clients never travel this way.
+//! Letters between the server's threads: instructions to workers and news from them. Rare, so a
+//! lock does no harm; requests of clients never travel this way.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,14 +24,15 @@ impl<T> Mailbox<T> {
     pub(super) fn post(&self, letter: T) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.push_back(letter);
-        // Set under the lock, so that it is never unset over a letter. The bell's fence orders it before the look at who
-        // sleeps.
+        // Set under the lock, so that it is never unset over a letter. The bell's fence orders it
+        // before the look at who sleeps.
         self.any.store(true, Ordering::Relaxed);
         drop(letters);
         self.bell.ring();
     }
 
-    /// Whether there is nothing to take, as far as the thread can know: the bell's fence makes it sure.
+    /// Whether there is nothing to take, as far as the thread can know: the bell's fence makes it
+    /// sure.
     pub(super) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Relaxed)
     }

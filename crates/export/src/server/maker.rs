@@ -1,4 +1,5 @@
-//! Where tiers come from that are added to a running server: whoever began it makes them, in the same way as those of the start.
+//! Where tiers come from that are added to a running server: whoever began it makes them, in the
+//! same way as those of the start.
 
 use std::fmt;
 
@@ -26,7 +27,8 @@ pub struct TierOrder {
 
 /// Makes tiers.
 pub trait TierMaker: fmt::Debug + Send + Sync {
-    /// Opens the tier's device and makes its parts, empty. It is called on a thread of its own, and may take its time.
+    /// Opens the tier's device and makes its parts, empty. It is called on a thread of its own, and
+    /// may take its time.
     ///
     /// # Errors
     /// Why there can be no such tier.

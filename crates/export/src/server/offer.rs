@@ -103,7 +103,10 @@ impl Offer {
     ///
     /// # Errors
     /// When a volume cannot be offered so. Nothing has changed then.
-    pub(super) fn change(&mut self, change: impl FnOnce(&mut Vec<Offered>)) -> Result<(), ExportsError> {
+    pub(super) fn change(
+        &mut self,
+        change: impl FnOnce(&mut Vec<Offered>),
+    ) -> Result<(), ExportsError> {
         let mut volumes = self.volumes.clone();
         change(&mut volumes);
         self.exports = Arc::new(exports_of(&volumes)?);

@@ -1,11 +1,13 @@
 //! Tiers that come and go while the server runs: step by step, each asked of all workers.
 //!
-//! A tier comes when it has been made (on a thread of its own, since that may take its time) and every worker has opened its device. A tier goes
-//! when it has brought down what only it has, for the most part while clients go on as ever. Either way the workers then shut the seam
-//! where it happens: what has to go below it waits, in all of them, until nothing is under way there; each exchanges what is below and opens the
-//! seam again. If the drain fails the tier stays.
+//! A tier comes when it has been made (on a thread of its own, since that may take its time) and
+//! every worker has opened its device. A tier goes when it has brought down what only it has, for
+//! the most part while clients go on as ever. Either way the workers then shut the seam where it
+//! happens: what has to go below it waits, in all of them, until nothing is under way there; each
+//! exchanges what is below and opens the seam again. If the drain fails the tier stays.
 //!
-//! The first tier stays: it numbers the volumes for clients, and memory and shedding are made for it.
+//! The first tier stays: it numbers the volumes for clients, and memory and shedding are made for
+//! it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -88,7 +90,9 @@ impl Front {
             return conflict(match last {
                 1 => format!("a tier cannot be number {at}: below the only one it is number 1"),
                 _ => {
-                    format!("a tier cannot be number {at}: with {last} tiers, one more is number 1 to {last}")
+                    format!(
+                        "a tier cannot be number {at}: with {last} tiers, one more is number 1 to {last}"
+                    )
                 }
             });
         }
@@ -96,20 +100,27 @@ impl Front {
             return conflict("this server was begun without anybody to make tiers");
         };
         let memory = self.config.memory.as_ref().map_or(0, |memory| memory.usage().size_bytes);
-        let above_bytes = self.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
+        let above_bytes =
+            self.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
         let volumes = self.offer.all().iter().map(|offered| offered.volume.clone()).collect();
         let consent = Consent { initialise, discard_dirty, ..Consent::default() };
         let paths = self.admin_sessions[admin].paths();
-        let order = TierOrder { spec, consent, threads: self.workers.len(), above_bytes, paths, volumes };
+        let order =
+            TierOrder { spec, consent, threads: self.workers.len(), above_bytes, paths, volumes };
         let news = Arc::clone(&self.news);
         let make = move || {
-            let panicked = |_| TierRefused { problem: "making the tier panicked".into(), is_failure: true };
-            let made = catch_unwind(AssertUnwindSafe(|| maker.make(&order))).map_err(panicked).flatten();
+            let panicked =
+                |_| TierRefused { problem: "making the tier panicked".into(), is_failure: true };
+            let made =
+                catch_unwind(AssertUnwindSafe(|| maker.make(&order))).map_err(panicked).flatten();
             news.post(News::TierMade(made.map(Box::new)));
         };
         let thread = Builder::new().name("floe-tier".to_owned()).spawn(make);
         thread.map_err(|error| {
-            Reply::trouble(Trouble::Failed, format!("cannot start a thread to make the tier: {error}"))
+            Reply::trouble(
+                Trouble::Failed,
+                format!("cannot start a thread to make the tier: {error}"),
+            )
         })?;
         let above = self.tiers[at - 1].key;
         self.restacking = Some(Restacking {
@@ -123,7 +134,8 @@ impl Front {
         Ok(())
     }
 
-    /// The client that waits for a tier that is being made. It is told of the end at once, since making a tier may take its time.
+    /// The client that waits for a tier that is being made. It is told of the end at once, since
+    /// making a tier may take its time.
     pub(super) fn tier_maker_waits(&mut self) -> Option<Admin> {
         let restacking = self.restacking.as_mut().filter(|it| it.in_making)?;
         restacking.admin.take()
@@ -173,7 +185,10 @@ impl Front {
             is_shut: false,
             problem: None,
         });
-        self.ask_all(Deed::Tier(TierDeed::LimitDirty { tier: key, bytes: 0 }), Then::Tier(Step::Limited));
+        self.ask_all(
+            Deed::Tier(TierDeed::LimitDirty { tier: key, bytes: 0 }),
+            Then::Tier(Step::Limited),
+        );
         Ok(())
     }
 
@@ -195,12 +210,17 @@ impl Front {
             (Step::ShutToCome, _) => {
                 // Before the newcomer has anything that nothing else has, the others know of it.
                 let at = self.place();
-                let newcomer =
-                    self.restacking.as_mut().and_then(|it| it.coming.as_mut()).map(|(tier, _)| tier);
+                let newcomer = self
+                    .restacking
+                    .as_mut()
+                    .and_then(|it| it.coming.as_mut())
+                    .map(|(tier, _)| tier);
                 let (before, after) = self.tiers.split_at_mut(at);
-                if let Err(error) = link(self.stack, before.iter_mut().chain(newcomer).chain(after)) {
-                    return self
-                        .dismiss_tier(format!("the superblock of a cache could not be written: {error}"));
+                if let Err(error) = link(self.stack, before.iter_mut().chain(newcomer).chain(after))
+                {
+                    return self.dismiss_tier(format!(
+                        "the superblock of a cache could not be written: {error}"
+                    ));
                 }
                 let ids = self.ids_of_newcomer();
                 self.ask_all(Deed::Tier(TierDeed::PutIn { above, ids }), Then::Tier(Step::In));
@@ -247,18 +267,21 @@ impl Front {
         self.offer.all().iter().zip(new).map(|(offered, new)| (offered.ids[above], new)).collect()
     }
 
-    /// Has the tier that goes bring down what only it has. Any worker can ask for it, as of a flush.
+    /// Has the tier that goes bring down what only it has. Any worker can ask for it, as of a
+    /// flush.
     fn empty_tier(&mut self, then: Step) {
         let (above, at) = (self.restack().above, self.place() - 1);
-        let volumes: Vec<VolumeId> = self.offer.all().iter().map(|offered| offered.ids[at]).collect();
+        let volumes: Vec<VolumeId> =
+            self.offer.all().iter().map(|offered| offered.ids[at]).collect();
         if volumes.is_empty() {
             return self.restacked(then, None);
         }
         let errand = self.errands.insert(Errand::new(volumes.len(), Then::Tier(then)));
         for (worker, volume) in self.workers.iter().cycle().zip(volumes) {
-            worker
-                .instructions
-                .post(Instruction::Do { errand, deed: Deed::Tier(TierDeed::Empty { above, volume }) });
+            worker.instructions.post(Instruction::Do {
+                errand,
+                deed: Deed::Tier(TierDeed::Empty { above, volume }),
+            });
         }
     }
 
@@ -275,13 +298,15 @@ impl Front {
         let at = self.place();
         let bytes = self.tiers[at].most_dirty_bytes.unwrap_or(u64::MAX);
         let restacking = self.restack();
-        restacking.problem =
-            Some(format!("tier {at} stays, since it could not bring down what only it has: {problem}"));
+        restacking.problem = Some(format!(
+            "tier {at} stays, since it could not bring down what only it has: {problem}"
+        ));
         let above = restacking.above;
         self.ask_all(Deed::Tier(TierDeed::Keep { above, bytes }), Then::Tier(Step::Stays));
     }
 
-    /// Leaves nothing on the device of the tier that goes, if it outlives the program: what is written without it will be newer.
+    /// Leaves nothing on the device of the tier that goes, if it outlives the program: what is
+    /// written without it will be newer.
     fn vacate_tier(&mut self) {
         let at = self.place();
         let Some(keeper) = self.tiers[at].keeper.take() else { return };
@@ -301,7 +326,9 @@ impl Front {
         tracing::info!(tier = at, name = %known.name, bytes = known.cache_bytes, "tier added");
         self.tiers.insert(at, known);
         let mut ids = ids.into_iter();
-        self.renumber(|offered| offered.ids.insert(at, ids.next().expect("it has numbered all volumes")));
+        self.renumber(|offered| {
+            offered.ids.insert(at, ids.next().expect("it has numbered all volumes"))
+        });
         self.end_restacking(Reply::Done("added"));
     }
 

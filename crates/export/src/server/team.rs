@@ -21,7 +21,10 @@ impl Team {
     ///
     /// # Errors
     /// When one of them cannot begin; the others are ended.
-    pub(super) fn begin(beginnings: Vec<Beginning>, workers: &[Colleague]) -> Result<Self, ServeError> {
+    pub(super) fn begin(
+        beginnings: Vec<Beginning>,
+        workers: &[Colleague],
+    ) -> Result<Self, ServeError> {
         let instructions = workers.iter().map(|worker| Arc::clone(&worker.instructions)).collect();
         let mut team = Self { threads: Vec::new(), instructions };
         let (ready, begun) = mpsc::channel();
@@ -29,7 +32,8 @@ impl Team {
         for beginning in beginnings {
             let ready = ready.clone();
             let builder = Builder::new().name(format!("floe-{}", beginning.number));
-            let thread = builder.spawn(move || serve(beginning, &ready)).map_err(ServeError::Thread)?;
+            let thread =
+                builder.spawn(move || serve(beginning, &ready)).map_err(ServeError::Thread)?;
             team.threads.push(thread);
         }
         drop(ready);
@@ -71,7 +75,8 @@ struct Watch<'a> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.over {
-            let _ = self.ready.send(Err(ServeError::Panicked(self.number))); // nobody listens any more once all have begun
+            // nobody listens any more once all have begun
+            let _ = self.ready.send(Err(ServeError::Panicked(self.number)));
             self.news.post(News::Died(ServeError::Panicked(self.number)));
         }
     }

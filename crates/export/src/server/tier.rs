@@ -1,7 +1,8 @@
-//! The tiers of a server: what it is given of each, and what its front desk knows of each while it serves.
+//! The tiers of a server: what it is given of each, and what its front desk knows of each while it
+//! serves.
 //!
-//! Tiers are counted from the top. What happens to one, a failing device, a lost journal, is nothing to the others: each goes on as far
-//! as it can, and the one above it sees its answers.
+//! Tiers are counted from the top. What happens to one, a failing device, a lost journal, is
+//! nothing to the others: each goes on as far as it can, and the one above it sees its answers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -78,7 +79,8 @@ pub(super) fn in_threads(
         key,
         name,
         most_dirty_bytes: cache.most_dirty_bytes,
-        may_be_dirty: mode.keeps_writes() || cache.parts.iter().any(|(cache, _)| cache.has_dirty_data()),
+        may_be_dirty: mode.keeps_writes()
+            || cache.parts.iter().any(|(cache, _)| cache.has_dirty_data()),
         mode,
         admission: cache.parts[0].0.admission(),
         evict: cache.parts[0].0.evict().to_string(),
@@ -99,7 +101,8 @@ pub(super) fn in_threads(
 }
 
 impl KnownTier {
-    /// What tiers below are to know of it, if it outlives the program and `may` hold what they lack.
+    /// What tiers below are to know of it, if it outlives the program and `may` hold what they
+    /// lack.
     fn companion(&self, may: bool) -> Option<Companion> {
         self.keeper.as_ref().filter(|_| may).map(|keeper| keeper.as_companion(&self.name))
     }
@@ -118,19 +121,25 @@ impl KnownTier {
     }
 }
 
-/// Has each tier that outlives the program know which others do and may hold what nothing else has, before they get any of that or after they
-/// have got rid of it, and whether they are above or below it; and that they are served together. The tiers are given from the top. One whose
-/// device is given up cannot be told.
+/// Has each tier that outlives the program know which others do and may hold what nothing else has,
+/// before they get any of that or after they have got rid of it, and whether they are above or
+/// below it; and that they are served together. The tiers are given from the top. One whose device
+/// is given up cannot be told.
 ///
 /// # Errors
 /// The first failure of a device.
-pub(super) fn link<'a>(stack: u32, tiers: impl Iterator<Item = &'a mut KnownTier>) -> Result<(), StartError> {
+pub(super) fn link<'a>(
+    stack: u32,
+    tiers: impl Iterator<Item = &'a mut KnownTier>,
+) -> Result<(), StartError> {
     let mut tiers: Vec<&mut KnownTier> = tiers.collect();
     let all: Vec<_> = tiers.iter().map(|tier| tier.companion(tier.may_be_dirty)).collect();
     let keepers = |tiers: &mut [&mut KnownTier],
                    act: &dyn Fn(usize, &mut Keeper) -> Result<(), StartError>| {
         let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.failing.degraded);
-        sound.try_for_each(|(at, tier)| tier.keeper.as_mut().map_or(Ok(()), |keeper| act(at, keeper)))
+        sound.try_for_each(|(at, tier)| {
+            tier.keeper.as_mut().map_or(Ok(()), |keeper| act(at, keeper))
+        })
     };
     keepers(&mut tiers, &|_, keeper| keeper.announce(stack))?;
     keepers(&mut tiers, &|at, keeper| keeper.link(stack, others(&all, at)))
@@ -164,7 +173,8 @@ impl Front {
         if known.lost_places > MOST_LOST_LINES {
             return;
         }
-        let offered = self.offer.all().iter().find(|offered| offered.ids.get(tier) == Some(&volume));
+        let offered =
+            self.offer.all().iter().find(|offered| offered.ids.get(tier) == Some(&volume));
         let name = offered.map_or("one that is gone", |offered| offered.volume.name.as_str());
         tracing::error!(
             tier,
@@ -181,7 +191,8 @@ impl Front {
         }
     }
 
-    /// Changes what the tiers that outlive the program know of their volumes, by the number each has for one; tells of a failure.
+    /// Changes what the tiers that outlive the program know of their volumes, by the number each
+    /// has for one; tells of a failure.
     pub(super) fn written_down(
         &mut self,
         ids: &[VolumeId],
@@ -195,7 +206,8 @@ impl Front {
     }
 }
 
-/// What is left to do once all workers have stopped: those tiers are told that all is in order of which it is so.
+/// What is left to do once all workers have stopped: those tiers are told that all is in order of
+/// which it is so.
 pub(super) struct Closing {
     in_order: Vec<InOrder>,
     lost: Option<String>,
@@ -217,8 +229,10 @@ impl Closing {
         let dirty = tiers.iter().zip(&left_dirty.tiers);
         let all: Vec<_> = dirty.map(|(tier, bytes)| tier.companion(*bytes > 0)).collect();
         let in_order = |(at, tier): (usize, KnownTier)| {
-            let keeper = tier.keeper.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
-            let backings = offer.all().iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
+            let keeper =
+                tier.keeper.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
+            let backings =
+                offer.all().iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
             Some(InOrder { keeper, backings: backings.collect(), companions: others(&all, at) })
         };
         Self { in_order: tiers.into_iter().enumerate().filter_map(in_order).collect(), lost }
@@ -234,10 +248,9 @@ impl Closing {
     /// # Errors
     /// The first failure of a device; the other tiers are told all the same.
     pub(super) fn finish(self) -> Result<(), StartError> {
-        let ended = self
-            .in_order
-            .into_iter()
-            .map(|InOrder { keeper, backings, companions }| keeper.end(&backings, Some(companions)));
+        let ended = self.in_order.into_iter().map(|InOrder { keeper, backings, companions }| {
+            keeper.end(&backings, Some(companions))
+        });
         ended.fold(Ok(()), Result::and)
     }
 }

@@ -1,8 +1,9 @@
-//! Load shedding: what all workers have served decides what share of the hits on the cache device each of them sheds.
+//! Load shedding: what all workers have served decides what share of the hits on the cache device
+//! each of them sheds.
 //!
-//! Each worker says in every turn how many reads and writes it has answered, and what they took, in a line of memory of its own. The
-//! one that comes first after a decision is due takes it; none waits for another. Without requests nobody comes, and there is
-//! nothing to decide.
+//! Each worker says in every turn how many reads and writes it has answered, and what they took, in
+//! a line of memory of its own. The one that comes first after a decision is due takes it; none
+//! waits for another. Without requests nobody comes, and there is nothing to decide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -33,7 +34,8 @@ pub(super) struct Valve {
     shedder: Mutex<Shedder>,
 }
 
-// All orderings are relaxed: these are numbers that nothing else goes by, and a moment late is early enough.
+// All orderings are relaxed: these are numbers that nothing else goes by, and a moment late is
+// early enough.
 impl Valve {
     /// Of so many workers; at most this share is shed.
     pub(super) fn new(most: f64, workers: usize, begun: Instant) -> Self {
@@ -47,8 +49,14 @@ impl Valve {
         }
     }
 
-    /// A worker's turn: it has answered so many requests, which took so long together. Returns the share that it is to shed.
-    pub(super) fn turn(&self, worker: usize, (requests, time): (u64, Duration), now: Instant) -> f64 {
+    /// A worker's turn: it has answered so many requests, which took so long together. Returns the
+    /// share that it is to shed.
+    pub(super) fn turn(
+        &self,
+        worker: usize,
+        (requests, time): (u64, Duration),
+        now: Instant,
+    ) -> f64 {
         let served = &self.served[worker];
         served.requests.store(requests, Ordering::Relaxed);
         served.time_ns.store(time.as_nanos() as u64, Ordering::Relaxed);
@@ -70,7 +78,8 @@ impl Valve {
 
     /// What is told of it.
     pub(super) fn facts(&self) -> SheddingFacts {
-        let shedder = self.shedder.lock().unwrap_or_else(PoisonError::into_inner); // whole at any time
+        // whole at any time
+        let shedder = self.shedder.lock().unwrap_or_else(PoisonError::into_inner);
         SheddingFacts {
             most: self.most,
             share: shedder.share(),
@@ -89,7 +98,8 @@ mod tests {
         let begun = Instant::now();
         let valve = Valve::new(0.25, 2, begun);
         let (mut now, mut served) = (begun, [(0, Duration::ZERO); 2]);
-        // Requests of the first worker become slower the more is shed, those of the second faster by more.
+        // Requests of the first worker become slower the more is shed, those of the second faster
+        // by more.
         for _ in 0..2000 {
             now += Duration::from_millis(10);
             let shares = [0, 1].map(|worker| valve.turn(worker, served[worker], now));

@@ -1,7 +1,9 @@
 //! Volumes that come, go and grow while the server runs: step by step, each asked of all workers.
 //!
-//! A volume comes when its device has been made ready, on a thread of its own, and every worker has opened it, and is offered once all have added it. It goes when its clients
-//! have been sent away and it has been flushed; if that fails it stays. It grows in the workers first, then for clients.
+//! A volume comes when its device has been made ready, on a thread of its own, and every worker has
+//! opened it, and is offered once all have added it. It goes when its clients have been sent away
+//! and it has been flushed; if that fails it stays. It grows in the workers first, then for
+//! clients.
 
 use std::sync::Arc;
 
@@ -23,7 +25,10 @@ impl Front {
     pub(super) fn add_volume(&mut self, admin: Admin, addition: Addition) -> Result<(), Reply> {
         let Addition { name, backing, read_only, description } = addition;
         if self.offer.named(&name).is_some() {
-            return Err(Reply::trouble(Trouble::Conflict, format!("there is a volume {name:?} already")));
+            return Err(Reply::trouble(
+                Trouble::Conflict,
+                format!("there is a volume {name:?} already"),
+            ));
         }
         self.one_at_a_time()?;
         let paths = self.admin_sessions[admin].paths();
@@ -40,14 +45,16 @@ impl Front {
 
     /// Its device is ready: all workers open it.
     pub(super) fn volume_prepared(&mut self, admin: Admin, volume: Volume) -> Result<(), Reply> {
-        self.offer.check(&volume).map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
+        self.offer
+            .check(&volume)
+            .map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
         let open = Deed::Open { name: volume.name.clone(), source: Arc::clone(&volume.backing) };
         self.ask_all(open, Then::Opened { admin, volume });
         Ok(())
     }
 
-    /// Volumes come, go and grow one after the other, and so do tiers: workers number them alike only if they do so in one order, and agree
-    /// on a size only if there is one to agree on.
+    /// Volumes come, go and grow one after the other, and so do tiers: workers number them alike
+    /// only if they do so in one order, and agree on a size only if there is one to agree on.
     pub(super) fn one_at_a_time(&self) -> Result<(), Reply> {
         let changes = |then: &Then| {
             matches!(
@@ -65,7 +72,8 @@ impl Front {
             )
         };
         if self.errands.indices().into_iter().any(|errand| changes(&self.errands[errand].then)) {
-            let problem = "another volume is being added, removed or resized; try again when that is done";
+            let problem =
+                "another volume is being added, removed or resized; try again when that is done";
             return Err(Reply::trouble(Trouble::Conflict, problem));
         }
         if self.restacking.is_some() {
@@ -77,7 +85,9 @@ impl Front {
 
     pub(super) fn volume_opened(&mut self, admin: Admin, volume: Volume, problem: Option<Problem>) {
         match problem {
-            None => self.ask_all(Deed::Add { name: volume.name.clone() }, Then::Added { admin, volume }),
+            None => {
+                self.ask_all(Deed::Add { name: volume.name.clone() }, Then::Added { admin, volume })
+            }
             Some(problem) => {
                 let then = Then::Closed { admin, problem: problem.to_string() };
                 self.ask_all(Deed::Close { name: volume.name }, then);
@@ -93,7 +103,8 @@ impl Front {
         if !self.keeps_anything() {
             return self.offer_volume(admin, ids, volume);
         }
-        // The volume's own drain makes durable, in every tier, that nothing is left of another one of its number.
+        // The volume's own drain makes durable, in every tier, that nothing is left of another one
+        // of its number.
         self.flush(vec![ids[0]], Kind::Drain, Then::Cleared { admin, ids, volume });
     }
 
@@ -107,22 +118,31 @@ impl Front {
         let problem = problem.map(|problem| problem.to_string());
         match problem.or_else(|| self.written_down(&ids, |keeper, id| keeper.add(id, &volume))) {
             None => self.offer_volume(admin, ids, volume),
-            Some(problem) => self.remove_from(Removal { admin, id: ids[0], refused: Some(problem) }, 0),
+            Some(problem) => {
+                self.remove_from(Removal { admin, id: ids[0], refused: Some(problem) }, 0)
+            }
         }
     }
 
-    /// Has a volume forgotten in one tier by all workers: a worker that still has it may ask any other for what is in the tier below.
+    /// Has a volume forgotten in one tier by all workers: a worker that still has it may ask any
+    /// other for what is in the tier below.
     fn remove_from(&mut self, removal: Removal, tier: usize) {
         let deed = Deed::Remove { tier, volume: removal.id };
         self.ask_all(deed, Then::Removed { removal, tier });
     }
 
     /// A volume is forgotten in one tier, or could not be.
-    pub(super) fn volume_removed_from(&mut self, removal: Removal, tier: usize, problem: Option<Problem>) {
+    pub(super) fn volume_removed_from(
+        &mut self,
+        removal: Removal,
+        tier: usize,
+        problem: Option<Problem>,
+    ) {
         match problem {
             Some(problem) if tier > 0 || removal.refused.is_some() => {
-                let problem =
-                    format!("the volume is not served any more, but tier {tier} still has it: {problem}");
+                let problem = format!(
+                    "the volume is not served any more, but tier {tier} still has it: {problem}"
+                );
                 self.volume_refused(removal.admin, problem);
             }
             Some(problem) => self.keep_volume(removal.admin, removal.id, &problem),
@@ -149,21 +169,35 @@ impl Front {
     }
 
     /// The first step of a volume's going: whether anybody uses it.
-    pub(super) fn remove_volume(&mut self, admin: Admin, name: &str, force: bool) -> Result<(), Reply> {
+    pub(super) fn remove_volume(
+        &mut self,
+        admin: Admin,
+        name: &str,
+        force: bool,
+    ) -> Result<(), Reply> {
         let id = self.present(name)?.id;
         self.one_at_a_time()?;
         self.ask_all(Deed::Snapshot, Then::Counted { admin, id, force });
         Ok(())
     }
 
-    /// The second one: it is not offered any more, and its clients, of which there are none unless by `force`, are sent away.
-    pub(super) fn volume_counted(&mut self, admin: Admin, id: VolumeId, force: bool, threads: &[Snapshot]) {
-        let of = |thread: &Snapshot| thread.connections.get(usize::from(id.0)).copied().unwrap_or(0);
+    /// The second one: it is not offered any more, and its clients, of which there are none unless
+    /// by `force`, are sent away.
+    pub(super) fn volume_counted(
+        &mut self,
+        admin: Admin,
+        id: VolumeId,
+        force: bool,
+        threads: &[Snapshot],
+    ) {
+        let of =
+            |thread: &Snapshot| thread.connections.get(usize::from(id.0)).copied().unwrap_or(0);
         let clients: u64 = threads.iter().map(of).sum();
         let name = self.offer.get(id).map_or("", |offered| offered.volume.name.as_str());
         if clients > 0 && !force {
             let uses = if clients == 1 { "client uses" } else { "clients use" };
-            let problem = format!("{clients} {uses} volume {name:?}; --force (?force) hangs up on them");
+            let problem =
+                format!("{clients} {uses} volume {name:?}; --force (?force) hangs up on them");
             return self.tell_admin(admin, &Reply::trouble(Trouble::Conflict, problem));
         }
         if clients > 0 {
@@ -217,7 +251,9 @@ impl Front {
         tracing::info!(volume = %name, "volume removed");
         let reply = match self.written_down(&ids, Keeper::remove) {
             None => Reply::Done("removed"),
-            Some(problem) => Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")),
+            Some(problem) => {
+                Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}"))
+            }
         };
         self.tell_admin(admin, &reply);
     }
@@ -232,9 +268,11 @@ impl Front {
         let offered = self.present(name)?;
         self.one_at_a_time()?;
         let (id, backing) = (offered.id, Arc::clone(&offered.volume.backing));
-        self.begin_aside(admin, Aside::MeasureVolume { id, wanted }, move || match backing.refresh() {
-            Ok(_) => Ok(Outcome::Nothing),
-            Err(error) => Err(Problem::Other(error.to_string())),
+        self.begin_aside(admin, Aside::MeasureVolume { id, wanted }, move || {
+            match backing.refresh() {
+                Ok(_) => Ok(Outcome::Nothing),
+                Err(error) => Err(Problem::Other(error.to_string())),
+            }
         })
     }
 
@@ -251,7 +289,9 @@ impl Front {
         let bytes = wanted.unwrap_or(there);
         let refuse = |problem| Err(Reply::trouble(Trouble::Conflict, problem));
         if bytes > there {
-            return refuse(format!("the backing device has {there} bytes, not {bytes}: enlarge it first"));
+            return refuse(format!(
+                "the backing device has {there} bytes, not {bytes}: enlarge it first"
+            ));
         }
         if !bytes.is_multiple_of(512) {
             return refuse(format!("{bytes} bytes are no size: it has to be a multiple of 512"));
@@ -282,7 +322,10 @@ impl Front {
             return self.tell_admin(admin, &Reply::trouble(Trouble::Failed, problem));
         }
         let change = |volumes: &mut Vec<Offered>| {
-            volumes.iter_mut().filter(|offered| offered.id == id).for_each(|offered| offered.bytes = bytes);
+            volumes
+                .iter_mut()
+                .filter(|offered| offered.id == id)
+                .for_each(|offered| offered.bytes = bytes);
         };
         let reply = match self.offer.change(change) {
             Ok(()) => {

@@ -1,5 +1,5 @@
-//! Warnings about clients, so many of a kind at a time: clients decide how often there is reason for one, and the log is the
-//! operator's.
+//! Warnings about clients, so many of a kind at a time: clients decide how often there is reason
+//! for one, and the log is the operator's.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,8 @@ impl Warnings {
         let mut found = Vec::new();
         for complaint in Complaint::ALL {
             let lately = &mut self.lately[complaint as usize];
-            if let Some(Lately { count, .. }) = lately.take_if(|lately| lately.since + INTERVAL <= now)
+            if let Some(Lately { count, .. }) =
+                lately.take_if(|lately| lately.since + INTERVAL <= now)
                 && count > BURST
             {
                 found.push((complaint, count - BURST));
@@ -92,7 +93,8 @@ impl Warnings {
 /// At the end what was counted is told, too.
 impl Drop for Warnings {
     fn drop(&mut self) {
-        if let Some(last) = self.lately.iter().flatten().map(|lately| lately.since + INTERVAL).max() {
+        if let Some(last) = self.lately.iter().flatten().map(|lately| lately.since + INTERVAL).max()
+        {
             self.tell(last);
         }
     }

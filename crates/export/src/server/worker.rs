@@ -1,9 +1,10 @@
-//! One of the threads that serve: its clients, its part of the cache, its devices, and the ring they all share.
+//! One of the threads that serve: its clients, its part of the cache, its devices, and the ring
+//! they all share.
 //!
-//! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts, letters from the front
-//! desk), lets the cache advance, hands answers to sessions, and sends what they have to say. Then the thread waits in its
-//! one ring, from where the bell wakes it. The state machines decide (`Session`, [`Driver`]); this file and `clients`
-//! move their results.
+//! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts,
+//! letters from the front desk), lets the cache advance, hands answers to sessions, and sends what
+//! they have to say. Then the thread waits in its one ring, from where the bell wakes it. The state
+//! machines decide (`Session`, [`Driver`]); this file and `clients` move their results.
 
 use std::collections::HashMap;
 use std::io;
@@ -52,7 +53,8 @@ pub(super) struct Beginning {
 /// A deed that takes its time.
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
-    /// All clients have their answers. Who does not take them until then is broken off with; `None` when that is done.
+    /// All clients have their answers. Who does not take them until then is broken off with; `None`
+    /// when that is done.
     Quiet { until: Option<Instant> },
     /// No client uses the volume; as above.
     Unused { volume: VolumeId, until: Option<Instant> },
@@ -69,7 +71,8 @@ enum Awaited {
 }
 
 impl Awaited {
-    /// What is awaited after a look at this time: clients that were broken off with end by themselves.
+    /// What is awaited after a look at this time: clients that were broken off with end by
+    /// themselves.
     fn after(self, now: Instant) -> Self {
         let left = |until: Option<Instant>| until.filter(|until| *until > now);
         match self {
@@ -111,7 +114,8 @@ pub(super) struct Worker {
     opened: HashMap<String, Box<dyn Device>>,
     awaited: Vec<(u32, Awaited)>,
     pub(super) restacking: Restacking,
-    /// By tier, from the top: whether it is known that its cache device is given up, and that its journal is lost.
+    /// By tier, from the top: whether it is known that its cache device is given up, and that its
+    /// journal is lost.
     pub(super) told: Vec<Told>,
     /// Empty but for its memory.
     newly_lost: Vec<(VolumeId, Sectors)>,
@@ -204,7 +208,8 @@ impl Worker {
             answers.drain(..).for_each(|answer| self.hand_out(answer));
             self.pump_touched();
             self.watch_the_clock();
-            // All that has arrived is dealt with. What clients were let do after the cache advanced is not begun yet.
+            // All that has arrived is dealt with. What clients were let do after the cache advanced
+            // is not begun yet.
             if !self.stopped && !self.driver.has_orders() {
                 self.wait()?;
             }
@@ -287,7 +292,8 @@ impl Worker {
                 Err(error) => Err(Problem::Other(error.to_string())),
             },
             Deed::Add { name } => {
-                let device = self.opened.remove(&name).expect("a volume is added after its device is open");
+                let device =
+                    self.opened.remove(&name).expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
                 self.tally.forget(volume);
                 Ok(Outcome::Added(self.driver.volume_ids(volume)))
@@ -346,7 +352,12 @@ impl Worker {
             stats: self.driver.stats(),
             cache_errors,
             backing_errors,
-            below: self.driver.tiers().skip(1).map(|tier| (tier.stats(), tier.device_errors().0)).collect(),
+            below: self
+                .driver
+                .tiers()
+                .skip(1)
+                .map(|tier| (tier.stats(), tier.device_errors().0))
+                .collect(),
             spun: self.driver.spun(),
             traffic: self.driver.traffic(),
             ..Snapshot::default()
@@ -363,7 +374,9 @@ impl Worker {
             let driver = self.driver.tier_mut(tier).expect("workers have all tiers");
             driver.take_newly_lost(&mut self.newly_lost);
             told.has_lost |= !self.newly_lost.is_empty();
-            told.news(self.number, driver.cache()).into_iter().for_each(|news| self.news.post(news));
+            told.news(self.number, driver.cache())
+                .into_iter()
+                .for_each(|news| self.news.post(news));
             for (volume, run) in self.newly_lost.drain(..) {
                 self.news.post(News::DataLost { tier: told.key, volume, run });
             }
@@ -392,7 +405,8 @@ impl Worker {
         }
     }
 
-    /// Reports deeds that have come to their end, and breaks off with clients that keep them from it.
+    /// Reports deeds that have come to their end, and breaks off with clients that keep them from
+    /// it.
     fn look_after_deeds(&mut self) {
         let now = Instant::now();
         for (errand, awaited) in std::mem::take(&mut self.awaited) {
@@ -401,19 +415,24 @@ impl Worker {
                     .clients_are_gone(now, until, |session| session.is_quiet())
                     .map(|()| Ok(Outcome::Nothing)),
                 Awaited::Unused { volume, until } => {
-                    let unused = |session: &Session| session.export().is_none_or(|e| e.volume != volume.0);
+                    let unused =
+                        |session: &Session| session.export().is_none_or(|e| e.volume != volume.0);
                     self.clients_are_gone(now, until, unused).map(|()| Ok(Outcome::Nothing))
                 }
-                Awaited::Idle { tier, volume } => match self.driver.remove_volume(tier, volume, false) {
-                    Ok(()) => Some(Ok(Outcome::Nothing)),
-                    Err(VolumeError::Busy) => None,
-                    Err(error) => Some(Err(Problem::Other(error.to_string()))),
-                },
-                Awaited::Grown { volume, bytes } => match self.driver.resize_volume(volume, bytes) {
-                    Ok(()) => Some(Ok(Outcome::Nothing)),
-                    Err(error) if is_busy(&error) => None,
-                    Err(error) => Some(Err(Problem::Other(error.to_string()))),
-                },
+                Awaited::Idle { tier, volume } => {
+                    match self.driver.remove_volume(tier, volume, false) {
+                        Ok(()) => Some(Ok(Outcome::Nothing)),
+                        Err(VolumeError::Busy) => None,
+                        Err(error) => Some(Err(Problem::Other(error.to_string()))),
+                    }
+                }
+                Awaited::Grown { volume, bytes } => {
+                    match self.driver.resize_volume(volume, bytes) {
+                        Ok(()) => Some(Ok(Outcome::Nothing)),
+                        Err(error) if is_busy(&error) => None,
+                        Err(error) => Some(Err(Problem::Other(error.to_string()))),
+                    }
+                }
                 Awaited::Rest | Awaited::Noted { begun: true } => {
                     self.driver.is_idle().then_some(Ok(Outcome::Nothing))
                 }
@@ -443,7 +462,8 @@ impl Worker {
         is_gone: impl Fn(&Session) -> bool,
     ) -> Option<()> {
         let indices = self.sessions.indices();
-        let left: Vec<u32> = indices.into_iter().filter(|&index| !is_gone(&self.sessions[index])).collect();
+        let left: Vec<u32> =
+            indices.into_iter().filter(|&index| !is_gone(&self.sessions[index])).collect();
         if left.is_empty() {
             return Some(());
         }
@@ -454,7 +474,8 @@ impl Worker {
         None
     }
 
-    /// Whether nothing is to be begun that nobody asks for: at the end, and while a tier comes or goes.
+    /// Whether nothing is to be begun that nobody asks for: at the end, and while a tier comes or
+    /// goes.
     fn is_resting(&self) -> bool {
         self.resting || self.restacking.is_shut()
     }
@@ -467,8 +488,13 @@ impl Worker {
             Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
             _ => None,
         });
-        let dues =
-            [clean, self.watch_at, self.warnings.due(), self.driver.next_due(), self.sockets.next_due()];
+        let dues = [
+            clean,
+            self.watch_at,
+            self.warnings.due(),
+            self.driver.next_due(),
+            self.sockets.next_due(),
+        ];
         dues.into_iter().flatten().chain(awaited).min()
     }
 }
@@ -480,6 +506,7 @@ fn is_busy(error: &io::Error) -> bool {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.connections.fetch_sub(self.sessions.len(), Ordering::Relaxed); // a count for choosing workers only
+        // a count for choosing workers only
+        self.connections.fetch_sub(self.sessions.len(), Ordering::Relaxed);
     }
 }

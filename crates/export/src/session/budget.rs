@@ -1,20 +1,24 @@
 //! Memory for requests that all clients of a thread share.
 //!
-//! A session takes from the budget before a request gets a buffer, and gives back when the reply has left. Some of the memory
-//! is each client's own, a reserve that nobody else can take. The rest is common: what a client may hold of it is a sixth of
-//! it while it is free, and falls with the square of what is free ([`Budget::need`]). So n clients that take all they can
-//! get and never give back leave about 1 / (1 + n / 6) of the common memory free, whatever order they come in. The
-//! idea is that of dynamic thresholds in packet switches (Choudhury and Hahne 1998), which fall linearly: queues there drain,
-//! while a client here may hold what it has for ever.
+//! A session takes from the budget before a request gets a buffer, and gives back when the reply
+//! has left. Some of the memory is each client's own, a reserve that nobody else can take. The rest
+//! is common: what a client may hold of it is a sixth of it while it is free, and falls with the
+//! square of what is free ([`Budget::need`]). So n clients that take all they can get and never
+//! give back leave about 1 / (1 + n / 6) of the common memory free, whatever order they come in.
+//! The idea is that of dynamic thresholds in packet switches (Choudhury and Hahne 1998), which fall
+//! linearly: queues there drain, while a client here may hold what it has for ever.
 //!
-//! Requests that find no room wait in line. The one that needs the least free memory is served first, which is a request of the
-//! client that holds the least; among equals, the one that came first. Such a line could pass over a large request for ever. So the
-//! oldest waiting request of a client that holds nothing has a *claim*: a quarter of what is free is kept from others, which
-//! so leave more free, until it finds room twice as large as itself. One request at a time may so be larger than its client's
-//! share. It is no more than a quarter, because what stalled clients hold may never leave enough for the claim.
+//! Requests that find no room wait in line. The one that needs the least free memory is served
+//! first, which is a request of the client that holds the least; among equals, the one that came
+//! first. Such a line could pass over a large request for ever. So the oldest waiting request of a
+//! client that holds nothing has a *claim*: a quarter of what is free is kept from others, which so
+//! leave more free, until it finds room twice as large as itself. One request at a time may so be
+//! larger than its client's share. It is no more than a quarter, because what stalled clients hold
+//! may never leave enough for the claim.
 //!
-//! Invariants: `used` is the sum of what clients hold beyond what is their own; it exceeds the common memory only by a request
-//! that alone is larger. What is a client's own is granted at once. A client stands in line once.
+//! Invariants: `used` is the sum of what clients hold beyond what is their own; it exceeds the
+//! common memory only by a request that alone is larger. What is a client's own is granted at once.
+//! A client stands in line once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,14 +65,16 @@ impl Budget {
         Self { own, common: (limit - reserve).max(1), state: RefCell::default() }
     }
 
-    /// Takes `bytes` for a client, or puts it in line for them: [`Budget::next_in_turn`] names it when they are taken.
+    /// Takes `bytes` for a client, or puts it in line for them: [`Budget::next_in_turn`] names it
+    /// when they are taken.
     pub(crate) fn take(&self, client: u32, bytes: usize) -> bool {
         if self.take_own(client, bytes) {
             return true;
         }
         let mut state = self.state.borrow_mut();
         let beyond_own = self.beyond_own(state.held(client) + bytes);
-        let is_first = || state.line.first().is_none_or(|(least, ..)| *least > self.need(beyond_own));
+        let is_first =
+            || state.line.first().is_none_or(|(least, ..)| *least > self.need(beyond_own));
         if self.fits(beyond_own, self.free_beside_claim(&state)) && is_first() {
             self.grant(&mut state, client, bytes);
             return true;
@@ -139,8 +145,8 @@ impl Budget {
         !self.state.borrow().line.is_empty()
     }
 
-    /// Whether others wait for what a client holds: more than half of the common memory is in use, or the client's request is
-    /// larger than its share.
+    /// Whether others wait for what a client holds: more than half of the common memory is in use,
+    /// or the client's request is larger than its share.
     pub(crate) fn is_in_the_way(&self, client: u32) -> bool {
         let state = self.state.borrow();
         let others = state.line.len() > usize::from(state.waiting.contains_key(&client));
@@ -156,15 +162,16 @@ impl Budget {
         ((self.common / COMMON_SHARE) as u128 * free * free / (common * common)) as usize
     }
 
-    /// Whether a client may hold so much beyond its own while so much is free; without the root that [`Budget::need`] takes, for a busy
-    /// client asks with every request.
+    /// Whether a client may hold so much beyond its own while so much is free; without the root
+    /// that [`Budget::need`] takes, for a busy client asks with every request.
     fn fits(&self, beyond_own: usize, free: usize) -> bool {
         let (free, common) = (free as u128, self.common as u128);
         (self.common / COMMON_SHARE) as u128 * free * free >= beyond_own as u128 * common * common
     }
 
-    /// The least free memory with which a client may hold so much beyond its own: a sixth of the common memory times the square of the part
-    /// that is free is its share. More than there is if no share is so large.
+    /// The least free memory with which a client may hold so much beyond its own: a sixth of the
+    /// common memory times the square of the part that is free is its share. More than there is if
+    /// no share is so large.
     fn need(&self, beyond_own: usize) -> usize {
         let most = self.common / COMMON_SHARE;
         if beyond_own > most {
@@ -187,7 +194,8 @@ impl Budget {
         (need <= self.free_beside_claim(state)).then_some(client)
     }
 
-    /// The client that has a claim, and what is to be free for it: as much again as it takes stays for others.
+    /// The client that has a claim, and what is to be free for it: as much again as it takes stays
+    /// for others.
     fn claim(&self, state: &State) -> Option<(u32, usize)> {
         let (_, client) = *state.claims.first().filter(|_| state.beyond.is_none())?;
         Some((client, 2 * self.beyond_own(state.waiting[&client].bytes)))

@@ -8,7 +8,9 @@ impl Session {
     /// Takes no further requests; those complete are answered.
     pub(crate) fn end(&mut self) {
         self.ended = true;
-        if let Some(incoming) = self.incoming.take_if(|incoming| incoming.received < incoming.into.len()) {
+        if let Some(incoming) =
+            self.incoming.take_if(|incoming| incoming.received < incoming.into.len())
+        {
             self.serving -= 1;
             self.give_back(bytes_of(&incoming.request));
         }
@@ -36,7 +38,8 @@ impl Session {
     /// What the client is late with, if anything. Once that, [`Session::break_off`].
     pub(crate) fn overdue(&self, now: Instant) -> Option<Overdue> {
         if self.is_in_handshake() {
-            return (now >= self.begun + self.common.limits.handshake_time).then_some(Overdue::Handshake);
+            return (now >= self.begun + self.common.limits.handshake_time)
+                .then_some(Overdue::Handshake);
         }
         let giving = self.incoming.as_ref().and_then(|incoming| incoming.since);
         let taking = self.sending.then_some(self.sending_since);
@@ -52,8 +55,13 @@ impl Session {
 
     /// Whether the client is owed nothing.
     pub(crate) fn is_quiet(&self) -> bool {
-        let to_say = self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.silent);
-        !self.sending && self.serving == 0 && self.outbox.is_empty() && self.clear.is_empty() && !to_say
+        let to_say =
+            self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.silent);
+        !self.sending
+            && self.serving == 0
+            && self.outbox.is_empty()
+            && self.clear.is_empty()
+            && !to_say
     }
 
     /// Whether nothing keeps the session but a receive that nobody waits for: shut the socket down.

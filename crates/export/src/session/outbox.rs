@@ -1,7 +1,7 @@
 //! What a client is owed: answers of the handshake and replies, on their way into sends.
 //!
-//! Headers gather in one buffer and payloads leave from where the devices put them; a send is at most
-//! [`PIECE_BYTES`] long, so that a client that takes nothing is told from one that takes long.
+//! Headers gather in one buffer and payloads leave from where the devices put them; a send is at
+//! most [`PIECE_BYTES`] long, so that a client that takes nothing is told from one that takes long.
 
 use std::collections::VecDeque;
 
@@ -59,7 +59,8 @@ impl Outbox {
             slices.push(slice_of(&self.answers, pool));
             self.answers.clear();
         }
-        // Headers lie side by side in one buffer; those without payloads between them leave as one slice.
+        // Headers lie side by side in one buffer; those without payloads between them leave as one
+        // slice.
         let headers = pool.allocate(SEND_HEADER_BYTES);
         let (mut begun, mut end) = (0, 0);
         while room > 0

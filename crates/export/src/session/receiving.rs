@@ -1,4 +1,5 @@
-//! What a client sends: into the session's buffer, through TLS, or straight into a request's buffer.
+//! What a client sends: into the session's buffer, through TLS, or straight into a request's
+//! buffer.
 
 use std::time::Instant;
 
@@ -40,7 +41,10 @@ impl Session {
         }
         if let (Some(incoming), None) = (&self.incoming, &self.channel) {
             let end = incoming.into.len().min(incoming.piece_end);
-            return Want::Receive { into: incoming.into.slice(incoming.received..end), whole: true };
+            return Want::Receive {
+                into: incoming.into.slice(incoming.received..end),
+                whole: true,
+            };
         }
         if self.receive_bytes == RECEIVE_IDLE_BYTES && self.used == self.input.len() {
             self.input.clear();
@@ -66,7 +70,8 @@ impl Session {
             self.end();
             self.connection.end_of_input()?;
         } else if let (Some(incoming), None) = (&mut self.incoming, &self.channel) {
-            // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the rest.
+            // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the
+            // rest.
             incoming.advance(bytes, now);
             self.connection.payload_received(bytes);
         } else {
@@ -89,7 +94,8 @@ impl Session {
         Ok(())
     }
 
-    /// Decrypts what has arrived when all before it is understood; says whether there is something new.
+    /// Decrypts what has arrived when all before it is understood; says whether there is something
+    /// new.
     pub(super) fn decrypt(&mut self) -> Result<bool, SessionError> {
         let Some(channel) = &mut self.channel else { return Ok(false) };
         debug_assert_eq!(self.used, self.input.len());
@@ -111,7 +117,8 @@ impl Session {
         }
     }
 
-    /// Takes what has arrived of a write's payload into its buffer; `into` is where in `buffer` it belongs.
+    /// Takes what has arrived of a write's payload into its buffer; `into` is where in `buffer` it
+    /// belongs.
     pub(crate) fn begin_payload(&mut self, request: Request, buffer: Buffer, into: Slice) {
         let here = (self.input.len() - self.used).min(into.len());
         into.slice(0..here).copy_from(&self.input[self.used..self.used + here]);

@@ -8,7 +8,8 @@ fn now() -> Instant {
 }
 use crate::nbd::wire::{REQUEST_MAGIC, command};
 
-/// A session after the handshake, with a write of `length` bytes given out and its payload asked for.
+/// A session after the handshake, with a write of `length` bytes given out and its payload asked
+/// for.
 fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -21,14 +22,18 @@ fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     input.extend(command::WRITE.to_be_bytes());
     input.extend([0; 16]);
     input.extend(length.to_be_bytes());
-    let Ok(Some(Want::Receive { into, whole: false })) = session.next(now()) else { panic!("{session:?}") };
+    let Ok(Some(Want::Receive { into, whole: false })) = session.next(now()) else {
+        panic!("{session:?}")
+    };
     into.slice(0..input.len()).copy_from(&input);
     session.received(input.len(), now()).unwrap();
     let Ok(Some(Want::Serve(request))) = session.next(now()) else { panic!("{session:?}") };
     let buffer = pool.allocate(length as usize);
     let payload = buffer.whole();
     session.begin_payload(request, buffer, payload);
-    let Ok(Some(Want::Receive { into, whole: true })) = session.next(now()) else { panic!("{session:?}") };
+    let Ok(Some(Want::Receive { into, whole: true })) = session.next(now()) else {
+        panic!("{session:?}")
+    };
     (session, into)
 }
 
@@ -151,7 +156,8 @@ fn sessions_take_turns_at_the_memory_they_share_and_who_holds_it_and_stalls_is_l
 fn a_client_that_takes_its_replies_slowly_does_not_stand_in_line_until_it_has_moved() {
     let budget = Rc::new(Budget::new(1 << 20, 16));
     let small = request(command::READ, 0, 4096);
-    let reads = [request(command::READ, 0, 64 << 10), request(command::READ, 0, 64 << 10), small].concat();
+    let reads =
+        [request(command::READ, 0, 64 << 10), request(command::READ, 0, 64 << 10), small].concat();
     let mut slow = session_with(&reads, &[disk(1 << 20)], &budget, 1);
     let begun = now();
     let Ok(Some(Want::Serve(first))) = slow.next(begun) else { panic!("{slow:?}") };
@@ -201,7 +207,8 @@ fn half_a_write_is_late_when_others_wait_and_gives_its_memory_back() {
 fn a_handshake_has_its_time() {
     let pool = Pool::new(1 << 16);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
+    let common =
+        Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
     let begun = now();
     let session = Session::new(0, socket.into(), &list(&[disk(4096)]), &common, begun);
     let just_before = begun + Limits::default().handshake_time - std::time::Duration::from_nanos(1);
@@ -230,7 +237,8 @@ fn an_idle_client_holds_one_page_and_little_more() {
 fn a_long_reply_leaves_in_pieces_and_counts_until_its_end() {
     let budget = Rc::new(Budget::new(1 << 30, 1));
     let length = 5 << 19;
-    let mut session = session_with(&request(command::READ, 0, length), &[disk(1 << 30)], &budget, 0);
+    let mut session =
+        session_with(&request(command::READ, 0, length), &[disk(1 << 30)], &budget, 0);
     let Ok(Some(Want::Serve(served))) = session.next(now()) else { panic!("{session:?}") };
     session.reply(&served, Ok(Some(Pool::new(0).allocate(length as usize).whole())));
     session.outbox.answers.clear();
@@ -249,7 +257,8 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
     let many: Vec<_> = (0..50).map(|n| Export::new(format!("{n:0>1000}"), 1)).collect();
     let pool = Pool::new(1 << 20);
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
-    let common = Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
+    let common =
+        Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
     let mut session = Session::new(0, socket.into(), &list(&many), &common, now());
     let input = [&b"\0\0\0\x03"[..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(200)].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
@@ -297,7 +306,8 @@ impl Encrypted {
         let folder = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
-        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem())
+            .unwrap();
         let tls = Some(TlsConfig::load(folder.path(), false, true).unwrap());
         let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
         let budget = Rc::new(Budget::new(1 << 30, 1));
@@ -337,7 +347,8 @@ impl Encrypted {
                 let ready = self.client.process_new_packets().unwrap().plaintext_bytes_to_read();
                 let begun = self.heard.len();
                 self.heard.resize(begun + ready, 0);
-                std::io::Read::read_exact(&mut self.client.reader(), &mut self.heard[begun..]).unwrap();
+                std::io::Read::read_exact(&mut self.client.reader(), &mut self.heard[begun..])
+                    .unwrap();
             }
         }
     }
@@ -379,7 +390,11 @@ fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
                     return sent;
                 }
                 session.received(here, now()).unwrap();
-                assert!(session.input.len() <= 32 << 10, "{} bytes decrypted at once", session.input.len());
+                assert!(
+                    session.input.len() <= 32 << 10,
+                    "{} bytes decrypted at once",
+                    session.input.len()
+                );
             }
             Some(Want::Pause | Want::End) => {
                 if session.is_quiet() {
@@ -426,7 +441,9 @@ fn a_damaged_record_ends_the_session_with_an_alert() {
         encrypted.client.write_tls(&mut bytes).unwrap();
         bytes[at] ^= 0x40;
         let session = &mut encrypted.session;
-        let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+        let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else {
+            panic!("{session:?}")
+        };
         into.slice(0..bytes.len()).copy_from(&bytes);
         session.received(bytes.len(), now()).unwrap();
         match session.next(now()) {

@@ -1,11 +1,14 @@
-//! What limits the server's reads, and what would help: the model's word on what was counted lately.
+//! What limits the server's reads, and what would help: the model's word on what was counted
+//! lately.
 //!
-//! The tier in memory is the one place where threads wait for each other's hits, so it is what the model is asked about: with the
-//! hit ratio, the reads in flight and the latency of reads it did not have. Without it, lists belong to threads, no hit waits
-//! for another's, and what is left to say is how busy the threads are.
+//! The tier in memory is the one place where threads wait for each other's hits, so it is what the
+//! model is asked about: with the hit ratio, the reads in flight and the latency of reads it did
+//! not have. Without it, lists belong to threads, no hit waits for another's, and what is left to
+//! say is how busy the threads are.
 //!
-//! Counts since the start say little of a server that has run for months: [`Lately`] keeps two earlier counts, so that what is said is of
-//! the time since it was last asked, ten seconds ago or more.
+//! Counts since the start say little of a server that has run for months: [`Lately`] keeps two
+//! earlier counts, so that what is said is of the time since it was last asked, ten seconds ago or
+//! more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +23,8 @@ use crate::status::Operation;
 /// A count is an earlier one after so long.
 const APART: Duration = Duration::from_secs(10);
 
-/// Reads in flight that the model is asked about at most: far more than threads, so that one more makes no difference, and few
-/// enough for an answer in milliseconds.
+/// Reads in flight that the model is asked about at most: far more than threads, so that one more
+/// makes no difference, and few enough for an answer in milliseconds.
 const IN_FLIGHT_MAX: f64 = 4096.0;
 
 /// What limits reads, and what would help. Shares are of 1.
@@ -35,7 +38,8 @@ pub struct AdviceStatus {
     pub hit_ratio: f64,
     /// Reads in flight, on average.
     pub in_flight: f64,
-    /// Latency of reads the tier did not have, on average; `None` where it is not measured apart, or there were none.
+    /// Latency of reads the tier did not have, on average; `None` where it is not measured apart,
+    /// or there were none.
     pub miss_us: Option<f64>,
     /// Reads answered in a second.
     pub reads_per_second: f64,
@@ -111,7 +115,8 @@ impl Counted {
         }
     }
 
-    /// How long it takes to clean so many bytes as fast as lately; `None` when nothing has been cleaned.
+    /// How long it takes to clean so many bytes as fast as lately; `None` when nothing has been
+    /// cleaned.
     pub(super) fn seconds_to_clean(&self, dirty_bytes: u64) -> Option<f64> {
         match (dirty_bytes, self.cleaned_bytes) {
             (0, _) => Some(0.0),
@@ -129,7 +134,8 @@ pub(crate) struct Lately {
 }
 
 impl Lately {
-    /// What was counted between an earlier count, [`APART`] or more before this one unless the server is younger, and this one.
+    /// What was counted between an earlier count, [`APART`] or more before this one unless the
+    /// server is younger, and this one.
     pub(crate) fn until(&mut self, now: Counted) -> Counted {
         if now.time.saturating_sub(self.newer.time) >= APART {
             self.older = std::mem::replace(&mut self.newer, now);
@@ -167,7 +173,12 @@ impl AdviceStatus {
         }
     }
 
-    fn on_memory(facts: &Facts, memory: &MemoryFacts, threads: usize, lately: &Counted) -> Option<Self> {
+    fn on_memory(
+        facts: &Facts,
+        memory: &MemoryFacts,
+        threads: usize,
+        lately: &Counted,
+    ) -> Option<Self> {
         let misses = lately.reads.saturating_sub(lately.memory_hits);
         let seconds = lately.time.as_secs_f64();
         let below = lately.reading.saturating_sub(lately.from_memory).as_secs_f64() * 1e6;
@@ -189,7 +200,8 @@ impl AdviceStatus {
             },
             shards: u32::try_from(memory.usage.shards).ok()?,
         };
-        // The settings were refused where service times lack the policy; without them there is nothing to say.
+        // The settings were refused where service times lack the policy; without them there is
+        // nothing to say.
         let advice: Advice = advise(&situation, &facts.service.service).ok()?;
         let times = if facts.service.is_measured { "measured" } else { "the paper's" };
         Some(Self {
@@ -216,7 +228,8 @@ impl AdviceStatus {
 
     fn on_threads(threads: usize, lately: &Counted) -> Self {
         let seconds = lately.time.as_secs_f64();
-        let utilisation = (lately.processor.as_secs_f64() / (seconds * threads.max(1) as f64)).min(1.0);
+        let utilisation =
+            (lately.processor.as_secs_f64() / (seconds * threads.max(1) as f64)).min(1.0);
         Self {
             tier: "cache".into(),
             seconds,

@@ -33,12 +33,14 @@ pub struct LostPlace {
 impl LostStatus {
     pub(crate) fn of(snapshots: &[Snapshot], volumes: &[VolumeFacts]) -> Self {
         let mut lost = Self::default();
-        for (tier, (stats, _)) in snapshots.iter().flat_map(|snapshot| snapshot.tiers().enumerate()) {
+        for (tier, (stats, _)) in snapshots.iter().flat_map(|snapshot| snapshot.tiers().enumerate())
+        {
             lost.bytes += stats.lost_bytes;
             for (id, run) in &stats.lost_runs {
                 let of = volumes.iter().find(|facts| facts.ids.get(tier) == Some(id));
                 lost.places.push(LostPlace {
-                    volume: of.map_or_else(|| "one that is gone".to_owned(), |facts| facts.name.clone()),
+                    volume: of
+                        .map_or_else(|| "one that is gone".to_owned(), |facts| facts.name.clone()),
                     offset: run.start * SECTOR_BYTES,
                     bytes: (run.end - run.start) * SECTOR_BYTES,
                 });
@@ -56,7 +58,9 @@ impl fmt::Display for LostStatus {
             format_size(self.bytes)
         )?;
         let mut named = 0;
-        for (at, LostPlace { volume, offset, bytes }) in self.places.iter().take(MOST_NAMED).enumerate() {
+        for (at, LostPlace { volume, offset, bytes }) in
+            self.places.iter().take(MOST_NAMED).enumerate()
+        {
             let comma = if at > 0 { ", " } else { "" };
             write!(f, "{comma}{} at {offset} of {volume}", format_size(*bytes))?;
             named += bytes;

@@ -1,7 +1,7 @@
 //! What one thread counts while it serves, and how the counts of all threads add up.
 //!
-//! A thread keeps a [`Tally`] that nobody else touches; asked how it is, it hands in a [`Snapshot`]. The server's counts
-//! are the sum of its threads' snapshots.
+//! A thread keeps a [`Tally`] that nobody else touches; asked how it is, it hands in a
+//! [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -28,8 +28,15 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Read, Self::Write, Self::Flush, Self::Trim, Self::Zero, Self::Prefetch, Self::BlockStatus];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Read,
+        Self::Write,
+        Self::Flush,
+        Self::Trim,
+        Self::Zero,
+        Self::Prefetch,
+        Self::BlockStatus,
+    ];
 
     /// As it is called in metrics.
     pub(crate) fn name(self) -> &'static str {
@@ -68,7 +75,8 @@ pub(crate) struct Latencies {
 
 impl Default for Latencies {
     fn default() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("the bounds are in order");
+        let histogram =
+            Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("the bounds are in order");
         Self { histogram, sum: Duration::ZERO }
     }
 }
@@ -304,7 +312,9 @@ mod tests {
             threads[at % 2].tally.answered(VolumeId(volume), operation, bytes, latency, well);
         }
         threads[0].connected(Some(VolumeId(0)));
-        [Some(VolumeId(2)), None, Some(VolumeId(2))].into_iter().for_each(|it| threads[1].connected(it));
+        [Some(VolumeId(2)), None, Some(VolumeId(2))]
+            .into_iter()
+            .for_each(|it| threads[1].connected(it));
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
         for volume in [0, 1, 2, 3].map(VolumeId) {
@@ -314,7 +324,10 @@ mod tests {
             let (sum, one) = (sum.tally.latencies(operation), one.latencies(operation));
             assert_eq!(sum.summary(), one.summary());
         }
-        assert_eq!(one.volume(VolumeId(0)).answered[0], Answered { requests: 2, bytes: 4096, errors: 1 });
+        assert_eq!(
+            one.volume(VolumeId(0)).answered[0],
+            Answered { requests: 2, bytes: 4096, errors: 1 }
+        );
         assert_eq!((sum.connections.as_slice(), sum.clients()), ([1, 0, 2].as_slice(), 4));
     }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::AdmissionStatus;
 
-/// A tier of the cache. Its requests are the clients' in the first tier, and in each other what the one above it asked for: reads of
-/// what that misses, writes, and what it zeroes or forgets.
+/// A tier of the cache. Its requests are the clients' in the first tier, and in each other what the
+/// one above it asked for: reads of what that misses, writes, and what it zeroes or forgets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierStatus {
     /// Its device and settings, as they were written.
@@ -22,8 +22,9 @@ pub struct TierStatus {
     pub degraded: bool,
     /// Its journal cannot be written.
     pub journal_lost: bool,
-    /// How far it is gone past since: `emptying` while what is dirty is written back, `stuck` when some of it cannot be,
-    /// `ended` when nothing in it counts any more, `ended-unnoted` when its device could not be told so.
+    /// How far it is gone past since: `emptying` while what is dirty is written back, `stuck` when
+    /// some of it cannot be, `ended` when nothing in it counts any more, `ended-unnoted` when its
+    /// device could not be told so.
     #[serde(default)]
     pub bypass: String,
     /// Bytes of which some requests are refused, at most.
@@ -124,7 +125,10 @@ impl TierFacts {
             prefetched_blocks: counters.prefetched_blocks,
             prefetched_bytes: counters.prefetched_bytes,
             prefetched_used_blocks: counters.prefetched_used_blocks,
-            admission: self.admission.as_ref().map(|admission| AdmissionStatus::of(admission, stats)),
+            admission: self
+                .admission
+                .as_ref()
+                .map(|admission| AdmissionStatus::of(admission, stats)),
         }
     }
 }

@@ -1,17 +1,20 @@
 //! TLS on one connection, between bytes of the socket and bytes of the protocol, all in memory.
 //!
-//! Received bytes are given to [`Channel::received`] and come out of [`Channel::read`]; what is to be sent is given to
-//! [`Channel::write`] and leaves by [`Channel::take`]. rustls decrypts record by record.
+//! Received bytes are given to [`Channel::received`] and come out of [`Channel::read`]; what is to
+//! be sent is given to [`Channel::write`] and leaves by [`Channel::take`]. rustls decrypts record
+//! by record.
 //!
-//! Invariants: what is kept unread is at most what one receive brought, and the plaintext of one record or a few more;
-//! what is kept unsent is what [`Channel::write`] was given since the last [`Channel::take`], and handshake messages.
+//! Invariants: what is kept unread is at most what one receive brought, and the plaintext of one
+//! record or a few more; what is kept unsent is what [`Channel::write`] was given since the last
+//! [`Channel::take`], and handshake messages.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use rustls::server::{ServerConfig, ServerConnection};
 
-/// What goes into rustls at once: it keeps at most 16 KiB of plaintext unread, and refuses more bytes until that is read.
+/// What goes into rustls at once: it keeps at most 16 KiB of plaintext unread, and refuses more
+/// bytes until that is read.
 const FEED_BYTES: usize = 4 << 10;
 
 /// The server's end of one encrypted connection.
@@ -37,7 +40,8 @@ impl Channel {
         Self { tls, encrypted: Vec::new(), fed: 0 }
     }
 
-    /// Takes what came from the socket. To be called once [`Channel::read`] has given all there was.
+    /// Takes what came from the socket. To be called once [`Channel::read`] has given all there
+    /// was.
     pub(crate) fn received(&mut self, bytes: usize, copy: impl FnOnce(&mut [u8])) {
         debug_assert_eq!(self.fed, self.encrypted.len(), "all that came before is read");
         self.fed = 0;
@@ -46,10 +50,12 @@ impl Channel {
         copy(&mut self.encrypted);
     }
 
-    /// Appends what is decrypted to `plain`, one record or a few more at once; nothing when more must be received.
+    /// Appends what is decrypted to `plain`, one record or a few more at once; nothing when more
+    /// must be received.
     ///
     /// # Errors
-    /// When the client broke TLS, or closed it: [`io::ErrorKind::UnexpectedEof`]. An alert may wait to be sent.
+    /// When the client broke TLS, or closed it: [`io::ErrorKind::UnexpectedEof`]. An alert may wait
+    /// to be sent.
     pub(crate) fn read(&mut self, plain: &mut Vec<u8>) -> io::Result<()> {
         loop {
             let state = self.tls.process_new_packets().map_err(io::Error::other)?;

@@ -67,7 +67,8 @@ fn over_tcp_a_server_tells_and_changes_nothing() {
 #[test]
 fn with_the_token_changes_are_made_over_tcp_too() {
     let folder = tempfile::tempdir().unwrap();
-    let (right, wrong) = (token(folder.path(), "right", SECRET), token(folder.path(), "wrong", &SECRET[1..]));
+    let (right, wrong) =
+        (token(folder.path(), "right", SECRET), token(folder.path(), "wrong", &SECRET[1..]));
     let rig = Rig::tuned(
         WriteMode::Back,
         |memory| Box::new(memory),
@@ -172,7 +173,10 @@ fn what_is_neither_file_nor_disk_is_refused_at_once() {
     assert!(made.success());
     let rig = Rig::start(WriteMode::Through);
     refused(admin::add_volume(&rig.admin, &in_file("fifo", &path, None)), "neither a regular file");
-    refused(admin::add_volume(&rig.admin, &in_file("folder", folder.path(), None)), "neither a regular file");
+    refused(
+        admin::add_volume(&rig.admin, &in_file("folder", folder.path(), None)),
+        "neither a regular file",
+    );
     rig.end();
 }
 
@@ -190,13 +194,15 @@ fn five_hundred_idle_connections_keep_nobody_from_the_admin_interface() {
         .map(|number| {
             let mut stream = TcpStream::connect(&rig.admin_tcp).unwrap();
             if number % 3 == 0 {
-                let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: "); // it may be gone already
+                // it may be gone already
+                let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ");
             }
             stream
         })
         .collect();
     let remote = over_tcp(&rig, None);
-    // One that asks at once is the last to have come: it is hung up on only if 32 more come before its request.
+    // One that asks at once is the last to have come: it is hung up on only if 32 more come before
+    // its request.
     assert_eq!(admin::health(&remote).unwrap(), "ok");
     admin::metrics(&remote).unwrap();
     admin::flush(&rig.admin).unwrap();
@@ -226,7 +232,8 @@ fn health_is_told_while_as_many_requests_wait_as_may() {
     };
     let mut waiting: Vec<_> = (0..24).map(|_| ask()).collect();
     gate.wait_for(1);
-    // Those beyond are told so; the first ones may not have been heard when the first of these asks.
+    // Those beyond are told so; the first ones may not have been heard when the first of these
+    // asks.
     patiently(|| {
         let mut stream = rig.admin_stranger();
         stream.write_all(b"GET /status HTTP/1.1\r\n\r\n").unwrap();

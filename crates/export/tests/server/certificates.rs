@@ -15,7 +15,8 @@ pub(crate) fn certificates() -> tempfile::TempDir {
     for who in ["server", "client"] {
         let key = KeyPair::generate().unwrap();
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
+        let certificate =
+            CertificateParams::new(names).unwrap().signed_by(&key, &authority).unwrap();
         keep(&format!("{who}-cert.pem"), certificate.pem());
         keep(&format!("{who}-key.pem"), key.serialize_pem());
     }

@@ -1,4 +1,5 @@
-//! Devices that fail under a running server: clients get right bytes or an error, and service goes on.
+//! Devices that fail under a running server: clients get right bytes or an error, and service goes
+//! on.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -13,7 +14,8 @@ use crate::rig::{Rig, Setup, patiently, pattern};
 
 const MODES: [WriteMode; 2] = [WriteMode::Through, WriteMode::Back];
 
-/// What the tests cache, less than the cache has room for; in pieces of half a region, which two threads share.
+/// What the tests cache, less than the cache has room for; in pieces of half a region, which two
+/// threads share.
 const CACHED: usize = 2 << 20;
 const PIECE: usize = 32 << 10;
 
@@ -67,7 +69,9 @@ fn a_cache_device_that_fails_is_done_without_until_it_is_restored() {
         for piece in 0..CACHED / PIECE {
             for client in &mut clients {
                 match read(client, piece) {
-                    Some(found) => assert!(found == model[piece * PIECE..][..PIECE], "{mode}: stale bytes"),
+                    Some(found) => {
+                        assert!(found == model[piece * PIECE..][..PIECE], "{mode}: stale bytes")
+                    }
                     None => unread += 1,
                 }
             }
@@ -97,7 +101,10 @@ fn a_cache_device_that_fails_is_done_without_until_it_is_restored() {
         assert!(!rig.status().degraded);
         for _ in 0..2 {
             for (piece, bytes) in model.chunks(PIECE).enumerate() {
-                assert!(read(&mut clients[piece % 2], piece).unwrap() == bytes, "{mode}: piece {piece}");
+                assert!(
+                    read(&mut clients[piece % 2], piece).unwrap() == bytes,
+                    "{mode}: piece {piece}"
+                );
             }
         }
         let hits = rig.status().read_hits;
@@ -172,7 +179,10 @@ fn a_backing_device_that_fails_costs_errors_and_no_bytes() {
         }
         assert_eq!(read(&mut clients[0], 3 * CACHED / PIECE), None, "nothing of it is cached");
         let write = clients[1].write(0, &[7; PIECE], true);
-        assert!(matches!(write, Err(ClientError::Request(_))), "{mode}: no durable write, {write:?}");
+        assert!(
+            matches!(write, Err(ClientError::Request(_))),
+            "{mode}: no durable write, {write:?}"
+        );
         admin::flush(&rig.admin).unwrap_err();
         assert_eq!(admin::health(&rig.admin).unwrap(), "ok", "the cache device is well");
         assert!(rig.status().backing_errors > 0);
@@ -183,7 +193,10 @@ fn a_backing_device_that_fails_costs_errors_and_no_bytes() {
         model[..PIECE].copy_from_slice(&pattern(3, PIECE));
         clients[0].write(0, &model[..PIECE], true).unwrap();
         for (piece, bytes) in model.chunks(PIECE).enumerate() {
-            assert!(read(&mut clients[piece % 2], piece).unwrap() == bytes, "{mode}: piece {piece}");
+            assert!(
+                read(&mut clients[piece % 2], piece).unwrap() == bytes,
+                "{mode}: piece {piece}"
+            );
         }
         assert_eq!(read(&mut clients[0], 3 * CACHED / PIECE), Some(vec![0; PIECE]));
         admin::flush(&rig.admin).unwrap();

@@ -39,7 +39,8 @@ impl DeviceSource for Refusing {
 fn begin_refused(threads: usize, panics: bool) -> ServeError {
     let memory = MemoryDevice::new(1 << 20);
     let refusing = Refusing { memory, left: AtomicUsize::new(threads), panics };
-    let setup = Setup::new(WriteMode::Through).threads(threads).volume("refusing", Arc::new(refusing));
+    let setup =
+        Setup::new(WriteMode::Through).threads(threads).volume("refusing", Arc::new(refusing));
     setup.start().err().expect("it cannot begin")
 }
 
@@ -76,7 +77,8 @@ fn a_thread_that_panics_ends_the_server_with_an_error() {
         mood.panic();
         for client in &mut clients {
             for at in 0..8 {
-                let _ = client.submit_read(40_000_000 + at * 1_000_000, 300_000); // the server may have ended
+                // the server may have ended
+                let _ = client.submit_read(40_000_000 + at * 1_000_000, 300_000);
             }
         }
         let (result, _) = rig.join();
@@ -97,7 +99,8 @@ fn pieces_under_way_on_all_threads_are_finished_when_the_end_comes() {
                 let gate = gate.clone();
                 move |memory| gate.before(memory)
             });
-            // Clients that are late are broken off with, and here all wait for the gate, and that for the machine.
+            // Clients that are late are broken off with, and here all wait for the gate, and that
+            // for the machine.
             setup.config.limits.farewell_time = PATIENCE;
             let rig = setup.start().unwrap();
             let mut clients: Vec<_> = (0..6).map(|number| rig.client_on(number)).collect();

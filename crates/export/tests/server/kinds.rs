@@ -45,7 +45,8 @@ fn with_context(rig: &Rig) -> TcpStream {
         loop {
             let mut reply = [0; 20];
             stream.read_exact(&mut reply).unwrap();
-            let [kind, length] = [12, 16].map(|at| u32::from_be_bytes(reply[at..at + 4].try_into().unwrap()));
+            let [kind, length] =
+                [12, 16].map(|at| u32::from_be_bytes(reply[at..at + 4].try_into().unwrap()));
             stream.read_exact(&mut vec![0; length as usize]).unwrap();
             assert!(kind < 1 << 31, "option {option} is refused");
             if kind == 1 {
@@ -67,7 +68,8 @@ fn extents(stream: &mut TcpStream, mut at: u64, end: u64) -> Vec<(u64, u32)> {
         let mut payload = vec![0; u32::from_be_bytes(chunk[16..].try_into().unwrap()) as usize];
         stream.read_exact(&mut payload).unwrap();
         for extent in payload[4..].chunks(8) {
-            let [bytes, state] = [0, 4].map(|at| u32::from_be_bytes(extent[at..at + 4].try_into().unwrap()));
+            let [bytes, state] =
+                [0, 4].map(|at| u32::from_be_bytes(extent[at..at + 4].try_into().unwrap()));
             at += u64::from(bytes);
             match extents.last_mut() {
                 Some(last) if last.1 == state => last.0 += u64::from(bytes),
@@ -122,7 +124,11 @@ fn what_is_allocated_is_told_with_what_only_the_cache_has() {
             assert_eq!(extents(&mut asking, 0, SIZE), map, "the file has it now");
             client.trim(4 * mib, 600 << 10).unwrap();
             floe_export::admin::client::flush(&rig.admin).unwrap();
-            assert_eq!(extents(&mut asking, 2 * mib, SIZE), [(6 * mib, HOLE)], "{mode}, {threads} threads");
+            assert_eq!(
+                extents(&mut asking, 2 * mib, SIZE),
+                [(6 * mib, HOLE)],
+                "{mode}, {threads} threads"
+            );
             rig.end();
             let blocks = std::fs::metadata(&path).unwrap().blocks();
             assert!(blocks * 512 < 2 << 20, "{blocks} blocks");

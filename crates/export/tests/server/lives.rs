@@ -1,5 +1,6 @@
-//! Volumes that live and die at random, side by side, in a server of one, two or three threads, while others flush and
-//! look on. Each is compared with a plain array, and its file at each of its deaths.
+//! Volumes that live and die at random, side by side, in a server of one, two or three threads,
+//! while others flush and look on. Each is compared with a plain array, and its file at each of its
+//! deaths.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -16,21 +17,24 @@ const LIVES: usize = 3;
 const DEATHS: usize = 3;
 const UNIT: usize = 512;
 
-/// Does something again as long as another volume is in the way; `None` when the server has begun to end.
+/// Does something again as long as another volume is in the way; `None` when the server has begun
+/// to end.
 fn in_turn<T: std::fmt::Debug>(mut ask: impl FnMut() -> Result<T, AdminError>) -> Option<T> {
     loop {
         match ask() {
             Ok(done) => return Some(done),
             Err(AdminError::Refused { problem, .. }) if problem.starts_with("another volume") => {}
-            Err(AdminError::Failed { problem, .. }) if problem == "the server is ending" => return None,
+            Err(AdminError::Failed { problem, .. }) if problem == "the server is ending" => {
+                return None;
+            }
             Err(AdminError::Unreachable { .. } | AdminError::Strange { .. }) => return None,
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-/// Some writes, zeroings and reads, many at once and none in the way of another; false when the server breaks off. What
-/// was under way then is either there or not: such units are noted.
+/// Some writes, zeroings and reads, many at once and none in the way of another; false when the
+/// server breaks off. What was under way then is either there or not: such units are noted.
 fn work(client: &mut Client, bytes: &mut [u8], random: &mut Random, unsure: &mut [bool]) -> bool {
     let (mut at, mut reads, mut changes) = (0, Vec::new(), Vec::new());
     let mut well = true;
@@ -62,7 +66,8 @@ fn work(client: &mut Client, bytes: &mut [u8], random: &mut Random, unsure: &mut
                     let (_, range) = reads.swap_remove(read);
                     assert!(reply.data == bytes[range], "a read found something else");
                 } else {
-                    let change = changes.iter().position(|(cookie, ..)| *cookie == reply.cookie).unwrap();
+                    let change =
+                        changes.iter().position(|(cookie, ..)| *cookie == reply.cookie).unwrap();
                     let (_, range, new) = changes.swap_remove(change);
                     bytes[range].copy_from_slice(&new);
                 }
@@ -82,7 +87,11 @@ fn verify(path: &Path, bytes: &mut Vec<u8>, unsure: &mut [bool]) {
     let found = std::fs::read(path).unwrap();
     assert_eq!(found.len(), bytes.len());
     for (at, unit) in found.chunks(UNIT).enumerate() {
-        assert!(unsure[at] || unit == &bytes[at * UNIT..][..unit.len()], "{}: unit {at}", path.display());
+        assert!(
+            unsure[at] || unit == &bytes[at * UNIT..][..unit.len()],
+            "{}: unit {at}",
+            path.display()
+        );
     }
     *bytes = found;
     unsure.fill(false);
@@ -104,15 +113,19 @@ fn live(rig: &Rig, name: &str, path: &Path, random: &mut Random) {
                 goes_on = goes_on && work(&mut client, &mut bytes, random, &mut unsure);
             }
             if goes_on && random.below(2) == 0 {
-                let more = UNIT * (8 - bytes.len() / UNIT % 8 + 8 * random.below(50)); // from a sector's end
+                // from a sector's end
+                let more = UNIT * (8 - bytes.len() / UNIT % 8 + 8 * random.below(50));
                 bytes.resize(bytes.len() + more, 0);
                 unsure.resize(bytes.len() / UNIT, false);
-                // Linux fails the next flush of a file if a direct write, such as the cache's cleaning, finds the page of the old end
-                // changed: it is written at once, though the server does so, too.
+                // Linux fails the next flush of a file if a direct write, such as the cache's
+                // cleaning, finds the page of the old end changed: it is written at once, though
+                // the server does so, too.
                 let file = OpenOptions::new().write(true).open(path).unwrap();
                 file.set_len(bytes.len() as u64).unwrap();
                 file.sync_data().unwrap();
-                if in_turn(|| admin::resize_volume(&rig.admin, name, &resize_to(bytes.len()))).is_none() {
+                if in_turn(|| admin::resize_volume(&rig.admin, name, &resize_to(bytes.len())))
+                    .is_none()
+                {
                     break;
                 }
                 work(&mut client, &mut bytes, random, &mut unsure);
@@ -150,7 +163,12 @@ fn lives(threads: usize, mode: WriteMode, seed: u64) {
                 let (rig, living) = (&rig, &living);
                 let path = folder.path().join(number.to_string());
                 scope.spawn(move || {
-                    live(rig, &format!("life {number}"), &path, &mut Random(seed * 10 + number as u64));
+                    live(
+                        rig,
+                        &format!("life {number}"),
+                        &path,
+                        &mut Random(seed * 10 + number as u64),
+                    );
                     living.fetch_sub(1, SeqCst);
                 })
             })
@@ -177,7 +195,10 @@ fn lives(threads: usize, mode: WriteMode, seed: u64) {
     let (result, found) = rig.join();
     result.unwrap();
     for (at, unit) in bytes.chunks(UNIT).enumerate() {
-        assert!(unsure[at] || unit == &found[at * UNIT..][..UNIT], "unit {at} of the volume that stays");
+        assert!(
+            unsure[at] || unit == &found[at * UNIT..][..UNIT],
+            "unit {at} of the volume that stays"
+        );
     }
 }
 

@@ -28,12 +28,15 @@ use floe_export::nbd::wire::command;
 use floe_export::server::ServeError;
 use floe_export::status::Status;
 use rig::{
-    Gate, MEMORIES, PATIENCE, Random, Rig, Setup, VOLUME, drained, header, patiently, pattern, simple_reply,
+    Gate, MEMORIES, PATIENCE, Random, Rig, Setup, VOLUME, drained, header, patiently, pattern,
+    simple_reply,
 };
 
-const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+const MODES: [WriteMode; 4] =
+    [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
 
-/// Reads, writes and zeroes pieces of any size and place, many at once, and compares with plain bytes.
+/// Reads, writes and zeroes pieces of any size and place, many at once, and compares with plain
+/// bytes.
 fn churn(client: &mut Client, base: usize, bytes: &mut [u8], seed: u64) {
     let mut random = Random(seed);
     for _ in 0..12 {
@@ -80,7 +83,10 @@ fn many_requests_in_flight_on_several_connections_find_what_was_written() {
                 scope.spawn(move || churn(&mut client, number * SHARE, bytes, 7 + number as u64));
             }
         });
-        assert!(rig.end() == volume, "{mode}, memory {memory:?}: the backing device holds something else");
+        assert!(
+            rig.end() == volume,
+            "{mode}, memory {memory:?}: the backing device holds something else"
+        );
     }
 }
 
@@ -372,7 +378,8 @@ fn garbage_on_the_admin_address_is_refused() {
 #[test]
 fn a_failing_last_flush_says_how_much_is_dirty() {
     let rig = Rig::on(WriteMode::Back, |memory| {
-        let plan = (0..100).fold(FaultPlan::none(), |plan, nth| plan.on(Kind::Write, nth, Fault::Fail));
+        let plan =
+            (0..100).fold(FaultPlan::none(), |plan, nth| plan.on(Kind::Write, nth, Fault::Fail));
         Box::new(FaultDevice::new(memory, plan).0)
     });
     rig.client().write(0, &[4; 40_960], false).unwrap();
@@ -386,11 +393,10 @@ fn a_failing_last_flush_says_how_much_is_dirty() {
 #[test]
 fn a_failed_operation_reaches_the_client_as_eio_and_the_connection_goes_on() {
     let rig = Rig::on(WriteMode::Through, |memory| {
-        let plan = FaultPlan::none().on(Kind::Read, 0, Fault::Fail).on(Kind::Write, 1, Fault::Fail).on(
-            Kind::Flush,
-            0,
-            Fault::Fail,
-        );
+        let plan = FaultPlan::none()
+            .on(Kind::Read, 0, Fault::Fail)
+            .on(Kind::Write, 1, Fault::Fail)
+            .on(Kind::Flush, 0, Fault::Fail);
         Box::new(FaultDevice::new(memory, plan).0)
     });
     let mut client = rig.client();
@@ -439,7 +445,11 @@ fn requests_of_no_bytes_are_answered() {
         for (number, offset) in [0, 5000, VOLUME as u64].into_iter().enumerate() {
             for (cookie, what) in commands.into_iter().enumerate() {
                 client.write_all(&header(what, cookie as u64, offset, 0)).unwrap();
-                assert_eq!(simple_reply(&mut client), (0, cookie as u64), "{mode}, {what} number {number}");
+                assert_eq!(
+                    simple_reply(&mut client),
+                    (0, cookie as u64),
+                    "{mode}, {what} number {number}"
+                );
             }
         }
         rig.end();
@@ -464,7 +474,8 @@ fn payloads_may_be_split_anywhere() {
             writes += 1;
         }
     }
-    // Writes in flight at once may overlap, and are then carried out in any order: one after the other.
+    // Writes in flight at once may overlap, and are then carried out in any order: one after the
+    // other.
     let mut client = rig.raw();
     let mut at = 0;
     for _ in 0..writes {
@@ -505,8 +516,9 @@ fn a_client_that_only_stops_sending_still_gets_its_replies() {
     rig.end();
 }
 
-/// A piece of a request travels to the thread whose shard it belongs to, and its answer back: two messages for a hit, and
-/// a third when a miss has been stored after its answer. What stays on its own thread costs none.
+/// A piece of a request travels to the thread whose shard it belongs to, and its answer back: two
+/// messages for a hit, and a third when a miss has been stored after its answer. What stays on its
+/// own thread costs none.
 #[test]
 fn a_piece_of_another_thread_costs_two_messages_or_three() {
     let rig = Rig::start(WriteMode::Through);
@@ -526,7 +538,10 @@ fn a_piece_of_another_thread_costs_two_messages_or_three() {
     for _ in 0..2 {
         assert_eq!(round(), [pieces, pieces], "hits");
     }
-    assert!((regions / 4..regions * 3 / 4).contains(&pieces), "{pieces} of {regions} pieces were sent away");
+    assert!(
+        (regions / 4..regions * 3 / 4).contains(&pieces),
+        "{pieces} of {regions} pieces were sent away"
+    );
     drop(client);
     rig.end();
 }

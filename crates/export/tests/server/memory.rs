@@ -1,4 +1,5 @@
-//! The tier in memory of a running server: who answers from it, and what becomes of writes that only it has.
+//! The tier in memory of a running server: who answers from it, and what becomes of writes that
+//! only it has.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -14,7 +15,8 @@ use crate::mood::Mood;
 use crate::rig::{Gate, Random, Rig, Setup, Wrapped, patiently, pattern};
 use crate::volumes::in_file;
 
-const MODES: [WriteMode; 4] = [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
+const MODES: [WriteMode; 4] =
+    [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];
 const PAGE: usize = 4096;
 
 /// What a test writes, less than half of what each of four shards may hold.
@@ -38,7 +40,10 @@ fn read(client: &mut Client, at: usize, len: usize) -> Vec<u8> {
 
 #[track_caller]
 fn is_eio<T: std::fmt::Debug>(result: Result<T, ClientError>) {
-    assert!(matches!(&result, Err(ClientError::Request(error)) if error.code == ErrorCode::Io), "{result:?}");
+    assert!(
+        matches!(&result, Err(ClientError::Request(error)) if error.code == ErrorCode::Io),
+        "{result:?}"
+    );
 }
 
 #[test]
@@ -50,7 +55,8 @@ fn what_was_read_is_answered_on_the_thread_that_is_asked_without_any_device() {
         for page in 0..100 {
             read(&mut clients[page % 2], page * 20_000, 5000);
         }
-        let said = |status: &Status| status.threads.iter().map(|thread| thread.messages).sum::<u64>();
+        let said =
+            |status: &Status| status.threads.iter().map(|thread| thread.messages).sum::<u64>();
         let (before, operations) = (rig.status(), mood.operations());
         for page in 0..100 {
             for client in &mut clients {
@@ -63,7 +69,10 @@ fn what_was_read_is_answered_on_the_thread_that_is_asked_without_any_device() {
         assert_eq!((hits.read_hits, hits.read_bytes), (200, 200 * 4900), "{mode}");
         assert_eq!(after.read_hits, before.read_hits + 200, "{mode}");
         assert_eq!(hits.page_bytes % PAGE as u64, 0);
-        assert!(hits.page_bytes >= 200 * PAGE as u64 && hits.page_bytes < hits.size_bytes, "{hits:?}");
+        assert!(
+            hits.page_bytes >= 200 * PAGE as u64 && hits.page_bytes < hits.size_bytes,
+            "{hits:?}"
+        );
         // Half of it there is not enough.
         read(&mut clients[0], 20_000 - PAGE, 2 * PAGE);
         assert_eq!(memory(&rig).read_hits, 200);
@@ -112,7 +121,8 @@ fn volumes_do_not_find_each_others_pages_and_one_that_is_read_only_is_read_from_
         let pictures = MemoryDevice::new(1 << 20);
         pictures.write_at(0, &pattern(9, WRITTEN));
         let source = Wrapped::source(pictures, |memory| Box::new(memory));
-        let mut setup = Setup::new(WriteMode::Through).memory(Some(write)).volume("pictures", source);
+        let mut setup =
+            Setup::new(WriteMode::Through).memory(Some(write)).volume("pictures", source);
         setup.volumes[1].read_only = true;
         let rig = setup.start().unwrap();
         let mut floe = [rig.client_of("floe").unwrap(), rig.client_of("floe").unwrap()];
@@ -150,7 +160,10 @@ fn a_volume_that_comes_in_the_place_of_another_has_none_of_its_pages() {
             }
             clients[0].write(0, &[100 + round; PAGE], false).unwrap();
             admin::remove_volume(&rig.admin, "disk", true).unwrap();
-            assert!(std::fs::read(&path).unwrap()[..PAGE] == [100 + round; PAGE], "{write}: it was flushed");
+            assert!(
+                std::fs::read(&path).unwrap()[..PAGE] == [100 + round; PAGE],
+                "{write}: it was flushed"
+            );
         }
         rig.end();
     }
@@ -167,7 +180,11 @@ fn writes_are_held_in_memory_until_a_flush_and_durable_ones_are_not() {
         for (at, page) in bytes.chunks(PAGE).enumerate() {
             client.write((at * PAGE) as u64, page, false).unwrap();
         }
-        assert_eq!((memory(&rig).dirty_bytes, mood.operations()), (WRITTEN as u64, quiet), "{mode}");
+        assert_eq!(
+            (memory(&rig).dirty_bytes, mood.operations()),
+            (WRITTEN as u64, quiet),
+            "{mode}"
+        );
         assert_eq!(rig.status().cache_write_bytes, 0, "{mode}");
         client.write(0, &[9; PAGE], true).unwrap();
         assert_eq!(
@@ -330,16 +347,18 @@ fn a_cache_device_that_fails_takes_nothing_with_it_that_memory_holds() {
     }
 }
 
-/// Clients of all threads read what one client of each thread writes again and again, pages whole and in part, while pages come
-/// and go: a read never finds less than what was answered before it was sent, nor two versions in one sector.
+/// Clients of all threads read what one client of each thread writes again and again, pages whole
+/// and in part, while pages come and go: a read never finds less than what was answered before it
+/// was sent, nor two versions in one sector.
 #[test]
 fn a_read_never_finds_older_than_what_was_answered_before_on_any_thread() {
     const PAGES: usize = 8;
     const WRITES: u64 = 600;
     let writes = [MemoryWrite::Through, MemoryWrite::Back];
     let plain = MODES.into_iter().flat_map(|mode| writes.map(|write| (mode, write, None)));
-    let frozen =
-        [0.7, 1.0].into_iter().flat_map(|ratio| writes.map(|write| (WriteMode::Through, write, Some(ratio))));
+    let frozen = [0.7, 1.0]
+        .into_iter()
+        .flat_map(|ratio| writes.map(|write| (WriteMode::Through, write, Some(ratio))));
     let setups = plain.chain(frozen);
     for (mode, write, frozen) in setups {
         let setup = Setup::new(mode);
@@ -350,16 +369,20 @@ fn a_read_never_finds_older_than_what_was_answered_before_on_any_thread() {
         let rig = setup.start().unwrap();
         // Frozen, and thawed again, several times.
         let is_enough = || memory(&rig).freezing.is_none_or(|freezing| freezing.constructed >= 5);
-        let (answered, over): ([AtomicU64; 2 * PAGES], _) = (Default::default(), AtomicBool::new(false));
+        let (answered, over): ([AtomicU64; 2 * PAGES], _) =
+            (Default::default(), AtomicBool::new(false));
         let place = |page: usize| page * 20 * PAGE; // of all shards
         let write_on = |mut client: Client, writer: usize| {
             for version in (1..).take_while(|version| *version <= WRITES || !is_enough()) {
                 let page = 2 * (version as usize % PAGES) + writer;
                 let bytes = version.to_le_bytes().repeat(PAGE / 8);
                 match version % 7 {
-                    // In three parts, of which only the first and the last have to be the same for a reader.
+                    // In three parts, of which only the first and the last have to be the same for
+                    // a reader.
                     0 => [0..512, 512..3000, 3000..PAGE].into_iter().for_each(|part| {
-                        client.write((place(page) + part.start) as u64, &bytes[part], false).unwrap();
+                        client
+                            .write((place(page) + part.start) as u64, &bytes[part], false)
+                            .unwrap();
                     }),
                     at => client.write(place(page) as u64, &bytes, at == 3).unwrap(),
                 }
@@ -375,12 +398,17 @@ fn a_read_never_finds_older_than_what_was_answered_before_on_any_thread() {
                 let least = answered[page].load(SeqCst);
                 let found = read(&mut client, place(page), PAGE);
                 for part in [&found[..512], &found[512..3000], &found[3000..]] {
-                    let words = part.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                    let words =
+                        part.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
                     let versions: Vec<u64> = words.collect();
-                    assert!(versions.iter().all(|version| *version == versions[0]), "{mode}, {write}: torn");
+                    assert!(
+                        versions.iter().all(|version| *version == versions[0]),
+                        "{mode}, {write}: torn"
+                    );
                     assert!(versions[0] >= least, "{mode}, {write}: {} after {least}", versions[0]);
                 }
-                read(&mut client, (2 * PAGES * 20 + random.below(4000)) * PAGE, PAGE); // others want memory, too
+                // others want memory, too
+                read(&mut client, (2 * PAGES * 20 + random.below(4000)) * PAGE, PAGE);
             }
         };
         let (write_on, read_on) = (&write_on, &read_on);

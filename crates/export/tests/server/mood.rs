@@ -1,4 +1,5 @@
-//! A device with moods: a test lets it fail, panic or keep its thread busy, while a server works with it.
+//! A device with moods: a test lets it fail, panic or keep its thread busy, while a server works
+//! with it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -40,7 +41,8 @@ impl Mood {
         self.0.panicking.store(true, SeqCst);
     }
 
-    /// Keeps a thread of the server busy, from when it next looks after the device until [`Mood::let_go`].
+    /// Keeps a thread of the server busy, from when it next looks after the device until
+    /// [`Mood::let_go`].
     pub(crate) fn keep_busy(&self, thread: usize) {
         self.0.busy.store(thread + 1, SeqCst);
     }
@@ -93,7 +95,8 @@ impl<D: Device> Device for Moody<D> {
         let state = &self.mood.0;
         let here = |number| std::thread::current().name() == Some(&format!("floe-{number}"));
         let begun = Instant::now();
-        while state.busy.load(SeqCst).checked_sub(1).is_some_and(here) && begun.elapsed() < PATIENCE {
+        while state.busy.load(SeqCst).checked_sub(1).is_some_and(here) && begun.elapsed() < PATIENCE
+        {
             state.caught.store(true, SeqCst);
             std::thread::sleep(Duration::from_millis(1));
         }

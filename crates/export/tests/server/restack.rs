@@ -1,4 +1,5 @@
-//! Tiers that come and go under a running server: right bytes whatever clients do meanwhile, and none lost when one cannot go.
+//! Tiers that come and go under a running server: right bytes whatever clients do meanwhile, and
+//! none lost when one cannot go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -17,7 +18,8 @@ use crate::volumes::{in_file, refused};
 
 const MIB: usize = 1 << 20;
 
-/// Makes tiers of memory, each with its device in the same mood, out of texts such as `back 8`, a write mode and mebibytes.
+/// Makes tiers of memory, each with its device in the same mood, out of texts such as `back 8`, a
+/// write mode and mebibytes.
 #[derive(Debug, Default)]
 struct Newcomers(Mood);
 
@@ -36,9 +38,11 @@ impl TierMaker for Newcomers {
             kept: false,
         };
         let refused = |problem: String| TierRefused { problem, is_failure: false };
-        let parts = BlockCache::parts(config, order.threads).map_err(|error| refused(error.to_string()))?;
+        let parts =
+            BlockCache::parts(config, order.threads).map_err(|error| refused(error.to_string()))?;
         let mood = self.0.clone();
-        let source = Wrapped::source(MemoryDevice::new(cache_bytes), move |memory| mood.before(memory));
+        let source =
+            Wrapped::source(MemoryDevice::new(cache_bytes), move |memory| mood.before(memory));
         Ok(Tier { name: order.spec.clone(), cache: Parts::volatile(parts), source, cache_bytes })
     }
 }
@@ -60,7 +64,8 @@ fn names(rig: &Rig) -> Vec<String> {
 fn restack(rig: &Rig, seed: u64, stop: &AtomicBool) -> (usize, usize) {
     let (mut random, mut tiers, mut done) = (Random(seed), names(rig).len(), (0, 0));
     while !stop.load(SeqCst) {
-        let (comes, at) = (tiers == 1 || tiers < 4 && random.below(2) == 0, 1 + random.below(tiers));
+        let (comes, at) =
+            (tiers == 1 || tiers < 4 && random.below(2) == 0, 1 + random.below(tiers));
         if comes {
             let spec = ["back 2", "through 8", "back 16", "around 4", "pass 4"][random.below(5)];
             admin::add_tier(&rig.admin, &tier(spec, (random.below(3) > 0).then_some(at))).unwrap();
@@ -87,7 +92,8 @@ fn many_requests_find_what_was_written_while_tiers_come_and_go() {
     .enumerate()
     {
         for threads in 1..=3 {
-            let rig = with_newcomers(Setup::new(mode).threads(threads).memory(memory), &Mood::default());
+            let rig =
+                with_newcomers(Setup::new(mode).threads(threads).memory(memory), &Mood::default());
             let mut volume = vec![0; VOLUME];
             let (stop, seed) = (AtomicBool::new(false), 100 * seed as u64 + threads as u64);
             let done = std::thread::scope(|scope| {
@@ -97,7 +103,9 @@ fn many_requests_find_what_was_written_while_tiers_come_and_go() {
                     .into_iter()
                     .map(|(number, bytes)| {
                         let mut client = rig.client_on(number);
-                        scope.spawn(move || churn(&mut client, number * SHARE, bytes, seed + number as u64))
+                        scope.spawn(move || {
+                            churn(&mut client, number * SHARE, bytes, seed + number as u64)
+                        })
                     })
                     .collect();
                 let ended: Vec<_> = churners.into_iter().map(|churner| churner.join()).collect();
@@ -223,7 +231,8 @@ fn a_tier_goes_only_when_what_is_below_it_has_taken_what_it_has() {
 fn what_cannot_come_or_go_changes_nothing() {
     for threads in 1..=3 {
         let mut setup = Setup::new(WriteMode::Back).threads(threads);
-        setup = setup.tier(WriteMode::Through, 8 << 20, |memory| -> Box<dyn Device> { Box::new(memory) });
+        setup = setup
+            .tier(WriteMode::Through, 8 << 20, |memory| -> Box<dyn Device> { Box::new(memory) });
         let rig = with_newcomers(setup, &Mood::default());
         refused(admin::add_tier(&rig.admin, &tier("back 8", Some(0))), "below the first one");
         refused(admin::add_tier(&rig.admin, &tier("back 8", Some(3))), "number 3");

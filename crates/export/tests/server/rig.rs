@@ -8,14 +8,18 @@ use std::sync::{Arc, Once, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use floe_block::{BlockCache, Config, Freezing, Memory, MemoryOptions, MemoryTier, MemoryWrite, WriteMode};
+use floe_block::{
+    BlockCache, Config, Freezing, Memory, MemoryOptions, MemoryTier, MemoryWrite, WriteMode,
+};
 use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, Ring};
 use floe_export::admin::AdminAddress;
 use floe_export::admin::client::{self as admin, Endpoint};
 use floe_export::kept::Parts;
 use floe_export::limits::Limits;
 use floe_export::nbd::client::{Client, ClientError, Options};
-use floe_export::server::{AdminConfig, Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume};
+use floe_export::server::{
+    AdminConfig, Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume,
+};
 use floe_export::status::Status;
 use floe_export::uri::{Address, Uri};
 
@@ -55,7 +59,8 @@ pub(crate) struct Rig {
 /// What servers warn of is shown with a test that fails: which device failed, and how.
 fn show_warnings() {
     static ONCE: Once = Once::new();
-    let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer();
+    let warnings =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer();
     ONCE.call_once(|| warnings.init());
 }
 
@@ -79,7 +84,9 @@ impl Setup {
         let folder = tempfile::tempdir().unwrap();
         let config = ServerConfig {
             listen: vec![
-                format!("nbd+unix:///?socket={}", folder.path().join("socket").display()).parse().unwrap(),
+                format!("nbd+unix:///?socket={}", folder.path().join("socket").display())
+                    .parse()
+                    .unwrap(),
                 "nbd://127.0.0.1:0".parse().unwrap(),
             ],
             admin: AdminConfig {
@@ -107,7 +114,8 @@ impl Setup {
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
         let memory = MemoryDevice::new(VOLUME as u64);
-        let volumes = vec![volume("floe", Wrapped::source(memory.clone(), |memory| Box::new(memory)))];
+        let volumes =
+            vec![volume("floe", Wrapped::source(memory.clone(), |memory| Box::new(memory)))];
         Self { mode, threads: THREADS, config, cache, below: Vec::new(), memory, volumes, folder }
     }
 
@@ -133,7 +141,8 @@ impl Setup {
         Self { cache: Wrapped::source(MemoryDevice::new(CACHE), wrap), ..self }
     }
 
-    /// With another tier below those there are; `wrap` makes its device out of memory, once for each thread.
+    /// With another tier below those there are; `wrap` makes its device out of memory, once for
+    /// each thread.
     pub(crate) fn tier(
         mut self,
         mode: WriteMode,
@@ -192,7 +201,9 @@ impl Setup {
             let memory = config.memory.as_ref().map_or(Memory::None, MemoryTier::config);
             let mut tiers = vec![tier(mode, CACHE, memory, cache)];
             tiers.extend(
-                below.into_iter().map(|(mode, bytes, source)| tier(mode, bytes, Memory::None, source)),
+                below
+                    .into_iter()
+                    .map(|(mode, bytes, source)| tier(mode, bytes, Memory::None, source)),
             );
             let begun = Bound::bind(config).and_then(|it| it.serve(tiers, volumes, signals.into()));
             let server = match begun {
@@ -224,7 +235,8 @@ impl Rig {
         Self::on(mode, |memory| Box::new(memory))
     }
 
-    /// `wrap` makes the backing device out of the memory that [`Rig::join`] gives back, once for each thread.
+    /// `wrap` makes the backing device out of the memory that [`Rig::join`] gives back, once for
+    /// each thread.
     pub(crate) fn on(
         mode: WriteMode,
         wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
@@ -392,7 +404,10 @@ pub(crate) fn simple_reply(stream: &mut impl Read) -> (u32, u64) {
     let mut reply = [0; 16];
     stream.read_exact(&mut reply).unwrap();
     assert_eq!(reply[..4], 0x6744_6698u32.to_be_bytes());
-    (u32::from_be_bytes(reply[4..8].try_into().unwrap()), u64::from_be_bytes(reply[8..].try_into().unwrap()))
+    (
+        u32::from_be_bytes(reply[4..8].try_into().unwrap()),
+        u64::from_be_bytes(reply[8..].try_into().unwrap()),
+    )
 }
 
 /// Reads until the other side hangs up, by whatever means.

@@ -1,4 +1,5 @@
-//! Hits that a running server reads from the volume. Whether that pays is the machine's affair; that it is tried is not.
+//! Hits that a running server reads from the volume. Whether that pays is the machine's affair;
+//! that it is tried is not.
 
 use floe_block::WriteMode;
 use floe_export::status::Status;
@@ -31,7 +32,9 @@ fn what_is_shed_reads_as_what_was_written_whoever_has_it() {
             }
             let at = round * 20_000 % (WRITTEN - 50_000);
             expected[at..at + 50_000].copy_from_slice(&pattern(round as u64, 50_000));
-            clients[round % 2].write(at as u64, &expected[at..at + 50_000], round % 3 == 0).unwrap();
+            clients[round % 2]
+                .write(at as u64, &expected[at..at + 50_000], round % 3 == 0)
+                .unwrap();
             for client in &mut clients {
                 for _ in 0..10 {
                     client.read(0, &mut found).unwrap();

@@ -1,4 +1,5 @@
-//! Tiers that stand on each other under a running server: right bytes whatever each does, and each told of apart.
+//! Tiers that stand on each other under a running server: right bytes whatever each does, and each
+//! told of apart.
 
 use floe_block::WriteMode;
 use floe_device::{Device, MemoryDevice};
@@ -30,9 +31,10 @@ fn dirty(status: &Status) -> Vec<u64> {
 fn many_requests_through_several_tiers_find_what_was_written() {
     const SHARE: usize = 3_000_001; // neighbours share sectors
     use WriteMode::{Around, Back, Pass, Through};
-    for (at, modes) in [(Through, Through), (Back, Back), (Through, Back), (Back, Around), (Pass, Back)]
-        .into_iter()
-        .enumerate()
+    for (at, modes) in
+        [(Through, Through), (Back, Back), (Through, Back), (Back, Around), (Pass, Back)]
+            .into_iter()
+            .enumerate()
     {
         for threads in 1..=2 {
             let mut setup = two(modes.0, modes.1, threads);
@@ -44,7 +46,9 @@ fn many_requests_through_several_tiers_find_what_was_written() {
             std::thread::scope(|scope| {
                 for (number, bytes) in volume.chunks_mut(SHARE).take(4).enumerate() {
                     let mut client = rig.client_on(number);
-                    scope.spawn(move || churn(&mut client, number * SHARE, bytes, 7 + number as u64));
+                    scope.spawn(move || {
+                        churn(&mut client, number * SHARE, bytes, 7 + number as u64)
+                    });
                 }
             });
             assert!(
@@ -97,8 +101,10 @@ fn each_tier_is_told_of_apart() {
         );
         assert!(first.below_read_bytes > second.below_read_bytes);
         let metrics = admin::metrics(&rig.admin).unwrap();
-        let sample =
-            format!("floe_tier_bytes_total{{tier=\"1\",device=\"below\",direction=\"read\"}} {}", 8 << 20);
+        let sample = format!(
+            "floe_tier_bytes_total{{tier=\"1\",device=\"below\",direction=\"read\"}} {}",
+            8 << 20
+        );
         assert!(metrics.contains(&sample), "{metrics}");
         rig.end();
     }
@@ -145,8 +151,10 @@ fn a_tier_below_whose_device_fails_is_done_without_until_it_is_restored() {
         let mood = Mood::default();
         let lower = mood.clone();
         let setup = Setup::new(WriteMode::Through).threads(threads);
-        let rig =
-            setup.tier(WriteMode::Through, 16 << 20, move |memory| lower.before(memory)).start().unwrap();
+        let rig = setup
+            .tier(WriteMode::Through, 16 << 20, move |memory| lower.before(memory))
+            .start()
+            .unwrap();
         let mut client = rig.client();
         let bytes = pattern(3, 8 * MIB);
         client.write(0, &bytes, false).unwrap();

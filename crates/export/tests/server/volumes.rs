@@ -63,7 +63,8 @@ fn what_cannot_be_added_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
         let add = |volume: &NewVolume| admin::add_volume(&rig.admin, volume);
-        let bad = |backing: &str| NewVolume { backing: backing.into(), ..in_file("new", &path, None) };
+        let bad =
+            |backing: &str| NewVolume { backing: backing.into(), ..in_file("new", &path, None) };
         refused(add(&bad("memory:4MiB,colour=red")), "backing");
         refused(add(&in_file("new", &path, None)), "disk");
         refused(add(&in_file("floe", &path, Some(SIZE))), "already");
@@ -92,22 +93,31 @@ fn a_volume_goes_with_all_its_bytes_and_comes_back_while_others_are_used() {
             for round in 0..4 {
                 let volume = in_file("comes and goes/é", &path, (round == 0).then_some(SIZE));
                 admin::add_volume(&rig.admin, &volume).unwrap();
-                let mut clients: Vec<_> = (0..4).map(|_| rig.client_of(&volume.name).unwrap()).collect();
+                let mut clients: Vec<_> =
+                    (0..4).map(|_| rig.client_of(&volume.name).unwrap()).collect();
                 let mut found = vec![0; SIZE];
                 clients[round].read(0, &mut found).unwrap();
                 assert!(found == bytes, "{mode}, {threads} threads, round {round}");
                 for (number, client) in clients.iter_mut().enumerate() {
                     let at = number * 700_000 + round * 1000;
-                    bytes[at..at + 600_000].copy_from_slice(&pattern((round * 4 + number) as u64, 600_000));
+                    bytes[at..at + 600_000]
+                        .copy_from_slice(&pattern((round * 4 + number) as u64, 600_000));
                     client.write(at as u64, &bytes[at..at + 600_000], false).unwrap();
                 }
                 admin::remove_volume(&rig.admin, &volume.name, true).unwrap();
-                assert!(std::fs::read(&path).unwrap() == bytes, "{mode}, {threads} threads, round {round}");
+                assert!(
+                    std::fs::read(&path).unwrap() == bytes,
+                    "{mode}, {threads} threads, round {round}"
+                );
                 for client in &mut clients {
                     client.read(0, &mut [0; 10]).unwrap_err();
                 }
                 assert!(rig.client_of(&volume.name).is_err());
-                assert_eq!(rig.status().dirty_bytes > 0, mode == WriteMode::Back, "the other one's");
+                assert_eq!(
+                    rig.status().dirty_bytes > 0,
+                    mode == WriteMode::Back,
+                    "the other one's"
+                );
                 let mut found = vec![0; 500_000];
                 other.read(0, &mut found).unwrap();
                 assert!(found == pattern(9, 500_000));
@@ -125,7 +135,8 @@ fn a_volume_that_cannot_be_flushed_stays_and_serves() {
             let mood = mood.clone();
             move |memory| mood.before(memory)
         });
-        let rig = Setup::new(WriteMode::Back).threads(threads).volume("ill", source).start().unwrap();
+        let rig =
+            Setup::new(WriteMode::Back).threads(threads).volume("ill", source).start().unwrap();
         let data = pattern(4, 900_000);
         let mut client = rig.client_of("ill").unwrap();
         client.write(4096, &data, false).unwrap();
@@ -196,7 +207,9 @@ fn a_volume_grows_under_its_clients() {
             for client in &mut clients {
                 // Past the client's own check, the server has the last word.
                 client.submit_write(size as u64, &[1; 512], false).unwrap();
-                invalid(client.next_reply().unwrap().unwrap().outcome.map_err(ClientError::Request));
+                invalid(
+                    client.next_reply().unwrap().unwrap().outcome.map_err(ClientError::Request),
+                );
             }
             let told = match round % 2 {
                 0 => resize(size + more).unwrap(),
@@ -277,7 +290,11 @@ fn two_sizes_at_once_leave_one_that_all_threads_agree_on() {
         // All but one are refused at once, or none is before the thread is let go.
         patiently(|| (resizing.iter().filter(|one| one.is_finished()).count() == 3).then_some(()));
         mood.let_go();
-        resizing.into_iter().filter_map(|one| one.join().unwrap().ok()).map(|told| told.bytes).collect()
+        resizing
+            .into_iter()
+            .filter_map(|one| one.join().unwrap().ok())
+            .map(|told| told.bytes)
+            .collect()
     });
     let [size] = sizes[..] else { panic!("{sizes:?}") };
     let mut clients = [rig.client_of("grows").unwrap(), rig.client_of("grows").unwrap()];
@@ -344,7 +361,9 @@ fn the_end_may_come_while_a_volume_comes_or_grows() {
         assert!(bytes[..300_000] == pattern(1, 300_000));
         // Whichever was first.
         match changing.join().unwrap() {
-            Ok(volume) => assert_eq!(volume.bytes, if grows { 2 * SIZE as u64 } else { SIZE as u64 }),
+            Ok(volume) => {
+                assert_eq!(volume.bytes, if grows { 2 * SIZE as u64 } else { SIZE as u64 })
+            }
             Err(AdminError::Failed { problem, .. }) => assert_eq!(problem, "the server is ending"),
             Err(AdminError::Unreachable { .. }) => {}
             Err(error) => panic!("{error}"),
@@ -359,7 +378,10 @@ fn a_volume_that_clients_use_goes_only_by_force() {
         gate.open();
         let mut clients = [rig.client_of("slow").unwrap(), rig.client_of("slow").unwrap()];
         let other = rig.client_of("floe").unwrap();
-        refused(admin::remove_volume(&rig.admin, "slow", false), "2 clients use volume \"slow\"; --force");
+        refused(
+            admin::remove_volume(&rig.admin, "slow", false),
+            "2 clients use volume \"slow\"; --force",
+        );
         for client in &mut clients {
             client.write(0, &[threads as u8; 4096], false).unwrap();
         }

@@ -1,8 +1,8 @@
 //! Floe's cache as a subject: `u64` keys, and values of any size that begin with their key.
 //!
-//! A hit reads the first word of its value, so that the value is fetched, and checks it: a cache that ever finds another key's
-//! value ends the measurement. Small values lie in their entry; others are in a box of their own, as pages would be, and a fill
-//! pays for allocating it.
+//! A hit reads the first word of its value, so that the value is fetched, and checks it: a cache
+//! that ever finds another key's value ends the measurement. Small values lie in their entry;
+//! others are in a box of their own, as pages would be, and a fill pays for allocating it.
 
 use std::marker::PhantomData;
 
@@ -50,9 +50,18 @@ impl Cache<'_> {
     /// When there is no such cache.
     pub(super) fn filled(&self, setup: Setup, filling: &Filling) -> Result<Built, BuildError> {
         match self.value_bytes {
-            8 => floe_policy::with(self.policy, Build::<[u64; 1]>(*self, setup, filling, PhantomData)),
-            64 => floe_policy::with(self.policy, Build::<[u64; 8]>(*self, setup, filling, PhantomData)),
-            _ => floe_policy::with(self.policy, Build::<Box<[u8]>>(*self, setup, filling, PhantomData)),
+            8 => floe_policy::with(
+                self.policy,
+                Build::<[u64; 1]>(*self, setup, filling, PhantomData),
+            ),
+            64 => floe_policy::with(
+                self.policy,
+                Build::<[u64; 8]>(*self, setup, filling, PhantomData),
+            ),
+            _ => floe_policy::with(
+                self.policy,
+                Build::<Box<[u8]>>(*self, setup, filling, PhantomData),
+            ),
         }
     }
 }
@@ -75,8 +84,14 @@ impl<V: Value> Visitor for Build<'_, V> {
     type Out = Result<Built, BuildError>;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
-        let Self(Cache { admission, shards, capacity, value_bytes, freezing, .. }, setup, filling, _) = self;
-        let builder = floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(make());
+        let Self(
+            Cache { admission, shards, capacity, value_bytes, freezing, .. },
+            setup,
+            filling,
+            _,
+        ) = self;
+        let builder =
+            floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(make());
         let builder = match shards {
             Some(shards) => builder.shards(shards),
             None => builder,
@@ -111,7 +126,9 @@ impl<V: Value, P: Policy> Subject for Cached<V, P> {
     #[inline]
     fn lookup(&self, key: u64) -> bool {
         let found = self.cache.get(&key);
-        found.map(|value| assert_eq!(value.key(), key, "the cache found another key's value")).is_some()
+        found
+            .map(|value| assert_eq!(value.key(), key, "the cache found another key's value"))
+            .is_some()
     }
 
     fn fill(&self, key: u64) {

@@ -1,21 +1,25 @@
 //! What list operations take on this machine: the service times that `floe model` is fed with.
 //!
-//! Nothing here waits for a disk, and nothing is fitted to what the model is to explain: each time comes from runs of one kind only.
-//! Caches of one shard, so that one lock guards one list, are asked for what they all hold (every request hits) and for what they
-//! never hold (every request misses), by the loop that measures them at work. A miss parks its client there; but the disk is so quick, and clients are so many, that none is waited for.
-//! Caches take turns at being run
+//! Nothing here waits for a disk, and nothing is fitted to what the model is to explain: each time
+//! comes from runs of one kind only. Caches of one shard, so that one lock guards one list, are
+//! asked for what they all hold (every request hits) and for what they never hold (every request
+//! misses), by the loop that measures them at work. A miss parks its client there; but the disk is
+//! so quick, and clients are so many, that none is waited for. Caches take turns at being run
 //!
 //! - by one thread: what an operation takes that nobody else is at, nor ever was;
 //! - by several, *together*: what it takes while others want it;
-//! - by several, *apart*: each computes for a while after each request, so that they seldom meet. What a visit to the list takes then is mostly
-//!   fetching what another processor has written.
+//! - by several, *apart*: each computes for a while after each request, so that they seldom meet.
+//!   What a visit to the list takes then is mostly fetching what another processor has written.
 //!
-//! What a request takes beyond that of FIFO, whose hits do nothing but look up, and beyond what parking takes without a cache, is its policy's. What a miss
-//! costs besides, as hits of other threads find lines of the index changed, is seen where a part of the requests hits: in one such run, of FIFO. How a change of the list divides into delink,
-//! head and tail is seen on the order alone, without lock and cache.
+//! What a request takes beyond that of FIFO, whose hits do nothing but look up, and beyond what
+//! parking takes without a cache, is its policy's. What a miss costs besides, as hits of other
+//! threads find lines of the index changed, is seen where a part of the requests hits: in one such
+//! run, of FIFO. How a change of the list divides into delink, head and tail is seen on the order
+//! alone, without lock and cache.
 //!
-//! Times of the list are those with which a closed network of the threads, each computing and visiting the list, has the throughputs that were measured
-//! together and apart (`contention.rs`). Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
+//! Times of the list are those with which a closed network of the threads, each computing and
+//! visiting the list, has the throughputs that were measured together and apart (`contention.rs`).
+//! Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
 
 use std::collections::BTreeMap;
 
@@ -37,14 +41,17 @@ mod contention;
 mod orders;
 mod times;
 
-/// A time below that, in microseconds, cannot be told from none; it stands in its place, as there is none that takes no time at all.
+/// A time below that, in microseconds, cannot be told from none; it stands in its place, as there
+/// is none that takes no time at all.
 const LEAST_US: f64 = 1e-4;
 
-/// Keys that are to miss come in a circle, so many times as many as there are entries: no key is there any more, nor known, when it comes back.
+/// Keys that are to miss come in a circle, so many times as many as there are entries: no key is
+/// there any more, nor known, when it comes back.
 const CIRCLE: usize = 10;
 
-/// A circle has at least so many keys. Threads take them in chunks; one that was stopped in the middle of its own finds keys that others have
-/// just brought in where these have gone full circle, and that chunk shall be a small part of it.
+/// A circle has at least so many keys. Threads take them in chunks; one that was stopped in the
+/// middle of its own finds keys that others have just brought in where these have gone full circle,
+/// and that chunk shall be a small part of it.
 const CIRCLE_MIN: usize = 100 * CHUNK;
 
 /// Fewest keys: a tenth of them has to be a cache worth its name.
@@ -53,10 +60,12 @@ const KEYS_MIN: usize = 500;
 /// Clients of each thread: as many as are common.
 const CLIENTS: usize = 36;
 
-/// The disk: so quick that there is always a client that can go on, and slow enough that several are parked.
+/// The disk: so quick that there is always a client that can go on, and slow enough that several
+/// are parked.
 const DISK: Disk = Disk { mean_ns: 500, exponential: true };
 
-/// Rounds of arithmetic after each request of threads that are to be apart: some microseconds, several times as long as a visit to the list.
+/// Rounds of arithmetic after each request of threads that are to be apart: some microseconds,
+/// several times as long as a visit to the list.
 const PAUSE: u32 = 500;
 
 /// A hit ratio that is off by more than that is not of one kind of requests.
@@ -71,7 +80,8 @@ enum Hits {
     Mark,
     /// They change the list.
     List,
-    /// Some change the list as LRU's do, some do not, and a coin says which. Measured with a coin that always says no.
+    /// Some change the list as LRU's do, some do not, and a coin says which. Measured with a coin
+    /// that always says no.
     Coin,
 }
 
@@ -88,7 +98,13 @@ struct Known {
 }
 
 const KNOWN: [Known; 7] = [
-    Known { name: "lru", hits: Hits::List, touches: None, ghosts: false, alias: Some("single-lock-lru") },
+    Known {
+        name: "lru",
+        hits: Hits::List,
+        touches: None,
+        ghosts: false,
+        alias: Some("single-lock-lru"),
+    },
     Known { name: "fifo", hits: Hits::Nothing, touches: None, ghosts: false, alias: None },
     Known { name: "prob-lru", hits: Hits::Coin, touches: None, ghosts: false, alias: None },
     Known { name: "clock", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
@@ -171,7 +187,8 @@ pub struct Calibrate<'a> {
     pub plan: Plan,
 }
 
-/// A time that was measured: the median of the repetitions, and the interval that holds the true one with `confidence`.
+/// A time that was measured: the median of the repetitions, and the interval that holds the true
+/// one with `confidence`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// Whose, with parameters.
@@ -233,7 +250,8 @@ const FROZEN: &str = "lru, frozen";
 /// Measures.
 ///
 /// # Errors
-/// A policy is not among those that can be, there are too few keys, or a run was not what it should be.
+/// A policy is not among those that can be, there are too few keys, or a run was not what it should
+/// be.
 pub fn calibrate(
     what: &Calibrate<'_>,
     mut progress: impl FnMut(Step),
@@ -361,7 +379,8 @@ impl Calibrate<'_> {
         if misses == 0.0 || found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
             return Err(CalibrateError::Nothing { policy: policy.to_string() });
         }
-        let us = found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second).collect();
+        let us =
+            found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second).collect();
         Ok(Mixed { us, misses })
     }
 
@@ -395,14 +414,18 @@ impl Calibrate<'_> {
                 contestants.push(cache(&choices[0].0, true)?.0);
                 names.push((FROZEN.to_owned(), pace));
             }
-            let nobody = Contender::new(Nobody { hits: kind == Kind::Hits }, capacity as u64, setup);
+            let nobody =
+                Contender::new(Nobody { hits: kind == Kind::Hits }, capacity as u64, setup);
             contestants.push(Box::new(nobody.pausing(pause)));
             names.push((CLIENT.to_owned(), pace));
         }
         let measured = measure(load, &contestants, &self.plan, progress);
         for ((policy, pace), found) in names.into_iter().zip(&measured) {
             check(&policy, kind, found)?;
-            let us = found.repetitions.iter().map(|run| 1e6 * pace.threads() as f64 / run.ops_per_second);
+            let us = found
+                .repetitions
+                .iter()
+                .map(|run| 1e6 * pace.threads() as f64 / run.ops_per_second);
             into.insert((policy, kind, pace), us.collect());
         }
         Ok(())

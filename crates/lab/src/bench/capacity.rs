@@ -1,8 +1,9 @@
 //! The capacity at which a policy has a given hit ratio on a load.
 //!
-//! Simulation answers for one capacity at a time, by the hits of a pass over the load when the cache has settled. The hit ratio
-//! rises with the capacity, but for the few steps down that policies other than LRU may take, so the search halves the
-//! capacities that are left, guided by where a straight line would meet the ratio.
+//! Simulation answers for one capacity at a time, by the hits of a pass over the load when the
+//! cache has settled. The hit ratio rises with the capacity, but for the few steps down that
+//! policies other than LRU may take, so the search halves the capacities that are left, guided by
+//! where a straight line would meet the ratio.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -25,13 +26,16 @@ pub struct Found {
     pub hit_ratio: f64,
 }
 
-/// What is known of a policy's hit ratios on a load, by capacity: searches add to it and begin from it.
+/// What is known of a policy's hit ratios on a load, by capacity: searches add to it and begin from
+/// it.
 pub type Curve = BTreeMap<u64, f64>;
 
-/// Finds the capacity for a hit ratio of a policy on a looped load: the nearest that it tries. A simulation of a million keys
-/// takes a second or two, and a search a handful of them.
+/// Finds the capacity for a hit ratio of a policy on a looped load: the nearest that it tries. A
+/// simulation of a million keys takes a second or two, and a search a handful of them.
 pub fn capacity_for(hit_ratio: f64, policy: &Choice, load: &Looped, known: &mut Curve) -> Found {
-    search(hit_ratio, load.before.distinct as u64, known, |capacity| load.hit_ratio(policy, capacity))
+    search(hit_ratio, load.before.distinct as u64, known, |capacity| {
+        load.hit_ratio(policy, capacity)
+    })
 }
 
 /// A load that follows itself.
@@ -48,7 +52,8 @@ impl Looped {
     /// Passes over a load.
     pub fn new(stream: &Stream, order: Order) -> Self {
         let requests = stream.keys.len();
-        let mut places: Vec<usize> = (0..PASSES).flat_map(|pass| order.places(pass, requests)).collect();
+        let mut places: Vec<usize> =
+            (0..PASSES).flat_map(|pass| order.places(pass, requests)).collect();
         let before = stream.rearranged(places.iter().copied());
         places.extend(order.places(PASSES, requests));
         Self { before, all: stream.rearranged(places.iter().copied()) }
@@ -67,8 +72,14 @@ impl Looped {
     }
 }
 
-/// The capacity from 1 to `most` whose hit ratio is nearest to `target` among those that are known or tried.
-pub fn search(target: f64, most: u64, known: &mut Curve, mut hit_ratio: impl FnMut(u64) -> f64) -> Found {
+/// The capacity from 1 to `most` whose hit ratio is nearest to `target` among those that are known
+/// or tried.
+pub fn search(
+    target: f64,
+    most: u64,
+    known: &mut Curve,
+    mut hit_ratio: impl FnMut(u64) -> f64,
+) -> Found {
     for end in [1, most.max(1)] {
         known.entry(end).or_insert_with(|| hit_ratio(end));
     }
@@ -84,9 +95,10 @@ pub fn search(target: f64, most: u64, known: &mut Curve, mut hit_ratio: impl FnM
         if distance(&best) <= CLOSE || high.capacity - low.capacity <= 1 {
             return best;
         }
-        // Hit ratios go about with the logarithm of the capacity. Every other step halves, and none comes near to either end,
-        // or a line that bends would creep along.
-        let share = if halve { 0.5 } else { (target - low.hit_ratio) / (high.hit_ratio - low.hit_ratio) };
+        // Hit ratios go about with the logarithm of the capacity. Every other step halves, and none
+        // comes near to either end, or a line that bends would creep along.
+        let share =
+            if halve { 0.5 } else { (target - low.hit_ratio) / (high.hit_ratio - low.hit_ratio) };
         halve = !halve;
         let (from, to) = ((low.capacity as f64).ln(), (high.capacity as f64).ln());
         let middle = (from + share.clamp(0.05, 0.95) * (to - from)).exp() as u64;
@@ -102,7 +114,8 @@ mod tests {
     use floe_trace::{Kind, Op, Request};
 
     fn looped(keys: impl Iterator<Item = u64>) -> Looped {
-        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        let mut builder =
+            Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
         for key in keys {
             builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
         }
@@ -117,7 +130,10 @@ mod tests {
                 steps += 1;
                 (capacity as f64 / 1e6).powf(0.3)
             });
-            assert!((found.hit_ratio - target).abs() <= CLOSE || found.capacity < 3, "{target}: {found:?}");
+            assert!(
+                (found.hit_ratio - target).abs() <= CLOSE || found.capacity < 3,
+                "{target}: {found:?}"
+            );
             assert!(steps <= 30, "{target}: {steps} steps");
         }
     }
@@ -144,12 +160,16 @@ mod tests {
         let hit_ratio = |capacity: u64| 0.2 + 0.5 * capacity as f64 / 100.0;
         assert_eq!(search(0.1, 100, &mut Curve::new(), hit_ratio).capacity, 1);
         assert_eq!(search(0.9, 100, &mut Curve::new(), hit_ratio).capacity, 100);
-        assert_eq!(search(0.5, 1, &mut Curve::new(), |_| 0.7), Found { capacity: 1, hit_ratio: 0.7 });
+        assert_eq!(
+            search(0.5, 1, &mut Curve::new(), |_| 0.7),
+            Found { capacity: 1, hit_ratio: 0.7 }
+        );
     }
 
     #[test]
     fn a_step_leaves_the_nearer_side() {
-        let found = search(0.4, 1000, &mut Curve::new(), |capacity| if capacity < 500 { 0.1 } else { 0.6 });
+        let found =
+            search(0.4, 1000, &mut Curve::new(), |capacity| if capacity < 500 { 0.1 } else { 0.6 });
         assert_eq!(found, Found { capacity: 500, hit_ratio: 0.6 });
     }
 
@@ -163,15 +183,17 @@ mod tests {
 
     #[test]
     fn a_drawn_load_has_no_cliff_at_its_end() {
-        // All keys are as likely at any time, so half of them in the cache are half of the lookups hit; in the same order
-        // again and again LRU would hit nothing before it holds all.
-        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        // All keys are as likely at any time, so half of them in the cache are half of the lookups
+        // hit; in the same order again and again LRU would hit nothing before it holds all.
+        let mut builder =
+            Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
         for key in 0..1_000_000 {
             builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
         }
         let load = Looped::new(&builder.finish().unwrap(), Order::Drawn);
         let hit_ratio = load.hit_ratio(&"lru".parse().unwrap(), 500_000);
-        assert!((hit_ratio - 0.5).abs() < 0.05, "{hit_ratio}"); // four standard errors of two thousand chunks
+        // four standard errors of two thousand chunks
+        assert!((hit_ratio - 0.5).abs() < 0.05, "{hit_ratio}");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The clients of one thread: which can go on, and which wait for the disk.
 //!
-//! A closed loop. A client whose lookup misses is *parked* until the disk answers, and then brings what it waited for into the
-//! cache and goes on; the disk serves any number at once. Clients are alike, so those that can go on are only
-//! counted. Invariant: clients that can go on and clients that are parked are always as many as there were at first.
+//! A closed loop. A client whose lookup misses is *parked* until the disk answers, and then brings
+//! what it waited for into the cache and goes on; the disk serves any number at once. Clients are
+//! alike, so those that can go on are only counted. Invariant: clients that can go on and clients
+//! that are parked are always as many as there were at first.
 
 use std::collections::VecDeque;
 
@@ -50,7 +51,8 @@ impl Clients {
     pub fn park(&mut self, parked: Parked) {
         self.ready = self.ready.checked_sub(1).expect("only a client that could go on can miss");
         // Where the disk always takes as long, the newest is due last and nobody is passed.
-        let after = self.parked.iter().rev().take_while(|other| other.due_ns > parked.due_ns).count();
+        let after =
+            self.parked.iter().rev().take_while(|other| other.due_ns > parked.due_ns).count();
         self.parked.insert(self.parked.len() - after, parked);
     }
 
@@ -90,13 +92,15 @@ mod tests {
             clients.park(parked(key, 0, due));
         }
         assert_eq!(clients.ready(), 0);
-        let order: Vec<u64> = std::iter::from_fn(|| clients.wake(100)).map(|parked| parked.key).collect();
+        let order: Vec<u64> =
+            std::iter::from_fn(|| clients.wake(100)).map(|parked| parked.key).collect();
         assert_eq!(order, [1, 3, 4, 2, 0]); // the two due at 10 in the order they came
     }
 
     #[test]
     fn a_closed_loop_has_the_throughput_that_theory_says() {
-        // Four clients, every lookup misses and takes 1 µs, the disk 9: four operations every 10 µs. Time is stepped.
+        // Four clients, every lookup misses and takes 1 µs, the disk 9: four operations every 10
+        // µs. Time is stepped.
         let mut clients = Clients::new(4);
         let (mut now, mut done) = (0, 0);
         while now < 10_000_000 {

@@ -1,4 +1,5 @@
-//! The clock of a measurement: nanoseconds since it began, what reading it costs, and the processor time of a thread.
+//! The clock of a measurement: nanoseconds since it began, what reading it costs, and the processor
+//! time of a thread.
 
 use std::time::{Duration, Instant};
 
@@ -34,9 +35,10 @@ impl Clock {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Waits for a moment, and gives the moment it is then. What is far away is slept for in part, at most some milliseconds, and
-    /// is to be waited for again; what is near is waited for precisely, by looking at the clock again and again. With
-    /// `yielding` the processor is left to other threads between two looks.
+    /// Waits for a moment, and gives the moment it is then. What is far away is slept for in part,
+    /// at most some milliseconds, and is to be waited for again; what is near is waited for
+    /// precisely, by looking at the clock again and again. With `yielding` the processor is left to
+    /// other threads between two looks.
     pub(super) fn wait_towards(self, due_ns: u64, yielding: bool) -> u64 {
         let mut now = self.now();
         let left_ns = due_ns.saturating_sub(now);

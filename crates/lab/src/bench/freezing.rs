@@ -14,11 +14,13 @@ pub enum Frozen {
     Adaptive,
     /// Always this share of the entries.
     Fixed(f64),
-    /// This share, found by the index of everything and not by one of their own: shows what the frozen index is worth.
+    /// This share, found by the index of everything and not by one of their own: shows what the
+    /// frozen index is worth.
     WithoutIndex(f64),
 }
 
-/// When what is frozen is chosen anew. Parses from `drift`, a number of constructions as `20x`, or seconds as `1.5`.
+/// When what is frozen is chosen anew. Parses from `drift`, a number of constructions as `20x`, or
+/// seconds as `1.5`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Lifetime {
     /// When that is cheapest, by the measured drift.
@@ -39,7 +41,8 @@ pub struct Freezing {
     pub lifetime: Lifetime,
 }
 
-/// The shortest lifetime where it is a number of constructions: the cache itself would not go below a second.
+/// The shortest lifetime where it is a number of constructions: the cache itself would not go below
+/// a second.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// Lifetimes of more seconds than that are mistakes.
 const LONGEST_SECONDS: f64 = 1e6;
@@ -67,7 +70,8 @@ impl FromStr for Frozen {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let share = |text: &str| text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+        let share =
+            |text: &str| text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
         match text {
             "off" => Ok(Self::Off),
             "adaptive" => Ok(Self::Adaptive),
@@ -102,12 +106,16 @@ impl FromStr for Lifetime {
             Some(factor) => (factor, true),
             None => (text, false),
         };
-        let lifetime =
-            number.parse::<f64>().ok().filter(|lifetime| (1e-6..=LONGEST_SECONDS).contains(lifetime));
+        let lifetime = number
+            .parse::<f64>()
+            .ok()
+            .filter(|lifetime| (1e-6..=LONGEST_SECONDS).contains(lifetime));
         match lifetime {
             Some(factor) if is_factor => Ok(Self::Constructions(factor)),
             Some(seconds) => Ok(Self::Fixed(Duration::from_secs_f64(seconds))),
-            None => Err(format!("`{text}` is not drift, a number of constructions as 20x, or of seconds")),
+            None => Err(format!(
+                "`{text}` is not drift, a number of constructions as 20x, or of seconds"
+            )),
         }
     }
 }
@@ -139,7 +147,10 @@ mod tests {
     #[test]
     fn only_a_cache_that_is_to_freeze_does() {
         assert_eq!(Freezing::default().options(), None);
-        let fixed = Freezing { frozen: Frozen::Fixed(0.5), lifetime: Lifetime::Constructions(10.0) };
-        assert!(fixed.options().is_some_and(|options| options != floe_memory::Freezing::fixed(0.5)));
+        let fixed =
+            Freezing { frozen: Frozen::Fixed(0.5), lifetime: Lifetime::Constructions(10.0) };
+        assert!(
+            fixed.options().is_some_and(|options| options != floe_memory::Freezing::fixed(0.5))
+        );
     }
 }

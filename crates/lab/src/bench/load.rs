@@ -1,7 +1,8 @@
 //! What the clients ask for: the keys of a trace in a loop, some of them to be written.
 //!
-//! A key and whether it is written share four bytes, so that reading the load costs little beside the fastest hit. All
-//! threads take from one place in turn, a chunk at a time, so that together they keep to the load's order.
+//! A key and whether it is written share four bytes, so that reading the load costs little beside
+//! the fastest hit. All threads take from one place in turn, a chunk at a time, so that together
+//! they keep to the load's order.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -48,8 +49,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// The operations of a trace; with a share given, so many of them at random write, and otherwise those that write in the
-    /// trace.
+    /// The operations of a trace; with a share given, so many of them at random write, and
+    /// otherwise those that write in the trace.
     ///
     /// # Errors
     /// When the trace has more than 2³¹ keys.
@@ -112,10 +113,13 @@ mod tests {
     use floe_trace::{Kind, Op, Request};
 
     fn stream(count: u64) -> Stream {
-        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        let mut builder =
+            Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
         for at in 0..count {
             let op = if at % 3 == 0 { Op::Write } else { Op::Read };
-            builder.add(&Request { time_ns: 0, key: 7 * (at % 500), bytes: 1, volume: 0, op }).unwrap();
+            builder
+                .add(&Request { time_ns: 0, key: 7 * (at % 500), bytes: 1, volume: 0, op })
+                .unwrap();
         }
         builder.finish().unwrap()
     }
@@ -144,7 +148,8 @@ mod tests {
         for share in [0.0, 0.05, 0.5, 1.0] {
             let load = Load::new(&stream, Some(share), Order::AsIs).unwrap();
             let writes = load.operations().iter().filter(|operation| operation.writes()).count();
-            assert!((writes as f64 / 1e5 - share).abs() < 0.007, "{share}: {writes}"); // four standard errors
+            // four standard errors
+            assert!((writes as f64 / 1e5 - share).abs() < 0.007, "{share}: {writes}");
         }
     }
 

@@ -1,8 +1,9 @@
 //! How many lookups to do before the next look at the clock.
 //!
-//! A look costs as much as several hits, so there cannot be one after each; and what a parked client waits longer than its disk
-//! takes is what the measurement gets wrong. So the time until the next client is due is divided by what a
-//! lookup was seen to take: a thread looks once about when it should, and again a few lookups later while it was too early.
+//! A look costs as much as several hits, so there cannot be one after each; and what a parked
+//! client waits longer than its disk takes is what the measurement gets wrong. So the time until
+//! the next client is due is divided by what a lookup was seen to take: a thread looks once about
+//! when it should, and again a few lookups later while it was too early.
 
 /// Fewest lookups between two looks: what the clock costs is shared by so many.
 const FEWEST: u32 = 4;
@@ -16,8 +17,8 @@ const FIRST_GUESS_NS: f64 = 50.0;
 /// How much of the estimate each observation replaces.
 const WEIGHT: f64 = 1.0 / 16.0;
 
-/// An observation counts for at most this many times the estimate: a thread that was stopped for a while has not become
-/// slow.
+/// An observation counts for at most this many times the estimate: a thread that was stopped for a
+/// while has not become slow.
 const SURPRISE: f64 = 4.0;
 
 /// Chooses when to look.
@@ -36,8 +37,8 @@ impl Looks {
     /// Lookups to do before the next look, when somebody is due at a moment.
     pub fn lookups(&self, now_ns: u64, due_ns: Option<u64>) -> u32 {
         due_ns.map_or(MOST, |due| {
-            ((due.saturating_sub(now_ns)) as f64 / self.lookup_ns).clamp(f64::from(FEWEST), f64::from(MOST))
-                as u32
+            ((due.saturating_sub(now_ns)) as f64 / self.lookup_ns)
+                .clamp(f64::from(FEWEST), f64::from(MOST)) as u32
         })
     }
 
@@ -54,7 +55,8 @@ impl Looks {
 mod tests {
     use super::*;
 
-    /// The looks it takes until something due is seen, and how late that is, when lookups take so long.
+    /// The looks it takes until something due is seen, and how late that is, when lookups take so
+    /// long.
     fn until_seen(looks: &mut Looks, due_ns: u64, lookup_ns: u64) -> (u32, u64) {
         let (mut now, mut count) = (0, 0);
         while now < due_ns {
@@ -74,8 +76,14 @@ mod tests {
             for round in 0..200 {
                 let (count, late) = until_seen(&mut looks, 5_000, lookup_ns);
                 if round > 100 {
-                    assert!(late <= u64::from(FEWEST) * lookup_ns, "{lookup_ns} ns: {late} ns late");
-                    assert!(count <= 3 + 5_000 / (lookup_ns as u32 * MOST), "{lookup_ns} ns: {count} looks");
+                    assert!(
+                        late <= u64::from(FEWEST) * lookup_ns,
+                        "{lookup_ns} ns: {late} ns late"
+                    );
+                    assert!(
+                        count <= 3 + 5_000 / (lookup_ns as u32 * MOST),
+                        "{lookup_ns} ns: {count} looks"
+                    );
                 }
             }
         }

@@ -1,8 +1,10 @@
-//! Measuring: caches are warmed up one after the other, and then run in turn, repetition after repetition.
+//! Measuring: caches are warmed up one after the other, and then run in turn, repetition after
+//! repetition.
 //!
-//! Machines wander: what runs beside makes all of a repetition slower, so two caches are compared pair by pair, on what
-//! they did right after each other, and the order within a pair changes with every repetition. Each run begins with a ramp that
-//! does not count, in which the processor's caches fill with what belongs to this cache and the clients spread over the disk.
+//! Machines wander: what runs beside makes all of a repetition slower, so two caches are compared
+//! pair by pair, on what they did right after each other, and the order within a pair changes with
+//! every repetition. Each run begins with a ramp that does not count, in which the processor's
+//! caches fill with what belongs to this cache and the clients spread over the disk.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -20,11 +22,12 @@ use super::worker::{Board, Disk, Job};
 /// Share of a repetition's time that is spent on its ramp.
 const RAMP: f64 = 0.1;
 
-/// The ramp lasts for at least so many answers of the disk, but no longer than the repetition itself.
+/// The ramp lasts for at least so many answers of the disk, but no longer than the repetition
+/// itself.
 const RAMP_DISKS: u64 = 20;
 
-/// So often a run must have been seen to advance, the first times perhaps by what did not count; and for so many times longer
-/// that is waited for.
+/// So often a run must have been seen to advance, the first times perhaps by what did not count;
+/// and for so many times longer that is waited for.
 const MOVES_MIN: u32 = 4;
 const PATIENCE: u32 = 100;
 
@@ -130,8 +133,18 @@ impl<S: Subject> Contender<S> {
     /// # Panics
     /// Without threads, or with fewer clients than threads.
     pub fn new(subject: S, capacity: u64, setup: Setup) -> Self {
-        assert!(setup.threads > 0 && setup.mpl >= setup.threads, "each thread has a client: {setup:?}");
-        Self { subject, setup, capacity, pause: 0, feed: Feed::default(), watch: RefCell::default() }
+        assert!(
+            setup.threads > 0 && setup.mpl >= setup.threads,
+            "each thread has a client: {setup:?}"
+        );
+        Self {
+            subject,
+            setup,
+            capacity,
+            pause: 0,
+            feed: Feed::default(),
+            watch: RefCell::default(),
+        }
     }
 
     /// The same with so many rounds of arithmetic after each operation, if there is a disk.
@@ -140,7 +153,13 @@ impl<S: Subject> Contender<S> {
     }
 
     /// Runs the threads while `conduct` says what they do.
-    fn play(&self, load: &Load, disk: Disk, clock_ns: u64, conduct: impl FnOnce(&Board)) -> Vec<Tally> {
+    fn play(
+        &self,
+        load: &Load,
+        disk: Disk,
+        clock_ns: u64,
+        conduct: impl FnOnce(&Board),
+    ) -> Vec<Tally> {
         let Setup { threads, mpl, .. } = self.setup;
         let board = Board::new(threads);
         let clock = Clock::new();
@@ -167,11 +186,15 @@ impl<S: Subject> Contender<S> {
                 .collect();
             conduct(&board);
             board.stop();
-            workers.into_iter().map(|worker| worker.join().expect("a cache does not panic")).collect()
+            workers
+                .into_iter()
+                .map(|worker| worker.join().expect("a cache does not panic"))
+                .collect()
         })
     }
 
-    /// Runs until warm, or the end of time; whether it is warm. One that freezes has to have tried that, too, if `concluded`.
+    /// Runs until warm, or the end of time; whether it is warm. One that freezes has to have tried
+    /// that, too, if `concluded`.
     fn settle(
         &self,
         load: &Load,
@@ -207,7 +230,8 @@ impl<S: Subject> Contestant for Contender<S> {
         let end = began + Duration::from_secs_f64(plan.warm_up_seconds_max);
         let (shortest, longest) = WINDOW_SECONDS;
         let window = Duration::from_secs_f64((plan.seconds / WINDOWS).clamp(shortest, longest));
-        // Filled without waiting for the disk, a cache is warm much sooner; then it only has to get used to it.
+        // Filled without waiting for the disk, a cache is warm much sooner; then it only has to get
+        // used to it.
         let span = Span::of(self.capacity, load.len() as u64);
         let has_disk = self.setup.disk != Disk::NONE;
         // Some loads never settle: half of the time is left for the disk.
@@ -243,7 +267,8 @@ impl<S: Subject> Contestant for Contender<S> {
             watch_for(&mut run, ramp);
             board.count();
             run.count();
-            // On a machine that is busy with other things the threads may hardly have come to run: then some more time.
+            // On a machine that is busy with other things the threads may hardly have come to run:
+            // then some more time.
             let mut moves = watch_for(&mut run, all);
             for _ in 0..PATIENCE {
                 if moves < MOVES_MIN {
@@ -307,8 +332,10 @@ pub fn measure(
 impl Repetition {
     fn of(tallies: &[Tally]) -> Self {
         // Each thread has seen its own beginning and end.
-        let ops_per_second =
-            tallies.iter().map(|tally| tally.operations() as f64 / (tally.wall_ns.max(1) as f64 / 1e9)).sum();
+        let ops_per_second = tallies
+            .iter()
+            .map(|tally| tally.operations() as f64 / (tally.wall_ns.max(1) as f64 / 1e9))
+            .sum();
         let operations: u64 = tallies.iter().map(Tally::operations).sum();
         let cpu_ns: u64 = tallies.iter().map(|tally| tally.cpu_ns).sum();
         Self { ops_per_second, cpu_ns_per_op: cpu_ns as f64 / operations.max(1) as f64 }

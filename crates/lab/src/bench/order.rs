@@ -1,10 +1,11 @@
 //! The order in which a load is gone through, pass after pass.
 //!
-//! A trace is followed by itself. A load of independent draws is better drawn again: in the same order, a key that comes
-//! once would come back after exactly one pass, for ever, which LRU misses at any capacity short of all keys. So after the first pass,
-//! which shows every key, chunks are drawn at random, with as good a chance for each at any time; a pass is then only a number of
-//! draws. Chunks, since threads take chunks. Draws follow from their number: nothing is stored, and every thread and the
-//! simulation find the same.
+//! A trace is followed by itself. A load of independent draws is better drawn again: in the same
+//! order, a key that comes once would come back after exactly one pass, for ever, which LRU misses
+//! at any capacity short of all keys. So after the first pass, which shows every key, chunks are
+//! drawn at random, with as good a chance for each at any time; a pass is then only a number of
+//! draws. Chunks, since threads take chunks. Draws follow from their number: nothing is stored, and
+//! every thread and the simulation find the same.
 
 use floe_policy::mix;
 
@@ -52,8 +53,14 @@ mod tests {
     #[test]
     fn the_first_pass_and_every_pass_of_a_trace_hold_each_operation_once() {
         for operations in [1, CHUNK, CHUNK + 1, 5 * CHUNK - 7, 100_000] {
-            assert!(Order::Drawn.places(0, operations).into_iter().eq(0..operations), "{operations}");
-            assert!(Order::AsIs.places(5, operations).into_iter().eq(0..operations), "{operations}");
+            assert!(
+                Order::Drawn.places(0, operations).into_iter().eq(0..operations),
+                "{operations}"
+            );
+            assert!(
+                Order::AsIs.places(5, operations).into_iter().eq(0..operations),
+                "{operations}"
+            );
         }
     }
 
@@ -62,11 +69,15 @@ mod tests {
         const CHUNKS: u64 = 20;
         for pass in [1, 2, 1000] {
             let mut counts = [0u32; CHUNKS as usize];
-            for (pass, at) in (pass..pass + 1000).flat_map(|pass| (0..CHUNKS).map(move |at| (pass, at))) {
+            for (pass, at) in
+                (pass..pass + 1000).flat_map(|pass| (0..CHUNKS).map(move |at| (pass, at)))
+            {
                 counts[Order::Drawn.chunk(pass, at, CHUNKS) as usize] += 1;
             }
-            let chi_square: f64 = counts.iter().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
-            assert!(chi_square < 43.8, "{chi_square}"); // one in a thousand at 19 degrees of freedom
+            let chi_square: f64 =
+                counts.iter().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
+            // one in a thousand at 19 degrees of freedom
+            assert!(chi_square < 43.8, "{chi_square}");
         }
         assert_ne!(Order::Drawn.places(1, 100_000), Order::Drawn.places(2, 100_000));
     }

@@ -28,8 +28,9 @@ pub struct Identity {
     pub setup: Setup,
 }
 
-/// A line of the result. Throughputs, processor times and ratios are medians of the repetitions, with the interval that holds the
-/// true median with `confidence`; latencies are those of all repetitions together.
+/// A line of the result. Throughputs, processor times and ratios are medians of the repetitions,
+/// with the interval that holds the true median with `confidence`; latencies are those of all
+/// repetitions together.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// Whose cache it is.
@@ -74,7 +75,8 @@ pub struct Outcome {
     pub ops_per_second_high: f64,
     /// How likely the intervals hold the true medians.
     pub confidence: f64,
-    /// Throughput as a ratio to that of the first cache, which ran in turn with this one: the median of the pairs.
+    /// Throughput as a ratio to that of the first cache, which ran in turn with this one: the
+    /// median of the pairs.
     #[serde(flatten)]
     pub ratio: Option<Ratio>,
     /// Latency of a hit, half of them.
@@ -99,7 +101,8 @@ pub struct Outcome {
     pub cpu_ns_per_op_high: f64,
     /// Share of the threads' time in which all of their clients were parked.
     pub idle_share: f64,
-    /// Operations taken from the load. Clients that were parked when counting began or ended make the difference to those done.
+    /// Operations taken from the load. Clients that were parked when counting began or ended make
+    /// the difference to those done.
     pub operations: u64,
     /// Lookups that hit.
     pub hits: u64,

@@ -1,9 +1,9 @@
 //! Medians and how sure they are.
 //!
-//! Nothing is assumed about how measurements scatter: the interval around a median runs between two of the measurements
-//! themselves (order statistics), chosen so that it holds the true median with at least 95 %. With fewer than
-//! six measurements no two are far enough apart; the interval is then all of them, and its confidence says how sure
-//! that is.
+//! Nothing is assumed about how measurements scatter: the interval around a median runs between two
+//! of the measurements themselves (order statistics), chosen so that it holds the true median with
+//! at least 95 %. With fewer than six measurements no two are far enough apart; the interval is
+//! then all of them, and its confidence says how sure that is.
 
 /// How sure an interval has to be.
 const CONFIDENCE: f64 = 0.95;
@@ -17,7 +17,8 @@ pub struct Estimate {
     pub low: f64,
     /// Where it ends.
     pub high: f64,
-    /// How likely it holds the true median: 0.95 or more, or less where the measurements were too few for that.
+    /// How likely it holds the true median: 0.95 or more, or less where the measurements were too
+    /// few for that.
     pub confidence: f64,
 }
 
@@ -28,12 +29,18 @@ impl Estimate {
     /// Without any, or with one that is not a number.
     pub fn of(measurements: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = measurements.into_iter().collect();
-        assert!(sorted.iter().all(|measurement| !measurement.is_nan()), "a measurement is a number");
+        assert!(
+            sorted.iter().all(|measurement| !measurement.is_nan()),
+            "a measurement is a number"
+        );
         sorted.sort_unstable_by(f64::total_cmp);
         let (count, middle) = (sorted.len(), sorted.len() / 2);
         assert!(count > 0, "a median is one of measurements");
-        let median =
-            if count % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 };
+        let median = if count % 2 == 1 {
+            sorted[middle]
+        } else {
+            (sorted[middle - 1] + sorted[middle]) / 2.0
+        };
         let (cut, confidence) = cut(count);
         Self { median, low: sorted[cut], high: sorted[count - 1 - cut], confidence }
     }
@@ -50,7 +57,8 @@ impl Estimate {
 
 /// How many measurements to leave off at each end, and how likely the rest surrounds the median.
 fn cut(count: usize) -> (usize, f64) {
-    // Each measurement is as likely below the median as above: the number of those below is binomial.
+    // Each measurement is as likely below the median as above: the number of those below is
+    // binomial.
     let halves = 0.5f64.powi(count.min(1000) as i32);
     let (mut exactly, mut outside) = (halves, halves);
     let confidence = |outside: f64| (1.0 - 2.0 * outside).max(0.0);
@@ -84,7 +92,11 @@ mod tests {
         ] {
             let estimate = Estimate::of((1..=count).rev().map(f64::from));
             assert_eq!((estimate.low, estimate.high), (low, high), "{count}");
-            assert!((estimate.confidence - confidence).abs() < 1e-9, "{count}: {}", estimate.confidence);
+            assert!(
+                (estimate.confidence - confidence).abs() < 1e-9,
+                "{count}: {}",
+                estimate.confidence
+            );
             assert_eq!(estimate.median, f64::from(count + 1) / 2.0);
         }
     }

@@ -8,7 +8,8 @@ const LONGEST_NS: u64 = 60_000_000_000;
 /// Counts and times of a thread, or of several together.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// Operations taken from the load. Those whose clients were still parked at the end are neither hits nor misses.
+    /// Operations taken from the load. Those whose clients were still parked at the end are neither
+    /// hits nor misses.
     pub taken: u64,
     /// Lookups that hit.
     pub hits: u64,
@@ -34,7 +35,8 @@ pub struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        let histogram = || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+        let histogram =
+            || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
         Self {
             taken: 0,
             hits: 0,

@@ -1,10 +1,11 @@
 //! When a cache is warm: its hit ratio and throughput no longer drift.
 //!
-//! Ten windows are compared, the earlier five with the later five: hit ratio and throughput must agree up to a small bound, or up
-//! to what chance alone makes of them. What matters is how much the windows hold, for a large cache settles so slowly that
-//! it looks steady for a while: after a first pass over the load, in five of them the cache takes in as many entries as it holds, or is asked for
-//! everything there is, and each holds enough operations that chance hides no drift. Loads that never settle, and machines,
-//! are what the caller's limit of time is for.
+//! Ten windows are compared, the earlier five with the later five: hit ratio and throughput must
+//! agree up to a small bound, or up to what chance alone makes of them. What matters is how much
+//! the windows hold, for a large cache settles so slowly that it looks steady for a while: after a
+//! first pass over the load, in five of them the cache takes in as many entries as it holds, or is
+//! asked for everything there is, and each holds enough operations that chance hides no drift.
+//! Loads that never settle, and machines, are what the caller's limit of time is for.
 
 use std::collections::VecDeque;
 
@@ -20,7 +21,8 @@ const THROUGHPUT_BOUND: f64 = 0.03;
 /// Differences of so many standard errors are chance.
 const CHANCE: f64 = 2.0;
 
-/// Operations in a window, so that chance makes hit ratios of five differ by hardly more than the bound.
+/// Operations in a window, so that chance makes hit ratios of five differ by hardly more than the
+/// bound.
 const LEAST: u64 = 50_000;
 
 /// What happened in a window of time.
@@ -47,7 +49,8 @@ impl Window {
     }
 }
 
-/// What a window has to hold at least: the fills or the operations, whichever come first, but not fewer than the least.
+/// What a window has to hold at least: the fills or the operations, whichever come first, but not
+/// fewer than the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Entries taken in after a miss.
@@ -56,7 +59,8 @@ pub struct Span {
     pub operations: u64,
     /// Operations there have to be in any case.
     pub least: u64,
-    /// Operations before the first window: in the first pass over a load keys come that never came before, and never will again.
+    /// Operations before the first window: in the first pass over a load keys come that never came
+    /// before, and never will again.
     pub first: u64,
 }
 
@@ -116,7 +120,9 @@ impl WarmUp {
         self.windows.len() == 2 * HALF && self.hit_ratio_is_steady() && self.throughput_is_steady()
     }
 
-    fn halves(&self) -> (impl Iterator<Item = &Window> + Clone, impl Iterator<Item = &Window> + Clone) {
+    fn halves(
+        &self,
+    ) -> (impl Iterator<Item = &Window> + Clone, impl Iterator<Item = &Window> + Clone) {
         (self.windows.iter().take(HALF), self.windows.iter().skip(HALF))
     }
 
@@ -138,8 +144,9 @@ impl WarmUp {
 
 /// The hit ratio, and of how many lookups.
 fn hit_ratio<'a>(windows: impl Iterator<Item = &'a Window>) -> (f64, f64) {
-    let (hits, lookups) = windows
-        .fold((0, 0), |(hits, lookups), window| (hits + window.hits, lookups + window.hits + window.misses));
+    let (hits, lookups) = windows.fold((0, 0), |(hits, lookups), window| {
+        (hits + window.hits, lookups + window.hits + window.misses)
+    });
     (hits as f64 / lookups.max(1) as f64, lookups as f64)
 }
 
@@ -182,7 +189,8 @@ mod tests {
 
     #[test]
     fn a_falling_throughput_is_waited_for() {
-        let falling = (0..).map(|at| window(0.8, if at < 40 { 2e6 - f64::from(at) * 2e4 } else { 1.2e6 }));
+        let falling =
+            (0..).map(|at| window(0.8, if at < 40 { 2e6 - f64::from(at) * 2e4 } else { 1.2e6 }));
         let after = warm_after(Span::ANY, falling).expect("it settles");
         assert!((40..52).contains(&after), "{after}");
     }
@@ -199,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_large_cache_is_watched_for_longer() {
-        // A thousandth of the lookups miss: 100 fills a window, and ten windows of a fifth of 5000 fills.
+        // A thousandth of the lookups miss: 100 fills a window, and ten windows of a fifth of 5000
+        // fills.
         let steady = || std::iter::repeat(window(0.999, 1e6));
         let settling = |span: Span| Span { first: 0, ..span };
         assert_eq!(warm_after(settling(Span::of(5000, u64::MAX)), steady()), Some(100));
@@ -211,7 +220,8 @@ mod tests {
 
     #[test]
     fn a_drift_that_takes_many_windows_is_seen_all_the_same() {
-        // The hit ratio rises by 0.2 while the cache takes in ten times what it holds: by 0.0003 a window of time.
+        // The hit ratio rises by 0.2 while the cache takes in ten times what it holds: by 0.0003 a
+        // window of time.
         let drifting = || (0..).map(|at| window(0.7 + 0.2 * (f64::from(at) / 600.0).min(1.0), 1e6));
         let early = warm_after(Span::ANY, drifting()).expect("it looks steady");
         let span = Span { first: 0, ..Span::of(200_000, u64::MAX) };

@@ -1,7 +1,8 @@
-//! What is seen of a cache while it runs: how fast it is from moment to moment, and what its freezing does and decides.
+//! What is seen of a cache while it runs: how fast it is from moment to moment, and what its
+//! freezing does and decides.
 //!
-//! The thread that conducts a run looks at it every so often. A cache keeps its last decisions only; those that are seen are kept
-//! here, with the latencies known then.
+//! The thread that conducts a run looks at it every so often. A cache keeps its last decisions
+//! only; those that are seen are kept here, with the latencies known then.
 
 use std::time::{Duration, Instant};
 
@@ -100,7 +101,8 @@ impl Run<'_> {
         self.is_counting = true;
     }
 
-    /// Whether there is nothing to wait for before measuring: a cache that freezes has tried it, and freezes or lets it be.
+    /// Whether there is nothing to wait for before measuring: a cache that freezes has tried it,
+    /// and freezes or lets it be.
     pub(super) fn has_concluded(&self) -> bool {
         self.watch.has_concluded || self.freezes.is_none()
     }
@@ -155,7 +157,8 @@ impl Drop for Run<'_> {
 
 impl Watch {
     fn note_decisions(&mut self, seconds: f64, stats: &FreezeStats) {
-        // Decisions are told apart by when they were made; those of the same moment are seen together.
+        // Decisions are told apart by when they were made; those of the same moment are seen
+        // together.
         let last = self.decisions.last().map(|seen| seen.decision.at);
         let is_new = |decision: &&FreezeDecision| last.is_none_or(|last| decision.at > last);
         let mut known = stats.clone();

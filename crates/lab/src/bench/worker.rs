@@ -1,8 +1,9 @@
 //! The loop on one thread: the clients of [`Clients`] at work on a subject, as fast as they can.
 //!
-//! Between two looks at the clock there is nothing but the subject and the load: latencies are sampled, 1 in 100 at
-//! random distances, and whether to go on is asked once a chunk of the load. Where misses park their clients, the clock is
-//! read once a miss, when it begins, and else when [`Looks`] expects a client to be due.
+//! Between two looks at the clock there is nothing but the subject and the load: latencies are
+//! sampled, 1 in 100 at random distances, and whether to go on is asked once a chunk of the load.
+//! Where misses park their clients, the clock is read once a miss, when it begins, and else when
+//! [`Looks`] expects a client to be due.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -30,7 +31,8 @@ const COUNT: u8 = 1;
 /// Threads stop.
 const STOP: u8 = 2;
 
-/// Between two looks at whether all threads count: they do after a chunk of the load, or a part of a sleep.
+/// Between two looks at whether all threads count: they do after a chunk of the load, or a part of
+/// a sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// How threads are told what to do, and tell how far they are.
@@ -51,15 +53,16 @@ struct Counter {
     phase: AtomicU8,
 }
 
-// All of it is relaxed: numbers to look at and a word that is acted on soon. Results travel by joining the threads.
+// All of it is relaxed: numbers to look at and a word that is acted on soon. Results travel by
+// joining the threads.
 impl Board {
     pub(super) fn new(threads: usize) -> Self {
         let counters = (0..threads).map(|_| Counter::default()).collect();
         Self { phase: AtomicU8::new(RAMP), counters }
     }
 
-    /// From now on it counts. Returns when every thread knows: one that the machine keeps waiting would else count for less
-    /// than the time that follows, or not at all.
+    /// From now on it counts. Returns when every thread knows: one that the machine keeps waiting
+    /// would else count for less than the time that follows, or not at all.
     pub(super) fn count(&self) {
         self.phase.store(COUNT, Relaxed);
         while self.counters.iter().any(|counter| counter.phase.load(Relaxed) == RAMP) {
@@ -123,7 +126,8 @@ pub(super) struct Job<'a, S> {
     pub(super) reading_ns: u64,
     /// Whether there are more threads than processors.
     pub(super) yielding: bool,
-    /// With a disk, rounds of arithmetic after each operation, before anything else happens; 0 for none.
+    /// With a disk, rounds of arithmetic after each operation, before anything else happens; 0 for
+    /// none.
     pub(super) pause: u32,
 }
 
@@ -185,8 +189,9 @@ impl<S: Subject> Worker<'_, S> {
         counter.misses.store(misses + self.tally.misses, Relaxed);
         counter.writes.store(writes + self.tally.writes, Relaxed);
         let phase = self.job.board.phase.load(Relaxed);
-        // A run begins where the feed is, not where the run before ended, so its first operations find what does not belong to
-        // their place in the load. They are the ramp's, also where the machine let the ramp pass before the thread ran.
+        // A run begins where the feed is, not where the run before ended, so its first operations
+        // find what does not belong to their place in the load. They are the ramp's, also where the
+        // machine let the ramp pass before the thread ran.
         let may_enter = phase != COUNT || self.tally.taken > 0;
         if phase != self.phase && may_enter {
             self.enter(phase);
@@ -229,7 +234,8 @@ impl<S: Subject> Worker<'_, S> {
             if let (0, Some(due)) = (self.clients.ready(), self.clients.next_due()) {
                 let from = now;
                 now = self.job.clock.wait_towards(due, self.job.yielding);
-                // The last look may have been before anything counted, long before on a machine that is busy.
+                // The last look may have been before anything counted, long before on a machine
+                // that is busy.
                 self.tally.idle_ns += now - from.max(self.began_ns);
             }
             now = self.answer(now);
@@ -237,7 +243,8 @@ impl<S: Subject> Worker<'_, S> {
                 continue;
             }
             let pause = self.job.pause;
-            let most = if pause == 0 { self.looks.lookups(now, self.clients.next_due()) } else { 1 };
+            let most =
+                if pause == 0 { self.looks.lookups(now, self.clients.next_due()) } else { 1 };
             let (lookups, missed) = self.burst(most);
             black_box((0..u64::from(pause)).fold(now, |number, round| mix(number ^ round)));
             let after = self.job.clock.now();
@@ -250,12 +257,14 @@ impl<S: Subject> Worker<'_, S> {
         }
     }
 
-    /// Lets those go on for whom the disk has answered at a look at the clock; what time it is then. Parked is who has not been seen to
-    /// be due: that one then waits for others who are is the processor's doing, not the disk's.
+    /// Lets those go on for whom the disk has answered at a look at the clock; what time it is
+    /// then. Parked is who has not been seen to be due: that one then waits for others who are is
+    /// the processor's doing, not the disk's.
     fn answer(&mut self, look_ns: u64) -> u64 {
         let mut has_answered = false;
         while let Some(parked) = self.clients.wake(look_ns) {
-            // Whatever it takes to record, bounded: a client cannot be parked for longer than the measurement.
+            // Whatever it takes to record, bounded: a client cannot be parked for longer than the
+            // measurement.
             self.tally.park_ns.saturating_record(look_ns - parked.since_ns);
             self.job.subject.fill(parked.key);
             self.tally.misses += 1;
@@ -355,13 +364,15 @@ mod tests {
     fn exponential_disks_have_the_mean_that_was_asked_for_and_others_no_other_time() {
         const DRAWS: usize = 10_000;
         let mut random = SmallRng::seed_from_u64(1);
-        let mut draws = |disk: Disk| -> Vec<u64> { (0..DRAWS).map(|_| disk.draw_ns(&mut random)).collect() };
+        let mut draws =
+            |disk: Disk| -> Vec<u64> { (0..DRAWS).map(|_| disk.draw_ns(&mut random)).collect() };
         assert!(draws(Disk { mean_ns: 7000, exponential: false }).iter().all(|ns| *ns == 7000));
         let drawn = draws(Disk { mean_ns: 20_000, exponential: true });
         let error = 4.0 / (DRAWS as f64).sqrt(); // four standard errors of a mean of 1
         let mean = drawn.iter().sum::<u64>() as f64 / DRAWS as f64 / 20_000.0;
         assert!((mean - 1.0).abs() < error, "{mean}");
         let below_mean = drawn.iter().filter(|ns| **ns < 20_000).count() as f64 / DRAWS as f64;
-        assert!((below_mean - (1.0 - (-1.0f64).exp())).abs() < error, "{below_mean}"); // a share's is smaller
+        // a share's is smaller
+        assert!((below_mean - (1.0 - (-1.0f64).exp())).abs() < error, "{below_mean}");
     }
 }

@@ -65,7 +65,8 @@ pub struct Circumstances {
 }
 
 impl Calibration {
-    /// Of the points of all sizes. `None` where some size, or that of the tier's blocks, has no point without writes.
+    /// Of the points of all sizes. `None` where some size, or that of the tier's blocks, has no
+    /// point without writes.
     pub fn of(of: Circumstances, points: &[Point], backing: Option<Backing>) -> Option<Self> {
         let Circumstances { device, time, depth, loss_max, block_bytes } = of;
         let mut all: Vec<u64> = points.iter().map(|point| point.block_bytes).collect();
@@ -75,7 +76,8 @@ impl Calibration {
                 points.iter().filter(|point| point.block_bytes == block_bytes).cloned().collect();
             let below = backing.iter().flat_map(|backing| &backing.points);
             let below = below.into_iter().find(|point| point.block_bytes == block_bytes);
-            let derived = derive(&points, below.map(|point| point.read_bytes_per_second), loss_max)?;
+            let derived =
+                derive(&points, below.map(|point| point.read_bytes_per_second), loss_max)?;
             Some(OfBlock { block_bytes, derived, points })
         };
         let sizes = all.into_iter().map(of_block).collect::<Option<Vec<_>>>()?;

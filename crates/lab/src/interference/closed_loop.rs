@@ -1,8 +1,8 @@
 //! A closed loop on a device: so many operations in flight, some of which write.
 //!
-//! Which of them write is spread evenly, not drawn, so that a share of 2 % is one even among few operations; where they go is
-//! drawn. What is in flight when a round begins comes from before it, what ends within it counts. A round in which the device hardly
-//! answers goes on until it has.
+//! Which of them write is spread evenly, not drawn, so that a share of 2 % is one even among few
+//! operations; where they go is drawn. What is in flight when a round begins comes from before it,
+//! what ends within it counts. A round in which the device hardly answers goes on until it has.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -66,13 +66,18 @@ struct Loop<'a> {
 /// The first operation that fails.
 pub(super) fn run(bed: &mut TestBed, mix: Mix, length: Duration, seed: u64) -> io::Result<Round> {
     let now = bed.clock.now();
-    let slots =
-        (0..mix.depth).map(|_| Slot { buffer: bed.random_bytes(mix.block_bytes), writes: false, began: now });
+    let slots = (0..mix.depth).map(|_| Slot {
+        buffer: bed.random_bytes(mix.block_bytes),
+        writes: false,
+        began: now,
+    });
     let slots = slots.collect();
     let from = now + length / SETTLE;
     let until = from + length;
-    let histogram = || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
-    let mut round = Round { seconds: length.as_secs_f64(), read_ns: histogram(), write_ns: histogram() };
+    let histogram =
+        || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+    let mut round =
+        Round { seconds: length.as_secs_f64(), read_ns: histogram(), write_ns: histogram() };
     let mut at_work = Loop { bed, mix, slots, random: SmallRng::seed_from_u64(seed), due: 0.0 };
     (0..mix.depth).for_each(|slot| at_work.begin(slot));
     let (mut in_flight, mut done, mut is_over) = (mix.depth, Vec::new(), false);
@@ -121,7 +126,11 @@ impl Loop<'_> {
         let slot = &mut self.slots[at];
         (slot.writes, slot.began) = (writes, self.bed.clock.now());
         let slice = slot.buffer.clone();
-        let action = if writes { Action::Write { from: slice, durable: false } } else { Action::Read(slice) };
+        let action = if writes {
+            Action::Write { from: slice, durable: false }
+        } else {
+            Action::Read(slice)
+        };
         self.bed.device.submit(Operation { token: at as u64, offset, action });
     }
 }

@@ -1,23 +1,27 @@
 //! From how writes slow reads to what an admission needs: the cost of a write, and OBP's target.
 //!
-//! *Write cost*. At a share of writes the device reads R bytes a second and writes W, where it reads R₀ without. The cost is the
-//! slope of what is lost, R₀ − R, over W: the line through the origin with the least squares. On a medium that only has to share its
-//! time it is the time of a write in reads; interference makes it more.
+//! *Write cost*. At a share of writes the device reads R bytes a second and writes W, where it
+//! reads R₀ without. The cost is the slope of what is lost, R₀ − R, over W: the line through the
+//! origin with the least squares. On a medium that only has to share its time it is the time of a
+//! write in reads; interference makes it more.
 //!
-//! *Target*. Say a cache of which each lookup is read inserts i blocks a lookup. A read then takes r₀/r(i) times as long as alone, so
-//! the writes cost s(i) = r₀/r(i) − 1 reads a lookup, which is known from the measured shares. Two bounds on s give the most
-//! that i may be:
+//! *Target*. Say a cache of which each lookup is read inserts i blocks a lookup. A read then takes
+//! r₀/r(i) times as long as alone, so the writes cost s(i) = r₀/r(i) − 1 reads a lookup, which is
+//! known from the measured shares. Two bounds on s give the most that i may be:
 //!
-//! 1. *Whatever comes in may be useless*: nobody knows before it is asked for again. So writes may take no more of the reads' speed than
-//!    [a third](LOSS_MAX): 1 − r/r₀ ≤ x, or s ≤ x / (1 − x).
-//! 2. *What comes in must pay*: a hit takes a read from the backing device, which is g = r₀/b − 1 reads longer, where b is what that reads
-//!    in the same loop. With h of the lookups hits, admission gains h·g a lookup. Of that the writes may take half, so s ≤ h·g / 2. How
-//!    much will hit is not known; half is what the paper's caches had on data larger than they are (44 to 48 %). Where the backing
-//!    device is no slower than the tier, nothing pays and the target is 0.
+//! 1. *Whatever comes in may be useless*: nobody knows before it is asked for again. So writes may
+//!    take no more of the reads' speed than [a third](LOSS_MAX): 1 − r/r₀ ≤ x, or s ≤ x / (1 − x).
+//! 2. *What comes in must pay*: a hit takes a read from the backing device, which is g = r₀/b − 1
+//!    reads longer, where b is what that reads in the same loop. With h of the lookups hits,
+//!    admission gains h·g a lookup. Of that the writes may take half, so s ≤ h·g / 2. How much will
+//!    hit is not known; half is what the paper's caches had on data larger than they are (44 to 48
+//!    %). Where the backing device is no slower than the tier, nothing pays and the target is 0.
 //!
-//! OBP counts insertions and removals, and in a full cache each insertion is a removal too, so the target is 2·i. The third was chosen so
-//! that on the paper's medium the first bound gives what the authors found by trying: 10 %, with 5 to 30 % acceptable. With `bytes=1`
-//! OBP weighs what is written by its cost, and the bytes of a removal are those written for it, next to none here: there the target is cost · i.
+//! OBP counts insertions and removals, and in a full cache each insertion is a removal too, so the
+//! target is 2·i. The third was chosen so that on the paper's medium the first bound gives what the
+//! authors found by trying: 10 %, with 5 to 30 % acceptable. With `bytes=1` OBP weighs what is
+//! written by its cost, and the bytes of a removal are those written for it, next to none here:
+//! there the target is cost · i.
 
 use serde::{Deserialize, Serialize};
 
@@ -45,17 +49,22 @@ pub struct Derived {
     pub target_bytes: f64,
 }
 
-/// Makes of the points at one size what an admission needs. `backing_bytes_per_second` is what the backing device reads in the same
-/// loop, if that is known, and `loss_max` the share of the reads' speed that writes may take. `None` without a point without
-/// writes.
-pub fn derive(points: &[Point], backing_bytes_per_second: Option<f64>, loss_max: f64) -> Option<Derived> {
+/// Makes of the points at one size what an admission needs. `backing_bytes_per_second` is what the
+/// backing device reads in the same loop, if that is known, and `loss_max` the share of the reads'
+/// speed that writes may take. `None` without a point without writes.
+pub fn derive(
+    points: &[Point],
+    backing_bytes_per_second: Option<f64>,
+    loss_max: f64,
+) -> Option<Derived> {
     let alone = points.iter().find(|point| point.write_share == 0.0)?.read_bytes_per_second;
     let written: f64 = points.iter().map(|point| point.write_bytes_per_second.powi(2)).sum();
     let lost = |point: &Point| (alone - point.read_bytes_per_second) * point.write_bytes_per_second;
     let cost = points.iter().map(lost).sum::<f64>() / written;
     let write_cost = if cost.is_finite() { cost.max(0.0) } else { 0.0 };
     let by_loss = loss_max / (1.0 - loss_max);
-    let by_gain = backing_bytes_per_second.map(|backing| SHARE_OF_GAIN * HIT_RATIO * (alone / backing - 1.0));
+    let by_gain =
+        backing_bytes_per_second.map(|backing| SHARE_OF_GAIN * HIT_RATIO * (alone / backing - 1.0));
     let slowdown_max = by_gain.map_or(by_loss, |by_gain| by_gain.min(by_loss)).max(0.0);
     let insertions_per_lookup = insertions(points, alone, slowdown_max, write_cost);
     Some(Derived {
@@ -66,8 +75,8 @@ pub fn derive(points: &[Point], backing_bytes_per_second: Option<f64>, loss_max:
     })
 }
 
-/// Insertions a lookup at which reads take `slowdown_max` longer than alone: between the measured shares in proportion, beyond them at the
-/// write cost, and never more than one.
+/// Insertions a lookup at which reads take `slowdown_max` longer than alone: between the measured
+/// shares in proportion, beyond them at the write cost, and never more than one.
 fn insertions(points: &[Point], alone: f64, slowdown_max: f64, write_cost: f64) -> f64 {
     if slowdown_max <= 0.0 {
         return 0.0;
@@ -75,11 +84,15 @@ fn insertions(points: &[Point], alone: f64, slowdown_max: f64, write_cost: f64) 
     let mut measured: Vec<(f64, f64)> = points
         .iter()
         .map(|point| {
-            (point.write_share / (1.0 - point.write_share), alone / point.read_bytes_per_second - 1.0)
+            (
+                point.write_share / (1.0 - point.write_share),
+                alone / point.read_bytes_per_second - 1.0,
+            )
         })
         .collect();
     measured.sort_by(|one, other| one.0.total_cmp(&other.0));
-    // Whatever else the machine did made reads slower, never faster: fewer writes slow them no more than more writes do.
+    // Whatever else the machine did made reads slower, never faster: fewer writes slow them no more
+    // than more writes do.
     let mut least = f64::INFINITY;
     for (_, slowdown) in measured.iter_mut().rev() {
         least = least.min(*slowdown);
@@ -93,7 +106,11 @@ fn insertions(points: &[Point], alone: f64, slowdown_max: f64, write_cost: f64) 
         }
         before = (inserted, slowdown);
     }
-    if write_cost > 0.0 { (before.0 + (slowdown_max - before.1) / write_cost).min(1.0) } else { 1.0 }
+    if write_cost > 0.0 {
+        (before.0 + (slowdown_max - before.1) / write_cost).min(1.0)
+    } else {
+        1.0
+    }
 }
 
 #[cfg(test)]
@@ -145,7 +162,8 @@ mod tests {
 
     #[test]
     fn a_device_that_writes_for_nothing_may_be_written_at_will() {
-        let points: Vec<Point> = [0.0, 0.2, 0.5].map(|share| point(share, ALONE / (1.0 - share))).into();
+        let points: Vec<Point> =
+            [0.0, 0.2, 0.5].map(|share| point(share, ALONE / (1.0 - share))).into();
         let derived = derive(&points, None, LOSS_MAX).unwrap();
         assert!(derived.write_cost.abs() < 1e-9);
         assert_eq!((derived.insertions_per_lookup, derived.target), (1.0, 1.0));
@@ -160,8 +178,10 @@ mod tests {
 
     #[test]
     fn the_target_is_read_off_between_the_measured_shares() {
-        // At one write for nine reads they take half as long again: two thirds of that is the bound.
-        let points = vec![point(0.0, ALONE), point(0.1, ALONE / 0.9 / 1.5), point(0.5, ALONE / 2.0)];
+        // At one write for nine reads they take half as long again: two thirds of that is the
+        // bound.
+        let points =
+            vec![point(0.0, ALONE), point(0.1, ALONE / 0.9 / 1.5), point(0.5, ALONE / 2.0)];
         let derived = derive(&points, None, LOSS_MAX).unwrap();
         assert!(close(derived.insertions_per_lookup, 2.0 / 3.0 / 9.0), "{derived:?}");
     }

@@ -61,7 +61,9 @@ pub enum MeasureError {
     #[error("measuring failed: {0}")]
     Io(#[from] io::Error),
     /// A round was over before enough was read in it.
-    #[error("hardly anything was read in a round of {seconds} s; a larger --seconds leaves time for it")]
+    #[error(
+        "hardly anything was read in a round of {seconds} s; a larger --seconds leaves time for it"
+    )]
     TooShort {
         /// Its length.
         seconds: f64,
@@ -117,10 +119,13 @@ impl Point {
             read_bytes_per_second: read.median,
             read_bytes_per_second_low: read.low,
             read_bytes_per_second_high: read.high,
-            write_bytes_per_second: estimate(&|round| round.write_ns.len() as f64 * bytes / round.seconds)
-                .median,
+            write_bytes_per_second: estimate(&|round| {
+                round.write_ns.len() as f64 * bytes / round.seconds
+            })
+            .median,
             read_us_mean: estimate(&|round| round.read_ns.mean() / 1e3).median,
-            read_us_p99: estimate(&|round| round.read_ns.value_at_quantile(0.99) as f64 / 1e3).median,
+            read_us_p99: estimate(&|round| round.read_ns.value_at_quantile(0.99) as f64 / 1e3)
+                .median,
             write_us_mean: (!write_us.is_empty()).then(|| Estimate::of(write_us).median),
         }
     }

@@ -1,8 +1,8 @@
 //! The device that is measured: room on it that nobody else uses, and the clock it keeps.
 //!
-//! A measurement writes, so a device is used only where nothing is lost by it: a new file, which is gone as soon as it is open, or a
-//! range in the middle of a device that holds nothing, which is all zeros before and afterwards. A device that holds a kept cache
-//! is never used.
+//! A measurement writes, so a device is used only where nothing is lost by it: a new file, which is
+//! gone as soon as it is open, or a range in the middle of a device that holds nothing, which is
+//! all zeros before and afterwards. A device that holds a kept cache is never used.
 
 use std::fs;
 use std::io;
@@ -99,8 +99,9 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// A device of which up to `scratch_bytes` are written, `least_bytes` at least. What does not exist is made, and removed again
-    /// at once; what exists must hold nothing, or `overwrite` be said.
+    /// A device of which up to `scratch_bytes` are written, `least_bytes` at least. What does not
+    /// exist is made, and removed again at once; what exists must hold nothing, or `overwrite` be
+    /// said.
     ///
     /// # Errors
     /// When the device holds something, has too little room, or fails.
@@ -153,7 +154,8 @@ impl TestBed {
         if let Some(path) = spec.paths().iter().find(|path| !path.exists()) {
             return Err(TestBedError::Missing(path.clone()));
         }
-        let source: Arc<dyn DeviceSource> = Arc::new(spec.prepare(Role::Backing { read_only: true })?);
+        let source: Arc<dyn DeviceSource> =
+            Arc::new(spec.prepare(Role::Backing { read_only: true })?);
         let mut bed = Self::on(&source, spec)?;
         bed.range = bed.middle(u64::MAX, least_bytes)?;
         Ok(bed)
@@ -163,7 +165,11 @@ impl TestBed {
     ///
     /// # Errors
     /// When it has no medium, or is too small.
-    pub fn simulated(spec: &Spec, scratch_bytes: u64, least_bytes: u64) -> Result<Self, TestBedError> {
+    pub fn simulated(
+        spec: &Spec,
+        scratch_bytes: u64,
+        least_bytes: u64,
+    ) -> Result<Self, TestBedError> {
         if spec.medium().is_none() {
             return Err(TestBedError::NoTime(spec.to_string()));
         }
@@ -195,7 +201,11 @@ impl TestBed {
         let len = bytes.min(size) / STRIDE_BYTES * STRIDE_BYTES;
         if len < least_bytes.max(STRIDE_BYTES) {
             let wanted = least_bytes.max(STRIDE_BYTES);
-            return Err(TestBedError::Small { spec: self.name.clone(), bytes: bytes.min(size), wanted });
+            return Err(TestBedError::Small {
+                spec: self.name.clone(),
+                bytes: bytes.min(size),
+                wanted,
+            });
         }
         let start = (size - len) / 2 / STRIDE_BYTES * STRIDE_BYTES;
         Ok(start..start + len)
@@ -251,7 +261,12 @@ impl TestBed {
     }
 
     /// One operation from beginning to end.
-    fn carry_out(&mut self, doing: &'static str, offset: u64, action: Action) -> Result<(), TestBedError> {
+    fn carry_out(
+        &mut self,
+        doing: &'static str,
+        offset: u64,
+        action: Action,
+    ) -> Result<(), TestBedError> {
         let mut done = Vec::new();
         self.device.submit(Operation { token: 0, offset, action });
         let result = loop {

@@ -1,8 +1,9 @@
 //! The two clocks a replay can run by.
 //!
-//! In real time a replay waits on the ring, as a server does. In virtual time nothing waits: when nothing more can be done
-//! at a moment, the clock jumps to the next one at which something is due. Devices say when that is as
-//! [`Instant`]s either way, so the driver between them does not know the difference.
+//! In real time a replay waits on the ring, as a server does. In virtual time nothing waits: when
+//! nothing more can be done at a moment, the clock jumps to the next one at which something is due.
+//! Devices say when that is as [`Instant`]s either way, so the driver between them does not know
+//! the difference.
 
 use std::cell::Cell;
 use std::io;

@@ -1,7 +1,8 @@
 //! What the tiers of a replay would cost to buy, and what is had for that.
 //!
-//! A price is that of a byte beside a byte of DRAM, so a cost is so many GiB of DRAM, and setups of any media can be compared
-//! by what they do for the money ("Writes Hurt", the NVCache paper, section 6). Volumes are not counted: they are the same in each.
+//! A price is that of a byte beside a byte of DRAM, so a cost is so many GiB of DRAM, and setups of
+//! any media can be compared by what they do for the money ("Writes Hurt", the NVCache paper,
+//! section 6). Volumes are not counted: they are the same in each.
 
 use serde::Serialize;
 
@@ -23,8 +24,13 @@ impl CostOutcome {
     /// When there are not as many prices as tiers.
     pub(super) fn of(sizes: &[u64], requests_per_second: Option<f64>, prices: Vec<f64>) -> Self {
         assert_eq!(sizes.len(), prices.len(), "each tier has a price");
-        let bytes: f64 = sizes.iter().zip(&prices).map(|(bytes, price)| *bytes as f64 * price).sum();
+        let bytes: f64 =
+            sizes.iter().zip(&prices).map(|(bytes, price)| *bytes as f64 * price).sum();
         let gib = bytes / (1u64 << 30) as f64;
-        Self { prices, gib, requests_per_second_per_gib: requests_per_second.map(|rate| rate / gib) }
+        Self {
+            prices,
+            gib,
+            requests_per_second_per_gib: requests_per_second.map(|rate| rate / gib),
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The loop of a replay: begins requests when it is their turn, takes answers, lets the clock run.
 //!
-//! It is the loop of a server with a trace in the place of clients: the same driver over the same cache. Between the warm-up
-//! and what counts, everything under way comes to its end, so that no counter mixes the two; at the end everything
-//! dirty is flushed.
+//! It is the loop of a server with a trace in the place of clients: the same driver over the same
+//! cache. Between the warm-up and what counts, everything under way comes to its end, so that no
+//! counter mixes the two; at the end everything dirty is flushed.
 
 use std::io;
 use std::iter::Peekable;
@@ -31,7 +31,8 @@ pub struct Setup {
     pub verify: bool,
     /// How often dirty data is brought to the backing devices, with write-back.
     pub flush_interval: Duration,
-    /// The most of the hits, as a share, that may be read from the backing devices instead; `None` for none.
+    /// The most of the hits, as a share, that may be read from the backing devices instead; `None`
+    /// for none.
     pub shed_most: Option<f64>,
 }
 
@@ -95,7 +96,8 @@ pub fn run(
     assert!(stage.holds_data || !setup.verify, "nothing can be verified where there is no data");
     let wall = Instant::now();
     let now = stage.clock.now();
-    let verifier = setup.verify.then(|| Verifier::new(stage.volumes.iter().map(|volume| volume.content)));
+    let verifier =
+        setup.verify.then(|| Verifier::new(stage.volumes.iter().map(|volume| volume.content)));
     let cleans = stage.tiers.iter().any(|tier| tier.mode.keeps_writes());
     let mut engine = Engine {
         pacer: Pacer::new(setup.pace, now),
@@ -224,14 +226,16 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         };
         let id = self.stage.volumes[volume].id;
         let request = Request { volume: id, kind, offset, len };
-        let buffer =
-            (kind != Kind::Trim).then(|| self.stage.meter.driver(|| self.stage.driver.buffer(&request)));
+        let buffer = (kind != Kind::Trim)
+            .then(|| self.stage.meter.driver(|| self.stage.driver.buffer(&request)));
         let payload = buffer.as_ref().map(|buffer| <Driver>::payload(&request, buffer));
         match (&mut self.verifier, kind, &payload) {
             (Some(verifier), Kind::Write { .. }, Some(payload)) => {
                 verifier.write_begins(number, volume, offset, payload);
             }
-            (Some(verifier), Kind::Read, _) => verifier.read_begins(number, volume, offset..offset + len),
+            (Some(verifier), Kind::Read, _) => {
+                verifier.read_begins(number, volume, offset..offset + len)
+            }
             (Some(verifier), ..) => verifier.trim_begins(number, volume, offset..offset + len),
             (None, Kind::Write { .. }, Some(payload)) if self.stage.holds_data => {
                 verify::fill(number, volume, offset, payload, &mut self.scratch);
@@ -283,7 +287,8 @@ impl<P: FnMut(u64)> Engine<'_, P> {
 
     fn end(&mut self, answer: Answer, now: Instant) -> Result<(), ReplayError> {
         let under_way = self.under_way[answer.request.number()].take();
-        let UnderWay { number, request, began, payload } = under_way.expect("an answer belongs to a request");
+        let UnderWay { number, request, began, payload } =
+            under_way.expect("an answer belongs to a request");
         self.in_flight -= 1;
         self.ended += 1;
         if let Err(fault) = answer.result {

@@ -1,8 +1,8 @@
 //! Where a trace's addresses lie on the volumes there are.
 //!
-//! The volumes of a trace take the configured ones in order of appearance. Where there are too few, they can be laid end to
-//! end on the first; where one is too small, addresses can be folded into it. Neither is done unasked: it changes
-//! what the trace reuses.
+//! The volumes of a trace take the configured ones in order of appearance. Where there are too few,
+//! they can be laid end to end on the first; where one is too small, addresses can be folded into
+//! it. Neither is done unasked: it changes what the trace reuses.
 
 use floe_block::format_size;
 use floe_trace::{Op, Request};
@@ -93,7 +93,8 @@ impl Layout {
         }
         for (index, (&wanted_bytes, &there_bytes)) in ends.iter().zip(sizes).enumerate() {
             // What folds must be able to hold its longest request.
-            let wanted_bytes = if fit.wrap { wanted_bytes.min(survey.longest_bytes) } else { wanted_bytes };
+            let wanted_bytes =
+                if fit.wrap { wanted_bytes.min(survey.longest_bytes) } else { wanted_bytes };
             if wanted_bytes > there_bytes {
                 return Err(LayoutError::Size { volume: index + 1, wanted_bytes, there_bytes });
             }
@@ -115,11 +116,13 @@ impl Layout {
             Op::Delete => request.bytes.min(size),
             Op::Read | Op::Write => request.bytes,
         };
-        // Whole units are folded, so that a request keeps its place within them; the last may not stick out.
+        // Whole units are folded, so that a request keeps its place within them; the last may not
+        // stick out.
         let folded = if size < UNIT_BYTES { 0 } else { offset % (size / UNIT_BYTES * UNIT_BYTES) };
         let last = size - bytes;
         let skew = offset % UNIT_BYTES;
-        let moved = if last >= skew { (last - skew) / UNIT_BYTES * UNIT_BYTES + skew } else { last };
+        let moved =
+            if last >= skew { (last - skew) / UNIT_BYTES * UNIT_BYTES + skew } else { last };
         (volume, if folded <= last { folded } else { moved }, bytes)
     }
 }

@@ -1,4 +1,5 @@
-//! How long the cache's own code takes: the time in its driver, less the time its devices take of it.
+//! How long the cache's own code takes: the time in its driver, less the time its devices take of
+//! it.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -54,8 +54,8 @@ impl Latencies {
         (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
     }
 
-    /// How many there are in steps that double, from the first that has any to the last: the upper end in microseconds,
-    /// and the count.
+    /// How many there are in steps that double, from the first that has any to the last: the upper
+    /// end in microseconds, and the count.
     pub fn steps(&self) -> Vec<(f64, u64)> {
         let steps: Vec<(f64, u64)> = self
             .0
@@ -77,8 +77,9 @@ pub struct Step {
     pub count: u64,
 }
 
-/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the end and of all tiers. Where a cache has several tiers, what
-/// else is said of the cache is of the first one, and backing devices are those that the last one stands on; `tiers` has each.
+/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the
+/// end and of all tiers. Where a cache has several tiers, what else is said of the cache is of the
+/// first one, and backing devices are those that the last one stands on; `tiers` has each.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The trace.
@@ -129,7 +130,8 @@ pub struct Outcome {
     pub write_us_max: Option<f64>,
     /// Time from the first request to the last answer, by the replay's clock.
     pub seconds: f64,
-    /// Requests a second; none where no time passed, as in virtual time on devices without a medium.
+    /// Requests a second; none where no time passed, as in virtual time on devices without a
+    /// medium.
     pub requests_per_second: Option<f64>,
     /// Bytes read and written a second, likewise.
     pub bytes_per_second: Option<f64>,
@@ -225,7 +227,8 @@ impl Outcome {
         before: &[Stats],
         after: &[Stats],
     ) -> Self {
-        let all: Vec<Stats> = before.iter().zip(after).map(|(before, after)| gained(before, after)).collect();
+        let all: Vec<Stats> =
+            before.iter().zip(after).map(|(before, after)| gained(before, after)).collect();
         let (config, gained, lowest) = (&tiers[0], &all[0], &all[all.len() - 1]);
         let counted = &gained.requests;
         let requests = counted.reads + counted.writes + measured.trims;
@@ -286,10 +289,16 @@ impl Outcome {
             admission: AdmissionOutcome::of(&config.gate, gained),
             tiers: match all.len() {
                 1 => Vec::new(),
-                _ => tiers.iter().zip(&all).map(|(config, stats)| TierOutcome::new(config, stats)).collect(),
+                _ => tiers
+                    .iter()
+                    .zip(&all)
+                    .map(|(config, stats)| TierOutcome::new(config, stats))
+                    .collect(),
             },
             cost: None,
-            shed: measured.shed.map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
+            shed: measured
+                .shed
+                .map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
             read_histogram: None,
             write_histogram: None,
             read_latencies: measured.reads,
@@ -297,7 +306,8 @@ impl Outcome {
         }
     }
 
-    /// Puts among the fields what the tiers would cost, each at its price for a byte in bytes of DRAM, from the top.
+    /// Puts among the fields what the tiers would cost, each at its price for a byte in bytes of
+    /// DRAM, from the top.
     ///
     /// # Panics
     /// When there are not as many prices as tiers.
@@ -312,7 +322,13 @@ impl Outcome {
     /// Puts the histograms among the fields.
     pub fn show_histograms(&mut self) {
         let steps = |latencies: &Latencies| {
-            Some(latencies.steps().into_iter().map(|(up_to_us, count)| Step { up_to_us, count }).collect())
+            Some(
+                latencies
+                    .steps()
+                    .into_iter()
+                    .map(|(up_to_us, count)| Step { up_to_us, count })
+                    .collect(),
+            )
         };
         self.read_histogram = steps(&self.read_latencies);
         self.write_histogram = steps(&self.write_latencies);

@@ -1,9 +1,10 @@
 //! When the next request begins.
 //!
-//! A *closed loop* keeps a number of requests in flight, each end followed by the next beginning, as a program does that
-//! waits for its disk. *Recorded times* begin each request when the trace says, as a program does that does not
-//! care how the disk copes; where the disk falls behind, a request's latency counts from when it should have begun, or
-//! the slowest moments would hide themselves.
+//! A *closed loop* keeps a number of requests in flight, each end followed by the next beginning,
+//! as a program does that waits for its disk. *Recorded times* begin each request when the trace
+//! says, as a program does that does not care how the disk copes; where the disk falls behind, a
+//! request's latency counts from when it should have begun, or the slowest moments would hide
+//! themselves.
 
 use std::time::{Duration, Instant};
 
@@ -79,7 +80,8 @@ impl Pacer {
         Turn::Now(due)
     }
 
-    /// After a pause that is not the trace's, the request recorded at `time_ns` is due now at the earliest.
+    /// After a pause that is not the trace's, the request recorded at `time_ns` is due now at the
+    /// earliest.
     pub(super) fn resume(&mut self, time_ns: u64, now: Instant) {
         if let Pace::Recorded { speed, .. } = self.pace {
             let recorded = Duration::from_nanos((time_ns as f64 / speed) as u64).max(self.latest);

@@ -1,4 +1,5 @@
-//! A device of virtual time: late as its medium would be, and empty unless somebody looks at the bytes.
+//! A device of virtual time: late as its medium would be, and empty unless somebody looks at the
+//! bytes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -45,14 +46,17 @@ impl Device for SimulatedDevice {
     fn submit(&mut self, operation: Operation) {
         let now_ns = self.clock.passed_ns();
         let (direction, bytes) = Direction::of(&operation.action);
-        let due_ns = self.model.as_mut().map_or(now_ns, |model| model.start(now_ns, direction, bytes));
+        let due_ns =
+            self.model.as_mut().map_or(now_ns, |model| model.start(now_ns, direction, bytes));
         self.waiting.push(Reverse((due_ns, self.submitted, operation.token)));
         self.submitted += 1;
         if let Some(content) = &mut self.content {
             content.submit(operation);
             content.poll(&mut self.finished);
             // The cache asks for nothing outside of a device, and memory refuses nothing else.
-            self.finished.drain(..).for_each(|done| done.result.expect("memory does what it is asked"));
+            self.finished
+                .drain(..)
+                .for_each(|done| done.result.expect("memory does what it is asked"));
         }
     }
 

@@ -1,7 +1,8 @@
 //! A trace, read twice: once to know what it asks for, and once to ask for it.
 //!
-//! The first reading ([`Survey`]) finds what would otherwise stop a long run in its middle. The second runs ahead in a thread
-//! of its own ([`Feed`]), so that decompressing a trace delays no request; it keeps a bounded part of the trace in memory.
+//! The first reading ([`Survey`]) finds what would otherwise stop a long run in its middle. The
+//! second runs ahead in a thread of its own ([`Feed`]), so that decompressing a trace delays no
+//! request; it keeps a bounded part of the trace in memory.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::vec::IntoIter;
@@ -21,7 +22,8 @@ pub struct Survey {
     pub changes: u64,
     /// Whether it says when.
     pub has_times: bool,
-    /// Volumes in order of appearance, by their number in the trace, with the first byte past all requests.
+    /// Volumes in order of appearance, by their number in the trace, with the first byte past all
+    /// requests.
     pub volumes: Vec<(u32, u64)>,
     /// The longest read or write, in bytes.
     pub longest_bytes: u64,
@@ -70,8 +72,9 @@ impl Feed {
             let mut requests = trace.take(usize::try_from(limit).unwrap_or(usize::MAX));
             loop {
                 let mut failed = None;
-                let sound =
-                    requests.by_ref().map_while(|request| request.map_err(|error| failed = Some(error)).ok());
+                let sound = requests
+                    .by_ref()
+                    .map_while(|request| request.map_err(|error| failed = Some(error)).ok());
                 let batch: Vec<Request> = sound.take(BATCH_REQUESTS).collect();
                 let last = batch.len() < BATCH_REQUESTS;
                 // Nobody listens any more when the replay has failed.

@@ -58,20 +58,29 @@ impl Plan {
     /// # Errors
     /// When a file's size cannot be told.
     pub fn volume_sizes(&self) -> Result<Vec<u64>, StageError> {
-        let size = |spec: &Spec| spec.size_found().ok_or_else(|| StageError::Size(spec.to_string()));
+        let size =
+            |spec: &Spec| spec.size_found().ok_or_else(|| StageError::Size(spec.to_string()));
         self.volumes.iter().map(|volume| size(&volume.spec)).collect()
     }
 
     /// Opens a device for each tier.
-    fn opened<E>(&self, open: impl Fn(&Spec, u64) -> Result<Box<dyn Device>, E>) -> Result<Vec<OpenTier>, E> {
+    fn opened<E>(
+        &self,
+        open: impl Fn(&Spec, u64) -> Result<Box<dyn Device>, E>,
+    ) -> Result<Vec<OpenTier>, E> {
         let opened = |tier: &Tier| {
             let device = open(&tier.cache, tier.config.cache_bytes)?;
-            Ok(OpenTier { config: tier.config.clone(), most_dirty_bytes: tier.most_dirty_bytes, device })
+            Ok(OpenTier {
+                config: tier.config.clone(),
+                most_dirty_bytes: tier.most_dirty_bytes,
+                device,
+            })
         };
         self.tiers.iter().map(opened).collect()
     }
 
-    /// The existing file or block device that a volume is on, if one is: writing to it destroys what it holds.
+    /// The existing file or block device that a volume is on, if one is: writing to it destroys
+    /// what it holds.
     pub fn existing(&self) -> Option<&Path> {
         let paths = self.volumes.iter().flat_map(|volume| volume.spec.paths());
         paths.map(PathBuf::as_path).find(|path| path.exists())
@@ -195,7 +204,8 @@ impl Stage {
         for Volume { name, spec, read_only } in &plan.volumes {
             let there = spec.paths().iter().any(|path| path.exists());
             let content = if there { Content::Unknown } else { Content::Zero };
-            let device = spec.open(&ring, &pool, Role::Backing { read_only: *read_only && there })?;
+            let device =
+                spec.open(&ring, &pool, Role::Backing { read_only: *read_only && there })?;
             volumes.push((name, device, content));
         }
         let tiers = plan.opened(|spec, size| spec.open(&ring, &pool, Role::Cache { size }))?;
@@ -206,8 +216,8 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Devices that only take time: as long as their media would. With `holds_data` they hold bytes too, in memory, and
-    /// all volumes begin as zeros.
+    /// Devices that only take time: as long as their media would. With `holds_data` they hold bytes
+    /// too, in memory, and all volumes begin as zeros.
     ///
     /// # Errors
     /// When the cache cannot be made, a file has no medium, or a volume's size cannot be told.
@@ -237,7 +247,8 @@ pub(crate) fn simulated(
     let one = |size: u64, seed: u64| {
         let model = spec.medium().map(|medium| Model::new(medium.clone(), seed));
         let memory = |source| StageError::Memory { spec: spec.to_string(), size, source };
-        let content = holds_data.then(|| MemoryDevice::try_new(size).map_err(memory)).transpose()?;
+        let content =
+            holds_data.then(|| MemoryDevice::try_new(size).map_err(memory)).transpose()?;
         Ok(SimulatedDevice::new(clock.clone(), size, model, content))
     };
     let Some(chunk) = spec.chunk_bytes() else { return Ok(Box::new(one(size, MEDIUM_SEED)?)) };

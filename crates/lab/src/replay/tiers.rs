@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use crate::admission::AdmissionOutcome;
 
-/// A tier, from the top. Its requests are the trace's in the first tier, and in each other what the one above asked for.
+/// A tier, from the top. Its requests are the trace's in the first tier, and in each other what the
+/// one above asked for.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TierOutcome {
     /// Its block sizes.

@@ -1,12 +1,13 @@
 //! Whether reads return what was written.
 //!
-//! Each write stores bytes made from their address and its version ([`pattern`]); [`spans`] knows which versions each byte
-//! may have. A write that has been answered ends every version that was answered before it began. A read may see
-//! what was there when it began and whatever was written while it was under way. When several versions are possible and
-//! a read has seen one with no write near, that one it stays: a cache may not change its mind about it.
+//! Each write stores bytes made from their address and its version ([`pattern`]); [`spans`] knows
+//! which versions each byte may have. A write that has been answered ends every version that was
+//! answered before it began. A read may see what was there when it began and whatever was written
+//! while it was under way. When several versions are possible and a read has seen one with no write
+//! near, that one it stays: a cache may not change its mind about it.
 //!
-//! Bytes that nobody has written are checked where the volume was known to be zero, and what a trim left is not
-//! checked at all.
+//! Bytes that nobody has written are checked where the volume was known to be zero, and what a trim
+//! left is not checked at all.
 
 mod pattern;
 mod spans;
@@ -42,7 +43,8 @@ pub struct Mismatch {
     pub volume: usize,
     /// The first wrong byte.
     pub address: u64,
-    /// The requests of the trace, counted from 1, whose bytes it may hold; 0 is what was there before.
+    /// The requests of the trace, counted from 1, whose bytes it may hold; 0 is what was there
+    /// before.
     pub wanted: Vec<u64>,
     /// The eight bytes found from there on, or as many as were read.
     pub found: Vec<u8>,
@@ -55,8 +57,13 @@ impl fmt::Display for Mismatch {
             request => format!("what request {request} wrote"),
         };
         let wanted = self.wanted.iter().map(writer).collect::<Vec<_>>().join(" or ");
-        let found = self.found.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
-        write!(f, "byte {} of volume {} should be {wanted}, and is not: {found}", self.address, self.volume)
+        let found =
+            self.found.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
+        write!(
+            f,
+            "byte {} of volume {} should be {wanted}, and is not: {found}",
+            self.address, self.volume
+        )
     }
 }
 
@@ -105,8 +112,15 @@ impl Verifier {
         self.checked_bytes
     }
 
-    /// Begins the write of a payload, and makes its bytes. `ticket` is the request's number in the trace, from 1.
-    pub(super) fn write_begins(&mut self, ticket: Ticket, volume: usize, offset: u64, payload: &Slice) {
+    /// Begins the write of a payload, and makes its bytes. `ticket` is the request's number in the
+    /// trace, from 1.
+    pub(super) fn write_begins(
+        &mut self,
+        ticket: Ticket,
+        volume: usize,
+        offset: u64,
+        payload: &Slice,
+    ) {
         let version = ticket << 1;
         fill(ticket, volume, offset, payload, &mut self.scratch);
         self.change_begins(ticket, volume, offset..offset + payload.len() as u64, version);
@@ -115,7 +129,8 @@ impl Verifier {
     /// Begins a trim: only whole sectors are forgotten.
     pub(super) fn trim_begins(&mut self, ticket: Ticket, volume: usize, range: Range<u64>) {
         let start = range.start.next_multiple_of(SECTOR_BYTES);
-        // The last sector of a volume may be a short one: take it whole, which is checked less, not wrongly.
+        // The last sector of a volume may be a short one: take it whole, which is checked less, not
+        // wrongly.
         let end = range.end.next_multiple_of(SECTOR_BYTES).max(start);
         self.change_begins(ticket, volume, start..end, ticket << 1 | ANY);
     }
@@ -142,7 +157,12 @@ impl Verifier {
         if !range.is_empty() {
             self.volumes[volume].may_become(&range, version);
         }
-        self.under_way.push(Request { ticket, volume, range, under: Under::Write { version, beside } });
+        self.under_way.push(Request {
+            ticket,
+            volume,
+            range,
+            under: Under::Write { version, beside },
+        });
     }
 
     /// Begins a read.
@@ -181,7 +201,8 @@ impl Verifier {
                 let mut bytes = std::mem::take(&mut self.scratch);
                 bytes.resize(payload.len(), 0);
                 payload.copy_to(&mut bytes);
-                let checked = self.check(request.volume, request.range.start, &bytes, &parts, quiet);
+                let checked =
+                    self.check(request.volume, request.range.start, &bytes, &parts, quiet);
                 self.scratch = bytes;
                 checked
             }
@@ -203,14 +224,17 @@ impl Verifier {
             self.checked_bytes += part.end - part.start;
             let mut sector = part.clone();
             while sector.start < part.end {
-                // Requests are torn at sectors, so of several versions each sector may have another.
+                // Requests are torn at sectors, so of several versions each sector may have
+                // another.
                 sector.end = match candidates.is_one() {
                     true => part.end,
                     false => (sector.start + 1).next_multiple_of(SECTOR_BYTES).min(part.end),
                 };
-                let found = &bytes[(sector.start - offset) as usize..(sector.end - offset) as usize];
-                let fits =
-                    candidates.iter().find(|&version| wrong(volume, version, sector.start, found).is_none());
+                let found =
+                    &bytes[(sector.start - offset) as usize..(sector.end - offset) as usize];
+                let fits = candidates
+                    .iter()
+                    .find(|&version| wrong(volume, version, sector.start, found).is_none());
                 match fits {
                     None => return Err(mismatch(volume, sector.start, found, candidates)),
                     Some(version) if quiet && !candidates.is_one() => {
@@ -226,7 +250,13 @@ impl Verifier {
 }
 
 /// Makes the bytes that request `number` of a trace writes; `scratch` is memory to work in.
-pub(super) fn fill(number: u64, volume: usize, offset: u64, payload: &Slice, scratch: &mut Vec<u8>) {
+pub(super) fn fill(
+    number: u64,
+    volume: usize,
+    offset: u64,
+    payload: &Slice,
+    scratch: &mut Vec<u8>,
+) {
     scratch.resize(payload.len(), 0);
     Pattern::new(volume, number << 1).fill(offset, scratch);
     payload.copy_from(scratch);

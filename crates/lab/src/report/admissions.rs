@@ -1,4 +1,5 @@
-//! What admissions did, for the pages of replays and simulations of blocks: what became of the offers.
+//! What admissions did, for the pages of replays and simulations of blocks: what became of the
+//! offers.
 
 use super::table::{Group, Row};
 use super::{Axis, Chart, Point, Series, Unit};
@@ -6,7 +7,8 @@ use crate::admission::AdmissionOutcome;
 
 /// The figures of an admission, under a heading that says whose it is.
 pub(super) fn group(about: &str, admission: &AdmissionOutcome) -> Group {
-    let row = |name: &str, value: String| Row { cells: vec![name.to_owned(), value], ..Row::default() };
+    let row =
+        |name: &str, value: String| Row { cells: vec![name.to_owned(), value], ..Row::default() };
     let count = |blocks: u64| Unit::Count.value(blocks as f64);
     let share = |blocks: u64| {
         let of = blocks as f64 / admission.offered_blocks.max(1) as f64;
@@ -23,7 +25,10 @@ pub(super) fn group(about: &str, admission: &AdmissionOutcome) -> Group {
         rows.push(row("fetched as ordered", count(admission.ordered_blocks)));
     }
     if admission.stores_withheld > 0 {
-        rows.push(row("blocks not made, as nothing was to leave", count(admission.stores_withheld)));
+        rows.push(row(
+            "blocks not made, as nothing was to leave",
+            count(admission.stores_withheld),
+        ));
     }
     rows.push(row("memory of the admission", Unit::Bytes.value(admission.admission_bytes as f64)));
     Group { heading: format!("{about}: {}", admission.admission), rows }
@@ -38,8 +43,10 @@ pub(super) fn chart(tier: usize, admission: &AdmissionOutcome) -> Chart {
     };
     let fates = [("admitted", admission.admitted_blocks), ("bypassed", admission.bypassed_blocks)];
     let fates = fates.map(|(name, blocks)| (name.to_owned(), blocks)).into_iter();
-    let declined = admission.declined.iter().map(|it| (format!("declined by {}", it.by), it.blocks));
-    let several = if admission.declined.is_empty() { "" } else { " What several declined counts for each." };
+    let declined =
+        admission.declined.iter().map(|it| (format!("declined by {}", it.by), it.blocks));
+    let several =
+        if admission.declined.is_empty() { "" } else { " What several declined counts for each." };
     Chart {
         name: format!("admission-{tier}"),
         title: format!("Admission: {}", admission.admission),

@@ -45,7 +45,9 @@ impl Unit {
         match self {
             Unit::Count if value.abs() < 100_000.0 && value.fract() == 0.0 => grouped(value, 0),
             Unit::Count => prefixed(value, 1000.0, &["", " k", " M", " G", " T", " P", " E"]),
-            Unit::Bytes => prefixed(value, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"]),
+            Unit::Bytes => {
+                prefixed(value, 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"])
+            }
             Unit::Seconds => plain(value, if value.fract() == 0.0 { 0 } else { 2 }),
             _ => self.value(value),
         }
@@ -116,10 +118,14 @@ fn prefixed(value: f64, base: f64, prefixes: &[&str]) -> String {
         value /= base;
         at += 1;
     }
-    let decimals =
-        if at == 0 && value.fract() == 0.0 { 0 } else { 2 - (value.abs().max(1.0).log10() as usize).min(2) };
+    let decimals = if at == 0 && value.fract() == 0.0 {
+        0
+    } else {
+        2 - (value.abs().max(1.0).log10() as usize).min(2)
+    };
     let text = plain(value, decimals);
-    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    let text =
+        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
     format!("{text}{}", prefixes[at])
 }
 
@@ -178,8 +184,8 @@ impl Axis {
         format!("{}{}{scale}", self.label, self.unit.suffix())
     }
 
-    /// Round numbers around all `values`, first and last being the ends of the axis. It begins at zero, unless the values
-    /// lie so close together that they could not be told apart.
+    /// Round numbers around all `values`, first and last being the ends of the axis. It begins at
+    /// zero, unless the values lie so close together that they could not be told apart.
     pub(super) fn round_ticks(&self, values: impl IntoIterator<Item = f64>) -> Vec<Tick> {
         let (low, high) = span(values);
         let (mut low, mut high) = if low > high { (0.0, 0.0) } else { (low, high) };
@@ -198,10 +204,13 @@ impl Axis {
         let first = (low / step + 1e-6).floor() as i64;
         let last = (high / step - 1e-6).ceil() as i64;
         let tick = |at: i64| at as f64 * step;
-        (first..=last).map(|at| Tick { value: tick(at), text: self.unit.tick(tick(at), step) }).collect()
+        (first..=last)
+            .map(|at| Tick { value: tick(at), text: self.unit.tick(tick(at), step) })
+            .collect()
     }
 
-    /// The values themselves when they are few, else round numbers among them; most important first.
+    /// The values themselves when they are few, else round numbers among them; most important
+    /// first.
     pub(super) fn value_ticks(&self, values: &[f64]) -> Vec<Tick> {
         let tick = |value: f64| Tick { value, text: self.unit.short(value) };
         let (low, high) = span(values.iter().copied());
@@ -239,14 +248,20 @@ pub(super) fn span(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     values
         .into_iter()
         .filter(|value| value.is_finite())
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+            (low.min(value), high.max(value))
+        })
 }
 
 /// 1, 2 or 5 times a power of ten that cuts `length` into about six.
 fn nice_step(length: f64) -> f64 {
     let rough = length / 6.0;
     let power = 10f64.powf(rough.log10().floor());
-    power * [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * power >= rough * 0.999).unwrap_or(10.0)
+    power
+        * [1.0, 2.0, 5.0, 10.0]
+            .into_iter()
+            .find(|step| step * power >= rough * 0.999)
+            .unwrap_or(10.0)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! The block cache at several sizes as a report: what reads miss, what is written and what admissions let in, against size.
+//! The block cache at several sizes as a report: what reads miss, what is written and what
+//! admissions let in, against size.
 
 use super::table::{Group, Rank, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
@@ -36,7 +37,11 @@ const VIEWS: [View; 4] = [
         "Admitted",
         "The share of the smallest blocks offered that came in, where somebody was asked.",
         Unit::Ratio,
-        |o| o.admission.as_ref().map(|it| it.admitted_blocks as f64 / it.offered_blocks.max(1) as f64),
+        |o| {
+            o.admission
+                .as_ref()
+                .map(|it| it.admitted_blocks as f64 / it.offered_blocks.max(1) as f64)
+        },
     ),
 ];
 
@@ -54,7 +59,10 @@ pub fn report(command: &str, trace: &str, outcomes: &[Outcome]) -> Report {
         command: command.to_owned(),
         sections: vec![Section {
             heading: trace.to_owned(),
-            lead: format!("{} reads and writes · the block cache", Unit::Count.value(requests as f64)),
+            lead: format!(
+                "{} reads and writes · the block cache",
+                Unit::Count.value(requests as f64)
+            ),
             summary: None,
             charts: VIEWS.iter().filter_map(|view| chart(view, &names, outcomes)).collect(),
             figures: Some(figures(outcomes)),
@@ -84,7 +92,9 @@ fn chart(view: &View, names: &[String], outcomes: &[Outcome]) -> Option<Chart> {
     let (chart, title, note, unit, value) = *view;
     let points = |of: &String| -> Vec<Point> {
         let of_name = outcomes.iter().filter(|outcome| name(outcome, outcomes) == *of);
-        of_name.filter_map(|o| Some(Point { x: o.size as f64, y: value(o)?, error: None })).collect()
+        of_name
+            .filter_map(|o| Some(Point { x: o.size as f64, y: value(o)?, error: None }))
+            .collect()
     };
     let series = names.iter().enumerate().map(|(look, name)| Series {
         name: name.clone(),
@@ -138,8 +148,10 @@ fn figures(outcomes: &[Outcome]) -> Table {
     sizes.dedup();
     let group = |size: u64| {
         let here = outcomes.iter().filter(|outcome| outcome.size == size);
-        let row =
-            |o: &Outcome| Row { cells: columns.iter().map(|(_, cell)| cell(o)).collect(), rank: Rank::Usual };
+        let row = |o: &Outcome| Row {
+            cells: columns.iter().map(|(_, cell)| cell(o)).collect(),
+            rank: Rank::Usual,
+        };
         Group { heading: bytes(size), rows: here.map(row).collect() }
     };
     Table {

@@ -1,7 +1,8 @@
 //! A chart as data: series of points over two axes.
 //!
-//! With several places along x it is drawn as lines; with one place as dots in a row for each series, best first. The
-//! colour of a series follows from its place in the list, so that a policy looks the same in every chart of a report.
+//! With several places along x it is drawn as lines; with one place as dots in a row for each
+//! series, best first. The colour of a series follows from its place in the list, so that a policy
+//! looks the same in every chart of a report.
 
 use super::axis::{Axis, span};
 
@@ -42,7 +43,8 @@ pub struct Band {
 pub struct Series {
     /// What is written beside it.
     pub name: String,
-    /// Its look: series of one report with the same number look the same. `None` for a bound that nothing real reaches.
+    /// Its look: series of one report with the same number look the same. `None` for a bound that
+    /// nothing real reaches.
     pub look: Option<usize>,
     /// The points, from left to right.
     pub points: Vec<Point>,

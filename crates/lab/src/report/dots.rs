@@ -1,4 +1,5 @@
-//! A chart for one place along x: a row for each series, best first, a dot on a common axis, the number beside it.
+//! A chart for one place along x: a row for each series, best first, a dot on a common axis, the
+//! number beside it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -18,11 +19,16 @@ pub(super) fn height(chart: &Chart) -> f64 {
     ABOVE + BELOW + ROW * chart.series.len().max(1) as f64
 }
 
-pub(super) fn draw<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, top: f64) -> Drawn<DB, Vec<Tip>> {
+pub(super) fn draw<DB: DrawingBackend>(
+    pen: &Pen<'_, DB>,
+    chart: &Chart,
+    top: f64,
+) -> Drawn<DB, Vec<Tip>> {
     let mut rows: Vec<(&Series, &Point)> =
         chart.series.iter().filter_map(|series| Some((series, series.points.first()?))).collect();
     rows.sort_by(|a, b| a.1.y.total_cmp(&b.1.y));
-    let names: Vec<String> = rows.iter().map(|(series, _)| shortened(&series.name, NAME_LETTERS)).collect();
+    let names: Vec<String> =
+        rows.iter().map(|(series, _)| shortened(&series.name, NAME_LETTERS)).collect();
     let values: Vec<String> = rows.iter().map(|(_, point)| value(chart, point)).collect();
     let widest = |texts: &[String]| texts.iter().map(|text| pen.width(text)).fold(0.0, f64::max);
     let left = 34.0 + widest(&names) * 1.04;
@@ -53,7 +59,12 @@ pub(super) fn draw<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, top: f6
             pen.line((left, y), (right, y), GRID.rgb().to_rgba(), 1.0)?;
         }
         if point.error.is_some() {
-            pen.line((across(point.low()), y), (across(point.high()), y), look.ink.rgb().mix(0.35), 7.0)?;
+            pen.line(
+                (across(point.low()), y),
+                (across(point.high()), y),
+                look.ink.rgb().mix(0.35),
+                7.0,
+            )?;
         }
         pen.marker(&look, (x, y), 5.0)?;
         pen.text(&values[at], (WIDTH - 16.0, y), HPos::Right, TEXT)?;

@@ -1,7 +1,9 @@
-//! A report as one page: everything inline, so that it can be mailed, archived and opened without a network.
+//! A report as one page: everything inline, so that it can be mailed, archived and opened without a
+//! network.
 //!
-//! Drawings are made once, in colours for light ground; a rule for each colour replaces it on dark ground, which style
-//! sheets may do to the attributes of SVG. Pointing at a drawing shows values by the browser's own means, without scripts.
+//! Drawings are made once, in colours for light ground; a rule for each colour replaces it on dark
+//! ground, which style sheets may do to the attributes of SVG. Pointing at a drawing shows values
+//! by the browser's own means, without scripts.
 
 use std::fmt::Write as _;
 
@@ -40,7 +42,10 @@ pub fn html(report: &Report) -> String {
     for (at, section) in report.sections.iter().enumerate() {
         page.push_str(&in_section(at, section));
     }
-    page.push_str(&format!("<footer>floe {}</footer>\n</body>\n</html>\n", env!("CARGO_PKG_VERSION")));
+    page.push_str(&format!(
+        "<footer>floe {}</footer>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    ));
     page
 }
 
@@ -51,7 +56,11 @@ fn in_section(at: usize, section: &Section) -> String {
         out.push_str(&in_table(summary));
     }
     for chart in &section.charts {
-        out.push_str(&format!("<h3>{}</h3>\n<p>{}</p>\n", escaped(&chart.title), escaped(&chart.note)));
+        out.push_str(&format!(
+            "<h3>{}</h3>\n<p>{}</p>\n",
+            escaped(&chart.title),
+            escaped(&chart.note)
+        ));
         out.push_str(&format!("<figure>{}</figure>\n", svg(chart, &section.heading)));
     }
     if let Some(figures) = &section.figures {
@@ -70,18 +79,22 @@ fn in_table(table: &Table) -> String {
         out.push_str(&format!("<caption>{}</caption>\n", escaped(&table.caption)));
     }
     let class = |column: usize| if column < table.text_columns { " class=\"text\"" } else { "" };
-    let heading =
-        |(at, text): (usize, &String)| format!("<th scope=\"col\"{}>{}</th>", class(at), escaped(text));
+    let heading = |(at, text): (usize, &String)| {
+        format!("<th scope=\"col\"{}>{}</th>", class(at), escaped(text))
+    };
     let headings: String = table.columns.iter().enumerate().map(heading).collect();
     out.push_str(&format!("<thead><tr>{headings}</tr></thead>\n"));
     for group in &table.groups {
         out.push_str("<tbody>\n");
         if !group.heading.is_empty() {
             let (wide, heading) = (table.columns.len(), escaped(&group.heading));
-            out.push_str(&format!("<tr><th colspan=\"{wide}\" scope=\"rowgroup\">{heading}</th></tr>\n"));
+            out.push_str(&format!(
+                "<tr><th colspan=\"{wide}\" scope=\"rowgroup\">{heading}</th></tr>\n"
+            ));
         }
         for row in &group.rows {
-            let cell = |(at, text): (usize, &String)| format!("<td{}>{}</td>", class(at), escaped(text));
+            let cell =
+                |(at, text): (usize, &String)| format!("<td{}>{}</td>", class(at), escaped(text));
             let cells: String = row.cells.iter().enumerate().map(cell).collect();
             out.push_str(&format!("<tr{}>{cells}</tr>\n", row_class(row.rank)));
         }
@@ -114,7 +127,8 @@ fn svg(chart: &Chart, about: &str) -> String {
     let begin = drawing.find('>').map_or(0, |at| at + 1);
     let end = drawing.rfind("</svg>").unwrap_or(drawing.len());
     let label = escaped(&format!("{}, {about}", chart.title));
-    let mut out = format!("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\">", size.0, size.1);
+    let mut out =
+        format!("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\">", size.0, size.1);
     out.push_str(&drawing[begin..end]);
     out.extend(tips.iter().map(tip));
     out.push_str("</svg>");
@@ -138,8 +152,11 @@ fn dark_drawings() -> String {
     for ink in inks() {
         for attribute in ["fill", "stroke"] {
             // Writing to a string does not fail.
-            let _ =
-                writeln!(rules, "svg [{attribute}=\"#{:06X}\"]{{{attribute}:#{:06X}}}", ink.light, ink.dark);
+            let _ = writeln!(
+                rules,
+                "svg [{attribute}=\"#{:06X}\"]{{{attribute}:#{:06X}}}",
+                ink.light, ink.dark
+            );
         }
     }
     rules.push_str("}\n");

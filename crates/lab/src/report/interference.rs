@@ -12,7 +12,8 @@ pub fn report(calibration: &Calibration) -> Report {
             .points
             .iter()
             .map(|point| {
-                let (low, high) = (point.read_bytes_per_second_low, point.read_bytes_per_second_high);
+                let (low, high) =
+                    (point.read_bytes_per_second_low, point.read_bytes_per_second_high);
                 let (x, y) = (point.write_share, point.read_bytes_per_second);
                 Point { x, y, error: Some((high - low) / 2.0) }
             })
@@ -27,7 +28,8 @@ pub fn report(calibration: &Calibration) -> Report {
         series: calibration.sizes.iter().enumerate().map(line).collect(),
         bands: Vec::new(),
     };
-    let section = Section { heading: calibration.device.clone(), charts: vec![chart], ..Section::default() };
+    let section =
+        Section { heading: calibration.device.clone(), charts: vec![chart], ..Section::default() };
     Report {
         title: format!("{} under writes", calibration.device),
         sections: vec![section],

@@ -7,8 +7,8 @@ use crate::replay::{Latencies, Outcome, TierOutcome};
 
 /// The shares at which the lines have points: close where they bend.
 const SHARES: [f64; 20] = [
-    0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999,
-    0.9999, 1.0,
+    0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995,
+    0.999, 0.9999, 1.0,
 ];
 
 /// A report with one section.
@@ -54,10 +54,15 @@ fn chart(outcome: &Outcome) -> Chart {
             let x = latencies.quantile_us(*share)?;
             Some(Point { x, y: *share, error: None })
         };
-        Series { name: name.to_owned(), look: Some(look), points: SHARES.iter().filter_map(point).collect() }
+        Series {
+            name: name.to_owned(),
+            look: Some(look),
+            points: SHARES.iter().filter_map(point).collect(),
+        }
     };
     let series: Vec<Series> = kinds(outcome).into_iter().enumerate().map(series).collect();
-    let scale = Scale::of(series.iter().flat_map(|series| series.points.iter().map(|point| point.x)));
+    let scale =
+        Scale::of(series.iter().flat_map(|series| series.points.iter().map(|point| point.x)));
     Chart {
         name: "latency".into(),
         title: "Latency".into(),
@@ -74,19 +79,24 @@ fn latencies(outcome: &Outcome) -> Table {
     let hits = if outcome.tiers.is_empty() { "hits" } else { "hits in tier 0" };
     let columns = ["", "requests", hits, "median", "p99", "p99.9", "longest"];
     let row = |(name, latencies, requests, hits): (&str, &Latencies, u64, f64)| {
-        let mut cells = vec![name.to_owned(), Unit::Count.value(requests as f64), Unit::Ratio.value(hits)];
-        let at = |share| latencies.quantile_us(share).map_or("–".into(), |us| Unit::Microseconds.value(us));
+        let mut cells =
+            vec![name.to_owned(), Unit::Count.value(requests as f64), Unit::Ratio.value(hits)];
+        let at = |share| {
+            latencies.quantile_us(share).map_or("–".into(), |us| Unit::Microseconds.value(us))
+        };
         cells.extend([0.5, 0.99, 0.999, 1.0].map(at));
         Row { cells, ..Row::default() }
     };
-    let rows = kinds(outcome).into_iter().filter(|(_, _, requests, _)| *requests > 0).map(row).collect();
+    let rows =
+        kinds(outcome).into_iter().filter(|(_, _, requests, _)| *requests > 0).map(row).collect();
     table("Latencies", &columns, rows)
 }
 
 fn figures(outcome: &Outcome) -> Table {
     let bytes = |bytes: f64| Unit::Bytes.value(bytes);
     let us = |us: Option<f64>| us.map_or("–".into(), |us| Unit::Microseconds.value(us));
-    let per_second = |rate: Option<f64>| rate.map_or("–".into(), |rate| Unit::PerSecond.value(rate));
+    let per_second =
+        |rate: Option<f64>| rate.map_or("–".into(), |rate| Unit::PerSecond.value(rate));
     let mut rows = vec![
         ("mean read", us(outcome.read_us_mean)),
         ("mean write", us(outcome.write_us_mean)),
@@ -110,11 +120,15 @@ fn figures(outcome: &Outcome) -> Table {
         let each = per_second(cost.requests_per_second_per_gib);
         rows.push(("throughput for the cost of a GiB of DRAM", each));
     }
-    let row = |(name, value): (&str, String)| Row { cells: vec![name.to_owned(), value], ..Row::default() };
+    let row = |(name, value): (&str, String)| Row {
+        cells: vec![name.to_owned(), value],
+        ..Row::default()
+    };
     let mut figures = table("Figures", &["", "value"], rows.into_iter().map(row).collect());
     figures.groups.extend(outcome.tiers.iter().enumerate().map(|(number, of)| tier(number, of)));
     figures.groups.extend(asked(outcome).map(|(tier, admission)| {
-        let about = if several { format!("Admission of tier {tier}") } else { "Admission".to_owned() };
+        let about =
+            if several { format!("Admission of tier {tier}") } else { "Admission".to_owned() };
         admissions::group(&about, admission)
     }));
     figures
@@ -133,9 +147,13 @@ fn tier(number: usize, tier: &TierOutcome) -> Group {
         ("written below", bytes(tier.below_write_bytes)),
         ("metadata", bytes(tier.metadata_bytes)),
     ];
-    let row = |(name, value): (&str, String)| Row { cells: vec![name.to_owned(), value], ..Row::default() };
+    let row = |(name, value): (&str, String)| Row {
+        cells: vec![name.to_owned(), value],
+        ..Row::default()
+    };
     let (size, write, evict) = (bytes(tier.cache_bytes), &tier.write, &tier.evict);
-    let heading = format!("Tier {number}: {size} in blocks of {}, write {write}, evict {evict}", tier.blocks);
+    let heading =
+        format!("Tier {number}: {size} in blocks of {}, write {write}, evict {evict}", tier.blocks);
     Group { heading, rows: rows.map(row).into() }
 }
 
@@ -143,7 +161,10 @@ fn tier(number: usize, tier: &TierOutcome) -> Group {
 fn asked(outcome: &Outcome) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
     let alone = outcome.admission.as_ref().filter(|_| outcome.tiers.is_empty());
     let tiers = outcome.tiers.iter().map(|tier| tier.admission.as_ref()).enumerate();
-    alone.map(|admission| (0, admission)).into_iter().chain(tiers.filter_map(|(at, it)| Some((at, it?))))
+    alone
+        .map(|admission| (0, admission))
+        .into_iter()
+        .chain(tiers.filter_map(|(at, it)| Some((at, it?))))
 }
 
 fn table(caption: &str, columns: &[&str], rows: Vec<Row>) -> Table {

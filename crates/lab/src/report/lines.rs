@@ -42,12 +42,17 @@ impl Frame {
     }
 }
 
-pub(super) fn draw<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, top: f64) -> Drawn<DB, Vec<Tip>> {
+pub(super) fn draw<DB: DrawingBackend>(
+    pen: &Pen<'_, DB>,
+    chart: &Chart,
+    top: f64,
+) -> Drawn<DB, Vec<Tip>> {
     let names: Vec<String> =
         chart.series.iter().map(|series| shortened(&series.name, NAME_LETTERS)).collect();
     let y_ticks = chart.y.round_ticks(chart.heights());
-    let widest =
-        |texts: &mut dyn Iterator<Item = &String>| texts.map(|text| pen.width(text)).fold(0.0, f64::max);
+    let widest = |texts: &mut dyn Iterator<Item = &String>| {
+        texts.map(|text| pen.width(text)).fold(0.0, f64::max)
+    };
     let frame = Frame {
         left: 24.0 + widest(&mut y_ticks.iter().map(|tick| &tick.text)),
         right: WIDTH - 52.0 - widest(&mut names.iter()) * 1.04,
@@ -107,7 +112,12 @@ fn axes<DB: DrawingBackend>(
     }
     pen.line((frame.left, frame.bottom), (frame.right, frame.bottom), AXIS.rgb().to_rgba(), 1.0)?;
     pen.text(&chart.y.caption(), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
-    pen.text(&chart.x.caption(), ((frame.left + frame.right) / 2.0, frame.bottom + 37.0), HPos::Center, TEXT)
+    pen.text(
+        &chart.x.caption(),
+        ((frame.left + frame.right) / 2.0, frame.bottom + 37.0),
+        HPos::Center,
+        TEXT,
+    )
 }
 
 /// Stretches behind everything else, each kind named once above them.
@@ -117,8 +127,8 @@ fn bands<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) ->
     for band in &chart.bands {
         let look = Look::of(Some(band.look));
         let ink = look.ink.rgb().mix(0.22);
-        let [left, right] =
-            [band.from, band.to].map(|x| frame.across(chart.x.scale.place(x)).clamp(frame.left, frame.right));
+        let [left, right] = [band.from, band.to]
+            .map(|x| frame.across(chart.x.scale.place(x)).clamp(frame.left, frame.right));
         let corners = [(left, frame.top), (right, frame.bottom)].map(|corner| pen.at(corner));
         pen.area.draw(&Rectangle::new(corners, ink.filled()))?;
         if !named.contains(&band.name.as_str()) {
@@ -138,7 +148,8 @@ fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -
         pen.at((frame.left, frame.top)),
         (steps(frame.right - frame.left), steps(frame.bottom - frame.top)),
     );
-    let mut plot = ChartBuilder::on(&area).build_cartesian_2d(frame.x.0..frame.x.1, frame.y.0..frame.y.1)?;
+    let mut plot =
+        ChartBuilder::on(&area).build_cartesian_2d(frame.x.0..frame.x.1, frame.y.0..frame.y.1)?;
     let place = |x: f64| chart.x.scale.place(x);
     let mut ordered: Vec<&Series> = chart.series.iter().collect();
     ordered.sort_by_key(|series| std::cmp::Reverse(series.look.unwrap_or(usize::MAX)));
@@ -147,7 +158,10 @@ fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -
             let upper = series.points.iter().map(|point| (place(point.x), point.high()));
             let lower = series.points.iter().rev().map(|point| (place(point.x), point.low()));
             let color = Look::of(series.look).ink.rgb().mix(0.16);
-            plot.draw_series([Polygon::new(upper.chain(lower).collect::<Vec<_>>(), color.filled())])?;
+            plot.draw_series([Polygon::new(
+                upper.chain(lower).collect::<Vec<_>>(),
+                color.filled(),
+            )])?;
         }
     }
     for series in &ordered {
@@ -156,9 +170,12 @@ fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -
         let points = series.points.iter().map(|point| (place(point.x), point.y));
         match look.dash {
             None => plot.draw_series(LineSeries::new(points, style))?,
-            Some((dash, gap)) => {
-                plot.draw_series(DashedLineSeries::new(points, steps(dash) as u32, steps(gap) as u32, style))?
-            }
+            Some((dash, gap)) => plot.draw_series(DashedLineSeries::new(
+                points,
+                steps(dash) as u32,
+                steps(gap) as u32,
+                style,
+            ))?,
         };
     }
     for series in ordered.iter().filter(|series| series.points.len() <= MARKED) {
@@ -178,10 +195,17 @@ fn tips(chart: &Chart, frame: &Frame) -> Vec<Tip> {
     let mut tips = Vec::new();
     for (at, &x) in places.iter().enumerate() {
         let left = if at == 0 { frame.left } else { (across[at - 1] + across[at]) / 2.0 };
-        let right = if at + 1 == places.len() { frame.right } else { (across[at] + across[at + 1]) / 2.0 };
+        let right =
+            if at + 1 == places.len() { frame.right } else { (across[at] + across[at + 1]) / 2.0 };
         let mut here: Vec<(&str, &Point)> = Vec::new();
         for series in &chart.series {
-            here.extend(series.points.iter().filter(|p| p.x == x).map(|point| (series.name.as_str(), point)));
+            here.extend(
+                series
+                    .points
+                    .iter()
+                    .filter(|p| p.x == x)
+                    .map(|point| (series.name.as_str(), point)),
+            );
         }
         here.sort_by(|a, b| a.1.y.total_cmp(&b.1.y));
         let lines = here.iter().map(|(name, point)| format!("{} {name}", value(chart, point)));
@@ -192,7 +216,12 @@ fn tips(chart: &Chart, frame: &Frame) -> Vec<Tip> {
     for series in &chart.series {
         for point in &series.points {
             let (x, y) = (frame.across(chart.x.scale.place(point.x)), frame.down(point.y));
-            let text = format!("{}\n{} at {}", series.name, value(chart, point), chart.x.unit.value(point.x));
+            let text = format!(
+                "{}\n{} at {}",
+                series.name,
+                value(chart, point),
+                chart.x.unit.value(point.x)
+            );
             tips.push(Tip { area: [x - 6.0, y - 6.0, 12.0, 12.0], is_point: true, text });
         }
     }
@@ -208,12 +237,14 @@ pub(super) fn value(chart: &Chart, point: &Point) -> String {
     }
 }
 
-/// Heights as near to the `wanted` as a distance of `step` allows, between `top` and `bottom`, in the same order.
+/// Heights as near to the `wanted` as a distance of `step` allows, between `top` and `bottom`, in
+/// the same order.
 fn spread(wanted: &[f64], step: f64, top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
     let mut heights = vec![0.0; wanted.len()];
-    // Names that touch form a run around the mean of what they want; a run that touches the one above joins it.
+    // Names that touch form a run around the mean of what they want; a run that touches the one
+    // above joins it.
     let mut runs: Vec<(f64, Vec<usize>)> = Vec::new();
     for at in order {
         let mut run = vec![at];
@@ -248,9 +279,12 @@ mod tests {
 
     #[test]
     fn names_never_overlap_and_stay_inside() {
-        for wanted in
-            [vec![10.0; 12], vec![0.0, 1.0, 100.0, 101.0, 300.0], vec![300.0, 10.0, 299.0], vec![5.0]]
-        {
+        for wanted in [
+            vec![10.0; 12],
+            vec![0.0, 1.0, 100.0, 101.0, 300.0],
+            vec![300.0, 10.0, 299.0],
+            vec![5.0],
+        ] {
             let heights = spread(&wanted, 17.0, 0.0, 300.0);
             let mut sorted = heights.clone();
             sorted.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
 //! Colours, markers and dashes: how series are told apart.
 //!
-//! Seven hues in the order of Okabe and Ito's palette, which people of all kinds of colour vision tell apart, made somewhat
-//! darker for white paper and lighter for a dark screen. From the eighth series on hues come again with another marker and
-//! dashes, so colour is never all there is.
+//! Seven hues in the order of Okabe and Ito's palette, which people of all kinds of colour vision
+//! tell apart, made somewhat darker for white paper and lighter for a dark screen. From the eighth
+//! series on hues come again with another marker and dashes, so colour is never all there is.
 
 use plotters::style::RGBColor;
 

@@ -1,7 +1,8 @@
-//! Models as a report: throughput over the hit ratio by each method, p* where it falls, and the policies beside each other.
+//! Models as a report: throughput over the hit ratio by each method, p* where it falls, and the
+//! policies beside each other.
 //!
-//! With the policies, disks and MPL of "Can Increasing the Hit Ratio Hurt Cache Throughput?" these are its figures 3, 5, 7, 8, 10, 12
-//! and 14.
+//! With the policies, disks and MPL of "Can Increasing the Hit Ratio Hurt Cache Throughput?" these
+//! are its figures 3, 5, 7, 8, 10, 12 and 14.
 
 use super::table::{Group, Row, Table};
 use super::{Axis, Band, Chart, Point, Report, Section, Series, Unit};
@@ -21,7 +22,8 @@ pub fn report(command: &str, solved: &Solved) -> Report {
     let of = |policy: &str| -> Vec<&(Vec<Line>, Star)> {
         solved.iter().filter(|(_, star)| star.identity.policy == policy).collect()
     };
-    let mut sections: Vec<Section> = policies.iter().map(|policy| section(policy, &of(policy))).collect();
+    let mut sections: Vec<Section> =
+        policies.iter().map(|policy| section(policy, &of(policy))).collect();
     if policies.len() > 1 {
         sections.insert(0, beside_each_other(solved));
     }
@@ -69,7 +71,8 @@ fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
 
 /// All policies, a chart for each load and disk.
 fn beside_each_other(solved: &Solved) -> Section {
-    let place = |identity: &Identity| Identity { policy: "", q: None, frozen: None, ..identity.clone() };
+    let place =
+        |identity: &Identity| Identity { policy: "", q: None, frozen: None, ..identity.clone() };
     let mut charts: Vec<(String, Chart)> = Vec::new();
     for (lines, star) in solved {
         let name = conditions(&place(&star.identity));
@@ -77,8 +80,9 @@ fn beside_each_other(solved: &Solved) -> Section {
             let chart = Chart {
                 name: format!("policies-{}", charts.len() + 1),
                 title: name.clone(),
-                note: "At the same hit ratio; which one a policy has at a size is another question."
-                    .to_owned(),
+                note:
+                    "At the same hit ratio; which one a policy has at a size is another question."
+                        .to_owned(),
                 x: Axis::new("hit ratio", Unit::Ratio),
                 y: axis(lines),
                 series: Vec::new(),
@@ -93,7 +97,8 @@ fn beside_each_other(solved: &Solved) -> Section {
     }
     Section {
         heading: "All policies".to_owned(),
-        lead: "Past p* throughput falls for LRU-like policies; for FIFO-like ones it never does.".to_owned(),
+        lead: "Past p* throughput falls for LRU-like policies; for FIFO-like ones it never does."
+            .to_owned(),
         summary: Some(stars(&solved.iter().collect::<Vec<_>>())),
         charts: charts.into_iter().map(|(_, chart)| chart).collect(),
         figures: None,
@@ -147,9 +152,14 @@ fn methods(lines: &[Line]) -> Vec<Series> {
 }
 
 fn variant(identity: &Identity) -> String {
-    let option =
-        |name: &str, value: Option<f64>| value.map_or(String::new(), |value| format!(" {name} {value}"));
-    let q = if matches!(identity.policy, "lru" | "fifo" | "single-lock-lru") { None } else { identity.q };
+    let option = |name: &str, value: Option<f64>| {
+        value.map_or(String::new(), |value| format!(" {name} {value}"))
+    };
+    let q = if matches!(identity.policy, "lru" | "fifo" | "single-lock-lru") {
+        None
+    } else {
+        identity.q
+    };
     format!("{}{}{}", identity.policy, option("q", q), option("frozen", identity.frozen))
 }
 
@@ -173,7 +183,10 @@ fn verdict(star: &Star) -> String {
     let hits = rate(star.all_hits_mrps);
     if star.p_star < 1.0 {
         let p_star = Unit::Ratio.value(star.p_star);
-        format!("Falls past {p_star}, from {} to {hits}; in the end {limit} limits it.", rate(star.peak_mrps))
+        format!(
+            "Falls past {p_star}, from {} to {hits}; in the end {limit} limits it.",
+            rate(star.peak_mrps)
+        )
     } else {
         format!("Never falls, and comes to {hits}; in the end {limit} limits it.")
     }
@@ -208,17 +221,22 @@ fn figures(curves: &[&(Vec<Line>, Star)]) -> Table {
         &["limits", "hit ratio", "bound", "mva", "simulated", "± 95 %"]
     };
     let row = |line: &Line| {
-        let mut cells =
-            vec![line.bottleneck.unwrap_or("nothing").to_owned(), Unit::Ratio.value(line.hit_ratio)];
-        let mrps =
-            |mrps: Option<f64>| mrps.map_or("–".to_owned(), |mrps| Unit::PerSecond.value(1e6 * mrps));
+        let mut cells = vec![
+            line.bottleneck.unwrap_or("nothing").to_owned(),
+            Unit::Ratio.value(line.hit_ratio),
+        ];
+        let mrps = |mrps: Option<f64>| {
+            mrps.map_or("–".to_owned(), |mrps| Unit::PerSecond.value(1e6 * mrps))
+        };
         match line.answer {
             Answer::Closed { bound_mrps, mva_mrps, sim_mrps, sim_ci95 } => {
                 cells.extend([Some(bound_mrps), Some(mva_mrps), sim_mrps, sim_ci95].map(mrps));
             }
             Answer::Open { saturation_mrps, response_us } => {
                 cells.push(rate(saturation_mrps));
-                cells.push(response_us.map_or("never ends".to_owned(), |us| Unit::Microseconds.value(us)));
+                cells.push(
+                    response_us.map_or("never ends".to_owned(), |us| Unit::Microseconds.value(us)),
+                );
             }
         }
         Row { cells, ..Row::default() }

@@ -1,4 +1,5 @@
-//! Policies over traces as a report: miss ratio, latency and what Belady leaves against size, and all the figures.
+//! Policies over traces as a report: miss ratio, latency and what Belady leaves against size, and
+//! all the figures.
 
 use std::cmp::Ordering;
 
@@ -28,7 +29,8 @@ pub fn report(title: &str, command: &str, sizes: Sizes, outcomes: &[Outcome]) ->
     }
     let policies = names(outcomes);
     let section = |trace: &&str| {
-        let of_trace: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.trace == *trace).collect();
+        let of_trace: Vec<&Outcome> =
+            outcomes.iter().filter(|outcome| outcome.trace == *trace).collect();
         Trace { sizes, policies: &policies, outcomes: of_trace }.section(trace)
     };
     Report {
@@ -64,9 +66,11 @@ struct Trace<'a> {
 impl Trace<'_> {
     fn section(&self, trace: &str) -> Section {
         let sizes = self.all_sizes().len();
-        let policies = self.policies.iter().filter(|name| self.outcomes.iter().any(|o| o.policy == **name));
-        let count =
-            |many: usize, one: &str, more: &str| format!("{many} {}", if many == 1 { one } else { more });
+        let policies =
+            self.policies.iter().filter(|name| self.outcomes.iter().any(|o| o.policy == **name));
+        let count = |many: usize, one: &str, more: &str| {
+            format!("{many} {}", if many == 1 { one } else { more })
+        };
         let mut lead = format!(
             "{} requests · {} · {}",
             Unit::Count.value(self.outcomes.iter().map(|o| o.requests).max().unwrap_or(0) as f64),
@@ -90,15 +94,18 @@ impl Trace<'_> {
             Some((outcome.miss_ratio, outcome.miss_ratio_ci95))
         })];
         if self.outcomes.iter().any(|o| o.mean_latency_us.is_some()) {
-            charts.push(
-                self.chart("latency", "Mean latency", Unit::Microseconds, &|o| {
-                    Some((o.mean_latency_us?, None))
-                }),
-            );
+            charts.push(self.chart("latency", "Mean latency", Unit::Microseconds, &|o| {
+                Some((o.mean_latency_us?, None))
+            }));
         }
         if self.has_bytes() {
             let byte_miss_ratio = |outcome: &Outcome| Some((outcome.byte_miss_ratio, None));
-            charts.push(self.chart("byte-miss-ratio", "Byte miss ratio", Unit::Ratio, &byte_miss_ratio));
+            charts.push(self.chart(
+                "byte-miss-ratio",
+                "Byte miss ratio",
+                Unit::Ratio,
+                &byte_miss_ratio,
+            ));
         }
         let gap = |outcome: &Outcome| Some((self.gap(outcome)?, None));
         let mut gaps = self.chart("gap-to-belady", "Gap to Belady", Unit::Points, &gap);
@@ -139,7 +146,9 @@ impl Trace<'_> {
             bands: Vec::new(),
         };
         if chart.has_errors() {
-            chart.note.push_str(" Shaded: where the whole trace’s value lies with 95 % confidence.");
+            chart
+                .note
+                .push_str(" Shaded: where the whole trace’s value lies with 95 % confidence.");
         }
         if chart.series.iter().any(|series| series.look.is_none() && !series.points.is_empty()) {
             chart.note.push_str(match self.sizes {
@@ -170,13 +179,15 @@ impl Trace<'_> {
     }
 
     fn gap(&self, outcome: &Outcome) -> Option<f64> {
-        let belady = self.outcomes.iter().find(|o| is_bound(&o.policy) && o.size == outcome.size)?;
+        let belady =
+            self.outcomes.iter().find(|o| is_bound(&o.policy) && o.size == outcome.size)?;
         Some(outcome.miss_ratio - belady.miss_ratio)
     }
 
     /// By latency where it is known, else by miss ratio; best first.
     fn at(&self, size: u64) -> Vec<&Outcome> {
-        let mut here: Vec<&Outcome> = self.outcomes.iter().copied().filter(|o| o.size == size).collect();
+        let mut here: Vec<&Outcome> =
+            self.outcomes.iter().copied().filter(|o| o.size == size).collect();
         let by = |o: &Outcome| o.mean_latency_us.unwrap_or(o.miss_ratio);
         here.sort_by(|a, b| match by(a).total_cmp(&by(b)) {
             Ordering::Equal => a.miss_ratio.total_cmp(&b.miss_ratio),
@@ -202,11 +213,17 @@ impl Trace<'_> {
         for size in self.all_sizes() {
             let here = self.at(size);
             let Some(best) = here.iter().copied().find(real) else { continue };
-            let equal = |o: &&&Outcome| real(o) && o.miss_ratio == best.miss_ratio && o.policy != best.policy;
+            let equal = |o: &&&Outcome| {
+                real(o) && o.miss_ratio == best.miss_ratio && o.policy != best.policy
+            };
             let ties = here.iter().filter(equal).count();
-            let name =
-                if ties == 0 { best.policy.clone() } else { format!("{} and {ties} equal", best.policy) };
-            let mut cells = vec![self.unit().value(size as f64), name, Unit::Ratio.value(best.miss_ratio)];
+            let name = if ties == 0 {
+                best.policy.clone()
+            } else {
+                format!("{} and {ties} equal", best.policy)
+            };
+            let mut cells =
+                vec![self.unit().value(size as f64), name, Unit::Ratio.value(best.miss_ratio)];
             if latency {
                 cells.push(optional(Unit::Microseconds, best.mean_latency_us));
             }
@@ -237,14 +254,21 @@ impl Trace<'_> {
                 "miss ratio",
                 Box::new(|o| match o.miss_ratio_ci95 {
                     Some(bound) => {
-                        format!("{} ± {}", Unit::Ratio.value(o.miss_ratio), Unit::Ratio.value(bound))
+                        format!(
+                            "{} ± {}",
+                            Unit::Ratio.value(o.miss_ratio),
+                            Unit::Ratio.value(bound)
+                        )
                     }
                     None => Unit::Ratio.value(o.miss_ratio),
                 }),
             ),
         ];
         if latency {
-            columns.push(("mean latency", Box::new(|o| optional(Unit::Microseconds, o.mean_latency_us))));
+            columns.push((
+                "mean latency",
+                Box::new(|o| optional(Unit::Microseconds, o.mean_latency_us)),
+            ));
         }
         if self.has_bytes() {
             columns.push(("byte miss ratio", Box::new(|o| Unit::Ratio.value(o.byte_miss_ratio))));

@@ -1,7 +1,8 @@
 //! A pen: what charts are drawn with, on any drawing area of plotters.
 //!
-//! Lengths are in units of a drawing 900 wide. The area has [`FINE`] times as many steps each way, because areas have whole
-//! coordinates. Text is measured with the font that pictures are drawn with.
+//! Lengths are in units of a drawing 900 wide. The area has [`FINE`] times as many steps each way,
+//! because areas have whole coordinates. Text is measured with the font that pictures are drawn
+//! with.
 
 use std::sync::OnceLock;
 
@@ -21,7 +22,8 @@ pub(super) const WIDTH: f64 = 900.0;
 /// Height of text.
 pub(super) const EM: f64 = 13.0;
 
-/// The font's ascent and descent together, in em: what plotters takes for the size of a glyph it draws itself.
+/// The font's ascent and descent together, in em: what plotters takes for the size of a glyph it
+/// draws itself.
 const NOTO_LINE: f64 = 1.362;
 
 /// What plotters divides by for the size of text in SVG.
@@ -71,11 +73,19 @@ impl<'a, DB: DrawingBackend> Pen<'a, DB> {
         let style = TextStyle::from(("sans-serif", size));
         // Without a font, which is always there, about half an em for each letter.
         let wide = self.area.estimate_text_size(&clean(text), &style).map(|(width, _)| width);
-        wide.map_or(text.chars().count() as f64 * EM / 2.0, |wide| f64::from(wide) / f64::from(FINE))
+        wide.map_or(text.chars().count() as f64 * EM / 2.0, |wide| {
+            f64::from(wide) / f64::from(FINE)
+        })
     }
 
     /// Text whose middle is at the height of `place`.
-    pub(super) fn text(&self, text: &str, place: (f64, f64), anchor: HPos, ink: Ink) -> Drawn<DB, ()> {
+    pub(super) fn text(
+        &self,
+        text: &str,
+        place: (f64, f64),
+        anchor: HPos,
+        ink: Ink,
+    ) -> Drawn<DB, ()> {
         self.letters(text, place, anchor, ink, EM, FontStyle::Normal)
     }
 
@@ -123,7 +133,10 @@ impl<'a, DB: DrawingBackend> Pen<'a, DB> {
         let (x, y) = place;
         let fill = look.ink.rgb().filled();
         let corners = |corners: &[(f64, f64)]| -> Vec<(i32, i32)> {
-            corners.iter().map(|(right, down)| self.at((x + right * radius, y + down * radius))).collect()
+            corners
+                .iter()
+                .map(|(right, down)| self.at((x + right * radius, y + down * radius)))
+                .collect()
         };
         match look.marker {
             Marker::Disc => self.area.draw(&Circle::new(self.at(place), steps(radius), fill)),
@@ -164,7 +177,9 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 /// Text without what neither a page nor a picture can show.
 pub(super) fn clean(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') { '\u{FFFD}' } else { c })
+        .map(
+            |c| if c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}') { '\u{FFFD}' } else { c },
+        )
         .collect()
 }
 

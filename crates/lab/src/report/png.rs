@@ -1,6 +1,7 @@
 //! Charts as PNG pictures, on white ground, twice as many pixels each way as a chart has units.
 //!
-//! Plotters draws edges hard, so the picture is drawn larger and each square of pixels becomes their mean.
+//! Plotters draws edges hard, so the picture is drawn larger and each square of pixels becomes
+//! their mean.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -39,8 +40,8 @@ pub enum Error {
     },
 }
 
-/// Writes each chart of a report beside `stem`: `out` gives `out-miss-ratio.png`, and `out-TRACE-miss-ratio.png` when there
-/// are several sections. Returns the paths written.
+/// Writes each chart of a report beside `stem`: `out` gives `out-miss-ratio.png`, and
+/// `out-TRACE-miss-ratio.png` when there are several sections. Returns the paths written.
 ///
 /// # Errors
 /// The first chart that cannot be drawn or written; those before it are there.
@@ -71,7 +72,8 @@ pub fn write_all(report: &Report, stem: &Path) -> Result<Vec<PathBuf>, Error> {
 /// The chart cannot be drawn, or the file not be written.
 pub fn write(chart: &Chart, about: &str, path: &Path) -> Result<(), Error> {
     let bytes = encode(chart, about)?;
-    let failed = |source: std::io::Error| Error::Write { path: path.to_owned(), source: source.into() };
+    let failed =
+        |source: std::io::Error| Error::Write { path: path.to_owned(), source: source.into() };
     let mut file = BufWriter::new(File::create(path).map_err(failed)?);
     file.write_all(&bytes).and_then(|()| file.flush()).map_err(failed)
 }
@@ -83,7 +85,8 @@ pub fn write(chart: &Chart, about: &str, path: &Path) -> Result<(), Error> {
 pub fn encode(chart: &Chart, about: &str) -> Result<Vec<u8>, Error> {
     let failed = |reason: String| Error::Draw { chart: chart.name.clone(), reason };
     let drawable = chart.drawable();
-    let heading = if about.is_empty() { chart.title.clone() } else { format!("{} – {about}", chart.title) };
+    let heading =
+        if about.is_empty() { chart.title.clone() } else { format!("{} – {about}", chart.title) };
     let size = (WIDTH as u32, (draw::height(&drawable) + 34.0).ceil() as u32);
     let fine = (size.0 * FINE, size.1 * FINE);
     let mut pixels = vec![0; fine.0 as usize * fine.1 as usize * 3];
@@ -111,8 +114,8 @@ fn smaller(pixels: &[u8], width: usize, by: usize) -> Vec<u8> {
     for rows in pixels.chunks_exact(row * by) {
         for x in (0..width).step_by(by) {
             for color in 0..3 {
-                let square =
-                    (0..by * by).map(|at| usize::from(rows[at / by * row + (x + at % by) * 3 + color]));
+                let square = (0..by * by)
+                    .map(|at| usize::from(rows[at / by * row + (x + at % by) * 3 + color]));
                 out.push((square.sum::<usize>() / (by * by)) as u8);
             }
         }
@@ -122,8 +125,10 @@ fn smaller(pixels: &[u8], width: usize, by: usize) -> Vec<u8> {
 
 /// A name that is safe as part of a file's name.
 fn slug(name: &str) -> String {
-    let safe: String =
-        name.chars().map(|c| if c.is_alphanumeric() || c == '.' || c == '_' { c } else { '-' }).collect();
+    let safe: String = name
+        .chars()
+        .map(|c| if c.is_alphanumeric() || c == '.' || c == '_' { c } else { '-' })
+        .collect();
     let safe = safe.trim_matches(['-', '.']).to_owned();
     if safe.is_empty() { "trace".to_owned() } else { safe.chars().take(80).collect() }
 }

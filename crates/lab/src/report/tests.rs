@@ -44,7 +44,8 @@ fn several() -> Vec<Outcome> {
     outcomes
 }
 
-/// Every element that is opened is closed, in order, and attributes stand in quotes: enough for any parser.
+/// Every element that is opened is closed, in order, and attributes stand in quotes: enough for any
+/// parser.
 fn check_form(page: &str) {
     let body = page.strip_prefix("<!DOCTYPE html>").expect("a page says that it is one");
     let mut open: Vec<&str> = Vec::new();
@@ -66,7 +67,11 @@ fn check_form(page: &str) {
     }
     assert!(open.is_empty(), "{open:?}");
     for after in page.split('&').skip(1) {
-        assert!(["amp;", "lt;", "gt;", "quot;", "apos;", "#39;"].iter().any(|name| after.starts_with(name)));
+        assert!(
+            ["amp;", "lt;", "gt;", "quot;", "apos;", "#39;"]
+                .iter()
+                .any(|name| after.starts_with(name))
+        );
     }
 }
 
@@ -78,7 +83,8 @@ fn chart<'a>(report: &'a Report, name: &str) -> Option<&'a Chart> {
 fn dimensions(bytes: &[u8]) -> (u32, u32) {
     assert_eq!(&bytes[..8], b"\x89PNG\r\n\x1a\n");
     assert_eq!(&bytes[12..16], b"IHDR");
-    let number = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let number =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     (number(16), number(20))
 }
 
@@ -86,9 +92,16 @@ fn dimensions(bytes: &[u8]) -> (u32, u32) {
 fn the_page_is_well_formed_and_names_every_policy_and_size() {
     let page = page(&several());
     check_form(&page);
-    for text in
-        ["lru", "fifo", "slru:segments=4", "belady", "100", "1,000", "20,000", "floe simulate t --policy lru"]
-    {
+    for text in [
+        "lru",
+        "fifo",
+        "slru:segments=4",
+        "belady",
+        "100",
+        "1,000",
+        "20,000",
+        "floe simulate t --policy lru",
+    ] {
         assert!(page.contains(&format!(">{text}")) || page.contains(&format!("{text}<")), "{text}");
     }
 }
@@ -109,7 +122,8 @@ fn the_same_report_gives_the_same_page() {
 #[test]
 fn hostile_names_are_only_text() {
     let name = "</title><script>alert(\"1\")</script>&\u{0}'";
-    let outcomes = [outcome(name, name, 1, 0.5), outcome(name, "lru", 1, 0.4), outcome("b", name, 1, 0.5)];
+    let outcomes =
+        [outcome(name, name, 1, 0.5), outcome(name, "lru", 1, 0.4), outcome("b", name, 1, 0.5)];
     let page = html(&report(name, name, Sizes::Objects, &outcomes));
     check_form(&page);
     assert!(!page.contains("<script"));
@@ -119,8 +133,11 @@ fn hostile_names_are_only_text() {
 #[test]
 fn hostile_names_do_not_leave_the_directory() {
     let directory = tempfile::tempdir().expect("a directory");
-    let outcomes =
-        [outcome("../../a b/c", "lru", 1, 0.5), outcome("..", "lru", 1, 0.4), outcome("...", "lru", 1, 0.4)];
+    let outcomes = [
+        outcome("../../a b/c", "lru", 1, 0.5),
+        outcome("..", "lru", 1, 0.4),
+        outcome("...", "lru", 1, 0.4),
+    ];
     let written = png::write_all(&of(&outcomes), &directory.path().join("out")).expect("pictures");
     assert_eq!(written.len(), 3);
     for path in &written {
@@ -202,7 +219,8 @@ fn a_sample_shows_its_error() {
 
 #[test]
 fn a_policy_looks_the_same_for_every_trace() {
-    let outcomes = [outcome("a", "lru", 1, 0.5), outcome("a", "arc", 1, 0.4), outcome("b", "arc", 1, 0.4)];
+    let outcomes =
+        [outcome("a", "lru", 1, 0.5), outcome("a", "arc", 1, 0.4), outcome("b", "arc", 1, 0.4)];
     let report = of(&outcomes);
     let look = |section: usize| {
         let series = &report.sections[section].charts[0].series;
@@ -232,6 +250,7 @@ fn one_picture_for_each_chart_is_named_after_it() {
 fn an_error_names_the_file() {
     let report = of(&several());
     let path = std::path::Path::new("/nowhere/at/all.png");
-    let error = png::write(&report.sections[0].charts[0], "P3", path).expect_err("no such directory");
+    let error =
+        png::write(&report.sections[0].charts[0], "P3", path).expect_err("no such directory");
     assert!(error.to_string().starts_with("cannot write the picture /nowhere/at/all.png: "));
 }

@@ -26,7 +26,11 @@ pub fn section(heading: &str, timelines: &[Timeline]) -> Section {
         note: String::new(),
         x: Axis::new("time of the cache\u{2019}s own runs", Unit::Seconds),
         y: Axis::new(&title.to_lowercase(), unit),
-        series: timelines.iter().enumerate().map(|(at, timeline)| line(at, timeline, value)).collect(),
+        series: timelines
+            .iter()
+            .enumerate()
+            .map(|(at, timeline)| line(at, timeline, value))
+            .collect(),
         bands: phases.clone(),
     };
     Section {
@@ -51,7 +55,8 @@ fn line(at: usize, timeline: &Timeline, value: &dyn Fn(&Sample) -> Option<f64>) 
     let together = timeline.samples.len().div_ceil(POINTS).max(1);
     let mean = |samples: &[Sample]| {
         let span: f64 = samples.iter().map(|sample| sample.span).sum();
-        let sum: Option<f64> = samples.iter().map(|sample| Some(value(sample)? * sample.span)).sum();
+        let sum: Option<f64> =
+            samples.iter().map(|sample| Some(value(sample)? * sample.span)).sum();
         Some(Point { x: samples.last()?.seconds, y: sum? / span, error: None })
     };
     Series {
@@ -71,7 +76,12 @@ fn phases(timeline: &Timeline) -> Vec<Band> {
             Some(band) => band.to = sample.seconds,
             None => {
                 let from = bands.last().map_or(sample.seconds - sample.span, |band| band.to);
-                bands.push(Band { name: name.to_owned(), from, to: sample.seconds, look: look(phase) });
+                bands.push(Band {
+                    name: name.to_owned(),
+                    from,
+                    to: sample.seconds,
+                    look: look(phase),
+                });
             }
         }
     }
@@ -109,14 +119,23 @@ mod tests {
     #[test]
     fn phases_follow_each_other_without_gaps_and_long_lines_are_made_shorter() {
         let phase = |at| if at % 300 < 100 { Phase::Learning } else { Phase::Frozen };
-        let timeline =
-            Timeline { name: "a".into(), samples: (0..900).map(|at| sample(at, phase(at))).collect() };
+        let timeline = Timeline {
+            name: "a".into(),
+            samples: (0..900).map(|at| sample(at, phase(at))).collect(),
+        };
         let section = section("", &[timeline]);
         let chart = &section.charts[0];
         let edges: Vec<(f64, f64)> = chart.bands.iter().map(|band| (band.from, band.to)).collect();
         assert_eq!(
             edges,
-            [(0.0, 100.0), (100.0, 300.0), (300.0, 400.0), (400.0, 600.0), (600.0, 700.0), (700.0, 900.0)]
+            [
+                (0.0, 100.0),
+                (100.0, 300.0),
+                (300.0, 400.0),
+                (400.0, 600.0),
+                (600.0, 700.0),
+                (700.0, 900.0)
+            ]
         );
         let points = &chart.series[0].points;
         assert!(points.len() <= POINTS);

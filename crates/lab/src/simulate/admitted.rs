@@ -1,8 +1,10 @@
-//! Policies over a trace behind an admission: who comes in, and what that saves in writes to the cache.
+//! Policies over a trace behind an admission: who comes in, and what that saves in writes to the
+//! cache.
 //!
-//! As [`super::objects`], with a question before each insertion, so in a loop of its own: the other one is what speed is measured on. The
-//! admission is told counts every [`WINDOW_REQUESTS`] requests, and what it orders to be fetched is there at once. A write
-//! is served as a read is; where it hits, it overwrites, which the admission sees as an insertion.
+//! As [`super::objects`], with a question before each insertion, so in a loop of its own: the other
+//! one is what speed is measured on. The admission is told counts every [`WINDOW_REQUESTS`]
+//! requests, and what it orders to be fetched is there at once. A write is served as a read is;
+//! where it hits, it overwrites, which the admission sees as an insertion.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,7 +19,8 @@ use super::latency::Latency;
 use super::positions::Positions;
 use super::stream::{NEVER, Stream};
 
-/// Requests between two windows: divides the 200 between checks of FussyCache, so that these come when they are due.
+/// Requests between two windows: divides the 200 between checks of FussyCache, so that these come
+/// when they are due.
 pub(super) const WINDOW_REQUESTS: usize = 100;
 
 /// No slot.
@@ -89,8 +92,10 @@ impl Visitor for Simulation<'_> {
         };
         cache.admission.tick(Tick(0), &mut cache.orders);
         let needs = cache.admission.needs();
-        let mut positions = Positions::of(self.stream, cache.order.policy()).followed_if(needs.streams);
-        let key_of: HashMap<u64, u32> = (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
+        let mut positions =
+            Positions::of(self.stream, cache.order.policy()).followed_if(needs.streams);
+        let key_of: HashMap<u64, u32> =
+            (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
         for (at, &key) in self.stream.keys.iter().enumerate() {
             cache.request(at, key, positions.follow(key));
             if P::ABOUT.streams {
@@ -168,7 +173,8 @@ impl<P: Policy> Cache<'_, P> {
         } else {
             self.counts.hits += 1;
             self.window.hits += traffic(size);
-            let access = Access { in_a_row, ..self.access(Some(at), key, self.held[slot as usize].1) };
+            let access =
+                Access { in_a_row, ..self.access(Some(at), key, self.held[slot as usize].1) };
             if access.direction == Direction::Write {
                 self.window.inserted += traffic(size);
                 self.window.replaced += traffic(size);
@@ -182,15 +188,18 @@ impl<P: Policy> Cache<'_, P> {
         }
     }
 
-    /// Asks about an offer, and names who would leave for it, if anybody has to and either the policy says who or the admission has to know.
+    /// Asks about an offer, and names who would leave for it, if anybody has to and either the
+    /// policy says who or the admission has to know.
     fn admits(&mut self, offer: &Access) -> bool {
         let is_full = self.weight + u64::from(offer.weight) > self.capacity;
         let leaves = match is_full {
             false => None,
             true if self.names_victims => self.order.victim(Some(offer)),
-            true => self.order.policy_mut().victim(Some(offer)), // as the cache in memory asks: some policies look on meanwhile
+            // as the cache in memory asks: some policies look on meanwhile
+            true => self.order.policy_mut().victim(Some(offer)),
         };
-        let victim = leaves.map(|slot| Victim { slot, hash: mix(u64::from(self.held[slot.index()].0)) });
+        let victim =
+            leaves.map(|slot| Victim { slot, hash: mix(u64::from(self.held[slot.index()].0)) });
         // Whom it would have leave is whom the order evicts.
         let verdict = self.admission.judge(offer, victim.as_ref());
         let verdict = if self.orders.hold && is_full { Verdict::Bypass } else { verdict };
@@ -266,21 +275,34 @@ mod tests {
     fn run(policy: &str, admit: &str, stream: &Stream, size: u64) -> Outcome {
         let admit = floe_policy::admission::registry::choices(admit).expect("it is registered");
         let run = Run { policy: policy.parse().expect("it is registered"), size, admit };
-        simulate("trace", stream, &run, Some(Latency { hit_us: 1.0, miss_us: 101.0 }), &AtomicU64::new(0))
+        simulate(
+            "trace",
+            stream,
+            &run,
+            Some(Latency { hit_us: 1.0, miss_us: 101.0 }),
+            &AtomicU64::new(0),
+        )
     }
 
     fn plain(policy: &str, stream: &Stream, size: u64) -> Outcome {
-        let run = Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
+        let run =
+            Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
         simulate("trace", stream, &run, None, &AtomicU64::new(0))
     }
 
     #[test]
     fn who_admits_everything_changes_nothing() {
         for sizes in [false, true] {
-            let stream = stream("scan:keys=2000,every=500,length=300,scanned=3000,requests=30000", sizes);
+            let stream =
+                stream("scan:keys=2000,every=500,length=300,scanned=3000,requests=30000", sizes);
             for policy in ["lru", "s3-fifo", "sieve", "arc", "belady", "sarc", "w-tinylfu"] {
-                let (with, without) = (run(policy, "always", &stream, 400), plain(policy, &stream, 400));
-                assert_eq!((with.hits, with.prefetches), (without.hits, without.prefetches), "{policy}");
+                let (with, without) =
+                    (run(policy, "always", &stream, 400), plain(policy, &stream, 400));
+                assert_eq!(
+                    (with.hits, with.prefetches),
+                    (without.hits, without.prefetches),
+                    "{policy}"
+                );
                 assert_eq!(with.byte_miss_ratio, without.byte_miss_ratio, "{policy}");
                 assert_eq!(with.inserted, Some(with.misses + with.prefetches), "{policy}");
                 assert_eq!(without.inserted, None);
@@ -297,8 +319,10 @@ mod tests {
         weighed.footprint *= u64::from(BYTES);
         for policy in ["lru", "fifo", "sieve"] {
             for admit in ["second-access", "duel", "obp", "fussy", "probability", "until-full"] {
-                let (by_count, by_bytes) =
-                    (run(policy, admit, &counted, 500), run(policy, admit, &weighed, 500 * u64::from(BYTES)));
+                let (by_count, by_bytes) = (
+                    run(policy, admit, &counted, 500),
+                    run(policy, admit, &weighed, 500 * u64::from(BYTES)),
+                );
                 assert_eq!(
                     (by_count.hits, by_count.inserted),
                     (by_bytes.hits, by_bytes.inserted),
@@ -318,7 +342,8 @@ mod tests {
 
     #[test]
     fn a_duel_keeps_what_is_popular_from_a_scan() {
-        let stream = stream("scan:keys=2000,every=500,length=300,scanned=3000,requests=100000", false);
+        let stream =
+            stream("scan:keys=2000,every=500,length=300,scanned=3000,requests=100000", false);
         for policy in ["lru", "fifo", "sieve"] {
             let (plain, duel) = (plain(policy, &stream, 400), run(policy, "duel", &stream, 400));
             assert!(duel.hits > plain.hits, "{policy}: {} {}", duel.hits, plain.hits);
@@ -350,12 +375,17 @@ mod tests {
                 evict: policy.parse().expect("it is registered"),
                 clean_every_ns: u64::MAX,
             };
-            let blocks = blocks::simulate("trace", &requests, &setup).expect("the cache is possible");
+            let blocks =
+                blocks::simulate("trace", &requests, &setup).expect("the cache is possible");
             let objects = run(policy, "duel", &stream, 400);
-            let (there, here) = (blocks.blocks_allocated as f64, objects.inserted.unwrap_or(0) as f64);
+            let (there, here) =
+                (blocks.blocks_allocated as f64, objects.inserted.unwrap_or(0) as f64);
             assert!((there / here - 1.0).abs() < 0.2, "{policy}: {there} blocks, {here} objects");
             let (there, here) = (blocks.read_hits as f64, objects.hits as f64);
-            assert!((there / here - 1.0).abs() < 0.03, "{policy}: {there} hits of blocks, {here} of objects");
+            assert!(
+                (there / here - 1.0).abs() < 0.03,
+                "{policy}: {there} hits of blocks, {here} of objects"
+            );
         }
     }
 
@@ -363,14 +393,18 @@ mod tests {
     fn who_admits_nothing_hits_nothing() {
         let stream = stream("zipf:keys=100,requests=1000", false);
         let outcome = run("lru", "never", &stream, 50);
-        assert_eq!((outcome.hits, outcome.inserted, outcome.mean_latency_us), (0, Some(0), Some(101.0)));
+        assert_eq!(
+            (outcome.hits, outcome.inserted, outcome.mean_latency_us),
+            (0, Some(0), Some(101.0))
+        );
         assert_eq!(outcome.policy, "lru with never");
     }
 
     #[test]
     fn obp_writes_a_tenth_of_what_is_looked_up() {
         let stream = stream("zipf:keys=20000,theta=0.8,requests=200000", false);
-        let (eager, obp) = (plain("lru", &stream, 2000), run("lru", "obp:target=0.1:fill=0", &stream, 2000));
+        let (eager, obp) =
+            (plain("lru", &stream, 2000), run("lru", "obp:target=0.1:fill=0", &stream, 2000));
         let inserted = obp.inserted.expect("an admission was asked");
         // Each insertion into a full cache is a removal, too.
         assert!((9_000..=11_500).contains(&inserted), "{inserted}");
@@ -384,8 +418,10 @@ mod tests {
 
     #[test]
     fn fussy_fetches_what_is_popular_and_leaves_the_rest_out() {
-        let stream =
-            stream("mix:requests=100000+zipf:keys=500,weight=1+uniform:keys=1000000,weight=1", false);
+        let stream = stream(
+            "mix:requests=100000+zipf:keys=500,weight=1+uniform:keys=1000000,weight=1",
+            false,
+        );
         let (lru, fussy) = (plain("lru", &stream, 300), run("lru", "fussy", &stream, 300));
         assert!(fussy.prefetches > 0 && fussy.hits > lru.hits, "{fussy:?}");
     }

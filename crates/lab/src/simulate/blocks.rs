@@ -1,14 +1,14 @@
 //! The block cache over a trace: the server's own state machines, on devices that answer at once.
 //!
-//! Each request ends before the next begins, and the clock is the trace's: dirty data is cleaned every
-//! [`Setup::clean_every_ns`] of it and at the end. What comes out is exact in hits, bytes and memory; how long things
-//! take is for replay.
+//! Each request ends before the next begins, and the clock is the trace's: dirty data is cleaned
+//! every [`Setup::clean_every_ns`] of it and at the end. What comes out is exact in hits, bytes and
+//! memory; how long things take is for replay.
 
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, BlockSizes, Config, ConfigError, Evict, Gate, Kind, Memory, OpId, Order, Request, RequestId,
-    Stats, VolumeId, WriteMode,
+    BlockCache, BlockSizes, Config, ConfigError, Evict, Gate, Kind, Memory, OpId, Order, Request,
+    RequestId, Stats, VolumeId, WriteMode,
 };
 use floe_trace::Op;
 use serde::Serialize;
@@ -153,7 +153,8 @@ fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, Simulat
             return Err(SimulateError::Volumes);
         }
         let cache = &mut simulation.cache;
-        let volume = *volumes.entry(request.volume).or_insert_with(|| cache.add_volume(VOLUME_BYTES));
+        let volume =
+            *volumes.entry(request.volume).or_insert_with(|| cache.add_volume(VOLUME_BYTES));
         if request.time_ns >= clean_at_ns {
             clean_at_ns = request.time_ns + setup.clean_every_ns;
             simulation.cache.clean(&mut simulation.orders);

@@ -1,8 +1,9 @@
 //! Policies over a trace: who would have hit how often, with the policy code that the caches run.
 //!
-//! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain arrays: key to slot, a hit or a
-//! miss, the policy's own work. Each pair of policy and size is a run of its own; runs share the trace and are spread over
-//! all cores. The loop is compiled once per policy. Behind an admission another loop runs (`admitted`).
+//! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
+//! arrays: key to slot, a hit or a miss, the policy's own work. Each pair of policy and size is a
+//! run of its own; runs share the trace and are spread over all cores. The loop is compiled once
+//! per policy. Behind an admission another loop runs (`admitted`).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -29,7 +30,8 @@ const PROGRESS_MASK: usize = (1 << 16) - 1;
 pub struct Run {
     /// The policy.
     pub policy: Choice,
-    /// Capacity in the unit of the stream: bytes where it has sizes, else objects. Of the whole cache, not of a sample.
+    /// Capacity in the unit of the stream: bytes where it has sizes, else objects. Of the whole
+    /// cache, not of a sample.
     pub size: u64,
     /// Who decides what comes in; empty where everything does and nobody is asked.
     pub admit: Vec<admission::registry::Choice>,
@@ -46,7 +48,8 @@ pub struct Outcome {
     pub size: u64,
     /// Requests of the trace.
     pub requests: u64,
-    /// Those that were simulated, if only a sample was: what else is counted is estimated from them.
+    /// Those that were simulated, if only a sample was: what else is counted is estimated from
+    /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled_requests: Option<u64>,
     /// How many found their object.
@@ -56,12 +59,14 @@ pub struct Outcome {
     /// Objects put in, where an admission was asked: what is written to the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inserted: Option<u64>,
-    /// Objects fetched because the policy or the admission ordered it, before they were asked for: neither hits nor misses.
+    /// Objects fetched because the policy or the admission ordered it, before they were asked for:
+    /// neither hits nor misses.
     #[serde(skip_serializing_if = "is_zero")]
     pub prefetches: u64,
     /// Share of requests that missed.
     pub miss_ratio: f64,
-    /// How far off `miss_ratio` may be when it is estimated from a sample: in 19 of 20 cases no further.
+    /// How far off `miss_ratio` may be when it is estimated from a sample: in 19 of 20 cases no
+    /// further.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub miss_ratio_ci95: Option<f64>,
     /// Share of bytes that missed; the same as `miss_ratio` where objects have no sizes.
@@ -174,7 +179,8 @@ impl Counts {
         Missed { asked: self.bytes as f64, missed: self.missed_bytes as f64 }
     }
 
-    /// What a sample says of the requests and, where there are sizes, of the bytes of the whole trace.
+    /// What a sample says of the requests and, where there are sizes, of the bytes of the whole
+    /// trace.
     fn estimated(
         &self,
         stream: &Stream,
@@ -194,8 +200,15 @@ impl Counts {
             .collect();
         let (requests, bytes): (Vec<_>, Vec<_>) = of_groups.into_iter().unzip();
         let asked = stream.requests as f64 * share;
-        let of_bytes =
-            || sample::estimate(self.bytes(), &bytes, self.slope, stream.asked_bytes as f64 * share, share);
+        let of_bytes = || {
+            sample::estimate(
+                self.bytes(),
+                &bytes,
+                self.slope,
+                stream.asked_bytes as f64 * share,
+                share,
+            )
+        };
         (
             sample::estimate(self.requests(stream), &requests, self.slope, asked, share),
             stream.sizes.as_ref().map(|_| of_bytes()),
@@ -261,8 +274,11 @@ impl Simulation<'_> {
         let slots = self.capacity.min(self.stream.distinct as u64) as usize;
         order.reserve(slots);
         order.set_capacity(self.capacity);
-        let mut cache =
-            Counted { slot_of: vec![NONE; self.stream.distinct], key_of: vec![NONE; slots], used: 0 };
+        let mut cache = Counted {
+            slot_of: vec![NONE; self.stream.distinct],
+            key_of: vec![NONE; slots],
+            used: 0,
+        };
         let (mut hits, mut prefetches) = (0, 0);
         let mut misses_of = PerKey::new(self.stream);
         let mut positions = Positions::of(self.stream, order);
@@ -317,7 +333,10 @@ impl Simulation<'_> {
             let in_a_row = if P::ABOUT.streams { positions.follow(key) } else { 0 };
             if slot != NONE {
                 counts.hits += 1;
-                order.hit(Slot(slot), &self.access::<P>(at, key, cache.held[slot as usize].1, in_a_row));
+                order.hit(
+                    Slot(slot),
+                    &self.access::<P>(at, key, cache.held[slot as usize].1, in_a_row),
+                );
             } else {
                 counts.missed_bytes += u64::from(size);
                 misses_of.add(key);
@@ -445,8 +464,11 @@ mod tests {
             builder.add(&read).expect("there is room");
         }
         let stream = builder.finish().expect("there are requests");
-        let run =
-            Run { policy: policy.parse().expect("the policy is registered"), size: 640, admit: Vec::new() };
+        let run = Run {
+            policy: policy.parse().expect("the policy is registered"),
+            size: 640,
+            admit: Vec::new(),
+        };
         let outcome = simulate("run", &stream, &run, None, &AtomicU64::new(0));
         assert_eq!(outcome.hits + outcome.misses, RUN);
         (outcome.misses, outcome.prefetches)
@@ -456,7 +478,10 @@ mod tests {
     fn what_sarc_orders_is_fetched_and_hits() {
         for sizes in [false, true] {
             let (missed, prefetches) = misses("sarc", sizes);
-            assert!(missed < 10 && missed + prefetches == 1000, "{missed} misses, {prefetches} prefetches");
+            assert!(
+                missed < 10 && missed + prefetches == 1000,
+                "{missed} misses, {prefetches} prefetches"
+            );
             assert_eq!(misses("lru", sizes), (1000, 0));
         }
     }

@@ -1,8 +1,9 @@
 //! What policies do to their lists over a trace, counted by what becomes of each request.
 //!
-//! The loop of [`super::objects`] over the same policy code, compiled once more with counters in its lists (`floe-policy-counted`). The trace
-//! is run twice and counted the second time: what fills an empty cache takes nobody's place, and is over by then. So hit ratios
-//! reach 1 when everything fits.
+//! The loop of [`super::objects`] over the same policy code, compiled once more with counters in
+//! its lists (`floe-policy-counted`). The trace is run twice and counted the second time: what
+//! fills an empty cache takes nobody's place, and is over by then. So hit ratios reach 1 when
+//! everything fits.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,9 @@ pub enum CandidateError {
     #[error(transparent)]
     Choice(#[from] floe_policy_counted::registry::ChoiceError),
     /// It wants more of its cache than a place for keys.
-    #[error("policy {0} looks at more than which keys come, so what it does cannot be counted here")]
+    #[error(
+        "policy {0} looks at more than which keys come, so what it does cannot be counted here"
+    )]
     LooksAtMore(&'static str),
 }
 
@@ -80,7 +83,8 @@ impl Candidate {
 pub struct Operations {
     /// By outcome: hits, misses, and misses on keys that left lately.
     pub counted: Counted,
-    /// Share of hits that asked for the order, which takes its lock even where nothing then has to be done.
+    /// Share of hits that asked for the order, which takes its lock even where nothing then has to
+    /// be done.
     pub hits_promoting: f64,
 }
 
@@ -186,7 +190,9 @@ impl Tally {
             *self.operations[outcome].entry((list, operation)).or_default() += times;
         }
         match hit {
-            Some(Touch::Noted) => *self.operations[HIT].entry(("", Operation::Mark)).or_default() += 1.0,
+            Some(Touch::Noted) => {
+                *self.operations[HIT].entry(("", Operation::Mark)).or_default() += 1.0
+            }
             Some(_) => self.promoting += 1,
             None => {}
         }
@@ -213,8 +219,11 @@ mod tests {
     use floe_trace::{Op, Request};
 
     fn stream(keys: impl IntoIterator<Item = u64>) -> Stream {
-        let mut builder =
-            Builder::new(floe_trace::Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        let mut builder = Builder::new(
+            floe_trace::Kind::Key,
+            Keep { rate: 1.0, sizes: false, next_use: false },
+            4096,
+        );
         for key in keys {
             builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
         }
@@ -241,7 +250,8 @@ mod tests {
     }
 
     fn each(counts: &Counts) -> [f64; 4] {
-        [Operation::Delink, Operation::Head, Operation::Tail, Operation::Step].map(|of| counts.each(of))
+        [Operation::Delink, Operation::Head, Operation::Tail, Operation::Step]
+            .map(|of| counts.each(of))
     }
 
     #[test]
@@ -261,7 +271,8 @@ mod tests {
     #[test]
     fn hits_of_fifo_like_policies_touch_no_list_and_those_of_lru_like_ones_do() {
         let stream = skewed();
-        for entry in POLICIES.iter().filter(|entry| !entry.about.next_uses && !entry.about.streams) {
+        for entry in POLICIES.iter().filter(|entry| !entry.about.next_uses && !entry.about.streams)
+        {
             let operations = counted(entry.about.name, &stream, 150);
             let hit = outcome(&operations, "hit");
             let moves = hit.list_operations() + hit.each(Operation::Step);
@@ -280,10 +291,12 @@ mod tests {
     fn hits_are_those_that_the_simulator_counts() {
         use super::super::objects;
         let stream = skewed();
-        let twice = stream
-            .rearranged((0..stream.keys.len()).chain(0..stream.keys.len()).collect::<Vec<_>>().into_iter());
+        let twice = stream.rearranged(
+            (0..stream.keys.len()).chain(0..stream.keys.len()).collect::<Vec<_>>().into_iter(),
+        );
         let hits = |policy: &str, stream: &Stream| {
-            let run = objects::Run { policy: policy.parse().unwrap(), size: 150, admit: Vec::new() };
+            let run =
+                objects::Run { policy: policy.parse().unwrap(), size: 150, admit: Vec::new() };
             objects::simulate("", stream, &run, None, &std::sync::atomic::AtomicU64::new(0)).hits
         };
         for policy in ["lru", "arc", "lirs", "lecar", "cacheus", "sieve", "qdlp", "2q", "lhd"] {
@@ -310,8 +323,10 @@ mod tests {
         let arc = counted("arc", &skewed(), 100);
         let ghost = outcome(&arc, "ghost");
         assert!(ghost.is_miss && ghost.requests > 100, "{ghost:?}");
-        let taken: f64 =
-            ["B1", "B2"].iter().filter_map(|list| ghost.operations.get(&(*list, Operation::Delink))).sum();
+        let taken: f64 = ["B1", "B2"]
+            .iter()
+            .filter_map(|list| ghost.operations.get(&(*list, Operation::Delink)))
+            .sum();
         assert_eq!(taken, ghost.requests as f64, "each is taken out of its ghost list");
         assert_eq!(ghost.operations.get(&("T2", Operation::Head)), Some(&taken), "and goes to T2");
     }

@@ -7,8 +7,8 @@ use floe_policy::streams::Streams;
 
 use super::stream::Stream;
 
-/// The streams of a trace, and the key at each position where a policy fetches ahead. A position that
-/// several volumes have stands for the volume that used it first.
+/// The streams of a trace, and the key at each position where a policy fetches ahead. A position
+/// that several volumes have stands for the volume that used it first.
 pub(super) struct Positions<'a> {
     streams: Option<Streams>,
     numbers: &'a [u64],
@@ -47,11 +47,13 @@ impl<'a> Positions<'a> {
         position + 1 - streams.follow(&(position..position + 1))
     }
 
-    /// The keys that are to be fetched after the request followed last. What the trace never asks for is not known, and not fetched.
+    /// The keys that are to be fetched after the request followed last. What the trace never asks
+    /// for is not known, and not fetched.
     #[inline]
     pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
         let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));
-        let keys = ahead.into_iter().flatten().filter_map(|position| self.keys.get(&position).copied());
+        let keys =
+            ahead.into_iter().flatten().filter_map(|position| self.keys.get(&position).copied());
         keys.collect::<Vec<u32>>().into_iter()
     }
 }

@@ -1,13 +1,16 @@
 //! What a sample of the keys says about the whole trace, and how far off that may be.
 //!
-//! The sampled keys fall into a few groups by a hash. Each goes through a cache of its own, with its part of the size, and is as
-//! good a sample as all of them, only smaller; so what the estimates differ by from group to group tells by how much that of
-//! all of them may be off. That takes in which keys were drawn, and that more or fewer of them than should share the cache.
+//! The sampled keys fall into a few groups by a hash. Each goes through a cache of its own, with
+//! its part of the size, and is as good a sample as all of them, only smaller; so what the
+//! estimates differ by from group to group tells by how much that of all of them may be off. That
+//! takes in which keys were drawn, and that more or fewer of them than should share the cache.
 //!
-//! A sample has more or fewer requests than its share, and what those that are missing would have been is not known: hits, if they are of
-//! few keys that are always there (as SHARDS-adj takes them, Waldspurger et al., FAST '15), or like all others, if no key is hotter than
-//! the next. The keys show that, too: by how much misses rise with requests from key to key is the slope of a regression, by which the estimate is
-//! brought to the requests there should be (Cochran, "Sampling Techniques", ch. 7).
+//! A sample has more or fewer requests than its share, and what those that are missing would have
+//! been is not known: hits, if they are of few keys that are always there (as SHARDS-adj takes
+//! them, Waldspurger et al., FAST '15), or like all others, if no key is hotter than the next. The
+//! keys show that, too: by how much misses rise with requests from key to key is the slope of a
+//! regression, by which the estimate is brought to the requests there should be (Cochran, "Sampling
+//! Techniques", ch. 7).
 
 use floe_model::t_975;
 
@@ -27,14 +30,16 @@ pub(super) struct Missed {
     pub(super) missed: f64,
 }
 
-/// A share of what is asked for, in the whole trace, and how far off it may be: in 19 of 20 cases no further.
+/// A share of what is asked for, in the whole trace, and how far off it may be: in 19 of 20 cases
+/// no further.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Estimate {
     pub(super) ratio: f64,
     pub(super) bound: f64,
 }
 
-/// By how much misses rise with requests, from the misses of each key of a sample and the requests for it.
+/// By how much misses rise with requests, from the misses of each key of a sample and the requests
+/// for it.
 pub(super) fn slope(keys: impl Iterator<Item = (u32, u32)>) -> f64 {
     let (mut together, mut squares) = (0.0, 0.0);
     for (missed, asked) in keys {
@@ -44,16 +49,25 @@ pub(super) fn slope(keys: impl Iterator<Item = (u32, u32)>) -> f64 {
     if squares > 0.0 { together / squares } else { 0.0 }
 }
 
-/// The estimate from a sample of a `share` of the keys, of which `asked` should be asked, and from its groups.
-pub(super) fn estimate(sample: Missed, groups: &[Missed], slope: f64, asked: f64, share: f64) -> Estimate {
+/// The estimate from a sample of a `share` of the keys, of which `asked` should be asked, and from
+/// its groups.
+pub(super) fn estimate(
+    sample: Missed,
+    groups: &[Missed],
+    slope: f64,
+    asked: f64,
+    share: f64,
+) -> Estimate {
     let count = groups.len() as f64;
     let brought = |of: &Missed, asked: f64| (of.missed + slope * (asked - of.asked)) / asked;
     let ratio = brought(&sample, asked);
     let of_groups: Vec<f64> = groups.iter().map(|group| brought(group, asked / count)).collect();
     let mean = of_groups.iter().sum::<f64>() / count;
     let freedom = count - 1.0;
-    let variance = of_groups.iter().map(|of_group| (of_group - mean).powi(2)).sum::<f64>() / freedom;
-    // Small caches are not small copies of large ones: what they are off for a part of the size is less by so much for all of it.
+    let variance =
+        of_groups.iter().map(|of_group| (of_group - mean).powi(2)).sum::<f64>() / freedom;
+    // Small caches are not small copies of large ones: what they are off for a part of the size is
+    // less by so much for all of it.
     let smallness = (mean - ratio).abs() / freedom;
     // The slope is that of the keys drawn; the hottest of those that were not may always hit.
     let extrapolated = slope * (1.0 - sample.asked / asked);
@@ -86,7 +100,8 @@ mod tests {
     }
 
     fn run(policy: &str, stream: &Stream, size: u64) -> Outcome {
-        let run = Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
+        let run =
+            Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
         simulate("trace", stream, &run, None, &AtomicU64::new(0))
     }
 
@@ -113,13 +128,16 @@ mod tests {
                     let exact = run(policy, &whole, size);
                     for sample in &samples {
                         let estimate = run(policy, sample, size);
-                        let bound = estimate.miss_ratio_ci95.expect("a sample says how far off it may be");
+                        let bound =
+                            estimate.miss_ratio_ci95.expect("a sample says how far off it may be");
                         let off = (estimate.miss_ratio - exact.miss_ratio).abs();
                         cases += 1;
                         bounds.push(bound);
                         if off > bound {
                             let rate = sample.rate;
-                            outside.push(format!("{load} {policy} {hundredths} % {rate}: {off} of {bound}"));
+                            outside.push(format!(
+                                "{load} {policy} {hundredths} % {rate}: {off} of {bound}"
+                            ));
                         }
                     }
                 }
@@ -137,7 +155,8 @@ mod tests {
         let load = "zipf:keys=20000,requests=200000";
         let sizes: [fn(u64) -> u64; 2] = [|_| 1000, |key| 500 + key % 1000];
         for (size_of, alike) in sizes.into_iter().zip([true, false]) {
-            let (whole, sample) = (stream(load, 1.0, 0, Some(size_of)), stream(load, 0.1, 0, Some(size_of)));
+            let (whole, sample) =
+                (stream(load, 1.0, 0, Some(size_of)), stream(load, 0.1, 0, Some(size_of)));
             let (exact, estimate) = (run("lru", &whole, 2_000_000), run("lru", &sample, 2_000_000));
             let bound = estimate.byte_miss_ratio_ci95.expect("a sample says how far off it may be");
             assert!(
@@ -145,8 +164,14 @@ mod tests {
                 "{exact:?} {estimate:?}"
             );
             if alike {
-                assert!((estimate.byte_miss_ratio - estimate.miss_ratio).abs() < 1e-9, "{estimate:?}");
-                assert!((bound - estimate.miss_ratio_ci95.unwrap_or(0.0)).abs() < 1e-9, "{estimate:?}");
+                assert!(
+                    (estimate.byte_miss_ratio - estimate.miss_ratio).abs() < 1e-9,
+                    "{estimate:?}"
+                );
+                assert!(
+                    (bound - estimate.miss_ratio_ci95.unwrap_or(0.0)).abs() < 1e-9,
+                    "{estimate:?}"
+                );
             }
         }
     }
@@ -155,6 +180,11 @@ mod tests {
     fn belady_is_the_best_of_a_sample_too() {
         let sample = stream("zipf:keys=20000,requests=200000", 0.1, 0, None);
         let [belady, lru] = ["belady", "lru"].map(|policy| run(policy, &sample, 1000));
-        assert!(belady.miss_ratio < lru.miss_ratio - 0.02, "{} {}", belady.miss_ratio, lru.miss_ratio);
+        assert!(
+            belady.miss_ratio < lru.miss_ratio - 0.02,
+            "{} {}",
+            belady.miss_ratio,
+            lru.miss_ratio
+        );
     }
 }

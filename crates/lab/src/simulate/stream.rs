@@ -1,8 +1,9 @@
-//! A trace as a simulator wants it: keys made dense once, so that every policy and size runs over plain arrays.
+//! A trace as a simulator wants it: keys made dense once, so that every policy and size runs over
+//! plain arrays.
 //!
-//! With a sampling rate below 1 only the requests of a random part of the keys are kept (SHARDS, Waldspurger et al.,
-//! FAST '15): which keys is decided by a hash, so all requests of a key stay together, and a cache of `rate` times the
-//! size sees `rate` of the misses.
+//! With a sampling rate below 1 only the requests of a random part of the keys are kept (SHARDS,
+//! Waldspurger et al., FAST '15): which keys is decided by a hash, so all requests of a key stay
+//! together, and a cache of `rate` times the size sees `rate` of the misses.
 
 use floe_policy::mix;
 pub use floe_trace::NEVER;
@@ -49,7 +50,8 @@ pub struct Stream {
     pub asked_bytes: u64,
     /// Share of keys kept.
     pub rate: f64,
-    /// Bytes in the distinct objects at the size each was first seen with, or the number of keys without sizes.
+    /// Bytes in the distinct objects at the size each was first seen with, or the number of keys
+    /// without sizes.
     pub footprint: u64,
 }
 
@@ -86,10 +88,18 @@ impl Builder {
             ..Stream::default()
         };
         let block_bytes = (kind == Kind::Block).then_some(block_bytes);
-        Self { keep, threshold, numbering: Numbering::new(), last_use: Vec::new(), stream, block_bytes }
+        Self {
+            keep,
+            threshold,
+            numbering: Numbering::new(),
+            last_use: Vec::new(),
+            stream,
+            block_bytes,
+        }
     }
 
-    /// Takes in a request of the trace. Deletions are passed over: policies are compared on what is asked for.
+    /// Takes in a request of the trace. Deletions are passed over: policies are compared on what is
+    /// asked for.
     ///
     /// # Errors
     /// When there are too many.
@@ -104,11 +114,18 @@ impl Builder {
         };
         let first = request.key / block_bytes;
         let last = (request.key + request.bytes.max(1) - 1) / block_bytes;
-        (first..=last).try_for_each(|block| self.add_key(request.volume, block, block_bytes, writes))
+        (first..=last)
+            .try_for_each(|block| self.add_key(request.volume, block, block_bytes, writes))
     }
 
     #[inline]
-    fn add_key(&mut self, volume: u32, number: u64, bytes: u64, writes: bool) -> Result<(), StreamError> {
+    fn add_key(
+        &mut self,
+        volume: u32,
+        number: u64,
+        bytes: u64,
+        writes: bool,
+    ) -> Result<(), StreamError> {
         self.stream.requests += 1;
         let size = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
         self.stream.asked_bytes += if self.keep.sizes { u64::from(size) } else { 0 };
@@ -154,13 +171,16 @@ impl Stream {
         self.writes[request / 64] >> (request % 64) & 1 == 1
     }
 
-    /// About how many objects fit into a cache that holds so much: what it holds by the size of an object in the mean.
+    /// About how many objects fit into a cache that holds so much: what it holds by the size of an
+    /// object in the mean.
     pub fn objects_in(&self, capacity: u64) -> usize {
-        let objects = u128::from(capacity) * self.distinct as u128 / u128::from(self.footprint.max(1));
+        let objects =
+            u128::from(capacity) * self.distinct as u128 / u128::from(self.footprint.max(1));
         objects.clamp(1, self.distinct.max(1) as u128) as usize
     }
 
-    /// The stream in so many parts, each with all requests of the keys that a hash gives it. Times of next use stay as they are.
+    /// The stream in so many parts, each with all requests of the keys that a hash gives it. Times
+    /// of next use stay as they are.
     pub(super) fn parted(&self, parts: u64) -> Vec<Self> {
         let part_of = |key: u32| (mix(u64::from(key) ^ PART_SALT) % parts) as usize;
         let empty = Self {
@@ -215,7 +235,10 @@ impl Stream {
         Self {
             keys: places.clone().map(|place| self.keys[place]).collect(),
             numbers: self.numbers.clone(),
-            sizes: self.sizes.as_ref().map(|sizes| places.clone().map(|place| sizes[place]).collect()),
+            sizes: self
+                .sizes
+                .as_ref()
+                .map(|sizes| places.clone().map(|place| sizes[place]).collect()),
             next_use: None,
             writes,
             requests: places.len() as u64,
@@ -247,7 +270,8 @@ mod tests {
 
     #[test]
     fn requests_can_be_rearranged() {
-        let mut builder = Builder::new(Kind::Key, Keep { rate: 1.0, sizes: true, next_use: true }, 4096);
+        let mut builder =
+            Builder::new(Kind::Key, Keep { rate: 1.0, sizes: true, next_use: true }, 4096);
         for (key, op) in [(7, Op::Write), (9, Op::Read), (7, Op::Read)] {
             builder.add(&Request { time_ns: 0, key, bytes: key, volume: 0, op }).unwrap();
         }
@@ -256,7 +280,10 @@ mod tests {
         assert_eq!(stream.sizes.as_deref(), Some(&[9, 7, 7, 7][..]));
         let writes: Vec<bool> = (0..4).map(|at| stream.writes(at)).collect();
         assert_eq!(writes, [false, true, false, true]);
-        assert_eq!((stream.distinct, stream.requests, stream.footprint, stream.next_use), (2, 4, 16, None));
+        assert_eq!(
+            (stream.distinct, stream.requests, stream.footprint, stream.next_use),
+            (2, 4, 16, None)
+        );
     }
 
     #[test]
@@ -270,11 +297,17 @@ mod tests {
 
     #[test]
     fn a_block_request_becomes_the_blocks_it_touches() {
-        let mut builder = Builder::new(Kind::Block, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
-        builder.add(&Request { time_ns: 0, key: 4000, bytes: 8192, volume: 0, op: Op::Write }).unwrap();
+        let mut builder =
+            Builder::new(Kind::Block, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        builder
+            .add(&Request { time_ns: 0, key: 4000, bytes: 8192, volume: 0, op: Op::Write })
+            .unwrap();
         builder.add(&Request { time_ns: 0, key: 8192, bytes: 1, volume: 0, op: Op::Read }).unwrap();
         let stream = builder.finish().unwrap();
         assert_eq!(stream.keys, [0, 1, 2, 2]);
-        assert_eq!((0..4).map(|at| stream.writes(at)).collect::<Vec<_>>(), [true, true, true, false]);
+        assert_eq!(
+            (0..4).map(|at| stream.writes(at)).collect::<Vec<_>>(),
+            [true, true, true, false]
+        );
     }
 }

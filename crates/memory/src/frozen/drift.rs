@@ -1,12 +1,13 @@
 //! How fast a frozen part grows old, and how long it is to serve.
 //!
-//! What is frozen loses hits as the workload moves on. If each second adds `s` to the mean latency, an index that serves for
-//! `T` costs `s·T/2` on average, and its replacement, which costs `C`, `C/T`. The sum is least at `T = √(2C/s)`: the square
-//! root of the economic lot size (Harris 1913), and of the interval between checkpoints (Young 1974). FrozenHot leaves the
-//! lifetime to the user, as a factor of the construction time, and names this as future work.
+//! What is frozen loses hits as the workload moves on. If each second adds `s` to the mean latency,
+//! an index that serves for `T` costs `s·T/2` on average, and its replacement, which costs `C`,
+//! `C/T`. The sum is least at `T = √(2C/s)`: the square root of the economic lot size (Harris
+//! 1913), and of the interval between checkpoints (Young 1974). FrozenHot leaves the lifetime to
+//! the user, as a factor of the construction time, and names this as future work.
 //!
-//! The drift is measured by the shares of frozen hits and of all hits, which are counted exactly, at the latencies of the
-//! phase; latencies themselves are too noisy.
+//! The drift is measured by the shares of frozen hits and of all hits, which are counted exactly,
+//! at the latencies of the phase; latencies themselves are too noisy.
 
 use std::time::Duration;
 
@@ -43,7 +44,9 @@ impl Line {
     }
 
     fn fade(&mut self) {
-        for sum in [&mut self.count, &mut self.x, &mut self.y, &mut self.xx, &mut self.xy, &mut self.yy] {
+        for sum in
+            [&mut self.count, &mut self.x, &mut self.y, &mut self.xx, &mut self.xy, &mut self.yy]
+        {
             *sum *= FADE;
         }
     }
@@ -85,8 +88,8 @@ impl Drift {
         self.hits.fade();
     }
 
-    /// By how many nanoseconds a request becomes slower in a second, with the standard error; `None` while too little was
-    /// seen.
+    /// By how many nanoseconds a request becomes slower in a second, with the standard error;
+    /// `None` while too little was seen.
     fn slope(&self, costs: &Costs) -> Option<(f64, f64)> {
         let frozen = costs.frozen?;
         let dynamic = costs.dynamic.unwrap_or(frozen);
@@ -97,9 +100,9 @@ impl Drift {
         Some((slope, (share_error * per_share).hypot(hits_error * per_hit)))
     }
 
-    /// The lifetime that follows one of `current` when a replacement costs so many nanoseconds times seconds: what is
-    /// cheapest if a drift is certain; otherwise it grows, at most to double, as long as the drift that may have escaped notice
-    /// lets it.
+    /// The lifetime that follows one of `current` when a replacement costs so many nanoseconds
+    /// times seconds: what is cheapest if a drift is certain; otherwise it grows, at most to
+    /// double, as long as the drift that may have escaped notice lets it.
     pub(super) fn lifetime(&self, current: Duration, cost: f64, costs: &Costs) -> Duration {
         let double = current.saturating_mul(2);
         match self.slope(costs) {

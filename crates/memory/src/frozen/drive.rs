@@ -1,4 +1,5 @@
-//! What steps the controller: takes from the cache what it has counted, and carries out what is asked for.
+//! What steps the controller: takes from the cache what it has counted, and carries out what is
+//! asked for.
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::frozen::timing;
 use crate::inner::Inner;
 use crate::sync::{Ordering, lock};
 
-/// Steps that may follow each other at once. More wait for the next tick, so that other caches have their turn.
+/// Steps that may follow each other at once. More wait for the next tick, so that other caches have
+/// their turn.
 const STEPS_AT_ONCE: usize = 16;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
@@ -123,7 +125,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             latencies: totals.latencies.since(&seen.latencies),
             entries,
             frozen,
-            capacity: self.budget.entries_limit().into_iter().chain(by_weight).min().unwrap_or(u64::MAX),
+            capacity: self
+                .budget
+                .entries_limit()
+                .into_iter()
+                .chain(by_weight)
+                .min()
+                .unwrap_or(u64::MAX),
             threads,
             done: driver.done.take(),
         }

@@ -1,11 +1,14 @@
-//! Freezing and thawing, carried out: one thread at a time, beside the readers and the owners of the shards.
+//! Freezing and thawing, carried out: one thread at a time, beside the readers and the owners of
+//! the shards.
 //!
-//! To freeze, entries are taken out of the reach of eviction shard by shard, a batch under each lock, and put into a frozen
-//! index that only their owners see; then it is published by one pointer. From the first entry on, whoever takes one out or
-//! replaces it does so in that index, too.
+//! To freeze, entries are taken out of the reach of eviction shard by shard, a batch under each
+//! lock, and put into a frozen index that only their owners see; then it is published by one
+//! pointer. From the first entry on, whoever takes one out or replaces it does so in that index,
+//! too.
 //!
-//! To thaw, the index is unpublished and [poisoned](FrozenIndex::poison), so that a reader that is late finds nothing valid
-//! in it; after that the owners forget it and their orders take the entries back. It is freed when no reader names it.
+//! To thaw, the index is unpublished and [poisoned](FrozenIndex::poison), so that a reader that is
+//! late finds nothing valid in it; after that the owners forget it and their orders take the
+//! entries back. It is freed when no reader names it.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -21,7 +24,8 @@ use crate::shard::Shard;
 use crate::sync::{Arc, Ordering};
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Freezes this share of each shard's entries, those most worth keeping, and publishes an index of them.
+    /// Freezes this share of each shard's entries, those most worth keeping, and publishes an index
+    /// of them.
     pub(crate) fn freeze(&self, freezer: &mut Freezer<K, V>, share: f64) -> Frozen {
         let began = Instant::now();
         if share < 1.0 {
@@ -70,15 +74,16 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 
     /// Publishes the index, or hides it from readers, who then find frozen entries where all are.
     pub(crate) fn publish(&self, freezer: &Freezer<K, V>, publish: bool) {
-        // Where each hit passes a fence, the shorter way is not worth another test on the way there; that frozen entries are
-        // not promoted remains.
+        // Where each hit passes a fence, the shorter way is not worth another test on the way
+        // there; that frozen entries are not promoted remains.
         let is_published = publish && freezer.is_published && barrier::is_asymmetric();
         let index = freezer.index.as_ref().filter(|_| is_published);
         let index = index.map_or(std::ptr::null_mut(), |index| Arc::as_ptr(index).cast_mut());
         self.frozen.store(index, Ordering::Release); // who sees the index sees it whole
     }
 
-    /// Makes everything as if nothing had been frozen, but for the order, where what was frozen comes back as just used.
+    /// Makes everything as if nothing had been frozen, but for the order, where what was frozen
+    /// comes back as just used.
     pub(crate) fn thaw(&self, freezer: &mut Freezer<K, V>) {
         self.retire_index(freezer);
         if !std::mem::take(&mut freezer.is_frozen) {
@@ -96,7 +101,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.publish(freezer, false);
         if let Some(index) = freezer.index.take() {
             index.poison();
-            // Only now may an entry leave without its being told: what a reader finds here late is not valid.
+            // Only now may an entry leave without its being told: what a reader finds here late is
+            // not valid.
             for shard in &self.shards {
                 shard.owner().set_frozen_index(None);
             }
@@ -112,8 +118,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
         let records = &self.threads.records;
         let protected = records.protected(self.record(), records.ask());
-        let is_looked_at =
-            |index: &Arc<FrozenIndex<K, V>>| protected.binary_search(&(Arc::as_ptr(index) as usize)).is_ok();
+        let is_looked_at = |index: &Arc<FrozenIndex<K, V>>| {
+            protected.binary_search(&(Arc::as_ptr(index) as usize)).is_ok()
+        };
         freezer.retired.retain(is_looked_at);
         self.count_index_bytes(freezer);
     }
@@ -122,8 +129,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.index_bytes.store(freezer.memory_bytes(), Ordering::Relaxed); // a count
     }
 
-    /// Goes through the slots of a shard, some under each lock. Slots that come in meanwhile may be left out.
-    fn for_slots(&self, shard: &Shard<K, V, P>, mut change: impl FnMut(&mut Owner<K, V, P>, Range<u32>)) {
+    /// Goes through the slots of a shard, some under each lock. Slots that come in meanwhile may be
+    /// left out.
+    fn for_slots(
+        &self,
+        shard: &Shard<K, V, P>,
+        mut change: impl FnMut(&mut Owner<K, V, P>, Range<u32>),
+    ) {
         let mut next = 0;
         loop {
             let mut owner = shard.owner();

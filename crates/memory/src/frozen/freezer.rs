@@ -1,4 +1,5 @@
-//! What a cache's freezer has at hand: the index in use, those that wait to be freed, and what decides.
+//! What a cache's freezer has at hand: the index in use, those that wait to be freed, and what
+//! decides.
 
 use std::time::Duration;
 

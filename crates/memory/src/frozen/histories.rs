@@ -1,5 +1,5 @@
-//! Whole histories of the freeze controller, replayed on a simulated machine: what it does under each load, and what the
-//! controller of the paper's authors did not survive.
+//! Whole histories of the freeze controller, replayed on a simulated machine: what it does under
+//! each load, and what the controller of the paper's authors did not survive.
 
 use crate::frozen::options::{Freezing, Phase};
 use crate::simulation::{Keys, Machine, World};
@@ -27,7 +27,9 @@ fn unfrozen(policy: &str, keys: Keys, machine: Machine) -> World {
 
 /// Whether the phases of a history follow one another as they are drawn in the controller.
 fn check_order(world: &World) {
-    use Phase::{Constructing, Frozen, Learning, Measuring, Proving, TryingAll, Waiting, WarmingUp};
+    use Phase::{
+        Constructing, Frozen, Learning, Measuring, Proving, TryingAll, Waiting, WarmingUp,
+    };
     for pair in world.phases.windows(2) {
         let ((at, from), (_, to)) = (pair[0], pair[1]);
         let may = match from {
@@ -56,7 +58,11 @@ fn where_freezing_pays_it_is_learned_frozen_confirmed_and_refreshed_with_the_sam
         let mut world = adaptive(policy, zipf(), machine);
         world.run(20.0);
         let rate = world.run(40.0);
-        assert!(rate > gain * base, "{policy}: {rate:.0} requests/s against {base:.0}\n{}", world.story());
+        assert!(
+            rate > gain * base,
+            "{policy}: {rate:.0} requests/s against {base:.0}\n{}",
+            world.story()
+        );
         let stats = world.controller.stats();
         assert!(stats.refreshed >= 2 && stats.learned <= 3, "{policy}: {stats:?}");
         assert!(stats.ratio > 0.3, "{policy}: {stats:?}");
@@ -146,7 +152,8 @@ fn a_fast_drift_does_no_harm() {
 
 #[test]
 fn whatever_the_drift_it_does_no_harm_in_the_long_run() {
-    // Of misses that are dear, of those that cost no more than hits, and with a machine that changes its pace all the time.
+    // Of misses that are dear, of those that cost no more than hits, and with a machine that
+    // changes its pace all the time.
     let cheap = Machine { load: 0.0, insertion: 15.0, promotion: 0.5, frozen: 14.0, ..LRU_LIKE };
     let restless = Machine { wander: (0.2, 3.7), ..cheap };
     for (name, machine) in [("dear", LRU_LIKE), ("cheap", cheap), ("restless", restless)] {
@@ -155,21 +162,29 @@ fn whatever_the_drift_it_does_no_harm_in_the_long_run() {
             let base = unfrozen("lru", drifting(), machine).run(20.0);
             let mut world = adaptive("lru", drifting(), machine);
             let rate = world.run(60.0);
-            let what = format!("{rate:.0} requests/s against {base:.0}, {name} misses, shifts every {every}");
+            let what = format!(
+                "{rate:.0} requests/s against {base:.0}, {name} misses, shifts every {every}"
+            );
             assert!(rate > 0.97 * base, "{what}\n{}", world.story());
         }
     }
 }
 
-/// Over some seconds after learning: how many of the requests were served that the cache without freezing served in the same
-/// time, over some histories; and the histories. The machine is another one while the baseline is measured.
-fn share_just_after_learning(keys: impl Fn() -> Keys, machine: Machine, at_first: Machine) -> (f64, String) {
+/// Over some seconds after learning: how many of the requests were served that the cache without
+/// freezing served in the same time, over some histories; and the histories. The machine is another
+/// one while the baseline is measured.
+fn share_just_after_learning(
+    keys: impl Fn() -> Keys,
+    machine: Machine,
+    at_first: Machine,
+) -> (f64, String) {
     let (mut without, mut with, mut stories) = (0.0, 0.0, String::new());
     for seed in 1..=SEEDS {
         let mut world = adaptive("lru", keys(), machine);
         world.seed(seed);
         while world.controller.stats().learned == 0 {
-            world.machine = if world.controller.phase() == Phase::Measuring { at_first } else { machine };
+            world.machine =
+                if world.controller.phase() == Phase::Measuring { at_first } else { machine };
             world.run(0.01);
         }
         let learned = world.now.as_secs_f64();
@@ -178,7 +193,8 @@ fn share_just_after_learning(keys: impl Fn() -> Keys, machine: Machine, at_first
         base.run(learned);
         let (one, other) = (base.run(2.0), world.run(2.0));
         (without, with) = (without + one, with + other);
-        stories += &format!("seed {seed}: {:.3} after {learned:.2} s\n{}", other / one, world.story());
+        stories +=
+            &format!("seed {seed}: {:.3} after {learned:.2} s\n{}", other / one, world.story());
     }
     (with / without, stories)
 }
@@ -190,8 +206,9 @@ const SEEDS: u64 = 3;
 fn under_a_drift_it_does_no_harm_just_after_learning_whatever_was_predicted() {
     let dear = LRU_LIKE.faster(10.0);
     let cheap = Machine { load: 0.0, insertion: 1.5, promotion: 0.05, frozen: 1.4, ..dear };
-    // A machine that changes its pace, and one that is busy with something else while the baseline is measured: hits take three
-    // times as long, so that freezing whatever part seems to be a gain.
+    // A machine that changes its pace, and one that is busy with something else while the baseline
+    // is measured: hits take three times as long, so that freezing whatever part seems to be a
+    // gain.
     let restless = |machine| Machine { wander: (0.15, 2.9), ..machine };
     let busy = |machine: Machine| Machine { lookup: 3.0 * machine.lookup, ..machine };
     for (what, machine, at_first) in [
@@ -230,7 +247,11 @@ fn where_the_index_is_no_faster_it_gives_up_and_waits_twice_as_long_each_time() 
     let waits = world.lengths(Phase::Waiting);
     assert!(waits.len() >= 3, "{waits:?}");
     for pair in waits[..waits.len() - 1].windows(2) {
-        assert!((1.5..2.5).contains(&(pair[1] / pair[0])), "waits of {waits:?} s\n{}", world.story());
+        assert!(
+            (1.5..2.5).contains(&(pair[1] / pair[0])),
+            "waits of {waits:?} s\n{}",
+            world.story()
+        );
     }
     let base = unfrozen("fifo", zipf(), machine).run(20.0);
     let rate = world.run(100.0);

@@ -1,16 +1,19 @@
 //! The frozen index: from the keys of the hottest entries to where they lie, for readers alone.
 //!
-//! Who stands in it is settled when it is built; so lookups need neither the policy's marks nor a shard. It is an overlay: its
-//! keys stay in the index of their shard, and whatever is not found here, for whatever reason, is looked up there. That makes
-//! taking an entry out a single store: the word of its address is cleared, and from then on the key is what its shard says.
+//! Who stands in it is settled when it is built; so lookups need neither the policy's marks nor a
+//! shard. It is an overlay: its keys stay in the index of their shard, and whatever is not found
+//! here, for whatever reason, is looked up there. That makes taking an entry out a single store:
+//! the word of its address is cleared, and from then on the key is what its shard says.
 //!
-//! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys, and whether somebody passed by
-//! because the bucket was full when he came. Addresses are counted from the lowest entry, in units of an entry's alignment,
-//! which reaches over 16 GiB or more; entries that lie beyond are not frozen. At the filling here that is 7.6 bytes a key, so
-//! twice as many keys as in the index of a shard fit into the processor's caches. All tags are compared at once and without
-//! a branch.
+//! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
+//! and whether somebody passed by because the bucket was full when he came. Addresses are counted
+//! from the lowest entry, in units of an entry's alignment, which reaches over 16 GiB or more;
+//! entries that lie beyond are not frozen. At the filling here that is 7.6 bytes a key, so twice as
+//! many keys as in the index of a shard fit into the processor's caches. All tags are compared at
+//! once and without a branch.
 //!
-//! What a reader may rely on is as in [`index`](crate::index): *an address that stands here is that of a live entry*.
+//! What a reader may rely on is as in [`index`](crate::index): *an address that stands here is that
+//! of a live entry*.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -42,7 +45,8 @@ const PASSED_BY_SHIFT: u32 = 56;
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// Eight tags, then four and the byte for who passed by. Empty lanes have tags, too, but no address.
+    /// Eight tags, then four and the byte for who passed by. Empty lanes have tags, too, but no
+    /// address.
     tags: [AtomicU64; 2],
     entries: [AtomicU32; LANES],
 }
@@ -91,9 +95,11 @@ impl Bucket {
     fn matching(&self, tag: u8) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if crate::sync::ATOMICS_ARE_PLAIN {
-            use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_set1_epi8};
-            // SAFETY: SSE2 is part of x86_64; the tags are 16 bytes at the beginning of a cache line, and nobody writes them
-            // once the index is published.
+            use std::arch::x86_64::{
+                _mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_set1_epi8,
+            };
+            // SAFETY: SSE2 is part of x86_64; the tags are 16 bytes at the beginning of a cache
+            // line, and nobody writes them once the index is published.
             let bits = unsafe {
                 let tags = _mm_load_si128((&raw const self.tags).cast());
                 _mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(tag as i8)))
@@ -137,7 +143,8 @@ pub(crate) struct FrozenIndex<K, V> {
 /// Computed whenever this is compiled, for 32 bits too.
 const _: usize = FrozenIndex::<u64, u64>::REACH;
 
-/// A word of the index and the number that stood there when somebody looked: where to find an entry without another search.
+/// A word of the index and the number that stood there when somebody looked: where to find an entry
+/// without another search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Likely<'a> {
     word: &'a AtomicU32,
@@ -149,7 +156,8 @@ impl<K, V> FrozenIndex<K, V> {
     /// Bytes that addresses reach over.
     const REACH: usize = ((u32::MAX - FIRST) as usize).saturating_mul(Self::UNIT);
 
-    /// Room for so many keys whose entries lie in the given memory, as much of it as can be reached.
+    /// Room for so many keys whose entries lie in the given memory, as much of it as can be
+    /// reached.
     pub(crate) fn with_room(keys: usize, memory: &[Range<usize>]) -> Self {
         let count = ((keys as f64 / (LANES as f64 * FILLED)).ceil() as usize).max(1) + 1;
         let mut buckets = Vec::with_capacity(count);
@@ -157,10 +165,13 @@ impl<K, V> FrozenIndex<K, V> {
         buckets.extend((0..count).map(|_| Bucket::empty()));
         // Where most of it can be reached from.
         let reached = |from: usize| -> usize {
-            let within = memory.iter().filter(|chunk| chunk.start >= from && chunk.end - from <= Self::REACH);
+            let within = memory
+                .iter()
+                .filter(|chunk| chunk.start >= from && chunk.end - from <= Self::REACH);
             within.map(|chunk| chunk.len()).sum()
         };
-        let lowest = memory.iter().map(|chunk| chunk.start).max_by_key(|&start| reached(start)).unwrap_or(0);
+        let lowest =
+            memory.iter().map(|chunk| chunk.start).max_by_key(|&start| reached(start)).unwrap_or(0);
         let base = lowest.wrapping_sub(FIRST as usize * Self::UNIT);
         Self { buckets: buckets.into(), base, len: AtomicUsize::new(0), _entries: PhantomData }
     }
@@ -169,7 +180,8 @@ impl<K, V> FrozenIndex<K, V> {
         size_of_val(&*self.buckets)
     }
 
-    /// Keys that can be in: more than were announced, as insertions may go on meanwhile, and so few that searches end.
+    /// Keys that can be in: more than were announced, as insertions may go on meanwhile, and so few
+    /// that searches end.
     fn room(&self) -> usize {
         self.buckets.len() * LANES * 9 / 10
     }
@@ -181,7 +193,9 @@ impl<K, V> FrozenIndex<K, V> {
 
     /// What stands for an address, if anything can.
     fn number(&self, address: usize) -> Option<u32> {
-        u32::try_from(address.wrapping_sub(self.base) / Self::UNIT).ok().filter(|&number| number >= FIRST)
+        u32::try_from(address.wrapping_sub(self.base) / Self::UNIT)
+            .ok()
+            .filter(|&number| number >= FIRST)
     }
 
     /// Whether an entry can be in.
@@ -208,11 +222,13 @@ impl<K, V> FrozenIndex<K, V> {
     #[inline(always)]
     fn bucket(&self, number: usize) -> &Bucket {
         debug_assert!(number < self.buckets.len());
-        // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32, and from `after`.
+        // SAFETY: numbers come from `first`, which is below the length as the hash is below 2^32,
+        // and from `after`.
         unsafe { self.buckets.get_unchecked(number) }
     }
 
-    /// The buckets where a key may be, with the lanes that have its tag. They end, as not all buckets are full.
+    /// The buckets where a key may be, with the lanes that have its tag. They end, as not all
+    /// buckets are full.
     #[inline(always)]
     fn candidates(&self, hash: Hash32) -> impl Iterator<Item = (&Bucket, usize)> {
         let tag = tag(hash);
@@ -232,8 +248,8 @@ impl<K, V> FrozenIndex<K, V> {
         })
     }
 
-    /// For the builder: puts a live entry in, if there is room and it can be reached; it need not be here. Whoever owns the
-    /// entry must not take it out meanwhile.
+    /// For the builder: puts a live entry in, if there is room and it can be reached; it need not
+    /// be here. Whoever owns the entry must not take it out meanwhile.
     pub(crate) fn insert(&self, hash: Hash32, address: usize) {
         let Some(entry) = self.number(address) else { return };
         let len = self.len.load(Ordering::Relaxed); // the builder alone writes it
@@ -246,12 +262,13 @@ impl<K, V> FrozenIndex<K, V> {
             let bucket = self.bucket(number);
             let tags = bucket.tags();
             // Relaxed: where an entry was taken out meanwhile, another may come.
-            let free = (0..LANES).find(|lane| bucket.entries[*lane].load(Ordering::Relaxed) == GONE);
+            let free =
+                (0..LANES).find(|lane| bucket.entries[*lane].load(Ordering::Relaxed) == GONE);
             if let Some(lane) = free {
                 let (word, shift) = (lane / 8, 8 * (lane % 8));
                 let tagged = tags[word] & !(0xff << shift) | u64::from(tag(hash)) << shift;
-                // Relaxed: seen by who sees the index published, or has the entry from who put it in; the builder alone
-                // writes them.
+                // Relaxed: seen by who sees the index published, or has the entry from who put it
+                // in; the builder alone writes them.
                 bucket.tags[word].store(tagged, Ordering::Relaxed);
                 bucket.entries[lane].store(entry, Ordering::Release); // the entry was made before
                 return;
@@ -265,8 +282,9 @@ impl<K, V> FrozenIndex<K, V> {
     fn word(&self, hash: Hash32, address: usize) -> Option<&AtomicU32> {
         let number = self.number(address)?;
         // Relaxed: whoever asks owns the entry, so nobody else changes the word but to end its use.
-        let is_it =
-            |(bucket, lane): &(&Bucket, usize)| bucket.entries[*lane].load(Ordering::Relaxed) == number;
+        let is_it = |(bucket, lane): &(&Bucket, usize)| {
+            bucket.entries[*lane].load(Ordering::Relaxed) == number
+        };
         self.candidates(hash).find(is_it).map(|(bucket, lane)| &bucket.entries[lane])
     }
 
@@ -277,10 +295,17 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// For the owner of an entry: another one takes its place, which `replace` puts into the shard's index. In between the
-    /// key is looked up there: were it found here, before or after, one reader could see the new value here and the next, that
-    /// has just missed this index's end, the old one there.
-    pub(crate) fn replace(&self, hash: Hash32, before: usize, after: usize, replace: impl FnOnce()) {
+    /// For the owner of an entry: another one takes its place, which `replace` puts into the
+    /// shard's index. In between the key is looked up there: were it found here, before or after,
+    /// one reader could see the new value here and the next, that has just missed this index's end,
+    /// the old one there.
+    pub(crate) fn replace(
+        &self,
+        hash: Hash32,
+        before: usize,
+        after: usize,
+        replace: impl FnOnce(),
+    ) {
         let word = self.word(hash, before);
         let Some(number) = self.number(before) else { return replace() };
         let change = |from, to| {
@@ -296,16 +321,17 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// Makes every address here invalid, for readers that are late, after the index was unpublished and before entries can
-    /// leave without its being told.
+    /// Makes every address here invalid, for readers that are late, after the index was unpublished
+    /// and before entries can leave without its being told.
     pub(crate) fn poison(&self) {
         for entry in self.buckets.iter().flat_map(|bucket| &bucket.entries) {
-            entry.store(GONE, Ordering::Release); // before any entry goes, by the barrier in between
+            // before any entry goes, by the barrier in between
+            entry.store(GONE, Ordering::Release);
         }
     }
 
-    /// Looks a key up; not to find it says nothing. `record` must name this index, which the caller knows to be published
-    /// after it did.
+    /// Looks a key up; not to find it says nothing. `record` must name this index, which the caller
+    /// knows to be published after it did.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
         &self,
@@ -335,7 +361,8 @@ impl<K, V> FrozenIndex<K, V> {
                     return Some((entry, keep.into_cell()));
                 }
                 drop(keep);
-                // Comparing keys is the user's code and may have used this cache: then this index may be gone.
+                // Comparing keys is the user's code and may have used this cache: then this index
+                // may be gone.
                 if record.has_strayed(lookups) {
                     return None;
                 }
@@ -347,9 +374,14 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// Keeps the entry of a word if it still stands there. The caller knows the barrier to be asymmetric.
+    /// Keeps the entry of a word if it still stands there. The caller knows the barrier to be
+    /// asymmetric.
     #[inline(always)]
-    fn keep<'a>(&self, likely: Likely<'_>, record: &'a Record) -> Option<(&'a Entry<K, V>, Keep<'a>)> {
+    fn keep<'a>(
+        &self,
+        likely: Likely<'_>,
+        record: &'a Record,
+    ) -> Option<(&'a Entry<K, V>, Keep<'a>)> {
         let address = self.address(likely.number);
         let cell = record.cell();
         cell.store(address, Ordering::Release); // see `Record::looked_at`
@@ -361,8 +393,9 @@ impl<K, V> FrozenIndex<K, V> {
         }
         // SAFETY: numbers stand for addresses above the base.
         unsafe { std::hint::assert_unchecked(address != 0) };
-        // SAFETY: the address is in the index after the cell names the entry, so whoever takes it out later will see the cell
-        // and not free it. Nobody frees what a filled cell names, and the cell stays filled as long as `keep` is there.
+        // SAFETY: the address is in the index after the cell names the entry, so whoever takes it
+        // out later will see the cell and not free it. Nobody frees what a filled cell names, and
+        // the cell stays filled as long as `keep` is there.
         Some((unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(address) }, keep))
     }
 
@@ -372,8 +405,8 @@ impl<K, V> FrozenIndex<K, V> {
         crate::prefetch::line(self.bucket(self.first(hash)));
     }
 
-    /// The first entry with a key's tag, in the key's first bucket, which is prefetched: most probably the key's. `record` must
-    /// name this index.
+    /// The first entry with a key's tag, in the key's first bucket, which is prefetched: most
+    /// probably the key's. `record` must name this index.
     #[inline(always)]
     pub(crate) fn likely(&self, hash: Hash32) -> Option<Likely<'_>> {
         let bucket = self.bucket(self.first(hash));

@@ -1,17 +1,21 @@
-//! Which share of the entries to freeze: hits and latencies at every share from 0 to 100 %, and equation 1.
+//! Which share of the entries to freeze: hits and latencies at every share from 0 to 100 %, and
+//! equation 1.
 //!
-//! FrozenHot learns with a marker that sinks through a list, and with a threshold of frequency for LFU. Here the entries that
-//! the policy ranks first really are frozen, step by step, without an index: they keep their places and are not promoted,
-//! others are, and come in and leave as always. That is what freezing this share would do, for any policy that can rank its
-//! slots: orders of recency name those promoted since the last step first, as the marker does, orders of frequency the most
-//! frequent. What is not seen yet is the index; [`Worth`] says by how much it makes frozen hits faster and others slower.
+//! FrozenHot learns with a marker that sinks through a list, and with a threshold of frequency for
+//! LFU. Here the entries that the policy ranks first really are frozen, step by step, without an
+//! index: they keep their places and are not promoted, others are, and come in and leave as always.
+//! That is what freezing this share would do, for any policy that can rank its slots: orders of
+//! recency name those promoted since the last step first, as the marker does, orders of frequency
+//! the most frequent. What is not seen yet is the index; [`Worth`] says by how much it makes frozen
+//! hits faster and others slower.
 //!
-//! Equation 1 charges each kind of hit its own latency. But colder entries are slower wherever they are found, and
-//! a larger frozen part has colder ones. So the latency of *all* hits at a stop is taken as measured, and the index is added:
-//! `L = H·S − H_FC·saving + (1 − H_FC)·failing + (1 − H)·L_miss`.
+//! Equation 1 charges each kind of hit its own latency. But colder entries are slower wherever they
+//! are found, and a larger frozen part has colder ones. So the latency of *all* hits at a stop is
+//! taken as measured, and the index is added: `L = H·S − H_FC·saving + (1 − H_FC)·failing + (1 −
+//! H)·L_miss`.
 //!
-//! Each stop takes a number of lookups or a time, whichever ends first, so that neither a cache without misses nor an idle
-//! one keeps the learner waiting.
+//! Each stop takes a number of lookups or a time, whichever ends first, so that neither a cache
+//! without misses nor an idle one keeps the learner waiting.
 
 use std::time::Duration;
 
@@ -26,7 +30,8 @@ use super::worth::Worth;
 const STEP: f64 = 0.02;
 /// Stops between 0 and 100 %, neither of which is one.
 const STOPS: usize = 49;
-/// Steps at once where lookups are so rare that a stop ends by its time: learning then takes long enough to do harm.
+/// Steps at once where lookups are so rare that a stop ends by its time: learning then takes long
+/// enough to do harm.
 const STRIDE_SLOW: usize = 3;
 /// Lookups at a stop, as a share of the entries, and bounds of it.
 const LOOKUPS_SHARE: f64 = 0.1;
@@ -39,8 +44,8 @@ const LOOKUPS_FEW: u64 = 200;
 const IDLE_TIME: Duration = Duration::from_secs(1);
 /// Stops on either side that are looked at together are no further away, as a share of the entries.
 const NEIGHBOURS: f64 = 5.5 * STEP;
-/// Stops in a row at which misses alone take longer than everything did without freezing, by a margin; and the share up to
-/// which that says nothing yet.
+/// Stops in a row at which misses alone take longer than everything did without freezing, by a
+/// margin; and the share up to which that says nothing yet.
 const HOPELESS_STOPS: usize = 3;
 const HOPELESS_MARGIN: f64 = 0.02;
 const HOPELESS_FROM: f64 = 0.2;
@@ -95,7 +100,8 @@ impl Choice {
 #[derive(Debug, Clone)]
 pub(super) struct Learner {
     stops: Vec<Stop>,
-    /// The share of the entries that is frozen now, and since when; `None` while it is being extended.
+    /// The share of the entries that is frozen now, and since when; `None` while it is being
+    /// extended.
     here: Option<(f64, Duration)>,
     asked: usize,
     stride: usize,
@@ -104,7 +110,13 @@ pub(super) struct Learner {
 
 impl Learner {
     pub(super) fn new() -> Self {
-        Self { stops: Vec::with_capacity(STOPS), here: None, asked: 0, stride: 1, tally: Tally::default() }
+        Self {
+            stops: Vec::with_capacity(STOPS),
+            here: None,
+            asked: 0,
+            stride: 1,
+            tally: Tally::default(),
+        }
     }
 
     /// What to begin with.
@@ -160,8 +172,8 @@ impl Learner {
         if self.asked >= STOPS { Lesson::Over } else { Lesson::Do(self.begin()) }
     }
 
-    /// Nanoseconds a request if hits took no time at all, and those of one without freezing; by what was counted, and the same
-    /// price of a miss.
+    /// Nanoseconds a request if hits took no time at all, and those of one without freezing; by
+    /// what was counted, and the same price of a miss.
     fn at_best(&self, tally: &Tally, baseline: &Windows) -> Option<(f64, f64)> {
         let before = baseline.total().hit_ratio()?;
         let tallies = self.stops.iter().map(|stop| &stop.tally).chain(baseline.iter());
@@ -170,12 +182,14 @@ impl Learner {
         Some(((1.0 - tally.hit_ratio()?) * miss, without))
     }
 
-    /// Whether to freeze yet more would only do harm while it is looked at: at the last stops, hits that took no time at all
-    /// would not have made up for those that were lost.
+    /// Whether to freeze yet more would only do harm while it is looked at: at the last stops, hits
+    /// that took no time at all would not have made up for those that were lost.
     pub(super) fn is_hopeless(&self, baseline: &Windows) -> bool {
         let last = &self.stops[self.stops.len().saturating_sub(HOPELESS_STOPS)..];
         last.len() == HOPELESS_STOPS
-            && last.iter().all(|stop| stop.ratio >= HOPELESS_FROM && self.is_worse(&stop.tally, baseline))
+            && last
+                .iter()
+                .all(|stop| stop.ratio >= HOPELESS_FROM && self.is_worse(&stop.tally, baseline))
     }
 
     /// The same, of what was seen with all entries frozen.
@@ -188,15 +202,24 @@ impl Learner {
         self.at_best(tally, baseline).is_some_and(|(best, without)| best > margin * without)
     }
 
-    /// Whether any share that was seen could gain this much, as a share of the baseline, if hits took no time at all.
+    /// Whether any share that was seen could gain this much, as a share of the baseline, if hits
+    /// took no time at all.
     pub(super) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
         self.stops.iter().any(|stop| {
-            self.at_best(&stop.tally, baseline).is_none_or(|(best, without)| best < (1.0 - margin) * without)
+            self.at_best(&stop.tally, baseline)
+                .is_none_or(|(best, without)| best < (1.0 - margin) * without)
         })
     }
 
-    /// The best of all shares between 0 and 100 %, and 100 % as it was tried; `None` if too little was seen.
-    pub(super) fn best(&self, baseline: &Windows, all: &Windows, worth: Worth, risk: f64) -> Option<Choice> {
+    /// The best of all shares between 0 and 100 %, and 100 % as it was tried; `None` if too little
+    /// was seen.
+    pub(super) fn best(
+        &self,
+        baseline: &Windows,
+        all: &Windows,
+        worth: Worth,
+        risk: f64,
+    ) -> Option<Choice> {
         let between = (0..self.stops.len())
             .filter(|&at| self.stops[at].ratio > 0.0)
             .filter_map(|at| self.predict(at, baseline, worth));
@@ -219,11 +242,13 @@ impl Learner {
         })
     }
 
-    /// Nanoseconds for a miss without freezing, and at some stops. As a rule it is not what differs, and may be a thousand
-    /// times what does, so both are the same unless they differ by more than the error.
+    /// Nanoseconds for a miss without freezing, and at some stops. As a rule it is not what
+    /// differs, and may be a thousand times what does, so both are the same unless they differ by
+    /// more than the error.
     fn miss_prices(&self, near: &[Stop], baseline: &Windows) -> (Option<f64>, Option<f64>) {
         let misses = |tally: &Tally| tally.latencies.miss;
-        let sampled = near.iter().map(|stop| misses(&stop.tally)).filter(|sums| sums.count >= SAMPLES_FEW);
+        let sampled =
+            near.iter().map(|stop| misses(&stop.tally)).filter(|sums| sums.count >= SAMPLES_FEW);
         let here: Vec<f64> = sampled.filter_map(|sums| sums.mean()).collect();
         if let Some(found) = Difference::between(&baseline.means_of(misses), &here, RISK)
             && !found.is_open()
@@ -259,11 +284,12 @@ impl Learner {
             + (1.0 - frozen) * worth.failing
             + (1.0 - hit_ratio) * miss;
 
-        let shares =
-            share_variance(hit_ratio, here.lookups()) + share_variance(hit_ratio_before, before.lookups());
+        let shares = share_variance(hit_ratio, here.lookups())
+            + share_variance(hit_ratio_before, before.lookups());
         let hits = hit_ratio.powi(2) * squared_error(&near_means(near))
             + hit_ratio_before.powi(2) * squared_error(&baseline.means_of(Tally::hit_latencies));
-        let variance = shares * (miss - hit).powi(2) + hits + (frozen * worth.saving_error / CAUTION).powi(2);
+        let variance =
+            shares * (miss - hit).powi(2) + hits + (frozen * worth.saving_error / CAUTION).powi(2);
         Some(Choice {
             ratio,
             expected: Difference {

@@ -1,8 +1,9 @@
 //! A frozen phase, watched: whether it is still worth it, and whether it is time for a new index.
 //!
-//! Blocks of windows are compared with the baseline, each block once. A phase ends only when several blocks in a row are slower
-//! by more than the error of the comparison and a margin: a stall, or a busy minute of another program, is over by then.
-//! What an index loses by its hits alone, as it grows old, is counted and known much sooner.
+//! Blocks of windows are compared with the baseline, each block once. A phase ends only when
+//! several blocks in a row are slower by more than the error of the comparison and a margin: a
+//! stall, or a busy minute of another program, is over by then. What an index loses by its hits
+//! alone, as it grows old, is counted and known much sooner.
 
 use std::time::Duration;
 
@@ -21,12 +22,13 @@ const BLOCKS: usize = 4;
 const RISK: f64 = 0.001;
 /// What a block may be slower by, as a share of the baseline.
 const MARGIN: f64 = 0.02;
-/// Windows, at most, whose hits tell whether an index has grown old; what may be lost, as a share of the baseline; and samples that
-/// make a new price of misses.
+/// Windows, at most, whose hits tell whether an index has grown old; what may be lost, as a share
+/// of the baseline; and samples that make a new price of misses.
 const RECENT: usize = 4;
 const OLD_MARGIN: f64 = 0.01;
 const SAMPLES_MIN: u64 = 30;
-/// Windows at the start of a phase that are not looked at: the processor's caches do not know the new index yet.
+/// Windows at the start of a phase that are not looked at: the processor's caches do not know the
+/// new index yet.
 const FIRST: u64 = 1;
 
 /// What a block says.
@@ -110,7 +112,8 @@ impl Monitor {
         recent
     }
 
-    /// Whether the index has so many hits less than the cache had without that it is slower for these alone, and by how much.
+    /// Whether the index has so many hits less than the cache had without that it is slower for
+    /// these alone, and by how much.
     pub(super) fn old(&self, baseline: &Tally, prices: &Prices) -> Option<Difference> {
         let recent = self.recent();
         let misses = recent.latencies.miss;
@@ -120,7 +123,12 @@ impl Monitor {
     }
 
     /// Takes in what was seen, and compares at the end of a block.
-    pub(super) fn step(&mut self, seen: &Observations, baseline: &[f64], elsewhere: &Costs) -> Verdict {
+    pub(super) fn step(
+        &mut self,
+        seen: &Observations,
+        baseline: &[f64],
+        elsewhere: &Costs,
+    ) -> Verdict {
         self.lookups += seen.lookups();
         if !self.windows.add(seen) {
             return Verdict::Open;
@@ -141,7 +149,8 @@ impl Monitor {
         self.first.get_or_insert_with(|| self.windows.total());
         // The last block tells soonest, several tell more.
         let compare = |means: Vec<f64>| Difference::between(baseline, &means, RISK);
-        let (block, all) = (compare(self.last_block(elsewhere)), compare(self.windows.means(elsewhere)));
+        let (block, all) =
+            (compare(self.last_block(elsewhere)), compare(self.windows.means(elsewhere)));
         let (Some(block), Some(all)) = (block, all) else { return Verdict::Unknown };
         if let Some(loss) = [block, all].into_iter().find(|found| found.is_loss(MARGIN)) {
             self.losses += 1;

@@ -1,8 +1,9 @@
 //! What the freeze controller sees, and what it asks for.
 //!
-//! The cache keeps a *frozen* bit with every entry, and counts a hit on an entry that has it as a frozen hit, however the
-//! entry was found: by the frozen index, or by the index of everything when there is no frozen one (while the controller
-//! learns) or it is bypassed. Nothing here knows entries: shares and counts say all.
+//! The cache keeps a *frozen* bit with every entry, and counts a hit on an entry that has it as a
+//! frozen hit, however the entry was found: by the frozen index, or by the index of everything when
+//! there is no frozen one (while the controller learns) or it is bypassed. Nothing here knows
+//! entries: shares and counts say all.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use floe_policy::trial::Sums;
 pub(crate) struct Latencies {
     /// Hits on entries that are frozen.
     pub(crate) frozen: Sums,
-    /// Hits on others, with the promotion, and with the lookup in the frozen index that found nothing.
+    /// Hits on others, with the promotion, and with the lookup in the frozen index that found
+    /// nothing.
     pub(crate) dynamic: Sums,
     /// Misses from the first lookup to the end of the insertion, what was loaded between included.
     pub(crate) miss: Sums,
@@ -48,13 +50,13 @@ pub(crate) enum Done {
     Thawed,
     /// [`Action::Extend`]: this share of the entries is frozen now. Less than was asked for where entries cannot be frozen.
     Extended { share: f64 },
-    /// [`Action::Freeze`] or [`Action::FreezeAll`]: the index is published. `took` is the time from the action to the
-    /// publication, `entries` what the index holds.
+    /// [`Action::Freeze`] or [`Action::FreezeAll`]: the index is published. `took` is the time from
+    /// the action to the publication, `entries` what the index holds.
     Constructed { took: Duration, entries: u64 },
 }
 
-/// What has happened since the step before. Counts start at 0 with each step, so what is reported together with `done` belongs
-/// to the way there and is not counted for what comes.
+/// What has happened since the step before. Counts start at 0 with each step, so what is reported
+/// together with `done` belongs to the way there and is not counted for what comes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Observations {
     /// Since any fixed start; never goes back.
@@ -75,7 +77,8 @@ pub(crate) struct Observations {
     pub(crate) entries: u64,
     /// Of these, the frozen ones.
     pub(crate) frozen: u64,
-    /// Entries there may be, as far as that is known: the limit of entries, or the number there is room for by weight.
+    /// Entries there may be, as far as that is known: the limit of entries, or the number there is
+    /// room for by weight.
     pub(crate) capacity: u64,
     /// Threads that looked something up since the step before; at least 1 where there were lookups.
     pub(crate) threads: u32,
@@ -89,41 +92,47 @@ impl Observations {
     }
 }
 
-/// What the cache is to do. One action is under way at a time: until it is [`Done`] the controller asks for [`Action::Keep`]
-/// only, or for [`Action::Thaw`], which calls off whatever is under way.
+/// What the cache is to do. One action is under way at a time: until it is [`Done`] the controller
+/// asks for [`Action::Keep`] only, or for [`Action::Thaw`], which calls off whatever is under way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Action {
     /// Nothing.
     Keep,
-    /// Everything back into the order (`Eviction::thaw`), the index unpublished and freed when nobody reads it.
+    /// Everything back into the order (`Eviction::thaw`), the index unpublished and freed when
+    /// nobody reads it.
     Thaw,
-    /// Of each shard, freeze the entries that `Eviction::rank` names first until the frozen ones are this share of its
-    /// entries, in bounded batches under the lock and without an index. What is frozen already counts, and stays.
+    /// Of each shard, freeze the entries that `Eviction::rank` names first until the frozen ones
+    /// are this share of its entries, in bounded batches under the lock and without an index. What
+    /// is frozen already counts, and stays.
     Extend {
         /// From 0 to 1.
         to: f64,
     },
-    /// Thaw, rank anew, freeze this share of each shard's entries, build the index in the background and publish it.
-    /// Entries that are already in an index that is published may be served by it until the new one takes its place.
+    /// Thaw, rank anew, freeze this share of each shard's entries, build the index in the
+    /// background and publish it. Entries that are already in an index that is published may be
+    /// served by it until the new one takes its place.
     Freeze {
         /// From 0 to 1.
         ratio: f64,
     },
-    /// The same with all entries, without thawing what is frozen already. Insertions after a miss are skipped from the
-    /// publication on until the next [`Action::Thaw`] or [`Action::Freeze`].
+    /// The same with all entries, without thawing what is frozen already. Insertions after a miss
+    /// are skipped from the publication on until the next [`Action::Thaw`] or [`Action::Freeze`].
     FreezeAll,
-    /// Unpublish the index and keep it. Frozen entries stay frozen and are found by the index of everything. Takes effect
-    /// within a moment and is not reported. What differs from the merged cache: hits on frozen entries are not promoted,
-    /// and what is dynamic is smaller. So this tells what the *index* is worth, cheaply; what freezing is worth is told by the
-    /// merged cache.
+    /// Unpublish the index and keep it. Frozen entries stay frozen and are found by the index of
+    /// everything. Takes effect within a moment and is not reported. What differs from the merged
+    /// cache: hits on frozen entries are not promoted, and what is dynamic is smaller. So this
+    /// tells what the *index* is worth, cheaply; what freezing is worth is told by the merged
+    /// cache.
     Bypass,
     /// Publish again the index that is bypassed. Takes effect within a moment and is not reported.
     Resume,
 }
 
-/// When to step the controller next: at that time, after so many lookups, or when something is done; whatever comes first.
+/// When to step the controller next: at that time, after so many lookups, or when something is
+/// done; whatever comes first.
 ///
-/// Whoever steps it need not be exact: 5 ms late is early enough, and more lookups than wanted do no harm.
+/// Whoever steps it need not be exact: 5 ms late is early enough, and more lookups than wanted do
+/// no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wake {
     /// In the time of [`Observations::now`].

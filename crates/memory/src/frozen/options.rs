@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-/// How a cache freezes its hottest entries. By default it finds out by itself whether that pays, how much to freeze and for
-/// how long.
+/// How a cache freezes its hottest entries. By default it finds out by itself whether that pays,
+/// how much to freeze and for how long.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -40,11 +40,12 @@ pub(crate) enum Lifetime {
 }
 
 impl Freezing {
-    /// The lifetime of the paper, in constructions; also the first one where drift decides and none is measured yet.
+    /// The lifetime of the paper, in constructions; also the first one where drift decides and none
+    /// is measured yet.
     pub(crate) const FACTOR: f64 = 20.0;
 
-    /// Learns which share of the entries to freeze, freezes it as long as that is faster than not to, and learns again when
-    /// the workload changes. The default.
+    /// Learns which share of the entries to freeze, freezes it as long as that is faster than not
+    /// to, and learns again when the workload changes. The default.
     pub const fn adaptive() -> Self {
         Self {
             ratio: None,
@@ -58,8 +59,8 @@ impl Freezing {
         }
     }
 
-    /// Always freezes this share of the entries, whether that pays or not: for experiments. 1 freezes all, and then
-    /// nothing comes in; 0 nothing.
+    /// Always freezes this share of the entries, whether that pays or not: for experiments. 1
+    /// freezes all, and then nothing comes in; 0 nothing.
     ///
     /// # Panics
     /// When the ratio is not between 0 and 1.
@@ -68,8 +69,9 @@ impl Freezing {
         Self { ratio: Some(ratio), ..Self::adaptive() }
     }
 
-    /// Builds the frozen index anew after so many times as long as its construction took (the paper uses 10, 20 and 100),
-    /// within the [bounds](Self::lifetime_between). By default the lifetime follows from the drift of the workload.
+    /// Builds the frozen index anew after so many times as long as its construction took (the paper
+    /// uses 10, 20 and 100), within the [bounds](Self::lifetime_between). By default the lifetime
+    /// follows from the drift of the workload.
     ///
     /// # Panics
     /// When the factor is not above 0.
@@ -87,8 +89,8 @@ impl Freezing {
         Self { lifetime: Lifetime::Fixed(lifetime), ..self }
     }
 
-    /// The shortest and the longest lifetime of a frozen index, unless a [time](Self::lifetime) is given: 0.2 s and 10 min
-    /// by default.
+    /// The shortest and the longest lifetime of a frozen index, unless a [time](Self::lifetime) is
+    /// given: 0.2 s and 10 min by default.
     ///
     /// # Panics
     /// When the shortest is 0 or above the longest.
@@ -100,8 +102,9 @@ impl Freezing {
         Self { lifetime_min: min, lifetime_max: max, ..self }
     }
 
-    /// Measures the latency of one request in so many; 100 by default. Only these read a clock. While nothing is frozen and no
-    /// trial is under way it is one in a hundred times as many, and fewer than asked for where requests are very frequent.
+    /// Measures the latency of one request in so many; 100 by default. Only these read a clock.
+    /// While nothing is frozen and no trial is under way it is one in a hundred times as many, and
+    /// fewer than asked for where requests are very frequent.
     ///
     /// # Panics
     /// When it is 0.
@@ -110,15 +113,15 @@ impl Freezing {
         Self { sample_one_in: requests, ..self }
     }
 
-    /// Freezes without a frozen index: frozen entries stay in and are found where all are. For experiments that ask what the
-    /// index is worth.
+    /// Freezes without a frozen index: frozen entries stay in and are found where all are. For
+    /// experiments that ask what the index is worth.
     #[doc(hidden)]
     pub const fn without_index(self) -> Self {
         Self { is_published: false, ..self }
     }
 
-    /// How long to wait after freezing has not paid before it is tried again, and how long at most: each failure in a row
-    /// doubles it. 1 s and 5 min by default.
+    /// How long to wait after freezing has not paid before it is tried again, and how long at most:
+    /// each failure in a row doubles it. 1 s and 5 min by default.
     ///
     /// # Panics
     /// When the first is 0 or above the longest.
@@ -200,13 +203,15 @@ pub struct FreezeDecision {
     pub reason: String,
 }
 
-/// What is told of freezing. Latencies are in nanoseconds, means of what was measured last, and `None` before.
+/// What is told of freezing. Latencies are in nanoseconds, means of what was measured last, and
+/// `None` before.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FreezeStats {
     /// What is being done.
     pub phase: Phase,
-    /// The share of the entries that is to be frozen: what was learned last; 0 when nothing is to be.
+    /// The share of the entries that is to be frozen: what was learned last; 0 when nothing is to
+    /// be.
     pub ratio: f64,
     /// The share of hits that frozen entries had in the last frozen phase; `None` before the first.
     pub frozen_share: Option<f64>,

@@ -1,13 +1,14 @@
 //! Whether a ratio that was just chosen pays, seen at work before it is relied upon.
 //!
-//! What was learned is a prediction, made of latencies from different moments: where the machine was slow while the baseline was
-//! measured, freezing anything looks like a gain. So the ratio is frozen with its index for short windows that take turns with
-//! windows of the merged cache, in the order merged, frozen, frozen, merged, …, so that what changes slowly cancels. It ends as
-//! soon as nothing is left to be hoped for; doubt counts against freezing.
+//! What was learned is a prediction, made of latencies from different moments: where the machine
+//! was slow while the baseline was measured, freezing anything looks like a gain. So the ratio is
+//! frozen with its index for short windows that take turns with windows of the merged cache, in the
+//! order merged, frozen, frozen, merged, …, so that what changes slowly cancels. It ends as soon as
+//! nothing is left to be hoped for; doubt counts against freezing.
 //!
-//! The merged cache beside it has just had a part that could not change, and lacks what would have come in meanwhile. It gets a few
-//! lookups per entry to recover (the renewal of [`Warmth`]); hits that are still missing against a cache that was left alone are
-//! added at the price of a miss.
+//! The merged cache beside it has just had a part that could not change, and lacks what would have
+//! come in meanwhile. It gets a few lookups per entry to recover (the renewal of [`Warmth`]); hits
+//! that are still missing against a cache that was left alone are added at the price of a miss.
 
 use std::time::Duration;
 
@@ -25,11 +26,12 @@ const SETTLE: Duration = Duration::from_millis(5);
 const SAMPLES_MIN: u64 = 30;
 const LOOKUPS_MIN: u64 = 5_000;
 const PATIENCE: u32 = 10;
-/// Lookups per entry that a window has, unless it takes so many times its length: what was kept is often asked for again only
-/// when a loop, or whatever else goes around, has come to it once more.
+/// Lookups per entry that a window has, unless it takes so many times its length: what was kept is
+/// often asked for again only when a loop, or whatever else goes around, has come to it once more.
 const LOOKUPS_PER_ENTRY: u64 = 4;
 const LONG_PATIENCE: u32 = 100;
-/// Rounds of a window each after which what was seen is looked at. At the first look a gain may be certain, at the last it must.
+/// Rounds of a window each after which what was seen is looked at. At the first look a gain may be
+/// certain, at the last it must.
 const LOOKS: [usize; 3] = [4, 8, 16];
 /// The chance that what does not pay is taken for a gain, over all looks.
 const RISK: f64 = 0.05;
@@ -101,7 +103,10 @@ impl Proof {
             Stage::Freezing => {
                 if let Some(Done::Constructed { entries, .. }) = seen.done {
                     if entries == 0 {
-                        return Course::Fails("there is nothing that can be frozen".to_owned(), false);
+                        return Course::Fails(
+                            "there is nothing that can be frozen".to_owned(),
+                            false,
+                        );
                     }
                     self.begin(seen.now + SETTLE);
                 }
@@ -122,8 +127,8 @@ impl Proof {
                 }
                 let age = seen.now.saturating_sub(*from);
                 let is_full = tally.samples() >= SAMPLES_MIN && tally.lookups() >= LOOKUPS_MIN;
-                let went_around =
-                    tally.lookups() >= LOOKUPS_PER_ENTRY * seen.entries || age >= WINDOW * LONG_PATIENCE;
+                let went_around = tally.lookups() >= LOOKUPS_PER_ENTRY * seen.entries
+                    || age >= WINDOW * LONG_PATIENCE;
                 if age >= WINDOW
                     && went_around
                     && (is_full || age >= WINDOW * PATIENCE && tally.samples() > 0)
@@ -160,14 +165,18 @@ impl Proof {
         if self.serves
             && let Some(loss) = self.lost_hits()
         {
-            return Course::Fails(format!("misses alone take longer than all requests did: {loss}"), false);
+            return Course::Fails(
+                format!("misses alone take longer than all requests did: {loss}"),
+                false,
+            );
         }
         let (merged, served) = (self.merged.len(), self.served.len());
         if merged == served
             && let Some(look) = LOOKS.iter().position(|&look| look == merged)
         {
             let found = self.found(RISK / LOOKS.len() as f64);
-            let numbers = found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
+            let numbers =
+                found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
             match found {
                 Some(found) if found.is_gain(0.0) => return Course::Pays(found),
                 Some(found) if found.gain > 0.0 && look + 1 < LOOKS.len() => {}
@@ -197,7 +206,8 @@ impl Proof {
         }
     }
 
-    /// What is lost for certain by hits alone, if that is too much: beside a cache that was left alone, and the one of just now.
+    /// What is lost for certain by hits alone, if that is too much: beside a cache that was left
+    /// alone, and the one of just now.
     fn lost_hits(&self) -> Option<Difference> {
         let (prices, served) = (self.prices()?.at_best(), total(&self.served));
         let merged = total(&self.merged);
@@ -243,8 +253,8 @@ impl Proof {
         self.means(RISK).0.into_iter().map(|mean| mean - missing).collect()
     }
 
-    /// Nanoseconds a request of each window, merged and served. Misses have one price in all of them unless it differs by more than
-    /// its error: it may be a thousand times what else differs.
+    /// Nanoseconds a request of each window, merged and served. Misses have one price in all of
+    /// them unless it differs by more than its error: it may be a thousand times what else differs.
     fn means(&self, risk: f64) -> (Vec<f64>, Vec<f64>) {
         let sampled = |windows: &[Tally]| -> Vec<f64> {
             windows
@@ -335,7 +345,8 @@ mod tests {
         fn end(&self) -> (Course, usize) {
             let baseline = Tally { dynamic_hits: 860_000, misses: 140_000, ..Tally::default() };
             let mut now = Duration::ZERO;
-            let mut proof = Proof::new(now, Action::Freeze { ratio: 0.5 }, baseline, Costs::default());
+            let mut proof =
+                Proof::new(now, Action::Freeze { ratio: 0.5 }, baseline, Costs::default());
             let (mut serves, mut done) = (false, None);
             for _ in 0..1000 {
                 match proof.step(&self.seen(now, serves, done.take())) {

@@ -1,8 +1,9 @@
 //! What shares of hits are worth at given prices.
 //!
-//! Latencies are noisy, and a machine changes its pace while they are compared. How many requests hit, and how many of the
-//! hits were on frozen entries, is counted exactly. So where what differs is mostly hits, a single window tells: what is lost by
-//! entries that should have left, or by an index that has grown old, is seen within a fraction of a second.
+//! Latencies are noisy, and a machine changes its pace while they are compared. How many requests
+//! hit, and how many of the hits were on frozen entries, is counted exactly. So where what differs
+//! is mostly hits, a single window tells: what is lost by entries that should have left, or by an
+//! index that has grown old, is seen within a fraction of a second.
 
 use floe_policy::trial::Difference;
 
@@ -10,7 +11,8 @@ use super::windows::Tally;
 
 /// Standard errors that make a difference certain.
 const ERRORS: f64 = 3.0;
-/// Hits and misses come in bursts: shares vary by so many times what they would if each were drawn by itself.
+/// Hits and misses come in bursts: shares vary by so many times what they would if each were drawn
+/// by itself.
 const BURSTS: f64 = 2.0;
 
 /// Nanoseconds a request, by how it ends.
@@ -27,8 +29,8 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// By how much less the requests of `frozen` take than as many of `baseline` would, for nothing but their shares. `None` where
-    /// one of the two has no requests.
+    /// By how much less the requests of `frozen` take than as many of `baseline` would, for nothing
+    /// but their shares. `None` where one of the two has no requests.
     pub(super) fn difference(&self, baseline: &Tally, frozen: &Tally) -> Option<Difference> {
         let (before, after) = (baseline.hit_ratio()?, frozen.hit_ratio()?);
         let share = frozen.frozen_hits as f64 / frozen.lookups() as f64;
@@ -45,7 +47,8 @@ impl Prices {
         })
     }
 
-    /// The same if hits took no time at all beside a frozen index: what is lost then is lost for certain.
+    /// The same if hits took no time at all beside a frozen index: what is lost then is lost for
+    /// certain.
     pub(super) fn at_best(&self) -> Self {
         Self { frozen: 0.0, dynamic: 0.0, ..*self }
     }
@@ -70,8 +73,9 @@ mod tests {
 
     #[test]
     fn four_points_of_hits_cost_more_than_faster_hits_save() {
-        let found =
-            PRICES.difference(&tally(0, 86_000, 14_000), &tally(60_000, 22_000, 18_000)).expect("requests");
+        let found = PRICES
+            .difference(&tally(0, 86_000, 14_000), &tally(60_000, 22_000, 18_000))
+            .expect("requests");
         // 0.86·80 + 0.14·5000 less 0.6·40 + 0.22·90 + 0.18·5000.
         assert!(
             (found.baseline - 768.8).abs() < 1e-9 && (found.gain - (768.8 - 943.8)).abs() < 1e-9,

@@ -1,4 +1,5 @@
-//! A cache on a simulated machine: a real policy, a stream of keys, latencies by kind with noise, and a clock that they move.
+//! A cache on a simulated machine: a real policy, a stream of keys, latencies by kind with noise,
+//! and a clock that they move.
 //!
 //! Latencies are a thousandfold those of memory, so that hours of histories pass in seconds.
 
@@ -39,7 +40,8 @@ pub(crate) struct Machine {
     pub(crate) insertion: f64,
     /// Of each latency, the share that is exponential noise.
     pub(crate) noise: f64,
-    /// The share by which everything becomes slower and faster again, and how many seconds that takes.
+    /// The share by which everything becomes slower and faster again, and how many seconds that
+    /// takes.
     pub(crate) wander: (f64, f64),
     /// Stalls per second.
     pub(crate) stalls: f64,
@@ -319,8 +321,10 @@ impl World {
                 assert!(!self.index, "learning goes without an index");
                 let at = later(100.0);
                 self.freeze_best((to * entries) as u64);
-                self.pending =
-                    Some((at, Done::Extended { share: self.frozen_count as f64 / entries.max(1.0) }));
+                self.pending = Some((
+                    at,
+                    Done::Extended { share: self.frozen_count as f64 / entries.max(1.0) },
+                ));
             }
             Action::Freeze { ratio } => {
                 self.thaw();
@@ -344,8 +348,11 @@ impl World {
 
     fn construct(&mut self) {
         self.skips_insertions = false;
-        let took = Duration::from_nanos((self.frozen_count as f64 * self.machine.construction * 1e3) as u64);
-        self.pending = Some((self.now + took, Done::Constructed { took, entries: self.frozen_count }));
+        let took = Duration::from_nanos(
+            (self.frozen_count as f64 * self.machine.construction * 1e3) as u64,
+        );
+        self.pending =
+            Some((self.now + took, Done::Constructed { took, entries: self.frozen_count }));
     }
 
     /// Lets the keeper look: steps the controller if it wants that.

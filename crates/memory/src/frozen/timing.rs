@@ -26,9 +26,10 @@ impl Total {
     }
 }
 
-/// Longer times than so many typical ones and so many nanoseconds count as these: then the thread was put aside, which says
-/// nothing of the cache, and one such time would outweigh ten thousand others. What the cache does once in a while itself, such as
-/// freeing a batch of entries, is shorter.
+/// Longer times than so many typical ones and so many nanoseconds count as these: then the thread
+/// was put aside, which says nothing of the cache, and one such time would outweigh ten thousand
+/// others. What the cache does once in a while itself, such as freeing a batch of entries, is
+/// shorter.
 const STALL: f64 = 4.0;
 const STALL_NS: f64 = 16_000.0;
 /// Times over which the typical one is smoothed. It follows a real change within some dozens.
@@ -58,7 +59,11 @@ impl Kind {
     }
 
     fn sums(&self) -> floe_policy::trial::Sums {
-        floe_policy::trial::Sums { count: self.count.get(), sum: self.sum.get(), squares: self.squares.get() }
+        floe_policy::trial::Sums {
+            count: self.count.get(),
+            sum: self.sum.get(),
+            squares: self.squares.get(),
+        }
     }
 }
 
@@ -76,8 +81,8 @@ pub(crate) struct Timings {
     frozen: Kind,
     dynamic: Kind,
     miss: Kind,
-    /// A miss that was timed: the hash of its key, 0 for none, and when it began, in nanoseconds. The insertion that follows
-    /// belongs to it, and what was loaded in between.
+    /// A miss that was timed: the hash of its key, 0 for none, and when it began, in nanoseconds.
+    /// The insertion that follows belongs to it, and what was loaded in between.
     missed: Count,
     missed_at: Count,
     /// Where the next lookup to be timed is drawn from, and requests that are shed.
@@ -85,8 +90,8 @@ pub(crate) struct Timings {
 }
 
 impl Timings {
-    /// In how many lookups the next one is to be timed: every number up to twice the mean is as likely, so that a pattern of
-    /// the keys does not coincide with that of the clock.
+    /// In how many lookups the next one is to be timed: every number up to twice the mean is as
+    /// likely, so that a pattern of the keys does not coincide with that of the clock.
     pub(crate) fn draw(&self, mean: u32) -> u64 {
         1 + u64::from(self.random.next()) * (2 * u64::from(mean) - 1) / (1 << 32)
     }
@@ -118,6 +123,10 @@ impl Timings {
     }
 
     pub(crate) fn latencies(&self) -> Latencies {
-        Latencies { frozen: self.frozen.sums(), dynamic: self.dynamic.sums(), miss: self.miss.sums() }
+        Latencies {
+            frozen: self.frozen.sums(),
+            dynamic: self.dynamic.sums(),
+            miss: self.miss.sums(),
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Whether a cache is warm: its entries are those its policy wants, and it hits as it will.
 //!
-//! FrozenHot waits until an entry inserted at the head is evicted. Near a hit ratio of 1 that never happens; so this
-//! waits for as many insertions as the cache has entries, or for many lookups, until the hit ratio moves no more, and in any
-//! case no longer than some seconds. Only an idle cache stays cold.
+//! FrozenHot waits until an entry inserted at the head is evicted. Near a hit ratio of 1 that never
+//! happens; so this waits for as many insertions as the cache has entries, or for many lookups,
+//! until the hit ratio moves no more, and in any case no longer than some seconds. Only an idle
+//! cache stays cold.
 
 use std::time::Duration;
 
@@ -75,8 +76,8 @@ impl Warmth {
         }
     }
 
-    /// Not until the cache is warm, only until what is still asked for has been: what was frozen comes back as if it had just
-    /// been used, and would be frozen again at once.
+    /// Not until the cache is warm, only until what is still asked for has been: what was frozen
+    /// comes back as if it had just been used, and would be frozen again at once.
     pub(super) fn renewal(now: Duration) -> Self {
         Self { is_renewal: true, ..Self::new(now) }
     }
@@ -96,15 +97,21 @@ impl Warmth {
         let is_turned_over = self.insertions >= seen.entries.max(seen.capacity);
         let enough = LOOKUPS_MIN.max(seen.entries.saturating_mul(LOOKUPS_PER_ENTRY));
         if self.is_renewal {
-            let is_over = self.lookups >= LOOKUPS_FEW.max(seen.entries.saturating_mul(RENEWING_PER_ENTRY))
+            let is_over = self.lookups
+                >= LOOKUPS_FEW.max(seen.entries.saturating_mul(RENEWING_PER_ENTRY))
                 || age >= RENEWAL_MAX && self.lookups >= LOOKUPS_FEW;
-            return is_over
-                .then(|| format!("renewed by {} lookups in {:.2} s", self.lookups, age.as_secs_f64()));
+            return is_over.then(|| {
+                format!("renewed by {} lookups in {:.2} s", self.lookups, age.as_secs_f64())
+            });
         }
-        let is_warm = self.is_steady && (is_turned_over || self.lookups >= enough) || age >= TIME_MAX;
+        let is_warm =
+            self.is_steady && (is_turned_over || self.lookups >= enough) || age >= TIME_MAX;
         (is_warm && self.lookups >= LOOKUPS_FEW).then(|| {
             let Self { lookups, insertions, .. } = self;
-            format!("warm after {lookups} lookups and {insertions} insertions in {:.2} s", age.as_secs_f64())
+            format!(
+                "warm after {lookups} lookups and {insertions} insertions in {:.2} s",
+                age.as_secs_f64()
+            )
         })
     }
 }
@@ -113,7 +120,8 @@ impl Warmth {
 mod tests {
     use super::*;
 
-    /// Runs seconds of 100 steps, each with so many lookups of a hit ratio; answers after how many steps it was warm.
+    /// Runs seconds of 100 steps, each with so many lookups of a hit ratio; answers after how many
+    /// steps it was warm.
     fn steps(lookups: u64, insertions: u64, hit_ratio: impl Fn(u32) -> f64) -> Option<u32> {
         let mut warmth = Warmth::new(Duration::ZERO);
         (1..=1000).find(|&step| {

@@ -1,7 +1,7 @@
 //! Windows of requests, whose means are the units of every comparison.
 //!
-//! The mean latency of a window is made of the exact shares of frozen hits, dynamic hits and misses and the sampled latencies
-//! of each, so that how many misses happened to be sampled adds no noise.
+//! The mean latency of a window is made of the exact shares of frozen hits, dynamic hits and misses
+//! and the sampled latencies of each, so that how many misses happened to be sampled adds no noise.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -97,7 +97,11 @@ impl Tally {
             (self.frozen_hits, latencies.frozen, elsewhere.frozen.or(elsewhere.dynamic)),
             (self.dynamic_hits, latencies.dynamic, elsewhere.dynamic.or(elsewhere.frozen)),
             // Where nobody inserts what was missed, nothing is known but the lookup.
-            (self.misses, latencies.miss, elsewhere.miss.or(elsewhere.dynamic).or(elsewhere.frozen)),
+            (
+                self.misses,
+                latencies.miss,
+                elsewhere.miss.or(elsewhere.dynamic).or(elsewhere.frozen),
+            ),
         ];
         let mut sum = 0.0;
         for (requests, sampled, elsewhere) in kinds {
@@ -202,7 +206,8 @@ impl Windows {
         typical(self.closed.iter(), Tally::hit_latencies)
     }
 
-    /// The mean latency of each window in nanoseconds. What was sampled in none of them costs what it does `elsewhere`.
+    /// The mean latency of each window in nanoseconds. What was sampled in none of them costs what
+    /// it does `elsewhere`.
     pub(super) fn means(&self, elsewhere: &Costs) -> Vec<f64> {
         let costs = self.costs().or(elsewhere);
         self.closed.iter().filter_map(|window| window.mean(&costs)).collect()

@@ -1,9 +1,10 @@
 //! What the frozen index itself is worth: hits on the same entries with it and without.
 //!
-//! Hits on frozen entries are faster than others for two reasons: nothing is promoted, and the index is smaller and
-//! simpler. The first is seen while learning, without an index. The second cannot be: hot entries are in the processor's
-//! caches, so comparing frozen hits with dynamic ones would credit the index with what it owes to its entries. Bypassing the
-//! index and publishing it again by turns compares like with like.
+//! Hits on frozen entries are faster than others for two reasons: nothing is promoted, and the
+//! index is smaller and simpler. The first is seen while learning, without an index. The second
+//! cannot be: hot entries are in the processor's caches, so comparing frozen hits with dynamic ones
+//! would credit the index with what it owes to its entries. Bypassing the index and publishing it
+//! again by turns compares like with like.
 
 use std::time::Duration;
 
@@ -51,7 +52,8 @@ impl IndexTrial {
         )
     }
 
-    /// Trials that are `interval` apart at first, each no longer than it takes to be sure. The first comes after as long.
+    /// Trials that are `interval` apart at first, each no longer than it takes to be sure. The
+    /// first comes after as long.
     pub(super) fn every(now: Duration, interval: Duration) -> Self {
         let options = TrialOptions {
             interval_min: interval,
@@ -86,11 +88,18 @@ impl IndexTrial {
         let sums = tally.hit_latencies();
         self.order = self.trial.step(&Seen { now: seen.now, sums, level });
         let mode = self.order.mode;
-        if mode != before || !self.order.counts || seen.now.saturating_sub(self.opened) >= self.window {
+        if mode != before
+            || !self.order.counts
+            || seen.now.saturating_sub(self.opened) >= self.window
+        {
             let window = std::mem::take(&mut self.open);
             self.opened = seen.now;
             if window.samples() > 0 {
-                if before == Mode::Variant { self.served.push(window) } else { self.bypassed.push(window) }
+                if before == Mode::Variant {
+                    self.served.push(window)
+                } else {
+                    self.bypassed.push(window)
+                }
             }
         }
         match (before, mode) {
@@ -117,7 +126,10 @@ impl IndexTrial {
 
     /// Why, of the last trial.
     pub(super) fn reason(&self) -> String {
-        self.trial.decisions().last().map_or_else(|| "no trial yet".to_owned(), |last| last.reason.clone())
+        self.trial
+            .decisions()
+            .last()
+            .map_or_else(|| "no trial yet".to_owned(), |last| last.reason.clone())
     }
 
     /// Windows with the index.
@@ -131,7 +143,8 @@ impl IndexTrial {
         let dynamic = |windows: &Windows| windows.means_of(|window| window.latencies.dynamic);
         let saved = Difference::between(&frozen(&self.bypassed), &frozen(&self.served), RISK)?;
         let lost = Difference::between(&dynamic(&self.bypassed), &dynamic(&self.served), RISK);
-        // Where nothing was looked up in vain: that reads a bucket of the index, about half of what a hit does.
+        // Where nothing was looked up in vain: that reads a bucket of the index, about half of what
+        // a hit does.
         let guess = 0.5 * (saved.baseline - saved.gain).min(saved.gain.abs());
         let failing = lost.map_or(guess, |lost| (-lost.gain).max(0.0));
         Some(Worth { saving: saved.gain, saving_error: saved.error, failing })

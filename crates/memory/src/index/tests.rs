@@ -14,7 +14,8 @@ proptest! {
         steps in proptest::collection::vec((0..60u32, 0..3u8), 0..400),
     ) {
         let index = Index::with_room(40);
-        // Few first buckets, and tags that differ little, so that buckets overflow and tags collide.
+        // Few first buckets, and tags that differ little, so that buckets overflow and tags
+        // collide.
         let hash = |key: u32| Hash32(((key % 3) << 30) | (key % 5));
         let (mut map, mut lanes) = (HashMap::new(), HashMap::new());
         for (address, (key, step)) in (1..).zip(steps) {

@@ -66,7 +66,10 @@ impl Value {
     fn check(&self) {
         let (canary, end) = (self.canary.load(SeqCst), self.end.load(SeqCst));
         let whole = canary == ALIVE ^ self.key && end == DEAD ^ self.key ^ self.number;
-        assert!(whole, "a value was looked at after its end, or before its beginning: {canary:x} {end:x}");
+        assert!(
+            whole,
+            "a value was looked at after its end, or before its beginning: {canary:x} {end:x}"
+        );
     }
 }
 

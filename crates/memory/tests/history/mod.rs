@@ -1,7 +1,8 @@
 //! Whether what threads saw of a cache could have happened one operation after the other.
 //!
-//! Each key is a register of its own. Its history is checked as a whole (Wing and Gong, JPDC '93): is there an order of
-//! the operations, each between its call and its return, in which every result is what a register would say?
+//! Each key is a register of its own. Its history is checked as a whole (Wing and Gong, JPDC '93):
+//! is there an order of the operations, each between its call and its return, in which every result
+//! is what a register would say?
 
 use std::collections::HashSet;
 use std::sync::Barrier;
@@ -59,7 +60,8 @@ impl Checker<'_> {
             Did::Remove(found) => (found == holds).then_some(None),
             Did::Load(own, got) if own == got => holds.is_none().then_some(Some(own)),
             Did::Load(_, got) => {
-                // What another loads is handed to those who wait for it even if it does not come in.
+                // What another loads is handed to those who wait for it even if it does not come
+                // in.
                 let waited = |other: &Event| {
                     matches!(other.did, Did::Load(own, _) if own == got) && other.overlaps(event)
                 };
@@ -95,8 +97,8 @@ impl Checker<'_> {
                 let changes = |other: &Event| {
                     matches!(other.did, Did::Insert(_) | Did::Remove(_)) && other.overlaps(&event)
                 };
-                let passes =
-                    matches!(event.did, Did::Load(own, got) if own == got) && self.events.iter().any(changes);
+                let passes = matches!(event.did, Did::Load(own, got) if own == got)
+                    && self.events.iter().any(changes);
                 if passes && self.explains(done | 1 << at, None) {
                     return true;
                 }
@@ -125,13 +127,23 @@ pub(crate) fn freeze_at_random<P: Replacement>(cache: &Cache<u64, u64, P>, rando
 }
 
 /// Random operations of some threads on some keys of a new cache, with others inserted beside them.
-pub(crate) fn round<P: Replacement>(cache: &Cache<u64, u64, P>, seed: u64, room: Room, others: u64) {
+pub(crate) fn round<P: Replacement>(
+    cache: &Cache<u64, u64, P>,
+    seed: u64,
+    room: Room,
+    others: u64,
+) {
     let start = Barrier::new(THREADS as usize);
     run(cache, seed, room, others, &start, &AtomicU64::new(0));
 }
 
 /// [`round`] while another thread freezes and thaws at random.
-pub(crate) fn frozen_round<P: Replacement>(cache: &Cache<u64, u64, P>, seed: u64, room: Room, others: u64) {
+pub(crate) fn frozen_round<P: Replacement>(
+    cache: &Cache<u64, u64, P>,
+    seed: u64,
+    room: Room,
+    others: u64,
+) {
     let (start, ended) = (Barrier::new(THREADS as usize + 1), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let freezer = scope.spawn(|| {
@@ -173,7 +185,8 @@ fn run<P: Replacement>(
                 3..5 => one(Did::Remove(cache.remove(&key).map(|value| *value))),
                 5..7 => {
                     let own = values.fetch_add(1, SeqCst);
-                    let got = cache.get_or_insert_with(&key, || Ok::<_, ()>(own)).expect("it loads");
+                    let got =
+                        cache.get_or_insert_with(&key, || Ok::<_, ()>(own)).expect("it loads");
                     one(Did::Load(own, *got))
                 }
                 7 => one(Did::Get(cache.hold(&key).map(|value| *value))),
@@ -200,7 +213,8 @@ fn run<P: Replacement>(
         threads.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
     });
     for key in 0..KEYS {
-        let of_key = histories.iter().flatten().filter(|(of, _)| *of == key).map(|(_, event)| *event);
+        let of_key =
+            histories.iter().flatten().filter(|(of, _)| *of == key).map(|(_, event)| *event);
         check(key, of_key.collect(), room);
     }
 }
@@ -213,7 +227,8 @@ pub(crate) fn rounds() -> u64 {
 #[test]
 fn the_checker_refuses_what_no_register_does() {
     let event = |called, returned, did| Event { called, returned, did };
-    let explains = |events: &[Event], room| Checker { events, room, seen: HashSet::new() }.explains(0, None);
+    let explains =
+        |events: &[Event], room| Checker { events, room, seen: HashSet::new() }.explains(0, None);
     let insert = event(1, 2, Did::Insert(7));
     let lost = [insert, event(3, 4, Did::Get(None))];
     assert!(!explains(&lost, Room::Enough) && explains(&lost, Room::Scarce));

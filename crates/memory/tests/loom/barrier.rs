@@ -1,19 +1,23 @@
-//! The barrier between readers and reclaimers under the model checker, as what it is: readers fence nothing, and a reclaimer has
-//! every other thread pass a fence.
+//! The barrier between readers and reclaimers under the model checker, as what it is: readers fence
+//! nothing, and a reclaimer has every other thread pass a fence.
 //!
-//! The heavy barrier is a handshake. The reclaimer fences, says so to each thread of the model, lets them run, and goes on with a
-//! fence of its own when all have fenced. A thread does that before its next access to shared memory ([`step`]), which is the same
-//! to the others as any later point before the reclaimer goes on: that does nothing meanwhile. A thread that takes a lock, waits
-//! for another thread, or begins has fenced before and fences when it goes on, as one that the system has put to sleep: lookups
-//! do neither, so that hides nothing of theirs.
-//! What is said and heard is the system's memory, not the model's: it puts nothing in order but by the fences.
+//! The heavy barrier is a handshake. The reclaimer fences, says so to each thread of the model,
+//! lets them run, and goes on with a fence of its own when all have fenced. A thread does that
+//! before its next access to shared memory ([`step`]), which is the same to the others as any later
+//! point before the reclaimer goes on: that does nothing meanwhile. A thread that takes a lock,
+//! waits for another thread, or begins has fenced before and fences when it goes on, as one that
+//! the system has put to sleep: lookups do neither, so that hides nothing of theirs. What is said
+//! and heard is the system's memory, not the model's: it puts nothing in order but by the fences.
 //!
-//! Covered: which accesses a reader's processor may have under way when the barrier reaches it, threads that reclaim at once, that
-//! begin, end and wait meanwhile, and a barrier that is refused ([`Kind::Refused`]), when readers hear late that they have to
-//! fence. Not covered: code that the compiler moves (`compiler_fence` is nothing here), interrupts in the middle of an access,
-//! and that stores arrive by themselves after a refusal: that is taken for granted, and modelled as the handshake.
+//! Covered: which accesses a reader's processor may have under way when the barrier reaches it,
+//! threads that reclaim at once, that begin, end and wait meanwhile, and a barrier that is refused
+//! ([`Kind::Refused`]), when readers hear late that they have to fence. Not covered: code that the
+//! compiler moves (`compiler_fence` is nothing here), interrupts in the middle of an access, and
+//! that stores arrive by themselves after a refusal: that is taken for granted, and modelled as the
+//! handshake.
 //!
-//! [`Kind::Missing`] is a fault: the barrier reaches nobody. `loom_cache` holds that the models find it.
+//! [`Kind::Missing`] is a fault: the barrier reaches nobody. `loom_cache` holds that the models
+//! find it.
 
 #![allow(dead_code)] // not every model has all of it
 
@@ -96,7 +100,8 @@ fn this() -> ThreadId {
     loom::thread::current().id()
 }
 
-/// Sets what is known of the calling thread, and returns what was, unless the model does not know it.
+/// Sets what is known of the calling thread, and returns what was, unless the model does not know
+/// it.
 fn exchange(state: Option<Thread>) -> Option<Thread> {
     let this = this();
     THREADS.with(|threads| {
@@ -105,10 +110,12 @@ fn exchange(state: Option<Thread>) -> Option<Thread> {
     })
 }
 
-/// Before each access to memory that threads share: passes the fence if a barrier has reached this thread.
+/// Before each access to memory that threads share: passes the fence if a barrier has reached this
+/// thread.
 pub(crate) fn step() {
-    let is_any_reached = THREADS
-        .with(|threads| threads.iter().any(|thread| matches!(thread.get(), Some((_, Thread::Reached)))));
+    let is_any_reached = THREADS.with(|threads| {
+        threads.iter().any(|thread| matches!(thread.get(), Some((_, Thread::Reached))))
+    });
     if is_any_reached && !std::thread::panicking() {
         match exchange(Some(Thread::Runs)) {
             Some(Thread::Reached) => fence(Ordering::SeqCst),
@@ -149,7 +156,9 @@ fn reach_all() {
             }
         }
     });
-    while THREADS.with(|threads| threads.iter().any(|thread| is_other(thread, Thread::Reached).is_some())) {
+    while THREADS
+        .with(|threads| threads.iter().any(|thread| is_other(thread, Thread::Reached).is_some()))
+    {
         step(); // others may do the same
         loom::thread::yield_now();
     }

@@ -92,7 +92,8 @@ fn a_frozen_value_that_is_replaced_is_seen_by_nobody_after_its_successor() {
         cache.reclaim();
     };
     beside_two_lookups(3, replace, |first, second| {
-        let seen = (first.expect("it is there all the while"), second.expect("it is there all the while"));
+        let seen =
+            (first.expect("it is there all the while"), second.expect("it is there all the while"));
         assert!([(10, 10), (10, 11), (11, 11)].contains(&seen), "{seen:?}");
     });
 }

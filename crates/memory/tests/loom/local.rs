@@ -38,7 +38,8 @@ pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
     let this = loom::thread::current().id();
     let taken = threads.taken.lock().unwrap().get(&this).copied();
     let record = taken.unwrap_or_else(|| {
-        let record = threads.records.acquire(); // may switch threads, so not under the lock of the system's
+        // may switch threads, so not under the lock of the system's
+        let record = threads.records.acquire();
         threads.taken.lock().unwrap().insert(this, record);
         record
     });

@@ -1,6 +1,6 @@
-//! What `src/sync.rs` is for the crate, by the model checker. It also holds that what is freed is freed after every use
-//! of it: an atomic that is dropped while another thread may yet use it, or without the order that makes that use come
-//! before, fails the model, as does a [`Tracked`] value.
+//! What `src/sync.rs` is for the crate, by the model checker. It also holds that what is freed is
+//! freed after every use of it: an atomic that is dropped while another thread may yet use it, or
+//! without the order that makes that use come before, fails the model, as does a [`Tracked`] value.
 
 #![allow(unused_imports, dead_code)] // not every model has all of it
 
@@ -59,7 +59,10 @@ impl Condvar {
         Self(loom::sync::Condvar::new())
     }
 
-    pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> std::sync::LockResult<MutexGuard<'a, T>> {
+    pub(crate) fn wait<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+    ) -> std::sync::LockResult<MutexGuard<'a, T>> {
         barrier::sleeps();
         let result = self.0.wait(guard);
         barrier::wakes();
@@ -85,8 +88,8 @@ std::thread_local! {
     static FENCES: std::cell::Cell<bool> = const { std::cell::Cell::new(true) };
 }
 
-/// Whether the crate's own fences do anything, those that are not the barrier's: some are there only for the case that
-/// there is no barrier, and would hide its absence where it is needed.
+/// Whether the crate's own fences do anything, those that are not the barrier's: some are there
+/// only for the case that there is no barrier, and would hide its absence where it is needed.
 pub(crate) fn with_own_fences(fences: bool) {
     FENCES.set(fences);
 }
@@ -137,8 +140,8 @@ atomic!(AtomicPtr<T>, *mut T);
 atomic!(AtomicU64, u64);
 atomic!(AtomicUsize, usize);
 
-/// Without: the one has no mutable view in the model checker, the other is moved by copying its bytes (`Expiry`). Where
-/// they are, there are others, too.
+/// Without: the one has no mutable view in the model checker, the other is moved by copying its
+/// bytes (`Expiry`). Where they are, there are others, too.
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32};
 
 /// A number in memory that must be neither read while it is freed nor after.

@@ -6,13 +6,19 @@ pub(crate) use loom::thread::{current, yield_now};
 
 use crate::barrier;
 
-/// Of a thread, in words: a cache's operation and what the model does for each of its steps go deep.
+/// Of a thread, in words: a cache's operation and what the model does for each of its steps go
+/// deep.
 const STACK: usize = 0x2_0000;
 
 pub(crate) struct JoinHandle<T>(loom::thread::JoinHandle<T>);
 
 fn start<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-    JoinHandle(loom::thread::Builder::new().stack_size(STACK).spawn(run).expect("a model can start threads"))
+    JoinHandle(
+        loom::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(run)
+            .expect("a model can start threads"),
+    )
 }
 
 pub(crate) fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

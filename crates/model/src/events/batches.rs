@@ -1,7 +1,7 @@
 //! Batch means: a run cut into stretches of equal length, each counted by itself.
 //!
-//! When all are full, pairs become one and there is room for as many again. So their number stays within bounds, and their length
-//! grows with the run.
+//! When all are full, pairs become one and there is room for as many again. So their number stays
+//! within bounds, and their length grows with the run.
 
 use crate::t_975;
 

@@ -1,7 +1,8 @@
 //! Who is next: each request has one event ahead of it, and the earliest wins.
 //!
-//! A tournament over a fixed number of players, each with a time: changing one replays only its own matches, log₂ n of
-//! them, on a path that is known beforehand. Requests that wait for somebody else are at infinity.
+//! A tournament over a fixed number of players, each with a time: changing one replays only its own
+//! matches, log₂ n of them, on a path that is known beforehand. Requests that wait for somebody
+//! else are at infinity.
 
 use std::hint::select_unpredictable;
 
@@ -10,9 +11,10 @@ pub(super) const NEVER: f64 = f64::INFINITY;
 
 /// Times of a fixed number of requests.
 pub(super) struct Calendar {
-    /// `matches[1]` is the earliest of all, `matches[n]` of `matches[2 n]` and `matches[2 n + 1]`; the second half are the requests, and
-    /// some that never come to make them a power of two. A winner's time stands beside it: the path up then depends on nothing
-    /// that has to be looked up first.
+    /// `matches[1]` is the earliest of all, `matches[n]` of `matches[2 n]` and `matches[2 n + 1]`;
+    /// the second half are the requests, and some that never come to make them a power of two. A
+    /// winner's time stands beside it: the path up then depends on nothing that has to be looked up
+    /// first.
     matches: Vec<Event>,
 }
 
@@ -27,7 +29,8 @@ impl Calendar {
     /// All at 0.
     pub(super) fn new(requests: u32) -> Self {
         let places = (requests as usize).next_power_of_two();
-        let mut calendar = Self { matches: vec![Event { time: NEVER.to_bits(), request: 0 }; 2 * places] };
+        let mut calendar =
+            Self { matches: vec![Event { time: NEVER.to_bits(), request: 0 }; 2 * places] };
         (0..requests as usize).for_each(|request| calendar.set(request, 0.0));
         calendar
     }

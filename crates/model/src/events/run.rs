@@ -1,11 +1,14 @@
 //! The simulation itself: requests go from station to station.
 //!
-//! A station serves in order of arrival, and arrivals are taken in order of time; so when a request arrives it is known at once when it will be done:
-//! when the server is free, and then its own time. Each request so has exactly one event ahead, its next arrival, and a visit costs one step of
-//! the [`Calendar`]. Requests that visit no station need not even that. With fewer cores than requests a core is taken before computing and given
-//! back before the disk and at the end, first come, first served; giving back is an event of its own.
+//! A station serves in order of arrival, and arrivals are taken in order of time; so when a request
+//! arrives it is known at once when it will be done: when the server is free, and then its own
+//! time. Each request so has exactly one event ahead, its next arrival, and a visit costs one step
+//! of the [`Calendar`]. Requests that visit no station need not even that. With fewer cores than
+//! requests a core is taken before computing and given back before the disk and at the end, first
+//! come, first served; giving back is an event of its own.
 //!
-//! Nothing is allocated while events go by, but where service times depend on the queue and it grows longer than before.
+//! Nothing is allocated while events go by, but where service times depend on the queue and it
+//! grows longer than before.
 
 use std::collections::VecDeque;
 
@@ -87,7 +90,12 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn new(network: &Network, load: &Load, distributions: &Distributions, seed: u64) -> Self {
+    pub(super) fn new(
+        network: &Network,
+        load: &Load,
+        distributions: &Distributions,
+        seed: u64,
+    ) -> Self {
         let cores = load.cores.filter(|&cores| cores < load.mpl);
         let mut run = Self {
             visits: 0,
@@ -99,7 +107,8 @@ impl Run {
             services: Vec::new(),
             free_us: Vec::new(),
             present: Vec::new(),
-            cores: cores.map(|free| Cores { free, waiting: VecDeque::with_capacity(load.mpl as usize) }),
+            cores: cores
+                .map(|free| Cores { free, waiting: VecDeque::with_capacity(load.mpl as usize) }),
             disk: Shape::of(&distributions.disk, &Time::default()),
             random: Random::new(seed),
         };
@@ -113,7 +122,8 @@ impl Run {
         let mut probability = 0.0;
         for outcome in network.outcomes() {
             probability += outcome.probability;
-            let (think, first) = run.lay_out(network, &servers, &outcome.steps, &distributions.service);
+            let (think, first) =
+                run.lay_out(network, &servers, &outcome.steps, &distributions.service);
             run.courses.push(Course { probability, is_miss: outcome.is_miss, think, first });
         }
         run
@@ -141,7 +151,8 @@ impl Run {
             };
             match step {
                 Step::Disk(us) if with_cores => {
-                    self.stages.push(Stage::Leave { think: Think { compute_us: 0.0, disk_us: *us } });
+                    self.stages
+                        .push(Stage::Leave { think: Think { compute_us: 0.0, disk_us: *us } });
                     self.stages.push(Stage::Enter { think: Think::default() });
                 }
                 Step::Compute(us) => think.compute_us += us,
@@ -187,7 +198,14 @@ impl Run {
 
     /// Takes a request through one stage; when the next is due.
     #[inline]
-    fn advance(&mut self, request: usize, stage: u32, now: f64, end_us: f64, batches: &mut Batches) -> f64 {
+    fn advance(
+        &mut self,
+        request: usize,
+        stage: u32,
+        now: f64,
+        end_us: f64,
+        batches: &mut Batches,
+    ) -> f64 {
         self.next[request] = Some(stage + 1);
         match self.stages[stage as usize] {
             Stage::Serve { service, think } => {
@@ -271,7 +289,8 @@ impl Run {
 
     /// Takes a core and goes on, or waits for one.
     fn enter(&mut self, request: usize, stage: u32, now: f64) -> f64 {
-        let (Some(cores), Stage::Enter { think }) = (&mut self.cores, &self.stages[stage as usize]) else {
+        let (Some(cores), Stage::Enter { think }) = (&mut self.cores, &self.stages[stage as usize])
+        else {
             return now;
         };
         self.next[request] = Some(stage + 1);
@@ -291,7 +310,9 @@ impl Run {
             return;
         };
         let entered = self.next[request as usize].expect("who waits has a course") as usize - 1;
-        let Stage::Enter { think } = self.stages[entered] else { unreachable!("only who enters waits") };
+        let Stage::Enter { think } = self.stages[entered] else {
+            unreachable!("only who enters waits")
+        };
         self.calendar.set(request as usize, now + think.compute_us);
     }
 }

@@ -12,7 +12,8 @@ pub enum Distribution {
     Exponential,
     /// Always the mean.
     Deterministic,
-    /// Short ones and long ones: two exponential phases that contribute the same to the mean, with this squared coefficient of variation.
+    /// Short ones and long ones: two exponential phases that contribute the same to the mean, with
+    /// this squared coefficient of variation.
     Hyperexponential(f64),
     /// As in the histogram of each operation, and exponential where there is none.
     Measured,
@@ -21,7 +22,8 @@ pub enum Distribution {
 impl FromStr for Distribution {
     type Err = ModelError;
 
-    /// `exponential`, `deterministic`, `measured`, or `hyperexponential:CV2` with the squared coefficient of variation.
+    /// `exponential`, `deterministic`, `measured`, or `hyperexponential:CV2` with the squared
+    /// coefficient of variation.
     fn from_str(name: &str) -> Result<Self, ModelError> {
         let unknown = || ModelError::UnknownDistribution { name: name.to_owned() };
         match name.split_once(':') {
@@ -47,7 +49,8 @@ pub(super) enum Shape {
     Constant,
     /// The probability of the short phase, and both means.
     Phases(f64, [f64; 2]),
-    /// Columns of equal probability: a share of each is one value, the rest another (Walker's aliases).
+    /// Columns of equal probability: a share of each is one value, the rest another (Walker's
+    /// aliases).
     Table(Vec<(f64, [f64; 2])>),
 }
 
@@ -59,7 +62,9 @@ impl Shape {
                 let short = (1.0 + ((squared - 1.0) / (squared + 1.0)).sqrt()) / 2.0;
                 Shape::Phases(short, [0.5 / short, 0.5 / (1.0 - short)])
             }
-            Distribution::Measured if !time.histogram.is_empty() => Shape::Table(aliases(&time.histogram)),
+            Distribution::Measured if !time.histogram.is_empty() => {
+                Shape::Table(aliases(&time.histogram))
+            }
             Distribution::Exponential | Distribution::Measured => Shape::Exponential,
         }
     }
@@ -69,7 +74,9 @@ impl Shape {
         match self {
             Shape::Exponential => random.exponential(),
             Shape::Constant => 1.0,
-            Shape::Phases(short, means) => means[usize::from(random.unit() >= *short)] * random.exponential(),
+            Shape::Phases(short, means) => {
+                means[usize::from(random.unit() >= *short)] * random.exponential()
+            }
             Shape::Table(columns) => {
                 let at = random.unit() * columns.len() as f64;
                 let (share, values) = columns[at as usize];
@@ -85,9 +92,11 @@ fn aliases(histogram: &[(f64, f64)]) -> Vec<(f64, [f64; 2])> {
     let mean = histogram.iter().map(|(us, weight)| us * weight).sum::<f64>() / total;
     let value = |at: usize| histogram[at].0 / mean;
     let number = histogram.len();
-    let mut left: Vec<f64> = histogram.iter().map(|(_, weight)| weight / total * number as f64).collect();
+    let mut left: Vec<f64> =
+        histogram.iter().map(|(_, weight)| weight / total * number as f64).collect();
     let mut columns: Vec<(f64, [f64; 2])> = (0..number).map(|at| (1.0, [value(at); 2])).collect();
-    let (mut small, mut large): (Vec<usize>, Vec<usize>) = (0..number).partition(|&at| left[at] < 1.0);
+    let (mut small, mut large): (Vec<usize>, Vec<usize>) =
+        (0..number).partition(|&at| left[at] < 1.0);
     while let (Some(&filler), Some(lacking)) = (large.last(), small.pop()) {
         columns[lacking] = (left[lacking], [value(lacking), value(filler)]);
         left[filler] -= 1.0 - left[lacking];
@@ -139,8 +148,9 @@ mod tests {
     fn shapes_have_mean_one_and_the_variation_asked_for() {
         let histogram: Vec<(f64, f64)> = vec![(0.5, 10.0), (1.0, 80.0), (3.0, 9.0), (100.0, 1.0)];
         let total: f64 = histogram.iter().map(|(_, weight)| weight).sum();
-        let moment =
-            |power| histogram.iter().map(|(us, weight)| us.powi(power) * weight / total).sum::<f64>();
+        let moment = |power| {
+            histogram.iter().map(|(us, weight)| us.powi(power) * weight / total).sum::<f64>()
+        };
         let of_histogram = moment(2) / moment(1).powi(2) - 1.0;
         let time = Time { histogram: histogram.clone(), ..Time::of(7.0) };
         for (distribution, squared) in [

@@ -1,7 +1,9 @@
-//! How the functions of policies write down their outcomes: walks past stations that are known by name.
+//! How the functions of policies write down their outcomes: walks past stations that are known by
+//! name.
 
 use super::{
-    Locks, ModelError, Network, Operation, Outcome, Setting, Shares, Station, Step, Time, Times, Visit,
+    Locks, ModelError, Network, Operation, Outcome, Setting, Shares, Station, Step, Time, Times,
+    Visit,
 };
 
 /// What a policy's function is told.
@@ -49,7 +51,8 @@ impl<'a> At<'a> {
         setting: &Setting,
         q: f64,
     ) -> Result<Self, ModelError> {
-        let optional = |operation| times.times.get(&operation).map_or(0.0, |time: &Time| time.alone_us);
+        let optional =
+            |operation| times.times.get(&operation).map_or(0.0, |time: &Time| time.alone_us);
         let Setting { hit_ratio, disk_us, frozen, .. } = *setting;
         let unfrozen = 1.0 - frozen.unwrap_or(0.0);
         let mut at = Self {
@@ -88,8 +91,8 @@ impl<'a> At<'a> {
         Ok(self.time(Operation::Tail)?.then(&step))
     }
 
-    /// The same of a miss that has taken one from a tail before. Under one lock that is what one entry more takes: the lock, and all that
-    /// a miss does under it, are part of the first.
+    /// The same of a miss that has taken one from a tail before. Under one lock that is what one
+    /// entry more takes: the lock, and all that a miss does under it, are part of the first.
     pub(super) fn second_tail(&self) -> Result<Time, ModelError> {
         match self.times.locks {
             Locks::Operation => self.tail_past_marks(),
@@ -99,7 +102,8 @@ impl<'a> At<'a> {
 
     /// A hit on an entry that is not frozen.
     pub(super) fn hit(&self, name: &'static str, probability: f64) -> Walk {
-        let walk = Walk { name, probability, is_miss: false, mark_us: self.mark_us, parts: Vec::new() };
+        let walk =
+            Walk { name, probability, is_miss: false, mark_us: self.mark_us, parts: Vec::new() };
         walk.compute(self.compute_us + self.frozen_lookup_us + self.lookup_us)
     }
 

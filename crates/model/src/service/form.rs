@@ -50,7 +50,8 @@ impl<'de> Visitor<'de> for InEitherForm {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Time, A::Error> {
-        let InFull { alone, contended, histogram } = InFull::deserialize(MapAccessDeserializer::new(map))?;
+        let InFull { alone, contended, histogram } =
+            InFull::deserialize(MapAccessDeserializer::new(map))?;
         Ok(Time { alone_us: alone, contended, histogram })
     }
 }
@@ -83,7 +84,9 @@ impl<'de> Deserialize<'de> for Service {
         let File { floe_service, machine, policies } = File::deserialize(from)?;
         if floe_service != Service::VERSION {
             let known = Service::VERSION;
-            return Err(D::Error::custom(format!("floe_service is {floe_service}; only {known} is known")));
+            return Err(D::Error::custom(format!(
+                "floe_service is {floe_service}; only {known} is known"
+            )));
         }
         let service = Service { machine, policies };
         service.check().map_err(D::Error::custom)?;

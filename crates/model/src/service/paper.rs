@@ -1,8 +1,10 @@
-//! The authors' times: a 36-core Xeon at 3.1 GHz with 72 threads, figures 2, 4, 6, 9, 11 and 13 of "Can Increasing the Hit Ratio
-//! Hurt Cache Throughput?", and their published simulator where the paper has no figure.
+//! The authors' times: a 36-core Xeon at 3.1 GHz with 72 threads, figures 2, 4, 6, 9, 11 and 13 of
+//! "Can Increasing the Hit Ratio Hurt Cache Throughput?", and their published simulator where the
+//! paper has no figure.
 //!
-//! Probabilistic LRU is LRU where it skips nothing and FIFO where it skips all. Not measured by anyone but taken from what is most alike: SIEVE and CLOCK,
-//! 2Q and SLRU, a frozen lookup and a lookup, a sample and five lookups.
+//! Probabilistic LRU is LRU where it skips nothing and FIFO where it skips all. Not measured by
+//! anyone but taken from what is most alike: SIEVE and CLOCK, 2Q and SLRU, a frozen lookup and a
+//! lookup, a sample and five lookups.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +53,8 @@ impl Service {
             })
             .collect();
         let (hit, miss) = SINGLE_LOCK;
-        // A hit delinks and puts at the head, a miss takes from the tail and puts at the head: any split does, they are never apart.
+        // A hit delinks and puts at the head, a miss takes from the tail and puts at the head: any
+        // split does, they are never apart.
         let whole = [(Delink, hit), (Head, 0.0), (Tail, miss)];
         policies.push(Times {
             locks: Locks::List,
@@ -71,5 +74,11 @@ fn times(policy: &str, q: Option<f64>, lookup_us: f64, lists: &[(Operation, f64)
         (Step, STEP_US),
     ];
     let times = lookups.iter().chain(lists).map(|&(operation, us)| (operation, Time::of(us)));
-    Times { policy: policy.to_owned(), q, locks: Locks::Operation, shards: 1, times: times.collect() }
+    Times {
+        policy: policy.to_owned(),
+        q,
+        locks: Locks::Operation,
+        shards: 1,
+        times: times.collect(),
+    }
 }

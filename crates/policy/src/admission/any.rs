@@ -37,8 +37,8 @@ macro_rules! each {
     };
 }
 
-/// One or several admissions, chosen by a text such as `small-bypass + obp:target=0.2`. What all of them admit comes in; the
-/// first victim named leaves.
+/// One or several admissions, chosen by a text such as `small-bypass + obp:target=0.2`. What all of
+/// them admit comes in; the first victim named leaves.
 #[derive(Clone)]
 pub struct Admissions {
     parts: Vec<Part>,
@@ -58,10 +58,13 @@ impl Admissions {
         }
     }
 
-    /// The same, anew and without room, with what was measured of the tier in the place of what the text leaves out.
+    /// The same, anew and without room, with what was measured of the tier in the place of what the
+    /// text leaves out.
     pub fn calibrated(&self, by: &Calibrated) -> Self {
         match choices(&self.text) {
-            Ok(choices) => Self::new(&choices.into_iter().map(|choice| by.tune(choice)).collect::<Vec<_>>()),
+            Ok(choices) => {
+                Self::new(&choices.into_iter().map(|choice| by.tune(choice)).collect::<Vec<_>>())
+            }
             Err(_) => self.clone(), // none: nothing to be told
         }
     }
@@ -71,7 +74,8 @@ impl Admissions {
         &self.declined
     }
 
-    /// What each of them is called, with its parameters, in the order of [`declined`](Self::declined).
+    /// What each of them is called, with its parameters, in the order of
+    /// [`declined`](Self::declined).
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.text.split(" + ")
     }
@@ -150,15 +154,20 @@ impl Admission for Admissions {
 
     fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
         // Each is asked, whatever the others say: they learn from offers.
-        self.parts.iter_mut().zip(&mut self.declined).fold(Verdict::Admit, |so_far, (part, declined)| {
-            let verdict = with_admissions!(each part, |part| part.judge(offer, victim));
-            *declined += u64::from(!verdict.admits());
-            match (so_far, verdict) {
-                (Verdict::Bypass, _) | (_, Verdict::Bypass) => Verdict::Bypass,
-                (Verdict::Replace(slot), _) | (_, Verdict::Replace(slot)) => Verdict::Replace(slot),
-                (Verdict::Admit, Verdict::Admit) => Verdict::Admit,
-            }
-        })
+        self.parts.iter_mut().zip(&mut self.declined).fold(
+            Verdict::Admit,
+            |so_far, (part, declined)| {
+                let verdict = with_admissions!(each part, |part| part.judge(offer, victim));
+                *declined += u64::from(!verdict.admits());
+                match (so_far, verdict) {
+                    (Verdict::Bypass, _) | (_, Verdict::Bypass) => Verdict::Bypass,
+                    (Verdict::Replace(slot), _) | (_, Verdict::Replace(slot)) => {
+                        Verdict::Replace(slot)
+                    }
+                    (Verdict::Admit, Verdict::Admit) => Verdict::Admit,
+                }
+            },
+        )
     }
 
     fn settle(&mut self, offer: &Access, verdict: Verdict) {
@@ -180,10 +189,9 @@ impl Admission for Admissions {
     }
 
     fn memory_bytes(&self) -> usize {
-        let parts = self
-            .parts
-            .iter()
-            .map(|part| with_admissions!(each part, |part| size_of_val(&**part) + part.memory_bytes()));
+        let parts = self.parts.iter().map(
+            |part| with_admissions!(each part, |part| size_of_val(&**part) + part.memory_bytes()),
+        );
         let each = size_of::<Part>() + size_of::<u64>();
         parts.sum::<usize>() + self.parts.capacity() * each + self.text.capacity()
     }

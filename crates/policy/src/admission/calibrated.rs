@@ -8,8 +8,8 @@ const LEAST_COST: f64 = 1e-4;
 /// How writes slow the reads of a tier's medium, and what an admission is to make of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibrated {
-    /// Bytes of reads lost for each byte written, those included that writes make slower: more than [`Times::write_cost`](super::Times::write_cost)
-    /// can see, so it takes its place.
+    /// Bytes of reads lost for each byte written, those included that writes make slower: more than
+    /// [`Times::write_cost`](super::Times::write_cost) can see, so it takes its place.
     pub write_cost: f64,
     /// What OBP aims at, in blocks.
     pub target: f64,
@@ -18,7 +18,8 @@ pub struct Calibrated {
 }
 
 impl Calibrated {
-    /// An admission with what was measured in the place of what it was not told: OBP's target, and in bytes the cost of a write.
+    /// An admission with what was measured in the place of what it was not told: OBP's target, and
+    /// in bytes the cost of a write.
     pub fn tune(&self, choice: Choice) -> Choice {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
         match (choice.name(), choice.parameters()) {

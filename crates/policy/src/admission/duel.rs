@@ -1,10 +1,11 @@
 //! Who comes in must have been asked for more often than who would leave (TinyLFU).
 //!
-//! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger, Friedman, Manes,
-//! "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
+//! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger,
+//! Friedman, Manes, "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
 //!
-//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used never. Nor where nobody says who would leave
-//! ([`Eviction::victim`](crate::Eviction::victim), or [`Due`](crate::Due) over policies that do not): everything comes in then.
+//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used
+//! never. Nor where nobody says who would leave ([`Eviction::victim`](crate::Eviction::victim), or
+//! [`Due`](crate::Due) over policies that do not): everything comes in then.
 
 use super::{Admission, Choosable, Needs, Room, Verdict, Victim};
 use crate::index::Tag;
@@ -47,7 +48,9 @@ impl Admission for Duel {
         self.uses.add(key);
         match victim {
             None => Verdict::Admit,
-            Some(victim) if self.uses.estimate(key) > self.uses.estimate(Tag::of(victim.hash).bits()) => {
+            Some(victim)
+                if self.uses.estimate(key) > self.uses.estimate(Tag::of(victim.hash).bits()) =>
+            {
                 Verdict::Replace(victim.slot)
             }
             Some(_) => Verdict::Bypass,

@@ -1,9 +1,10 @@
 //! How much distinct data was touched lately, in eight kilobytes.
 //!
-//! A HyperLogLog (Flajolet et al., AofA '07) for the current window and one for the window before; what is asked for is the
-//! union. A window ends after a given weight of accesses. Whether an access raises a register depends on nothing but the hash, so those that do
-//! are a fair sample of the distinct blocks, and their mean weight times the number of distinct blocks is the weight touched: the blocks
-//! need not be of one size, and those used often count no more than others.
+//! A HyperLogLog (Flajolet et al., AofA '07) for the current window and one for the window before;
+//! what is asked for is the union. A window ends after a given weight of accesses. Whether an
+//! access raises a register depends on nothing but the hash, so those that do are a fair sample of
+//! the distinct blocks, and their mean weight times the number of distinct blocks is the weight
+//! touched: the blocks need not be of one size, and those used often count no more than others.
 
 use crate::random::mix;
 
@@ -73,7 +74,8 @@ impl Footprint {
 
     /// The weight touched.
     pub(crate) fn weight(&self) -> f64 {
-        let (raised, weight) = (self.raised[0].0 + self.raised[1].0, self.raised[0].1 + self.raised[1].1);
+        let (raised, weight) =
+            (self.raised[0].0 + self.raised[1].0, self.raised[0].1 + self.raised[1].1);
         if raised == 0 { 0.0 } else { self.blocks() * weight as f64 / raised as f64 }
     }
 

@@ -1,24 +1,30 @@
-//! FussyCache: only what has proved popular comes in, and nothing of this applies while plain LRU does better.
+//! FussyCache: only what has proved popular comes in, and nothing of this applies while plain LRU
+//! does better.
 //!
-//! Blocks that are not cached are counted in a table without data ([`Metadata`]); until one was accessed `popular` times, it is
-//! served from below. Everything else happens at *checks*, every `check` requests, off the path of a request: *identification*
-//! orders the blocks that have become popular to be fetched, and *cache change* compares the hit ratio of the interval with that
-//! of the one before. Having fallen `patience` times in a row it makes the cache plain: every miss comes in, while the counting goes
-//! on. It turns back when more than half of the table is popular, or after `patience` checks; each change doubles the patience
-//! ("FussyCache", sections III and IV.A; the defaults are the paper's).
+//! Blocks that are not cached are counted in a table without data ([`Metadata`]); until one was
+//! accessed `popular` times, it is served from below. Everything else happens at *checks*, every
+//! `check` requests, off the path of a request: *identification* orders the blocks that have become
+//! popular to be fetched, and *cache change* compares the hit ratio of the interval with that of
+//! the one before. Having fallen `patience` times in a row it makes the cache plain: every miss
+//! comes in, while the counting goes on. It turns back when more than half of the table is popular,
+//! or after `patience` checks; each change doubles the patience ("FussyCache", sections III and
+//! IV.A; the defaults are the paper's).
 //!
-//! The text is followed where the printed algorithm differs from it: ratios are of intervals, not since the start; it is a *fall* that
-//! counts; popular is who reached the threshold; checks go on in the plain mode. The text's third way back, the hit ratio having risen
-//! `patience` times in a row, can never come before `patience` checks have passed, so it needs no code. Left open by the text, decided
-//! here: a block that returns from the cache to the table counts one access; the table is sized for what missed in the warm-up, times
-//! `popular`, so that a block which comes back as rarely as once in a warm-up has the time to become popular.
+//! The text is followed where the printed algorithm differs from it: ratios are of intervals, not
+//! since the start; it is a *fall* that counts; popular is who reached the threshold; checks go on
+//! in the plain mode. The text's third way back, the hit ratio having risen `patience` times in a
+//! row, can never come before `patience` checks have passed, so it needs no code. Left open by the
+//! text, decided here: a block that returns from the cache to the table counts one access; the
+//! table is sized for what missed in the warm-up, times `popular`, so that a block which comes back
+//! as rarely as once in a warm-up has the time to become popular.
 //!
-//! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads and writes count by what a hit saves of
-//! each, and what decides between fussy and plain, from plain on, is what either would save (`tuning`). The hit ratio changes nothing
-//! then, and neither `patience` nor `popular` matters, but where no times are measured.
+//! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads
+//! and writes count by what a hit saves of each, and what decides between fussy and plain, from
+//! plain on, is what either would save (`tuning`). The hit ratio changes nothing then, and neither
+//! `patience` nor `popular` matters, but where no times are measured.
 //!
-//! The order below should be `lru`. As published it is not to be used above devices so slow that every hit counts: a block's first
-//! accesses all miss.
+//! The order below should be `lru`. As published it is not to be used above devices so slow that
+//! every hit counts: a block's first accesses all miss.
 
 mod miniature;
 mod prices;
@@ -147,9 +153,19 @@ impl Choosable for Fussy {
         "FussyCache",
     )
     .with(&[
-        Parameter::count("popular", 4, 1..=POPULARITY_MAX as u64, "accesses that make a block popular"),
+        Parameter::count(
+            "popular",
+            4,
+            1..=POPULARITY_MAX as u64,
+            "accesses that make a block popular",
+        ),
         Parameter::count("check", 200, 1..=1 << 32, "requests between checks"),
-        Parameter::count("patience", 5, 1..=1 << 32, "checks with a falling hit ratio until it is plain LRU"),
+        Parameter::count(
+            "patience",
+            5,
+            1..=1 << 32,
+            "checks with a falling hit ratio until it is plain LRU",
+        ),
         Parameter::count("warm-up", 2000, 1..=1 << 32, "first requests, which all come in"),
         Parameter {
             name: "metadata",
@@ -159,7 +175,12 @@ impl Choosable for Fussy {
             whole: false,
             about: "blocks counted at most, per entry of the cache",
         },
-        Parameter::count("tune", 0, 0..=1, "whether measured times decide, instead of popular and patience"),
+        Parameter::count(
+            "tune",
+            0,
+            0..=1,
+            "whether measured times decide, instead of popular and patience",
+        ),
     ]);
 
     fn with(parameters: &Parameters) -> Self {
@@ -233,7 +254,8 @@ impl Admission for Fussy {
     }
 
     fn order(&mut self, _: Tick, orders: &mut Orders) {
-        let due = if self.mode == Mode::WarmUp { self.warm_up_requests } else { self.check_requests };
+        let due =
+            if self.mode == Mode::WarmUp { self.warm_up_requests } else { self.check_requests };
         if self.now.requests >= due {
             self.check(orders);
         }

@@ -1,9 +1,12 @@
-//! Which blocks that are not cached were asked for, and how often: FussyCache's dynamic metadata cache (DMC).
+//! Which blocks that are not cached were asked for, and how often: FussyCache's dynamic metadata
+//! cache (DMC).
 //!
-//! Lists by popularity, each from the latest to the oldest access; when the table is full, the oldest of the least popular makes
-//! room. So what has become popular is found without looking at the rest, where the paper scans the whole table at each check.
+//! Lists by popularity, each from the latest to the oldest access; when the table is full, the
+//! oldest of the least popular makes room. So what has become popular is found without looking at
+//! the rest, where the paper scans the whole table at each check.
 //!
-//! Popularity is counted in sixteenths of an access ([`UNIT`]), that reads and writes may count differently.
+//! Popularity is counted in sixteenths of an access ([`UNIT`]), that reads and writes may count
+//! differently.
 
 use super::Fetch;
 use crate::index::{Index, Tag};
@@ -51,7 +54,8 @@ impl Default for Metadata {
 }
 
 impl Metadata {
-    /// Makes room for so many blocks, all of which may be used until a [`limit`](Self::limit) is set.
+    /// Makes room for so many blocks, all of which may be used until a [`limit`](Self::limit) is
+    /// set.
     pub(crate) fn reserve(&mut self, count: usize) {
         let known = self.blocks.len();
         if count > known {
@@ -97,7 +101,8 @@ impl Metadata {
         known.is_none()
     }
 
-    /// Remembers a block that left the cache, as if it had been accessed once; one that is known keeps its count.
+    /// Remembers a block that left the cache, as if it had been accessed once; one that is known
+    /// keeps its count.
     pub(crate) fn put_back(&mut self, access: &Access) {
         match self.index.find(Tag::of(access.hash)) {
             Some(id) => self.blocks[id as usize].left = true,
@@ -108,14 +113,17 @@ impl Metadata {
     fn remember(&mut self, access: &Access, popularity: u16, left: bool) {
         while self.len() >= self.limit && self.forget_least() {}
         let Some(id) = self.free.pop() else { return };
-        self.blocks[id as usize] = Block { hash: access.hash, position: access.position, popularity, left };
+        self.blocks[id as usize] =
+            Block { hash: access.hash, position: access.position, popularity, left };
         self.classes.push_head(Self::class(popularity), Slot(id));
         self.index.insert(Tag::of(access.hash), id);
     }
 
     /// Forgets the oldest of the least popular and says whether there was one.
     fn forget_least(&mut self) -> bool {
-        let Some(least) = (0..CLASSES).find_map(|class| self.classes.tail(class)) else { return false };
+        let Some(least) = (0..CLASSES).find_map(|class| self.classes.tail(class)) else {
+            return false;
+        };
         self.take(least);
         true
     }
@@ -128,7 +136,8 @@ impl Metadata {
         block
     }
 
-    /// Takes out every block accessed `threshold` times or more, the most popular first, and appends them to `out`.
+    /// Takes out every block accessed `threshold` times or more, the most popular first, and
+    /// appends them to `out`.
     pub(crate) fn take_popular(&mut self, threshold: usize, out: &mut Vec<Fetch>) {
         for class in (threshold.min(POPULARITY_MAX)..CLASSES).rev() {
             while let Some(slot) = self.classes.tail(class) {
@@ -140,7 +149,9 @@ impl Metadata {
 
     /// How many blocks were accessed `threshold` times or more.
     pub(crate) fn popular(&self, threshold: usize) -> usize {
-        (threshold.min(POPULARITY_MAX)..CLASSES).map(|class| self.classes.size(class) as usize).sum()
+        (threshold.min(POPULARITY_MAX)..CLASSES)
+            .map(|class| self.classes.size(class) as usize)
+            .sum()
     }
 
     /// Accesses, since the last time, of blocks that had left the cache.

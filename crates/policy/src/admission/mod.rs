@@ -1,10 +1,12 @@
-//! Admission: who comes into a cache, beside the [`Eviction`](crate::Eviction) that says who leaves.
+//! Admission: who comes into a cache, beside the [`Eviction`](crate::Eviction) that says who
+//! leaves.
 //!
-//! Where writing to a cache slows its reads, or what lies below is hardly slower, most of what could be cached should not
-//! be. An [`Admission`] is asked about every block that is read or written and not held. It is not told
-//! of hits one by one: what it has to know of them comes as counts per interval ([`Window`]), so nothing shared is written
-//! on a hit. Like an order it sees hashes and slots only, and neither clock nor locks; what it wants done later, it orders on
-//! ticks ([`Orders`]).
+//! Where writing to a cache slows its reads, or what lies below is hardly slower, most of what
+//! could be cached should not be. An [`Admission`] is asked about every block that is read or
+//! written and not held. It is not told of hits one by one: what it has to know of them comes as
+//! counts per interval ([`Window`]), so nothing shared is written on a hit. Like an order it sees
+//! hashes and slots only, and neither clock nor locks; what it wants done later, it orders on ticks
+//! ([`Orders`]).
 //!
 //! Several may have to agree: `small-bypass + obp` admits what both do ([`Admissions`]).
 //!
@@ -98,7 +100,8 @@ pub struct Room {
     pub entries: usize,
     /// The weight that fits, in the unit of [`Access::weight`].
     pub weight: u64,
-    /// What caches above hold, in the same unit: the memory that answers before this cache is asked. 0 where none does.
+    /// What caches above hold, in the same unit: the memory that answers before this cache is
+    /// asked. 0 where none does.
     pub above: u64,
 }
 
@@ -111,13 +114,15 @@ pub struct Fetch {
     pub position: u64,
 }
 
-/// What an admission wants done. The owner keeps one and hands it to every [`Admission::tick`], which fills it anew.
+/// What an admission wants done. The owner keeps one and hands it to every [`Admission::tick`],
+/// which fills it anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// Blocks to read from below and to insert without asking again; those that are cached already are left out by the
-    /// owner.
+    /// Blocks to read from below and to insert without asking again; those that are cached already
+    /// are left out by the owner.
     pub fetch: Vec<Fetch>,
-    /// Whether to evict nothing, neither ahead of need nor for an offer, which then stays out: making room would cost, too.
+    /// Whether to evict nothing, neither ahead of need nor for an offer, which then stays out:
+    /// making room would cost, too.
     pub hold: bool,
 }
 
@@ -128,7 +133,8 @@ pub struct Needs {
     pub streams: bool,
     /// That what it [orders](Orders::fetch) to be fetched is: it lets nothing in otherwise.
     pub fetches: bool,
-    /// The [`Victim`], whenever somebody would have to leave: where nobody is named, it admits as if there were room.
+    /// The [`Victim`], whenever somebody would have to leave: where nobody is named, it admits as
+    /// if there were room.
     pub victims: bool,
     /// [`Room::above`]: what memory above holds.
     pub above: bool,
@@ -136,26 +142,29 @@ pub struct Needs {
 
 /// Who comes in. One owner at a time.
 ///
-/// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else, [`admit`](Self::admit) for each
-/// offer, and now and then [`observe`](Self::observe), then [`tick`](Self::tick).
+/// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else,
+/// [`admit`](Self::admit) for each offer, and now and then [`observe`](Self::observe), then
+/// [`tick`](Self::tick).
 pub trait Admission {
     /// What it cannot do without. Owners that cannot give it refuse the admission.
     fn needs(&self) -> Needs {
         Needs::default()
     }
 
-    /// It becomes the one with the number `part`, from 0, of so many that share the keys of a cache evenly, and sees a part of what happens
-    /// there. What it was told in operations or in weight is for all of them together. Before it has room.
+    /// It becomes the one with the number `part`, from 0, of so many that share the keys of a cache
+    /// evenly, and sees a part of what happens there. What it was told in operations or in weight
+    /// is for all of them together. Before it has room.
     fn split(&mut self, _part: usize, _parts: usize) {}
 
-    /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks. The only method that allocates.
+    /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks.
+    /// The only method that allocates.
     fn reserve(&mut self, _: &Room) {}
 
     /// Takes in what happened since the last window.
     fn observe(&mut self, _: &Window) {}
 
-    /// Takes in a hit, whenever the owner gets to it: drained from buffers of threads, or at once where the owner serves
-    /// alone. All or a fair sample of them.
+    /// Takes in a hit, whenever the owner gets to it: drained from buffers of threads, or at once
+    /// where the owner serves alone. All or a fair sample of them.
     fn used(&mut self, _: &Access) {}
 
     /// What it would say, noting that there was an offer; [`settle`](Self::settle) follows.
@@ -164,18 +173,21 @@ pub trait Admission {
     /// Takes in what was decided about the offer just judged, by all who were asked.
     fn settle(&mut self, _: &Access, _: Verdict) {}
 
-    /// Decides about a block that is not held and was read from below, or is written. `victim` is who would have to leave, `None`
-    /// while there is room, and where nobody knows before somebody is evicted.
+    /// Decides about a block that is not held and was read from below, or is written. `victim` is
+    /// who would have to leave, `None` while there is room, and where nobody knows before somebody
+    /// is evicted.
     fn admit(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
         let verdict = self.judge(offer, victim);
         self.settle(offer, verdict);
         verdict
     }
 
-    /// Takes in that an entry was evicted (not that it was invalidated), at once: it may be what was just decided that made it leave.
+    /// Takes in that an entry was evicted (not that it was invalidated), at once: it may be what
+    /// was just decided that made it leave.
     fn evicted(&mut self, _: &Access) {}
 
-    /// Lets time pass and writes what is to be done into `orders`, which is emptied before. To be called after each window.
+    /// Lets time pass and writes what is to be done into `orders`, which is emptied before. To be
+    /// called after each window.
     fn tick(&mut self, now: Tick, orders: &mut Orders) {
         orders.fetch.clear();
         orders.hold = false;
@@ -191,7 +203,8 @@ pub trait Admission {
     }
 }
 
-/// An admission that can be chosen by name. One without room is a template, to be cloned for each shard.
+/// An admission that can be chosen by name. One without room is a template, to be cloned for each
+/// shard.
 pub trait Choosable: Admission + Clone + Send + Sync + 'static {
     /// What it is called and takes.
     const ABOUT: About;
@@ -200,8 +213,8 @@ pub trait Choosable: Admission + Clone + Send + Sync + 'static {
     fn with(parameters: &Parameters) -> Self;
 }
 
-/// What a cache needs of its admission, whether that was chosen by type (any [`Choosable`]) or at run time ([`Admissions`]): a template
-/// for its shards, and what it is called.
+/// What a cache needs of its admission, whether that was chosen by type (any [`Choosable`]) or at
+/// run time ([`Admissions`]): a template for its shards, and what it is called.
 pub trait Admittance: Admission + Clone + Send + Sync + 'static {
     /// Its name; with its parameters, where it was chosen by a text.
     fn name(&self) -> String;

@@ -1,26 +1,31 @@
-//! OBP, the overhead bypass ratio: nothing comes in, nor leaves, while the cache is written too much for how it is read.
+//! OBP, the overhead bypass ratio: nothing comes in, nor leaves, while the cache is written too
+//! much for how it is read.
 //!
-//! The ratio is `(inserted + removed) / looked up`, and while it is above a target nothing is admitted or evicted ("Writes
-//! Hurt", the NVCache paper, section 3.2: on Optane memory 10 %, with 5 to 30 % acceptable, more where writes hurt reads less).
-//! Removals count too, by invalidation as much as by eviction: freeing writes. So what is removed all the time is not admitted for long.
+//! The ratio is `(inserted + removed) / looked up`, and while it is above a target nothing is
+//! admitted or evicted ("Writes Hurt", the NVCache paper, section 3.2: on Optane memory 10 %, with
+//! 5 to 30 % acceptable, more where writes hurt reads less). Removals count too, by invalidation as
+//! much as by eviction: freeing writes. So what is removed all the time is not admitted for long.
 //!
-//! The published counters run since the start, so that a workload that changes is noticed after hours. Here they decay: what is
-//! `half-life` operations ago counts half. With `bytes=1` the ratio is of bytes, those written weighed by what they cost in bytes read
-//! (`write-cost`; untold it is 1, or more if [`Times::write_cost`](super::Times::write_cost) is). What was admitted since the last window counts at once, so that a
-//! burst cannot slip in between two of them.
+//! The published counters run since the start, so that a workload that changes is noticed after
+//! hours. Here they decay: what is `half-life` operations ago counts half. With `bytes=1` the ratio
+//! is of bytes, those written weighed by what they cost in bytes read (`write-cost`; untold it is
+//! 1, or more if [`Times::write_cost`](super::Times::write_cost) is). What was admitted since the
+//! last window counts at once, so that a burst cannot slip in between two of them.
 //!
-//! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`): newer data of what the cache holds, which in the
-//! paper's engine is another block that can be declined; and what fits at the start, once, for a cache that fills by a block for each
-//! ten lookups is empty for long. `obp:replaced=1:fill=0` is as published. With a target of 0, which a calibration gives where nothing pays, nothing
-//! ever comes in.
+//! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`):
+//! newer data of what the cache holds, which in the paper's engine is another block that can be
+//! declined; and what fits at the start, once, for a cache that fills by a block for each ten
+//! lookups is empty for long. `obp:replaced=1:fill=0` is as published. With a target of 0, which a
+//! calibration gives where nothing pays, nothing ever comes in.
 //!
 //! Not to be used where writes cost little: what becomes popular comes in slowly.
 
 use super::{Admission, Choosable, Orders, Room, Traffic, Verdict, Victim, Window};
 use crate::{About, Access, Parameter, Parameters, Tick};
 
-/// What a byte written costs unless it is told or found to cost more. What is measured is a lower bound: a device that is not busy, or answers
-/// writes before they are done, seems to write for nothing.
+/// What a byte written costs unless it is told or found to cost more. What is measured is a lower
+/// bound: a device that is not busy, or answers writes before they are done, seems to write for
+/// nothing.
 const LEAST_COST: f64 = 1.0;
 
 /// Keeps writes to a share of lookups.
@@ -55,13 +60,15 @@ impl Obp {
         Self { target, ..Self::default() }
     }
 
-    /// The ratio as of now; 0 before anything was looked up or written, infinite where only writes were seen.
+    /// The ratio as of now; 0 before anything was looked up or written, infinite where only writes
+    /// were seen.
     pub fn ratio(&self) -> f64 {
         let written = self.written + self.pending;
         if written == 0.0 { 0.0 } else { written / self.looked_up }
     }
 
-    /// Whether the cache is written too much. No division: at the start there is nothing to divide by.
+    /// Whether the cache is written too much. No division: at the start there is nothing to divide
+    /// by.
     fn exceeds(&self) -> bool {
         let exceeds = self.written + self.pending > self.target * self.looked_up;
         self.target == 0.0 || (self.unfilled <= 0.0 && exceeds)
@@ -133,7 +140,8 @@ impl Admission for Obp {
 
     fn observe(&mut self, window: &Window) {
         if !self.is_told
-            && let Some(cost) = window.times.write_cost.filter(|cost| cost.is_finite() && *cost >= 0.0)
+            && let Some(cost) =
+                window.times.write_cost.filter(|cost| cost.is_finite() && *cost >= 0.0)
         {
             self.write_cost = cost.max(LEAST_COST);
         }
@@ -143,7 +151,8 @@ impl Admission for Obp {
         if !self.counts_replaced {
             self.exempt += self.amount(window.replaced);
         }
-        // What was admitted or replaced may be written a window later, and never if the device fails.
+        // What was admitted or replaced may be written a window later, and never if the device
+        // fails.
         let exempt = self.exempt.min(written);
         self.exempt = (self.exempt - exempt) * kept;
         self.written = self.written * kept + self.cost(written - exempt);

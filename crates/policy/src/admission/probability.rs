@@ -1,4 +1,5 @@
-//! A coin decides: what is asked for often comes in sooner or later, most of what is asked for once does not.
+//! A coin decides: what is asked for often comes in sooner or later, most of what is asked for once
+//! does not.
 //!
 //! It remembers nothing, and so costs nothing. Not to be used where the cache has to be warm soon.
 
@@ -8,7 +9,8 @@ use crate::{About, Access, Parameter, Parameters};
 
 const SEED: u64 = 0xad;
 
-/// Odd, so that no two parts have the same seed, and with bits all over, so that none draws what another has drawn a little earlier.
+/// Odd, so that no two parts have the same seed, and with bits all over, so that none draws what
+/// another has drawn a little earlier.
 const PARTS_APART: u64 = 0xd6e8_feb8_6659_fd93;
 
 /// Admits an offer with a probability.
@@ -19,11 +21,8 @@ pub struct Probability {
 }
 
 impl Choosable for Probability {
-    const ABOUT: About = About::new("probability", "a coin decides", "-").with(&[Parameter::share(
-        "p",
-        0.1,
-        "probability that an offer comes in",
-    )]);
+    const ABOUT: About = About::new("probability", "a coin decides", "-")
+        .with(&[Parameter::share("p", 0.1, "probability that an offer comes in")]);
 
     fn with(parameters: &Parameters) -> Self {
         Self { probability: parameters.get("p"), random: Random::new(SEED) }

@@ -1,4 +1,5 @@
-//! Every admission by its name. Adding one takes its file, and in `mod.rs` its module and its place in the list.
+//! Every admission by its name. Adding one takes its file, and in `mod.rs` its module and its place
+//! in the list.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,13 +23,15 @@ impl Choice {
         self.0.parameters()
     }
 
-    /// The same with a parameter that its text leaves out set to a value, or to the end of its range that is nearest to it.
+    /// The same with a parameter that its text leaves out set to a value, or to the end of its
+    /// range that is nearest to it.
     ///
     /// # Panics
     /// When the admission has no such parameter.
     pub fn unless_given(self, parameter: &str, value: f64) -> Self {
         let about = ADMISSIONS.iter().find(|about| about.name == self.name());
-        let known = about.and_then(|about| about.parameters.iter().find(|known| known.name == parameter));
+        let known =
+            about.and_then(|about| about.parameters.iter().find(|known| known.name == parameter));
         let known = known.unwrap_or_else(|| panic!("{} has no parameter {parameter}", self.name()));
         Self(self.0.unless_given(known, value))
     }
@@ -59,7 +62,8 @@ impl FromStr for Choice {
 /// # Errors
 /// When one of them is none, or one is there twice: it would be told twice of what it decides once.
 pub fn choices(text: &str) -> Result<Vec<Choice>, ChoiceError> {
-    let choices = text.split('+').map(|part| part.trim().parse()).collect::<Result<Vec<Choice>, _>>()?;
+    let choices =
+        text.split('+').map(|part| part.trim().parse()).collect::<Result<Vec<Choice>, _>>()?;
     for (at, choice) in choices.iter().enumerate() {
         if choices[..at].iter().any(|before| before.name() == choice.name()) {
             return Err(ChoiceError::ChosenTwice { kind: "admission", chosen: choice.name() });

@@ -1,7 +1,8 @@
 //! What is offered for the second time comes in.
 //!
-//! A ghost list remembers what stayed out. Who returns while it is remembered has shown that it returns. Not to be used
-//! where blocks come back after more other blocks than the list remembers: then nothing ever comes in.
+//! A ghost list remembers what stayed out. Who returns while it is remembered has shown that it
+//! returns. Not to be used where blocks come back after more other blocks than the list remembers:
+//! then nothing ever comes in.
 
 use super::{Admission, Choosable, Room, Verdict, Victim};
 use crate::ghost::Ghosts;
@@ -16,15 +17,17 @@ pub struct SecondAccess {
 }
 
 impl Choosable for SecondAccess {
-    const ABOUT: About = About::new("second-access", "what is offered for the second time comes in", "-")
-        .with(&[Parameter {
-            name: "ghosts",
-            default: 1.0,
-            min: 0.001,
-            max: 16.0,
-            whole: false,
-            about: "remembered per entry of the cache",
-        }]);
+    const ABOUT: About =
+        About::new("second-access", "what is offered for the second time comes in", "-").with(&[
+            Parameter {
+                name: "ghosts",
+                default: 1.0,
+                min: 0.001,
+                max: 16.0,
+                whole: false,
+                about: "remembered per entry of the cache",
+            },
+        ]);
 
     fn with(parameters: &Parameters) -> Self {
         Self { stayed_out: Ghosts::named(["stayed out"]), ghosts_share: parameters.get("ghosts") }

@@ -1,7 +1,8 @@
 //! Long sequences stay out: disks are good at them, and they are seldom read twice.
 //!
-//! The owner follows the streams ([`streams`](crate::streams)); from the threshold on, a stream's blocks stay out. Not to be used above devices
-//! on which sequential reads are no faster than others.
+//! The owner follows the streams ([`streams`](crate::streams)); from the threshold on, a stream's
+//! blocks stay out. Not to be used above devices on which sequential reads are no faster than
+//! others.
 
 use super::{Admission, Choosable, Needs, Verdict, Victim};
 use crate::{About, Access, Parameter, Parameters};
@@ -14,7 +15,12 @@ pub struct Sequential {
 
 impl Choosable for Sequential {
     const ABOUT: About = About::new("sequential", "long sequences stay out", "-")
-        .with(&[Parameter::count("threshold", 32, 2..=1 << 32, "positions in a row from which they do")])
+        .with(&[Parameter::count(
+            "threshold",
+            32,
+            2..=1 << 32,
+            "positions in a row from which they do",
+        )])
         .looking_at_streams();
 
     fn with(parameters: &Parameters) -> Self {

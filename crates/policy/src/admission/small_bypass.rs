@@ -1,11 +1,14 @@
-//! Nothing comes in while what is in use fits into the memory above: it would be answered from there.
+//! Nothing comes in while what is in use fits into the memory above: it would be answered from
+//! there.
 //!
-//! The published form compares the memory with the size of all files ("Writes Hurt", the NVCache paper, section 3.2, lesson 1); the
-//! size of a volume says little of how much of it is in use. Here it is what was *touched* of late ([`Footprint`]). A window ends when
-//! four times the memory above was asked of this cache, so data that does not fit above shows before anything is forgotten.
+//! The published form compares the memory with the size of all files ("Writes Hurt", the NVCache
+//! paper, section 3.2, lesson 1); the size of a volume says little of how much of it is in use.
+//! Here it is what was *touched* of late ([`Footprint`]). A window ends when four times the memory
+//! above was asked of this cache, so data that does not fit above shows before anything is
+//! forgotten.
 //!
-//! Owners have to tell hits ([`Admission::used`]), or what the cache answers itself seems not to be in use. Not to be used where
-//! the memory above does not cache what is asked of this cache.
+//! Owners have to tell hits ([`Admission::used`]), or what the cache answers itself seems not to be
+//! in use. Not to be used where the memory above does not cache what is asked of this cache.
 
 use super::footprint::Footprint;
 use super::{Admission, Choosable, Needs, Orders, Room, Verdict, Victim};

@@ -1,4 +1,5 @@
-//! What fits comes in and stays: nothing is evicted. The cache that writes least, to compare with ("Writes Hurt", figure 3).
+//! What fits comes in and stays: nothing is evicted. The cache that writes least, to compare with
+//! ("Writes Hurt", figure 3).
 //!
 //! Not to be used where what is popular changes.
 
@@ -10,8 +11,11 @@ use crate::{About, Access, Parameters, Tick};
 pub struct UntilFull;
 
 impl Choosable for UntilFull {
-    const ABOUT: About =
-        About::new("until-full", "what fits comes in, and nobody leaves for it", "NVCache, \"Writes Hurt\"");
+    const ABOUT: About = About::new(
+        "until-full",
+        "what fits comes in, and nobody leaves for it",
+        "NVCache, \"Writes Hurt\"",
+    );
 
     fn with(_: &Parameters) -> Self {
         Self

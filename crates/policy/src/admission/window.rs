@@ -18,7 +18,8 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Mean times in nanoseconds as measured in an interval; `None` for what did not happen or was not measured.
+/// Mean times in nanoseconds as measured in an interval; `None` for what did not happen or was not
+/// measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Times {
     /// To answer from this cache.
@@ -29,7 +30,8 @@ pub struct Times {
     pub backing_write_ns: Option<f64>,
     /// To put a block into this cache.
     pub insert_ns: Option<f64>,
-    /// What a byte written to this cache costs at least, in bytes read from it: by the time that each takes, waiting included.
+    /// What a byte written to this cache costs at least, in bytes read from it: by the time that
+    /// each takes, waiting included.
     pub write_cost: Option<f64>,
 }
 
@@ -42,9 +44,11 @@ pub struct Window {
     pub hits: Traffic,
     /// Blocks put in, replaced values included.
     pub inserted: Traffic,
-    /// Blocks taken out, by eviction and by invalidation. The bytes are those *written* for it, which may be few.
+    /// Blocks taken out, by eviction and by invalidation. The bytes are those *written* for it,
+    /// which may be few.
     pub removed: Traffic,
-    /// Of both, what was due to newer data of blocks that were held: nobody was asked about it. The bytes are those put in.
+    /// Of both, what was due to newer data of blocks that were held: nobody was asked about it. The
+    /// bytes are those put in.
     pub replaced: Traffic,
     /// Entries held at the end.
     pub entries: u64,

@@ -1,9 +1,10 @@
 //! The difference between two modes with its error, from the means of windows.
 //!
-//! Requests that follow one another resemble each other, so single latencies say much less than their number suggests. The
-//! units here are the means of windows, which are nearly independent. Extremes are cut off: a fifth of the windows at each
-//! end does not count, so that a stall of milliseconds in a few of them changes nothing (Yuen, "The two-sample trimmed t for
-//! unequal population variances", Biometrika 1974). What is rarer than that, a variant may do unpunished.
+//! Requests that follow one another resemble each other, so single latencies say much less than
+//! their number suggests. The units here are the means of windows, which are nearly independent.
+//! Extremes are cut off: a fifth of the windows at each end does not count, so that a stall of
+//! milliseconds in a few of them changes nothing (Yuen, "The two-sample trimmed t for unequal
+//! population variances", Biometrika 1974). What is rarer than that, a variant may do unpunished.
 
 use super::Mode;
 
@@ -16,22 +17,25 @@ const STEPS: usize = 1024;
 /// Degrees of freedom above which more do not matter.
 const FREEDOM_MAX: f64 = 500.0;
 
-/// How much lower the variant is than the baseline. In the unit of what was measured, as a rule nanoseconds.
+/// How much lower the variant is than the baseline. In the unit of what was measured, as a rule
+/// nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
     /// The mean of the baseline.
     pub baseline: f64,
     /// The baseline less the variant: positive when the variant is better.
     pub gain: f64,
-    /// The true gain is within so much of [`gain`](Self::gain), with the confidence that was asked for.
+    /// The true gain is within so much of [`gain`](Self::gain), with the confidence that was asked
+    /// for.
     pub error: f64,
     /// The windows behind it, or pairs of them.
     pub windows: usize,
 }
 
 impl Difference {
-    /// From rounds: the mean of a window in the baseline, and the one in the variant beside it. What changes slowly
-    /// cancels. `risk` is the chance to be wrong about the error, such as 0.01. `None` for too few rounds.
+    /// From rounds: the mean of a window in the baseline, and the one in the variant beside it.
+    /// What changes slowly cancels. `risk` is the chance to be wrong about the error, such as 0.01.
+    /// `None` for too few rounds.
     pub fn paired(rounds: &[(f64, f64)], risk: f64) -> Option<Self> {
         let baseline = Trimmed::of(rounds.iter().map(|round| round.0))?;
         let gain = Trimmed::of(rounds.iter().map(|(baseline, variant)| baseline - variant))?;
@@ -41,12 +45,16 @@ impl Difference {
 
     /// From windows that were not run side by side. `None` for too few on either side.
     pub fn between(baseline: &[f64], variant: &[f64], risk: f64) -> Option<Self> {
-        let (one, other) = (Trimmed::of(baseline.iter().copied())?, Trimmed::of(variant.iter().copied())?);
+        let (one, other) =
+            (Trimmed::of(baseline.iter().copied())?, Trimmed::of(variant.iter().copied())?);
         let variance = one.variance + other.variance;
         let share = |side: &Trimmed| side.variance * side.variance / side.freedom;
         // Welch's degrees of freedom; without any variance there is no doubt either.
-        let freedom =
-            if variance > 0.0 { variance * variance / (share(&one) + share(&other)) } else { FREEDOM_MAX };
+        let freedom = if variance > 0.0 {
+            variance * variance / (share(&one) + share(&other))
+        } else {
+            FREEDOM_MAX
+        };
         Some(Self {
             baseline: one.mean,
             gain: one.mean - other.mean,
@@ -75,7 +83,8 @@ impl Difference {
         Self { error: 0.0, ..*self }.choose(current, margin)
     }
 
-    /// The mode to go on with. It takes a gain above the margin to enter the variant, and a loss to leave it.
+    /// The mode to go on with. It takes a gain above the margin to enter the variant, and a loss to
+    /// leave it.
     pub fn choose(&self, current: Mode, margin: f64) -> Mode {
         match current {
             Mode::Baseline if self.is_gain(margin) => Mode::Variant,
@@ -139,7 +148,8 @@ pub fn trimmed_mean(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// How many standard errors hold the truth except for a share of `risk`: the two-sided quantile of Student's t.
+/// How many standard errors hold the truth except for a share of `risk`: the two-sided quantile of
+/// Student's t.
 ///
 /// With t = √ν·tan θ its density is that of cosᵛ⁻¹θ, which one walk from the far end adds up.
 fn student(risk: f64, freedom: f64) -> f64 {
@@ -147,7 +157,8 @@ fn student(risk: f64, freedom: f64) -> f64 {
     let step = std::f64::consts::FRAC_PI_2 / STEPS as f64;
     let density = |at: usize| (at as f64 * step).cos().max(0.0).powf(freedom - 1.0);
     let strip = |at: usize| {
-        (density(at) + 4.0 * ((at as f64 + 0.5) * step).cos().powf(freedom - 1.0) + density(at + 1)) / 6.0
+        (density(at) + 4.0 * ((at as f64 + 0.5) * step).cos().powf(freedom - 1.0) + density(at + 1))
+            / 6.0
     };
     let whole: f64 = (0..STEPS).map(strip).sum();
     let mut tail = 0.0;
@@ -185,16 +196,19 @@ mod tests {
 
     #[test]
     fn a_trimmed_mean_is_worked_out_by_hand() {
-        // Two of ten are cut off at each end; 3..=8 are left. Pulled to them, squares add up to 2·2·2.5² + 2·(2.5² + 1.5² + .5²).
-        let trimmed = Trimmed::of([1.0, 900.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0].into_iter()).unwrap();
+        // Two of ten are cut off at each end; 3..=8 are left. Pulled to them, squares add up to
+        // 2·2·2.5² + 2·(2.5² + 1.5² + .5²).
+        let trimmed =
+            Trimmed::of([1.0, 900.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0].into_iter()).unwrap();
         assert_eq!((trimmed.mean, trimmed.freedom), (5.5, 5.0));
         assert!((trimmed.variance - (25.0 + 17.5) / 30.0).abs() < 1e-12, "{}", trimmed.variance);
     }
 
     #[test]
     fn a_stall_in_one_window_decides_nothing() {
-        let rounds: Vec<(f64, f64)> =
-            (0..12).map(|at| (100.0 + f64::from(at % 3), if at == 5 { 1e6 } else { 90.0 })).collect();
+        let rounds: Vec<(f64, f64)> = (0..12)
+            .map(|at| (100.0 + f64::from(at % 3), if at == 5 { 1e6 } else { 90.0 }))
+            .collect();
         let difference = Difference::paired(&rounds, 0.01).unwrap();
         assert!(difference.is_gain(0.01) && difference.error < 2.0, "{difference}");
     }
@@ -202,7 +216,10 @@ mod tests {
     #[test]
     fn too_few_windows_and_those_that_are_no_numbers_say_nothing() {
         assert_eq!(Difference::paired(&[(1.0, 2.0); 3], 0.01), None);
-        assert_eq!(Difference::between(&[1.0; 9], &[f64::NAN, f64::INFINITY, 1.0, 1.0], 0.01), None);
+        assert_eq!(
+            Difference::between(&[1.0; 9], &[f64::NAN, f64::INFINITY, 1.0, 1.0], 0.01),
+            None
+        );
         assert_eq!(trimmed_mean(&[f64::NAN]), None);
     }
 

@@ -1,4 +1,5 @@
-//! Whether the world has changed: a level that is watched, smoothed, against what it was when something was decided.
+//! Whether the world has changed: a level that is watched, smoothed, against what it was when
+//! something was decided.
 
 /// How much a new level counts against the ones before.
 const WEIGHT: f64 = 0.3;
@@ -17,7 +18,8 @@ impl Level {
         Self { shift, smooth: None, decided: None }
     }
 
-    /// Takes in a level, and says whether it has shifted. Then what it is now is what it is measured by.
+    /// Takes in a level, and says whether it has shifted. Then what it is now is what it is
+    /// measured by.
     pub(crate) fn shifts(&mut self, level: Option<f64>) -> bool {
         let Some(level) = level.filter(|level| level.is_finite()) else { return false };
         let smooth = self.smooth.map_or(level, |before| before + (level - before) * WEIGHT);

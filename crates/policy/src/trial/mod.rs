@@ -1,17 +1,19 @@
 //! Do no harm: is the variant better than the baseline, on a machine full of noise?
 //!
-//! Freezing, and whatever else adapts itself, has a baseline to fall back to. A [`Trial`] runs both in short windows that
-//! take turns, a round at a time, and looks at the differences within rounds, so that what changes slowly cancels. It goes over
-//! to the variant when that is better by more than the error of the difference and a margin, and leaves it when it is worse by
-//! more than the error. Between trials it waits, twice as long each time nothing changed, so that trials cost next to nothing
-//! in the end; a shift of what it is told to watch, such as the hit ratio, brings the next one forward. Every decision is
-//! kept with its reason.
+//! Freezing, and whatever else adapts itself, has a baseline to fall back to. A [`Trial`] runs both
+//! in short windows that take turns, a round at a time, and looks at the differences within rounds,
+//! so that what changes slowly cancels. It goes over to the variant when that is better by more
+//! than the error of the difference and a margin, and leaves it when it is worse by more than the
+//! error. Between trials it waits, twice as long each time nothing changed, so that trials cost
+//! next to nothing in the end; a shift of what it is told to watch, such as the hit ratio, brings
+//! the next one forward. Every decision is kept with its reason.
 //!
-//! It is pure: times and sums of latencies go in, the mode to run and until when comes out. Where modes cannot take turns
-//! so fast, its parts serve alone: [`Difference`] of windows, [`Backoff`], [`Record`].
+//! It is pure: times and sums of latencies go in, the mode to run and until when comes out. Where
+//! modes cannot take turns so fast, its parts serve alone: [`Difference`] of windows, [`Backoff`],
+//! [`Record`].
 //!
-//! After FussyCache's "do no harm" and FrozenHot's regression to the baseline, which compare single windows and double
-//! what they wait; the error of a comparison is in neither.
+//! After FussyCache's "do no harm" and FrozenHot's regression to the baseline, which compare single
+//! windows and double what they wait; the error of a comparison is in neither.
 
 mod backoff;
 mod difference;
@@ -25,7 +27,8 @@ pub use difference::{Difference, trimmed_mean};
 pub(crate) use level::Level;
 pub use sums::Sums;
 
-/// A window that has too few requests goes on for so many times its length, and then its round does not count.
+/// A window that has too few requests goes on for so many times its length, and then its round does
+/// not count.
 const PATIENCE: u32 = 10;
 /// Rounds in a trial that may fail before it is given up.
 const FAILURES_MAX: u32 = 4;
@@ -58,16 +61,18 @@ impl Mode {
 pub struct TrialOptions {
     /// Length of a window.
     pub window: Duration,
-    /// What passes after a switch before a window begins: the other mode's traces in caches and queues.
+    /// What passes after a switch before a window begins: the other mode's traces in caches and
+    /// queues.
     pub settle: Duration,
     /// Measurements that a window has at least.
     pub count_min: u64,
-    /// Rounds before the first look at the result. Others follow at each double of it; the first that leaves no doubt ends the
-    /// trial.
+    /// Rounds before the first look at the result. Others follow at each double of it; the first
+    /// that leaves no doubt ends the trial.
     pub rounds_min: usize,
     /// Rounds of a trial at most.
     pub rounds_max: usize,
-    /// The chance that a trial decides for a mode that is not better, over all its looks at the result.
+    /// The chance that a trial decides for a mode that is not better, over all its looks at the
+    /// result.
     pub risk: f64,
     /// The gain, as a share of the baseline, below which the variant is not worth entering.
     pub margin: f64,
@@ -114,7 +119,8 @@ pub struct Order {
     pub mode: Mode,
     /// In the time of [`Seen::now`].
     pub until: Duration,
-    /// Whether what is seen until then counts. Otherwise a switch has yet to settle, or there is no trial.
+    /// Whether what is seen until then counts. Otherwise a switch has yet to settle, or there is no
+    /// trial.
     pub counts: bool,
 }
 
@@ -245,7 +251,9 @@ impl Trial {
 
     /// Begins the next window: rounds are baseline first and variant first by turns.
     fn switch(&mut self) {
-        let State::Trying { rounds, first, window, from, failures } = &mut self.state else { return };
+        let State::Trying { rounds, first, window, from, failures } = &mut self.state else {
+            return;
+        };
         let baseline_first = (rounds.len() + *failures as usize).is_multiple_of(2);
         let mode = if baseline_first == first.is_none() { Mode::Baseline } else { Mode::Variant };
         *window = Sums::default();
@@ -255,7 +263,9 @@ impl Trial {
 
     /// Ends the window if it is full, and the trial if it is decided.
     fn go_on(&mut self) {
-        let State::Trying { rounds, first, window, from, failures } = &mut self.state else { return };
+        let State::Trying { rounds, first, window, from, failures } = &mut self.state else {
+            return;
+        };
         let age = self.now - *from;
         let is_full = window.count >= self.options.count_min.max(1);
         if age < self.options.window || !is_full && age < self.options.window * PATIENCE {
@@ -285,12 +295,15 @@ impl Trial {
             let mut found = Difference::paired(rounds, risk);
             if is_last && found.is_none_or(|found| found.is_open()) {
                 self.undecided.append(rounds);
-                let old = self.undecided.len().saturating_sub(TRIALS_KEPT * self.options.rounds_max);
+                let old =
+                    self.undecided.len().saturating_sub(TRIALS_KEPT * self.options.rounds_max);
                 self.undecided.drain(..old);
                 found = Difference::paired(&self.undecided, risk);
             }
-            let mode = found.map_or(self.mode, |found| found.choose(self.mode, self.options.margin));
-            // More rounds would not change what is beyond doubt: only what the baseline is left for has a margin.
+            let mode =
+                found.map_or(self.mode, |found| found.choose(self.mode, self.options.margin));
+            // More rounds would not change what is beyond doubt: only what the baseline is left for
+            // has a margin.
             let is_certain = found.is_some_and(|found| match self.mode {
                 Mode::Baseline => found.is_loss(0.0),
                 Mode::Variant => found.is_gain(0.0),
@@ -305,7 +318,8 @@ impl Trial {
 
     fn conclude(&mut self, mode: Mode, found: Option<Difference>) {
         let changed = mode != self.mode;
-        let numbers = found.map_or_else(|| "too few requests to tell".to_owned(), |found| found.to_string());
+        let numbers =
+            found.map_or_else(|| "too few requests to tell".to_owned(), |found| found.to_string());
         let reason = match (changed, mode) {
             (true, Mode::Variant) => format!("the variant is better: {numbers}"),
             (true, Mode::Baseline) => format!("the variant is worse: {numbers}"),
@@ -316,7 +330,8 @@ impl Trial {
             self.undecided.clear();
         }
         // What speaks for a change without proving it is followed up at once.
-        let may_change = found.is_some_and(|found| found.would_choose(mode, self.options.margin) != mode);
+        let may_change =
+            found.is_some_and(|found| found.would_choose(mode, self.options.margin) != mode);
         if changed {
             self.interval.reset();
         }

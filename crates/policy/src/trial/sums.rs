@@ -2,7 +2,8 @@
 
 use std::ops::AddAssign;
 
-/// How many measurements there were, their sum and the sum of their squares. Latencies are in nanoseconds.
+/// How many measurements there were, their sum and the sum of their squares. Latencies are in
+/// nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sums {
     /// The number of measurements.
@@ -28,7 +29,8 @@ impl Sums {
         (self.count > 0 && mean.is_finite() && self.squares.is_finite()).then_some(mean)
     }
 
-    /// The standard deviation of the measurements; `None` for fewer than two, or if there were some that are no number.
+    /// The standard deviation of the measurements; `None` for fewer than two, or if there were some
+    /// that are no number.
     pub fn deviation(&self) -> Option<f64> {
         let mean = self.mean().filter(|_| self.count > 1)?;
         let variance = (self.squares - self.sum * mean) / (self.count - 1) as f64;

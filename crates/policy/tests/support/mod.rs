@@ -17,11 +17,15 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Reads one of the ARC traces from the folder that FLOE_TRACES names; `None`, with a word on stderr, without.
+    /// Reads one of the ARC traces from the folder that FLOE_TRACES names; `None`, with a word on
+    /// stderr, without.
     pub fn arc(name: &str) -> Option<Self> {
         let Some(folder) = std::env::var_os("FLOE_TRACES") else {
             // Straight to stderr: what `eprintln!` prints is hidden while a test passes.
-            let _ = writeln!(std::io::stderr(), "SKIPPED: FLOE_TRACES does not name a folder with traces");
+            let _ = writeln!(
+                std::io::stderr(),
+                "SKIPPED: FLOE_TRACES does not name a folder with traces"
+            );
             return None;
         };
         let path = PathBuf::from(folder).join(format!("arc_{name}.lis.zst"));

@@ -1,7 +1,8 @@
 //! A column of numbers: `base + scale × step`, each step in 0, 1, 2, 4 or 8 bytes.
 //!
-//! The base is the least number, the scale the greatest common divisor of the distances from it, so that times in whole
-//! microseconds and offsets in whole sectors shrink, and a column that does not vary takes no room.
+//! The base is the least number, the scale the greatest common divisor of the distances from it, so
+//! that times in whole microseconds and offsets in whole sectors shrink, and a column that does not
+//! vary takes no room.
 
 use crate::fields::Flaw;
 
@@ -70,12 +71,15 @@ enum Steps<'a> {
 impl<'a> Column<'a> {
     /// Takes a column of `count` numbers off the front of a payload.
     pub(super) fn take(payload: &mut &'a [u8], count: usize) -> Result<Self, Flaw> {
-        let short = |payload: &[u8]| Flaw::number("a payload as long as its columns", payload.len() as u64);
+        let short =
+            |payload: &[u8]| Flaw::number("a payload as long as its columns", payload.len() as u64);
         let Some((head, rest)) = payload.split_first_chunk::<COLUMN_BYTES>() else {
             return Err(short(payload));
         };
         let width = usize::from(head[0]);
-        let Some((bytes, rest)) = rest.split_at_checked(width * count) else { return Err(short(rest)) };
+        let Some((bytes, rest)) = rest.split_at_checked(width * count) else {
+            return Err(short(rest));
+        };
         let steps = match width {
             0 => Steps::None,
             1 => Steps::One(bytes),
@@ -89,14 +93,19 @@ impl<'a> Column<'a> {
         Ok(Self { base: word(&head[8..]), scale, steps })
     }
 
-    /// The number at `index`; the base past the end. Wraps where a damaged base or scale would overflow.
+    /// The number at `index`; the base past the end. Wraps where a damaged base or scale would
+    /// overflow.
     #[inline]
     pub(super) fn get(&self, index: usize) -> u64 {
         let step = match self.steps {
             Steps::None => return self.base,
             Steps::One(steps) => steps.get(index).map_or(0, |step| u64::from(*step)),
-            Steps::Two(steps) => steps.get(index).map_or(0, |step| u64::from(u16::from_le_bytes(*step))),
-            Steps::Four(steps) => steps.get(index).map_or(0, |step| u64::from(u32::from_le_bytes(*step))),
+            Steps::Two(steps) => {
+                steps.get(index).map_or(0, |step| u64::from(u16::from_le_bytes(*step)))
+            }
+            Steps::Four(steps) => {
+                steps.get(index).map_or(0, |step| u64::from(u32::from_le_bytes(*step)))
+            }
             Steps::Eight(steps) => steps.get(index).map_or(0, |step| u64::from_le_bytes(*step)),
         };
         self.base.wrapping_add(step.wrapping_mul(self.scale))
@@ -112,7 +121,9 @@ impl<'a> Column<'a> {
             Steps::Two(steps) => {
                 out.extend(steps.iter().map(|step| value(u32::from(u16::from_le_bytes(*step)))))
             }
-            Steps::Four(steps) => out.extend(steps.iter().map(|step| value(u32::from_le_bytes(*step)))),
+            Steps::Four(steps) => {
+                out.extend(steps.iter().map(|step| value(u32::from_le_bytes(*step))))
+            }
             Steps::Eight(steps) => {
                 out.extend(steps.iter().map(|step| value(u64::from_le_bytes(*step) as u32)))
             }

@@ -11,8 +11,8 @@ use crate::trace::Trace;
 /// Requests between two calls of `watch`.
 const WATCH_EVERY: u64 = 1 << 16;
 
-/// Writes a trace to `path` in the compact form. The file appears when it is whole, so that it may replace the one the trace is
-/// read from. `watch` is called now and then, for a progress bar.
+/// Writes a trace to `path` in the compact form. The file appears when it is whole, so that it may
+/// replace the one the trace is read from. `watch` is called now and then, for a progress bar.
 ///
 /// # Errors
 /// The first error of the trace, and when the file cannot be written.

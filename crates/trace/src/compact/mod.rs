@@ -1,12 +1,12 @@
 //! The compact form of a trace, made to be replayed: format `floe`.
 //!
-//! Keys are numbered as they first appear, so that a simulator indexes arrays with them; every other column is stored in
-//! as few bytes a request as its block needs, none where it does not vary. A block of requests brings the original keys of
-//! the numbers that are new in it, so that nothing is lost and the file can be read as a stream.
-//! `docs/trace-format.md` gives every byte.
+//! Keys are numbered as they first appear, so that a simulator indexes arrays with them; every
+//! other column is stored in as few bytes a request as its block needs, none where it does not
+//! vary. A block of requests brings the original keys of the numbers that are new in it, so that
+//! nothing is lost and the file can be read as a stream. `docs/trace-format.md` gives every byte.
 //!
-//! Invariants: numbers in a block are below the count of keys brought so far; blocks together hold exactly the header's
-//! requests; every block fits into the window a trace is read through.
+//! Invariants: numbers in a block are below the count of keys brought so far; blocks together hold
+//! exactly the header's requests; every block fits into the window a trace is read through.
 
 mod column;
 mod convert;
@@ -73,8 +73,14 @@ impl Header {
             Kind::Key => 2,
         };
         bytes[11] = (u8::from(self.dense) * DENSE) | (u8::from(self.next_accesses) * NEXT);
-        let numbers =
-            [self.requests, self.distinct, self.footprint_bytes, self.reads, self.writes, self.duration_ns];
+        let numbers = [
+            self.requests,
+            self.distinct,
+            self.footprint_bytes,
+            self.reads,
+            self.writes,
+            self.duration_ns,
+        ];
         for (place, number) in bytes[16..].chunks_exact_mut(8).zip(numbers) {
             place.copy_from_slice(&number.to_le_bytes());
         }

@@ -60,7 +60,8 @@ impl CompactTrace {
         &self.header
     }
 
-    /// The next keys, some thousand at a time, each below the header's `distinct`; `None` at the end.
+    /// The next keys, some thousand at a time, each below the header's `distinct`; `None` at the
+    /// end.
     ///
     /// # Errors
     /// When the file cannot be read, is damaged or ends early.
@@ -82,7 +83,8 @@ impl CompactTrace {
         Ok(self.into_parts(false)?.0)
     }
 
-    /// All keys, and for each the index of its next access, [`NEVER`] if there is none: stored ones, or computed.
+    /// All keys, and for each the index of its next access, [`NEVER`] if there is none: stored
+    /// ones, or computed.
     ///
     /// # Errors
     /// As [`CompactTrace::next_keys`]; and when there are 2³² − 1 requests or more.
@@ -96,7 +98,8 @@ impl CompactTrace {
     }
 
     fn into_parts(mut self, want_next: bool) -> Result<(DenseKeys, Vec<u32>), Error> {
-        // Not more than a file of this size could hold is trusted to a header: growth takes care of the rest.
+        // Not more than a file of this size could hold is trusted to a header: growth takes care of
+        // the rest.
         let mut all = Vec::with_capacity(self.header.requests.min(1 << 24) as usize);
         let mut next = want_next.then(Vec::new);
         loop {
@@ -107,7 +110,10 @@ impl CompactTrace {
                 break;
             }
         }
-        Ok((DenseKeys { keys: all, distinct: self.header.distinct as u32 }, next.unwrap_or_default()))
+        Ok((
+            DenseKeys { keys: all, distinct: self.header.distinct as u32 },
+            next.unwrap_or_default(),
+        ))
     }
 
     /// Reads one section. False at the end.
@@ -131,9 +137,14 @@ impl CompactTrace {
                     return Err(self.malformed(&Flaw { expected, column: 0, found }));
                 }
                 Ok(None) => {
-                    let offset_bytes = self.window.offset_bytes() + self.window.bytes().len() as u64;
+                    let offset_bytes =
+                        self.window.offset_bytes() + self.window.bytes().len() as u64;
                     self.window.fill(WINDOW_BYTES).map_err(|source| {
-                        Error::from(ErrorKind::Read { path: self.name.clone(), offset_bytes, source })
+                        Error::from(ErrorKind::Read {
+                            path: self.name.clone(),
+                            offset_bytes,
+                            source,
+                        })
                     })?;
                     continue;
                 }

@@ -1,4 +1,5 @@
-//! Sections: what follows the header, each with a checksum, in the order requests, next accesses, end.
+//! Sections: what follows the header, each with a checksum, in the order requests, next accesses,
+//! end.
 
 use super::column::Column;
 use super::{BLOCK_REQUESTS, HEADER_BYTES, Header, MAGIC, SECTION_BYTES};
@@ -26,7 +27,12 @@ pub(crate) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// What precedes a payload.
-    pub(super) fn head(tag: u8, count: usize, new_keys: usize, payload: &[u8]) -> [u8; SECTION_BYTES] {
+    pub(super) fn head(
+        tag: u8,
+        count: usize,
+        new_keys: usize,
+        payload: &[u8],
+    ) -> [u8; SECTION_BYTES] {
         let mut head = [0; SECTION_BYTES];
         head[0] = tag;
         for (at, number) in [(4, payload.len()), (8, count), (12, new_keys)] {
@@ -39,12 +45,18 @@ impl<'a> Section<'a> {
 
     /// The section at the front of `input` and its length; `None` if it goes on behind it.
     pub(super) fn parse(input: &'a [u8]) -> Result<Option<(Self, usize)>, Flaw> {
-        let Some((head, rest)) = input.split_first_chunk::<SECTION_BYTES>() else { return Ok(None) };
-        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let Some((head, rest)) = input.split_first_chunk::<SECTION_BYTES>() else {
+            return Ok(None);
+        };
+        let number =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (tag, length, count, new_keys) =
             (head[0], number(4) as usize, number(8) as usize, number(12) as usize);
         if ![REQUESTS, NEXT_ACCESSES, END].contains(&tag) {
-            return Err(Flaw::number("a section of requests, next accesses or the end", u64::from(tag)));
+            return Err(Flaw::number(
+                "a section of requests, next accesses or the end",
+                u64::from(tag),
+            ));
         }
         if count > BLOCK_REQUESTS || new_keys > count {
             return Err(Flaw::number(
@@ -109,8 +121,14 @@ impl<'a> Block<'a> {
         Ok(Self { count, new_keys, originals, keys, bytes, times, volumes, ops })
     }
 
-    /// Checks that a dense block's numbers are below `distinct`, what there were before it, plus its new ones.
-    fn requests(&self, header: &Header, keys: &mut Vec<u64>, batch: &mut Batch) -> Result<(), Flaw> {
+    /// Checks that a dense block's numbers are below `distinct`, what there were before it, plus
+    /// its new ones.
+    fn requests(
+        &self,
+        header: &Header,
+        keys: &mut Vec<u64>,
+        batch: &mut Batch,
+    ) -> Result<(), Flaw> {
         keys.extend((0..self.new_keys).map(|index| self.originals.get(index)));
         for index in 0..self.count {
             let number = self.keys.get(index);
@@ -132,7 +150,10 @@ impl<'a> Block<'a> {
             if header.kind == Kind::Block
                 && (bytes > BLOCK_REQUEST_BYTES_MAX || !key.checked_add(bytes).is_some_and(fits))
             {
-                return Err(Flaw::number("a block request of at most 4 GiB that ends on the disk", bytes));
+                return Err(Flaw::number(
+                    "a block request of at most 4 GiB that ends on the disk",
+                    bytes,
+                ));
             }
             batch.push(Request { time_ns: self.times.get(index), key, bytes, volume, op });
         }
@@ -168,8 +189,8 @@ impl Decoder {
         match section.tag {
             REQUESTS => {
                 let before = batch.runs.len();
-                let decoded =
-                    Block::parse(&section).and_then(|block| block.requests(&header, &mut self.keys, batch));
+                let decoded = Block::parse(&section)
+                    .and_then(|block| block.requests(&header, &mut self.keys, batch));
                 if let Err(flaw) = decoded {
                     batch.runs.truncate(before);
                     return Err(flaw);

@@ -14,11 +14,13 @@ use crate::stats::Stats;
 pub struct CompactOptions {
     /// Compress at this level of zstd.
     pub zstd_level: Option<i32>,
-    /// Store for each request when its key comes next; needs 8 bytes of memory a request. Not for block traces.
+    /// Store for each request when its key comes next; needs 8 bytes of memory a request. Not for
+    /// block traces.
     pub next_accesses: bool,
 }
 
-/// Writes a compact trace. The file is none until [`CompactWriter::finish`] has put its header in place.
+/// Writes a compact trace. The file is none until [`CompactWriter::finish`] has put its header in
+/// place.
 pub struct CompactWriter<W: Write + Seek> {
     out: Out<W>,
     /// Where the header goes.
@@ -56,8 +58,9 @@ impl Columns {
     }
 }
 
-/// A frame of zstd that holds a header uncompressed, so that its place and size are known: magic, a descriptor that says
-/// "content of one byte's size, no window", that size, and the head of one last, raw block.
+/// A frame of zstd that holds a header uncompressed, so that its place and size are known: magic, a
+/// descriptor that says "content of one byte's size, no window", that size, and the head of one
+/// last, raw block.
 const FRAME: [u8; 9] = [
     0x28,
     0xb5,
@@ -190,8 +193,9 @@ impl<W: Write + Seek> CompactWriter<W> {
         })?;
         let mut index = 0u64;
         for block in next.chunks(BLOCK_REQUESTS) {
-            let distance =
-                |(&next, index): (&u32, u64)| if next == NEVER { 0 } else { u64::from(next) - index };
+            let distance = |(&next, index): (&u32, u64)| {
+                if next == NEVER { 0 } else { u64::from(next) - index }
+            };
             let distances: Vec<u64> = block.iter().zip(index..).map(distance).collect();
             index += block.len() as u64;
             column::write(&distances, &mut self.payload);

@@ -1,4 +1,5 @@
-//! The request traces of AdaptSize's simulator (Berger et al., NSDI '17): `time, id, bytes`, separated by blanks.
+//! The request traces of AdaptSize's simulator (Berger et al., NSDI '17): `time, id, bytes`,
+//! separated by blanks.
 //!
 //! The time counts requests in the published trace and seconds in others; it is taken as seconds.
 

@@ -1,7 +1,8 @@
 //! The traces of the ARC paper (Megiddo & Modha, FAST '03): text, four integers a line.
 //!
-//! `first page, count, ignored, request number`. A line stands for `count` consecutive pages of 512 bytes: by
-//! default that many requests for keys, as the paper counts them; opened `as_blocks`, one read of `count` sectors.
+//! `first page, count, ignored, request number`. A line stands for `count` consecutive pages of 512
+//! bytes: by default that many requests for keys, as the paper counts them; opened `as_blocks`, one
+//! read of `count` sectors.
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Line, Lines, SECTOR_BYTES, block, key_only};

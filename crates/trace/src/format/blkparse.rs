@@ -1,11 +1,13 @@
-//! The default text output of `blkparse`, which prints what Linux's `blktrace` recorded; see blkparse(1).
+//! The default text output of `blkparse`, which prints what Linux's `blktrace` recorded; see
+//! blkparse(1).
 //!
-//! `major,minor cpu sequence time (s) pid action RWBS sector + sectors [process]`, separated by blanks. One request
-//! passes through many actions, so one of them counts: `blkparse` takes those queued (`Q`), what a cache above the disk
-//! would see; a recording without them reads as `blkparse-issued`, which takes those issued to the driver (`D`). Other
-//! actions, the summary at the end, and requests without data (a flush, a command of the driver's own) are passed over.
-//! In RWBS, `R` reads, `W` writes and `D` discards, which is [`Op::Delete`]; the flags around them do not matter. A disk
-//! is a volume, numbered in order of appearance.
+//! `major,minor cpu sequence time (s) pid action RWBS sector + sectors [process]`, separated by
+//! blanks. One request passes through many actions, so one of them counts: `blkparse` takes those
+//! queued (`Q`), what a cache above the disk would see; a recording without them reads as
+//! `blkparse-issued`, which takes those issued to the driver (`D`). Other actions, the summary at
+//! the end, and requests without data (a flush, a command of the driver's own) are passed over. In
+//! RWBS, `R` reads, `W` writes and `D` discards, which is [`Op::Delete`]; the flags around them do
+//! not matter. A disk is a volume, numbered in order of appearance.
 
 use super::{Spec, fit_lines, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, Volumes, block};
@@ -76,7 +78,8 @@ impl Line for Blkparse {
         let op = operation(rwbs).ok_or_else(|| fields.flaw("R, W, D or N with flags", rwbs))?;
         let mut rest = fields.clone();
         let first = rest.text();
-        // A request without a place has its process here; a command of the driver's own, the bytes of the command.
+        // A request without a place has its process here; a command of the driver's own, the bytes
+        // of the command.
         let nowhere = first.is_empty() || first[0] == b'[' || rest.text().first() == Some(&b'(');
         let Some(op) = op.filter(|_| !nowhere) else { return Ok(()) };
         let offset = fields.offset(SECTOR_BYTES, "the first sector")?;
@@ -103,8 +106,8 @@ fn device_numbers(text: &[u8]) -> Option<(u32, u32)> {
     Some((number(&text[..comma])?, number(&text[comma + 1..])?))
 }
 
-/// What RWBS says: `None` if it says nothing that can be understood, `Some(None)` for what moves no data. An F in front
-/// asks for a flush before, which alone is no request.
+/// What RWBS says: `None` if it says nothing that can be understood, `Some(None)` for what moves no
+/// data. An F in front asks for a flush before, which alone is no request.
 #[expect(clippy::option_option, reason = "a request, none, or nonsense")]
 fn operation(rwbs: &[u8]) -> Option<Option<Op>> {
     if rwbs.is_empty() || !rwbs.iter().all(u8::is_ascii_alphabetic) {

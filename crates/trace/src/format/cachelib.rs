@@ -1,5 +1,5 @@
-//! The traces published with CacheLib: key-value, CDN and Tectonic block caches; comma-separated text whose header names
-//! the columns.
+//! The traces published with CacheLib: key-value, CDN and Tectonic block caches; comma-separated
+//! text whose header names the columns.
 //!
 //! | trace | time (s) | key | bytes | operation |
 //! |---|---|---|---|---|
@@ -7,7 +7,8 @@
 //! | cdn | `timestamp` | `cacheKey` | `objectSize`, or where it is -1 `responseSize` | reads |
 //! | tectonic | `op_time` | `block_id` | `io_size` | `op_name` |
 //!
-//! Every line is one request: `op_count`, which sums up repetitions within a second, is not expanded.
+//! Every line is one request: `op_count`, which sums up repetitions within a second, is not
+//! expanded.
 
 use super::{Spec, fit_lines, operation};
 use crate::decode::{Batch, Clock, Line, Lines};

@@ -1,13 +1,14 @@
 //! Any table with a header: columns are found by name, separated by commas, semicolons or tabs.
 //!
-//! Names are compared without regard to case and to anything but letters and digits, and a unit may follow:
-//! `time_us`, `Offset (bytes)`. [`aliases`] and [`sector_aliases`] list them, docs/trace-format.md tells users. A key makes
-//! a trace of objects, or of keys where there is no size; an offset and a size make disk I/O. Where a header has both,
-//! the key wins, unless it is only called `id`. [`Columns`] says what the header does not.
+//! Names are compared without regard to case and to anything but letters and digits, and a unit may
+//! follow: `time_us`, `Offset (bytes)`. [`aliases`] and [`sector_aliases`] list them,
+//! docs/trace-format.md tells users. A key makes a trace of objects, or of keys where there is no
+//! size; an offset and a size make disk I/O. Where a header has both, the key wins, unless it is
+//! only called `id`. [`Columns`] says what the header does not.
 //!
-//! Times without a unit are seconds, or what the first of them must be to lie in this century ([`TimeUnit::likely`]).
-//! A volume is numbered in order of appearance, and only disk I/O has any. Quotes around a field are taken off, and may
-//! hold the separator.
+//! Times without a unit are seconds, or what the first of them must be to lie in this century
+//! ([`TimeUnit::likely`]). A volume is numbered in order of appearance, and only disk I/O has any.
+//! Quotes around a field are taken off, and may hold the separator.
 
 use super::{Spec, fit_lines, operation, starts_with};
 use crate::columns::{Columns, ROLES, Role, TimeUnit};
@@ -318,7 +319,8 @@ impl Line for Csv {
     }
 }
 
-/// Less sure than a format that knows the very header; and a header must fill two roles, since a single word may be a key.
+/// Less sure than a format that knows the very header; and a header must fill two roles, since a
+/// single word may be a key.
 fn fit(sample: &Sample<'_>) -> u8 {
     let first = sample.bytes.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).find(|line| !line.is_empty());
     let layout = first.and_then(|line| Layout::of(line, &Columns::default()));

@@ -1,7 +1,8 @@
 //! The ASCII traces of DiskSim, and of SSDsim and MQSim, which differ in the unit of time.
 //!
-//! `time, device, first sector, sectors, flags`, separated by blanks. DiskSim's time is in milliseconds with
-//! a fraction and its flags are hexadecimal, bit 0 set for a read; the other two count whole nanoseconds, and 1 is a read.
+//! `time, device, first sector, sectors, flags`, separated by blanks. DiskSim's time is in
+//! milliseconds with a fraction and its flags are hexadecimal, bit 0 set for a read; the other two
+//! count whole nanoseconds, and 1 is a read.
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};

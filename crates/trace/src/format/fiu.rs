@@ -1,9 +1,10 @@
-//! Block traces of Florida International University: I/O Deduplication (Koller & Rangaswami, FAST '10) and SRCMap (Verma
-//! et al., FAST '10).
+//! Block traces of Florida International University: I/O Deduplication (Koller & Rangaswami, FAST
+//! '10) and SRCMap (Verma et al., FAST '10).
 //!
-//! `time (ns) pid process sector sectors W|R major minor [MD5]`, separated by blanks, sectors being 512 bytes: the layout
-//! that the readme of these traces in the SNIA IOTTA repository gives. The digests of the data, and anything else at the
-//! end, are passed over. A disk is a volume, numbered in order of appearance.
+//! `time (ns) pid process sector sectors W|R major minor [MD5]`, separated by blanks, sectors being
+//! 512 bytes: the layout that the readme of these traces in the SNIA IOTTA repository gives. The
+//! digests of the data, and anything else at the end, are passed over. A disk is a volume, numbered
+//! in order of appearance.
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, Volumes, block};

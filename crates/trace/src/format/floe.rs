@@ -1,4 +1,5 @@
-//! Floe's own compact form; see [`crate::compact`]. Known by its magic. Its kind stands in its header.
+//! Floe's own compact form; see [`crate::compact`]. Known by its magic. Its kind stands in its
+//! header.
 
 use super::Spec;
 use crate::compact::{Decoder, is_compact};

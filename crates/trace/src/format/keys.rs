@@ -1,7 +1,7 @@
 //! Keys as binary integers and nothing else: 32 or 64 bits, either byte order.
 //!
-//! cache2k's traces are big-endian 32-bit, Corda's big-endian 64-bit. The byte order only renames keys, which matters
-//! to nothing but ranges of keys; the width matters.
+//! cache2k's traces are big-endian 32-bit, Corda's big-endian 64-bit. The byte order only renames
+//! keys, which matters to nothing but ranges of keys; the width matters.
 
 use std::collections::HashSet;
 
@@ -47,8 +47,9 @@ impl<const N: usize, F: Fn(&[u8; N]) -> u64 + Send> Record for Keys<N, F> {
     }
 }
 
-/// A guess from how words vary. In a trace of 64-bit keys, the upper halves vary far less than the lower, or the two share
-/// no values; in one of 32-bit keys, words at even and odd places are alike. Upper bytes vary less than lower ones.
+/// A guess from how words vary. In a trace of 64-bit keys, the upper halves vary far less than the
+/// lower, or the two share no values; in one of 32-bit keys, words at even and odd places are
+/// alike. Upper bytes vary less than lower ones.
 fn fit(sample: &Sample<'_>, bits: u32, big_endian: bool) -> u8 {
     const LIKELY: u8 = 60;
     const POSSIBLE: u8 = 30;
@@ -67,7 +68,8 @@ fn fit(sample: &Sample<'_>, bits: u32, big_endian: bool) -> u8 {
     };
     let whole_words = order(even.len(), odd.len(), 8);
     let half_words = order(upper.len(), lower.len(), 2);
-    // Keys that are multiples of something vary little in their lower bytes too, and leave the order open.
+    // Keys that are multiples of something vary little in their lower bytes too, and leave the
+    // order open.
     let first: HashSet<_> = words.iter().map(|word| word[0]).collect();
     let last: HashSet<_> = words.iter().map(|word| word[3]).collect();
     let end_bytes = order(first.len(), last.len(), 4);

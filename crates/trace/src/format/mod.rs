@@ -59,7 +59,8 @@ formats! {
     vscsi: VSCSI;
 }
 
-/// What generated traces answer when asked for their format; not in the registry, since no file has it.
+/// What generated traces answer when asked for their format; not in the registry, since no file has
+/// it.
 static GENERATED: Spec = Spec {
     name: "generated",
     kind: Kind::Key,
@@ -183,8 +184,8 @@ pub fn formats_table() -> String {
     table
 }
 
-/// How well a text sample fits `format`: 90 when every line does. A few bad lines are forgiven, so that a trace with
-/// one is recognised and its error tells where it is.
+/// How well a text sample fits `format`: 90 when every line does. A few bad lines are forgiven, so
+/// that a trace with one is recognised and its error tells where it is.
 fn fit_lines(sample: &Sample<'_>, mut format: impl Line) -> u8 {
     if !sample.is_text() {
         return 0;
@@ -229,8 +230,9 @@ fn starts_with(line: &[u8], start: &[u8]) -> bool {
     line.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
 }
 
-/// What a word for an operation means, in upper or lower case: `R`, `GET_LEASE`, `getChunkData.Permanent`; `W`, `SET`,
-/// `putChunk.Permanent`; `DEL`, `DELETE`, `trim` and their like.
+/// What a word for an operation means, in upper or lower case: `R`, `GET_LEASE`,
+/// `getChunkData.Permanent`; `W`, `SET`, `putChunk.Permanent`; `DEL`, `DELETE`, `trim` and their
+/// like.
 fn operation(text: &[u8]) -> Option<Op> {
     let is = |words: &[&str]| words.iter().any(|word| starts_with(text, word.as_bytes()));
     match text {
@@ -238,7 +240,10 @@ fn operation(text: &[u8]) -> Option<Op> {
         b"W" | b"w" => Some(Op::Write),
         b"D" | b"d" => Some(Op::Delete),
         _ if is(&["get", "read", "load", "fetch"]) => Some(Op::Read),
-        _ if is(&["set", "put", "add", "write", "append", "replace", "cas", "store", "insert", "update"]) => {
+        _ if is(&[
+            "set", "put", "add", "write", "append", "replace", "cas", "store", "insert", "update",
+        ]) =>
+        {
             Some(Op::Write)
         }
         _ if is(&["del", "remove", "trim", "discard", "unmap"]) => Some(Op::Delete),

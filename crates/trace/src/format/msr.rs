@@ -1,7 +1,8 @@
 //! MSR Cambridge block traces (Narayanan et al., FAST '08): comma-separated text.
 //!
-//! `Timestamp, Hostname, DiskNumber, Type, Offset, Size, ResponseTime`: times are Windows file times (100 ns since
-//! 1601), offset and size bytes. A volume is a host's disk, numbered in order of appearance.
+//! `Timestamp, Hostname, DiskNumber, Type, Offset, Size, ResponseTime`: times are Windows file
+//! times (100 ns since 1601), offset and size bytes. A volume is a host's disk, numbered in order
+//! of appearance.
 
 use super::{Spec, fit_lines, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines, Volumes, block};

@@ -1,7 +1,8 @@
 //! libCacheSim's oracleGeneral: packed little-endian records of 24 bytes.
 //!
-//! u32 time in s, u64 object, u32 bytes, i64 number of the request that uses the object next (-1 or the largest number:
-//! none). Objects without size are passed over, as libCacheSim does. The next use is not passed on yet.
+//! u32 time in s, u64 object, u32 bytes, i64 number of the request that uses the object next (-1 or
+//! the largest number: none). Objects without size are passed over, as libCacheSim does. The next
+//! use is not passed on yet.
 
 use super::Spec;
 use crate::decode::{Batch, Clock, Record, Records, Step};
@@ -57,8 +58,8 @@ impl Record for OracleGeneral {
     }
 }
 
-/// Nothing in a record marks it, but in a whole sample time never runs back and the next use lies ahead. The bound on it
-/// keeps pairs of 32-bit keys out.
+/// Nothing in a record marks it, but in a whole sample time never runs back and the next use lies
+/// ahead. The bound on it keeps pairs of 32-bit keys out.
 fn fit(sample: &Sample<'_>) -> u8 {
     let (records, rest) = sample.bytes.as_chunks::<RECORD_BYTES>();
     if sample.is_text() || records.is_empty() || sample.whole && !rest.is_empty() && records.len() < 2 {

@@ -1,6 +1,7 @@
 //! One key per line, as in the traces of the LIRS paper (Jiang & Zhang, SIGMETRICS '02).
 //!
-//! Numbers are taken as they are, anything else is hashed. Blank lines, and `*`, which separates phases, are no requests.
+//! Numbers are taken as they are, anything else is hashed. Blank lines, and `*`, which separates
+//! phases, are no requests.
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Line, Lines, key_only};
@@ -31,8 +32,8 @@ impl Line for Plain {
     }
 }
 
-/// Any line is a key when asked for, but unasked only single words are taken for keys, so that a table of an unknown
-/// format is not.
+/// Any line is a key when asked for, but unasked only single words are taken for keys, so that a
+/// table of an unknown format is not.
 fn fit(sample: &Sample<'_>) -> u8 {
     let single = |line: &[u8]| !line.iter().any(|&b| matches!(b, b' ' | b'\t' | b',' | b';' | b'|'));
     if sample.lines().all(single) { fit_lines(sample, Plain) } else { 0 }

@@ -1,7 +1,9 @@
-//! The Storage Performance Council's trace format (revision 1.0.1), as in the UMass repository (Financial, WebSearch).
+//! The Storage Performance Council's trace format (revision 1.0.1), as in the UMass repository
+//! (Financial, WebSearch).
 //!
-//! `ASU, LBA (sectors), size (bytes), opcode (R or W, in either case), timestamp (s)`, comma-separated; fields after these
-//! are optional and passed over. An application storage unit (ASU) is a volume.
+//! `ASU, LBA (sectors), size (bytes), opcode (R or W, in either case), timestamp (s)`,
+//! comma-separated; fields after these are optional and passed over. An application storage unit
+//! (ASU) is a volume.
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};

@@ -1,9 +1,9 @@
 //! SRT, the format of Hewlett-Packard's disk traces (Ruemmler & Wilkes, USENIX Winter '93): binary.
 //!
-//! A text header that ends with a form feed (0x0C), then records of big-endian 32-bit words: record bytes, id, seconds,
-//! microseconds, start, stop, bytes, first sector, device, driver type, cylinder, flags (bit 0: read), and
-//! more. The device number stands above the lowest 8 bits, which name a partition; sectors count from the device's
-//! start and have 512 bytes.
+//! A text header that ends with a form feed (0x0C), then records of big-endian 32-bit words: record
+//! bytes, id, seconds, microseconds, start, stop, bytes, first sector, device, driver type,
+//! cylinder, flags (bit 0: read), and more. The device number stands above the lowest 8 bits, which
+//! name a partition; sectors count from the device's start and have 512 bytes.
 
 use super::Spec;
 use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Step, block};

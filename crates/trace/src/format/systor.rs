@@ -1,7 +1,7 @@
 //! Enterprise storage of the SYSTOR '17 paper (Lee et al.): comma-separated text with a header.
 //!
-//! `Timestamp (s), Response (s), IOType (R, W or empty), LUN, Offset (bytes), Size (bytes)`. Lines without an I/O type are
-//! commands that move no data, and passed over.
+//! `Timestamp (s), Response (s), IOType (R, W or empty), LUN, Offset (bytes), Size (bytes)`. Lines
+//! without an I/O type are commands that move no data, and passed over.
 
 use super::{Spec, fit_lines, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines, block};

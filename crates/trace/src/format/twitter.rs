@@ -1,7 +1,8 @@
 //! Twitter's in-memory cache clusters (Yang et al., OSDI '20): comma-separated text, no header.
 //!
-//! `timestamp (s), anonymized key, key bytes, value bytes, client, operation, TTL (s)`. An object's size is its key's and
-//! its value's together. Keys may not contain commas; the published ones do not.
+//! `timestamp (s), anonymized key, key bytes, value bytes, client, operation, TTL (s)`. An object's
+//! size is its key's and its value's together. Keys may not contain commas; the published ones do
+//! not.
 
 use super::{Spec, fit_lines, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines};

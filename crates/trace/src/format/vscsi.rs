@@ -1,9 +1,11 @@
-//! vSCSI traces, as CloudPhysics published them (Waldspurger et al., FAST '15): little-endian binary.
+//! vSCSI traces, as CloudPhysics published them (Waldspurger et al., FAST '15): little-endian
+//! binary.
 //!
-//! Version 1, 32 bytes: u32 serial number, u32 bytes, u32 scatter-gather entries, u16 command, u16 version, u64 first sector,
-//! u64 time in µs. Version 2, 40 bytes: u16 command, u16 version, u32 serial number, u32 bytes,
-//! u32 scatter-gather entries, u64 first sector, u64 time in µs, u64 response time. The version's upper byte is 1 or 2.
-//! Commands that neither read nor write are passed over.
+//! Version 1, 32 bytes: u32 serial number, u32 bytes, u32 scatter-gather entries, u16 command, u16
+//! version, u64 first sector, u64 time in µs. Version 2, 40 bytes: u16 command, u16 version, u32
+//! serial number, u32 bytes, u32 scatter-gather entries, u64 first sector, u64 time in µs, u64
+//! response time. The version's upper byte is 1 or 2. Commands that neither read nor write are
+//! passed over.
 
 use super::{Spec, fit_records};
 use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Step, block};

@@ -1,4 +1,5 @@
-//! Zipf's law over a moving crowd: every so many requests, each key takes over the rank of a key further down.
+//! Zipf's law over a moving crowd: every so many requests, each key takes over the rank of a key
+//! further down.
 //!
 //! Tests how fast a policy forgets: counts of the past mislead it, recency does not.
 
@@ -13,8 +14,18 @@ pub(super) static DRIFT: Entry = Entry {
     parameters: &[
         KEYS,
         THETA,
-        Parameter { name: "shift", of: Type::Count, default: "1", about: "by how many keys ranks move" },
-        Parameter { name: "every", of: Type::Count, default: "1000", about: "requests between two moves" },
+        Parameter {
+            name: "shift",
+            of: Type::Count,
+            default: "1",
+            about: "by how many keys ranks move",
+        },
+        Parameter {
+            name: "every",
+            of: Type::Count,
+            default: "1000",
+            about: "requests between two moves",
+        },
     ],
     chooses_ops: false,
     make: |spec, plan| {

@@ -1,4 +1,5 @@
-//! Several generators in one trace, each with its own range of keys, taking turns at random by weight.
+//! Several generators in one trace, each with its own range of keys, taking turns at random by
+//! weight.
 
 use super::rng::{Rng, derived, threshold};
 use super::{Access, Entry, Generate, Made, Plan, SpecError};
@@ -17,7 +18,11 @@ pub(super) static MIX: Entry = Entry {
         for (part, index) in spec.parts().iter().zip(1..) {
             let made = part.make(Plan { seed: derived(plan.seed, index), ..plan })?;
             weight += part.real("weight");
-            parts.push(Part { until: threshold(weight / whole), first: span, generator: made.generator });
+            parts.push(Part {
+                until: threshold(weight / whole),
+                first: span,
+                generator: made.generator,
+            });
             span += made.span;
         }
         Ok(Made { span, generator: Box::new(Mix { rng: Rng::new(plan.seed), parts }) })

@@ -1,8 +1,9 @@
-//! Traces that are computed: the registry of generators. Adding one is a file here and a line in `generators!` below.
+//! Traces that are computed: the registry of generators. Adding one is a file here and a line in
+//! `generators!` below.
 //!
-//! A generator says which key comes next, and which operation where it has an opinion. [`Generated`] makes requests
-//! of that: reads and writes by share, disk I/O where asked. The same text gives the same trace, on any machine and in
-//! any version.
+//! A generator says which key comes next, and which operation where it has an opinion.
+//! [`Generated`] makes requests of that: reads and writes by share, disk I/O where asked. The same
+//! text gives the same trace, on any machine and in any version.
 //!
 //! Invariant: a generator's keys are below the span it declares, so that parts of a mix never meet.
 
@@ -95,7 +96,8 @@ pub(crate) trait Generate: Send {
     /// The next one.
     fn next(&mut self) -> Access;
 
-    /// Adds the next `count` to a batch; here so that choosing the generator costs one indirect call per batch.
+    /// Adds the next `count` to a batch; here so that choosing the generator costs one indirect
+    /// call per batch.
     fn fill(&mut self, shape: &mut Shape, count: u64, batch: &mut Batch) {
         for _ in 0..count {
             let access = self.next();
@@ -206,11 +208,14 @@ pub fn generators() -> impl Iterator<Item = GeneratorInfo> {
 
 /// Generators and their parameters as a Markdown table, for the manual.
 pub fn generators_table() -> String {
-    let mut table = String::from("| generator | makes | parameters and their defaults |\n|---|---|---|\n");
+    let mut table =
+        String::from("| generator | makes | parameters and their defaults |\n|---|---|---|\n");
     for GeneratorInfo { generator, about, parameters } in generators() {
         let parameters: Vec<_> = parameters
             .iter()
-            .map(|parameter| format!("{}={} ({})", parameter.name, parameter.default, parameter.about))
+            .map(|parameter| {
+                format!("{}={} ({})", parameter.name, parameter.default, parameter.about)
+            })
             .collect();
         table += &format!("| {generator} | {about} | {} |\n", parameters.join(", "));
     }

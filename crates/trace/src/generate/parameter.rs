@@ -14,12 +14,24 @@ pub(crate) struct Parameter {
     pub(crate) about: &'static str,
 }
 
-pub(super) const KEYS: Parameter =
-    Parameter { name: "keys", of: Type::Count, default: "1000000", about: "how many keys there are" };
-pub(super) const THETA: Parameter =
-    Parameter { name: "theta", of: Type::Exponent, default: "0.99", about: "exponent of Zipf's law" };
-pub(super) const REQUESTS: Parameter =
-    Parameter { name: "requests", of: Type::Count, default: "1000000", about: "length of the trace" };
+pub(super) const KEYS: Parameter = Parameter {
+    name: "keys",
+    of: Type::Count,
+    default: "1000000",
+    about: "how many keys there are",
+};
+pub(super) const THETA: Parameter = Parameter {
+    name: "theta",
+    of: Type::Exponent,
+    default: "0.99",
+    about: "exponent of Zipf's law",
+};
+pub(super) const REQUESTS: Parameter = Parameter {
+    name: "requests",
+    of: Type::Count,
+    default: "1000000",
+    about: "length of the trace",
+};
 pub(super) const SEED: Parameter =
     Parameter { name: "seed", of: Type::Seed, default: "1", about: "another seed, another trace" };
 pub(super) const BLOCK: Parameter = Parameter {
@@ -28,10 +40,18 @@ pub(super) const BLOCK: Parameter = Parameter {
     default: "0",
     about: "makes keys disk I/O of so many bytes, one behind the other",
 };
-pub(super) const READ: Parameter =
-    Parameter { name: "read", of: Type::Share, default: "100%", about: "share of requests that read" };
-pub(super) const WEIGHT: Parameter =
-    Parameter { name: "weight", of: Type::Weight, default: "1", about: "how often this part's turn comes" };
+pub(super) const READ: Parameter = Parameter {
+    name: "read",
+    of: Type::Share,
+    default: "100%",
+    about: "share of requests that read",
+};
+pub(super) const WEIGHT: Parameter = Parameter {
+    name: "weight",
+    of: Type::Weight,
+    default: "1",
+    about: "how often this part's turn comes",
+};
 
 /// Parameters that a part of a mix takes besides its generator's own.
 pub(super) const OF_PARTS: &[Parameter] = &[WEIGHT];
@@ -79,7 +99,9 @@ impl Type {
     pub(crate) fn parse(self, text: &str) -> Option<Value> {
         let real = || text.parse().ok().filter(|number: &f64| number.is_finite());
         match self {
-            Self::Count => whole(text).filter(|count| (1..=WHOLE_MAX).contains(count)).map(Value::Whole),
+            Self::Count => {
+                whole(text).filter(|count| (1..=WHOLE_MAX).contains(count)).map(Value::Whole)
+            }
             Self::Seed => whole(text).map(Value::Whole),
             Self::Bytes => bytes(text).map(Value::Bytes),
             Self::Exponent => real().filter(|theta| (0.0..=100.0).contains(theta)).map(Value::Real),
@@ -129,10 +151,12 @@ impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Whole(number) => write!(f, "{number}"),
-            Self::Bytes(bytes) => match UNITS.iter().find(|(_, unit)| bytes % unit == 0 && bytes > 0) {
-                Some((suffix, unit)) => write!(f, "{}{suffix}", bytes / unit),
-                None => write!(f, "{bytes}"),
-            },
+            Self::Bytes(bytes) => {
+                match UNITS.iter().find(|(_, unit)| bytes % unit == 0 && bytes > 0) {
+                    Some((suffix, unit)) => write!(f, "{}{suffix}", bytes / unit),
+                    None => write!(f, "{bytes}"),
+                }
+            }
             Self::Real(number) => write!(f, "{number}"),
             Self::Flag(flag) => f.write_str(if flag { "yes" } else { "no" }),
             Self::Letter(letter) => write!(f, "{letter}"),

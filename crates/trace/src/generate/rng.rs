@@ -1,6 +1,8 @@
-//! Random numbers whose streams never change: xoshiro256++ (Blackman and Vigna, 2018), seeded by SplitMix64.
+//! Random numbers whose streams never change: xoshiro256++ (Blackman and Vigna, 2018), seeded by
+//! SplitMix64.
 //!
-//! Written out here because a trace named by a seed must be the same trace after every update of every dependency.
+//! Written out here because a trace named by a seed must be the same trace after every update of
+//! every dependency.
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
@@ -43,8 +45,8 @@ impl Rng {
         (product >> 64) as u64
     }
 
-    /// A whole number below `end`, and where in its share of the draw it fell: 64 more bits, for a second decision.
-    /// Off from uniform by less than `end` in 2⁶⁴.
+    /// A whole number below `end`, and where in its share of the draw it fell: 64 more bits, for a
+    /// second decision. Off from uniform by less than `end` in 2⁶⁴.
     #[inline]
     pub(super) fn place(&mut self, end: u64) -> (u64, u64) {
         let product = u128::from(self.next()) * u128::from(end);
@@ -66,7 +68,8 @@ fn split_mix(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// A share between 0 and 1 as a threshold: `rng.next() < threshold(share)` holds for that share of draws.
+/// A share between 0 and 1 as a threshold: `rng.next() < threshold(share)` holds for that share of
+/// draws.
 pub(super) fn threshold(share: f64) -> u64 {
     (share * 18_446_744_073_709_551_616.0) as u64
 }
@@ -88,6 +91,9 @@ mod tests {
     fn the_stream_is_the_published_one() {
         // First outputs of the authors' C code for the state 1, 2, 3, 4.
         let mut rng = Rng { state: [1, 2, 3, 4] };
-        assert_eq!([rng.next(), rng.next(), rng.next()], [41_943_041, 58_720_359, 3_588_806_011_781_223]);
+        assert_eq!(
+            [rng.next(), rng.next(), rng.next()],
+            [41_943_041, 58_720_359, 3_588_806_011_781_223]
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Popular keys, and now and then a scan over many others: a backup, a table read from end to end.
 //!
-//! Tests whether a policy lets keys that come once push out those that come often. Keys `0..keys` follow
-//! Zipf's law; after every `every` such requests come `length` keys in order from the range above them, which
-//! starts again when all `scanned` have been read.
+//! Tests whether a policy lets keys that come once push out those that come often. Keys `0..keys`
+//! follow Zipf's law; after every `every` such requests come `length` keys in order from the range
+//! above them, which starts again when all `scanned` have been read.
 
 use super::cycle::Cycle;
 use super::parameter::{KEYS, Parameter, THETA, Type};
@@ -16,7 +16,12 @@ pub(super) static SCAN: Entry = Entry {
     parameters: &[
         KEYS,
         THETA,
-        Parameter { name: "every", of: Type::Count, default: "100000", about: "requests between two scans" },
+        Parameter {
+            name: "every",
+            of: Type::Count,
+            default: "100000",
+            about: "requests between two scans",
+        },
         Parameter { name: "length", of: Type::Count, default: "10000", about: "keys in a scan" },
         Parameter {
             name: "scanned",

@@ -1,5 +1,5 @@
-//! File servers under the loads that SPEC SFS 2014 gives them, and a web search, as FussyCache measured with them (table I and figures
-//! 3 to 6).
+//! File servers under the loads that SPEC SFS 2014 gives them, and a web search, as FussyCache
+//! measured with them (table I and figures 3 to 6).
 //!
 //! | | reads | mean request | where |
 //! |---|---|---|---|
@@ -9,9 +9,10 @@
 //! | vda | none | 457 KiB | one behind the other, and again from the start |
 //! | websearch | all | 8 KiB | as dblog |
 //!
-//! Shares and sizes are the paper's. How popular places are it only draws; that a hundredth of them takes nine requests of ten, and the
-//! exponents, are chosen here. A key is a block of 4 KiB: `block=4KiB` makes disk I/O with those sizes. Places are extents as long as the
-//! longest request; requests begin where extents do.
+//! Shares and sizes are the paper's. How popular places are it only draws; that a hundredth of them
+//! takes nine requests of ten, and the exponents, are chosen here. A key is a block of 4 KiB:
+//! `block=4KiB` makes disk I/O with those sizes. Places are extents as long as the longest request;
+//! requests begin where extents do.
 
 use super::parameter::{KEYS, Parameter, Type};
 use super::rng::{Rng, threshold};
@@ -46,7 +47,8 @@ pub(super) static SFS: Entry = Entry {
         let keys = spec.whole("keys");
         let mut rng = Rng::new(plan.seed);
         let workload = spec.word("workload");
-        // Twice the length drawn is uniform, so that its mean in quarters of a block is the paper's in KiB.
+        // Twice the length drawn is uniform, so that its mean in quarters of a block is the paper's
+        // in KiB.
         let (read_share, half_blocks) = match workload {
             "dbtable" => (0.8, 16),
             "dblog" => (0.0, 16),
@@ -65,7 +67,8 @@ pub(super) static SFS: Entry = Entry {
         };
         let read_until = if read_share < 1.0 { threshold(read_share) } else { u64::MAX };
         let hot_until = threshold(HOT_REQUESTS);
-        let generator = Sfs { rng, place, keys, extent, places, half_blocks, read_until, hot_until };
+        let generator =
+            Sfs { rng, place, keys, extent, places, half_blocks, read_until, hot_until };
         Ok(Made { span: keys, generator: Box::new(generator) })
     },
 };
@@ -104,8 +107,11 @@ impl Generate for Sfs {
             Place::Popular(ranks, scatter) => scatter.key(ranks.draw(&mut self.rng)) * self.extent,
             Place::Few { first, count } => {
                 let is_hot = self.rng.next() < self.hot_until;
-                let place =
-                    if is_hot { *first + self.rng.below(*count) } else { self.rng.below(self.places) };
+                let place = if is_hot {
+                    *first + self.rng.below(*count)
+                } else {
+                    self.rng.below(self.places)
+                };
                 place % self.places * self.extent
             }
             Place::Next(next) => {

@@ -1,7 +1,7 @@
 //! Generators in words: `name:parameter=value,…`, wherever a trace's path may stand.
 //!
-//! A mix takes its parts behind plus signs, each with a `weight`, and gives them its requests and seed:
-//! `mix:requests=9000+zipf:keys=100,weight=2+loop:keys=50`. Every parameter has a default.
+//! A mix takes its parts behind plus signs, each with a `weight`, and gives them its requests and
+//! seed: `mix:requests=9000+zipf:keys=100,weight=2+loop:keys=50`. Every parameter has a default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -50,11 +50,12 @@ impl GeneratorSpec {
         self.whole("requests")
     }
 
-    /// Whether `text` starts as a spec does: with a word and a colon, or with the name of a generator.
+    /// Whether `text` starts as a spec does: with a word and a colon, or with the name of a
+    /// generator.
     pub(crate) fn looks_like(text: &str) -> bool {
         let name = text.split([':', '+']).next().unwrap_or(text);
-        let is_word =
-            name.len() > 1 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+        let is_word = name.len() > 1
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
         is_word && text.as_bytes().get(name.len()) == Some(&b':') || find(name).is_some()
     }
 
@@ -114,7 +115,11 @@ impl GeneratorSpec {
 
     /// What was given, or the default.
     fn value(&self, name: &str) -> Option<Value> {
-        let given = self.given.iter().find(|(parameter, _)| parameter.name == name).map(|&(_, value)| value);
+        let given = self
+            .given
+            .iter()
+            .find(|(parameter, _)| parameter.name == name)
+            .map(|&(_, value)| value);
         given.or_else(|| {
             let parameter =
                 parameters_of(self.entry, self.is_part).find(|parameter| parameter.name == name)?;
@@ -137,16 +142,24 @@ impl GeneratorSpec {
             let at = at.ok_or_else(|| SpecError::UnknownParameter {
                 generator: entry.name,
                 name: name.to_owned(),
-                parameters: known.iter().map(|parameter| parameter.name).collect::<Vec<_>>().join(", "),
+                parameters: known
+                    .iter()
+                    .map(|parameter| parameter.name)
+                    .collect::<Vec<_>>()
+                    .join(", "),
             })?;
             let parameter = known[at].name;
             let (expected, found) = (known[at].of.expected(), text.to_owned());
-            let value = known[at].of.parse(text).ok_or(SpecError::Value { parameter, expected, found })?;
+            let value =
+                known[at].of.parse(text).ok_or(SpecError::Value { parameter, expected, found })?;
             if values[at].replace(value).is_some() {
                 return Err(SpecError::Twice { parameter });
             }
         }
-        let given = known.into_iter().zip(values).filter_map(|(parameter, value)| Some((parameter, value?)));
+        let given = known
+            .into_iter()
+            .zip(values)
+            .filter_map(|(parameter, value)| Some((parameter, value?)));
         Ok(Self { entry, given: given.collect(), parts: Vec::new(), is_part })
     }
 }
@@ -176,7 +189,8 @@ impl FromStr for GeneratorSpec {
             return Err(SpecError::NoParts);
         }
         // What a file server asks for has the sizes of a paper, in blocks of these.
-        let has_sizes = std::iter::once(&spec).chain(&spec.parts).any(|spec| spec.name() == sfs::SFS.name);
+        let has_sizes =
+            std::iter::once(&spec).chain(&spec.parts).any(|spec| spec.name() == sfs::SFS.name);
         match spec.block_bytes() {
             Some(bytes) if has_sizes && bytes != sfs::BLOCK_BYTES => Err(SpecError::Value {
                 parameter: "block",

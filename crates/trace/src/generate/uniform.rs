@@ -1,4 +1,5 @@
-//! Every key equally likely: nothing to learn, the hit ratio of any policy is the share of keys it holds.
+//! Every key equally likely: nothing to learn, the hit ratio of any policy is the share of keys it
+//! holds.
 
 use super::parameter::KEYS;
 use super::rng::Rng;

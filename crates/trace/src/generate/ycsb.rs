@@ -9,10 +9,11 @@
 //! | E | 95 % scan of 1 to `length` keys, 5 % insert | zipfian |
 //! | F | 50 % read, 50 % read, modify, write | zipfian |
 //!
-//! An update or insert is a write; a scan is a read of each of its keys; read-modify-write is a read and a write of one
-//! key. Zipfian keys are scattered as in the paper, but one to one, where its generator hashes and lets keys
-//! collide. While keys are added, ranks are drawn from the law over all that could ever be and drawn again until the key
-//! exists, which is the law over those that do.
+//! An update or insert is a write; a scan is a read of each of its keys; read-modify-write is a
+//! read and a write of one key. Zipfian keys are scattered as in the paper, but one to one, where
+//! its generator hashes and lets keys collide. While keys are added, ranks are drawn from the law
+//! over all that could ever be and drawn again until the key exists, which is the law over those
+//! that do.
 
 use super::parameter::{KEYS, Parameter, THETA, Type};
 use super::rng::{Rng, threshold};

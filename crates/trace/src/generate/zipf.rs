@@ -1,10 +1,11 @@
 //! Zipf's law: the key of rank r is asked for in proportion to r^-θ.
 //!
-//! Ranks are cut into cells: the first thousand stand alone, the others share cells 1/64 as wide as their first rank. A
-//! cell is drawn from an alias table (Vose, 1991) in proportion to its width times its first rank's weight, a rank
-//! uniformly from the cell, and it is kept with the probability that corrects the difference. That follows
-//! the law exactly for any θ ≥ 0, takes a few nanoseconds, and needs a table of some thousand cells for any number of
-//! keys. Nearly all draws are kept without computing a power.
+//! Ranks are cut into cells: the first thousand stand alone, the others share cells 1/64 as wide as
+//! their first rank. A cell is drawn from an alias table (Vose, 1991) in proportion to its width
+//! times its first rank's weight, a rank uniformly from the cell, and it is kept with the
+//! probability that corrects the difference. That follows the law exactly for any θ ≥ 0, takes a
+//! few nanoseconds, and needs a table of some thousand cells for any number of keys. Nearly all
+//! draws are kept without computing a power.
 
 use super::parameter::{KEYS, Parameter, THETA, Type};
 use super::rng::Rng;
@@ -16,7 +17,12 @@ pub(super) static ZIPF: Entry = Entry {
     parameters: &[
         KEYS,
         THETA,
-        Parameter { name: "scatter", of: Type::Flag, default: "no", about: "spread popular keys over all" },
+        Parameter {
+            name: "scatter",
+            of: Type::Flag,
+            default: "no",
+            about: "spread popular keys over all",
+        },
     ],
     chooses_ops: false,
     make: |spec, plan| {
@@ -109,7 +115,8 @@ impl Ranks {
 fn alias(cells: &mut [Cell], weights: &[f64]) {
     let scale = weights.len() as f64 / weights.iter().sum::<f64>();
     let mut shares: Vec<f64> = weights.iter().map(|weight| weight * scale).collect();
-    let (mut small, mut large): (Vec<_>, Vec<_>) = (0..shares.len()).partition(|&i| shares[i] < 1.0);
+    let (mut small, mut large): (Vec<_>, Vec<_>) =
+        (0..shares.len()).partition(|&i| shares[i] < 1.0);
     while let (Some(&rich), Some(poor)) = (large.last(), small.pop()) {
         cells[poor].stay = super::rng::threshold(shares[poor]);
         cells[poor].alias = rich as u32;
@@ -125,8 +132,8 @@ fn alias(cells: &mut [Cell], weights: &[f64]) {
     }
 }
 
-/// Sends ranks to keys so that neighbours in rank lie far apart: rank times a number close to the golden section of
-/// `keys`, modulo `keys`. One to one, because the two have no common divisor.
+/// Sends ranks to keys so that neighbours in rank lie far apart: rank times a number close to the
+/// golden section of `keys`, modulo `keys`. One to one, because the two have no common divisor.
 #[derive(Debug, Clone)]
 pub(super) struct Scatter {
     keys: u64,
@@ -182,10 +189,17 @@ mod tests {
 
     #[test]
     fn draws_follow_the_law_for_any_exponent() {
-        for (keys, theta) in
-            [(1, 1.0), (10, 0.0), (1024, 0.5), (1025, 1.0), (5000, 0.0), (20_000, 0.8), (100_000, 0.99)]
-                .into_iter()
-                .chain([(100_000, 1.0), (50_000, 1.2), (3000, 2.0), (100_000, 0.2), (100, 5.0)])
+        for (keys, theta) in [
+            (1, 1.0),
+            (10, 0.0),
+            (1024, 0.5),
+            (1025, 1.0),
+            (5000, 0.0),
+            (20_000, 0.8),
+            (100_000, 0.99),
+        ]
+        .into_iter()
+        .chain([(100_000, 1.0), (50_000, 1.2), (3000, 2.0), (100_000, 0.2), (100, 5.0)])
         {
             let deviation = deviation(keys, theta, 7);
             assert!(deviation.abs() < 4.0, "{keys} keys, theta {theta}: {deviation}");

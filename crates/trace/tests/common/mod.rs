@@ -34,8 +34,15 @@ pub(crate) const FORMATS: [&str; 23] = [
 ];
 
 /// Those with records of a fixed size, and the size.
-pub(crate) const BINARY: [(&str, usize); 7] =
-    [("be32", 4), ("be64", 8), ("le32", 4), ("le64", 8), ("oracleGeneral", 24), ("srt", 56), ("vscsi", 32)];
+pub(crate) const BINARY: [(&str, usize); 7] = [
+    ("be32", 4),
+    ("be64", 8),
+    ("le32", 4),
+    ("le64", 8),
+    ("oracleGeneral", 24),
+    ("srt", 56),
+    ("vscsi", 32),
+];
 
 /// What comes before the first record.
 pub(crate) fn header(format: &str) -> &'static [u8] {
@@ -76,7 +83,10 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
         "disksim" => format!("{}.000 {volume} {sector} {sectors} {}\n", s * 1000, u8::from(read)),
         "msr" => {
             let name = if read { "Read" } else { "Write" };
-            format!("{},hm,{volume},{name},{key},{bytes},77\n", 128_166_372_000_000_000 + s * 10_000_000)
+            format!(
+                "{},hm,{volume},{name},{key},{bytes},77\n",
+                128_166_372_000_000_000 + s * 10_000_000
+            )
         }
         "plain" => format!("{key}\n"),
         "spc" => format!("{volume},{sector},{bytes},{letter},{s}.000000\n"),
@@ -104,7 +114,9 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
         "srt" => {
             let flags = if read { 27 } else { 26 };
             let (bytes, sector) = (bytes as u32, sector as u32);
-            for word in [56, 1, s as u32, 0, 3, 4, bytes, sector, volume << 8 | 7, 4, 1, flags, 5, 6] {
+            for word in
+                [56, 1, s as u32, 0, 3, 4, bytes, sector, volume << 8 | 7, 4, 1, flags, 5, 6]
+            {
                 out.extend(word.to_be_bytes());
             }
         }
@@ -131,7 +143,8 @@ pub(crate) fn write(format: &str, requests: &[Request]) -> Vec<u8> {
     out
 }
 
-/// What a reader should make of it: times from the first record on, and no more than the format can tell.
+/// What a reader should make of it: times from the first record on, and no more than the format can
+/// tell.
 pub(crate) fn expected(format: &str, requests: &[Request]) -> Vec<Request> {
     let first_ns = requests.first().map_or(0, |request| request.time_ns);
     let kind = self::format(format).kind();

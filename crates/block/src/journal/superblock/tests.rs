@@ -8,7 +8,10 @@ use crate::samples::Samples;
 
 fn superblock() -> Superblock {
     let volume = |id: u16, name: &str| Volume {
-        identity: Identity::of([Fact::number(FactKind::Inode, 7), Fact::text(FactKind::Birth, name)]),
+        identity: Identity::of([
+            Fact::number(FactKind::Inode, 7),
+            Fact::text(FactKind::Birth, name),
+        ]),
         marker: 77,
         samples: Samples { of_bytes: 12_345 << 9, sums: vec![9, 0, 0x0403_0201] },
         ..Volume::new(VolumeId(id), name, 12_345 << 9)
@@ -39,7 +42,11 @@ fn a_superblock_is_read_as_it_was_written() {
     assert_eq!(bytes[8..32], *b"FloeBlk\n\x03\0\0\0\x01\0\0\0\x02\x01\0\0\0\0\0\0");
     assert_eq!(bytes[40..64], *b"0123456789abcdef\x04\0\0\0\x78\0\0\0");
     assert_eq!(bytes[96..4096], [0; 4000]);
-    assert_eq!(bytes[4096..4104], *b"\x40\0\0\0\x04\0\x02\x03", "64 bytes, number 0, 2 facts, 3 samples");
+    assert_eq!(
+        bytes[4096..4104],
+        *b"\x40\0\0\0\x04\0\x02\x03",
+        "64 bytes, number 0, 2 facts, 3 samples"
+    );
     assert_eq!(bytes[4104..4120], [12_345u64 << 9, 77].map(u64::to_le_bytes).concat());
     assert_eq!(bytes[4120..4136], [12_345u64 << 9, 1 << 56 | 7].map(u64::to_le_bytes).concat());
     assert_eq!(bytes[4136 + 8..][..12], [9u32, 0, 0x0403_0201].map(u32::to_le_bytes).concat());
@@ -55,17 +62,24 @@ fn a_calibration_is_read_as_it_was_written() {
     // As docs/format.md draws it.
     assert_eq!(bytes[20], 5);
     assert_eq!(bytes[96..120], [3.5f64, 0.125, 0.25].map(f64::to_le_bytes).concat());
-    let impossible = Superblock { calibrated: Some(Calibrated { target: 2.0, ..calibrated }), ..superblock };
+    let impossible =
+        Superblock { calibrated: Some(Calibrated { target: 2.0, ..calibrated }), ..superblock };
     assert!(matches!(Superblock::decode(&impossible.encode().unwrap()), Copy::Nonsense(_)));
 }
 
 #[test]
 fn companions_are_read_as_they_were_written_and_long_names_are_cut() {
-    let companion =
-        |id: u8, name: &str| Companion { id: [id; 16], name: name.to_owned(), above: id == 9, session: 6 };
+    let companion = |id: u8, name: &str| Companion {
+        id: [id; 16],
+        name: name.to_owned(),
+        above: id == 9,
+        session: 6,
+    };
     let named = companion(7, "file:/dev/sdc,write=back");
-    let superblock =
-        Superblock { companions: vec![named.clone(), companion(9, &"é".repeat(200))], ..superblock() };
+    let superblock = Superblock {
+        companions: vec![named.clone(), companion(9, &"é".repeat(200))],
+        ..superblock()
+    };
     let superblock = Superblock { stack: 0x0403_0201, next_stack: 5, ..superblock };
     let bytes = superblock.encode().unwrap();
     let Copy::Good(found) = Superblock::decode(&bytes) else { panic!("it can be read") };
@@ -132,14 +146,19 @@ fn volumes_that_do_not_fit_are_named() {
     let mut superblock = superblock();
     superblock.volumes[1].id = VolumeId(256);
     assert!(superblock.encode().unwrap_err().to_string().contains("volume 256"));
-    superblock.volumes[1] = Volume { name: "x".repeat(65), id: VolumeId(1), ..superblock.volumes[0].clone() };
-    assert!(superblock.encode().unwrap_err().to_string().ends_with("its name has more than 64 bytes"));
+    superblock.volumes[1] =
+        Volume { name: "x".repeat(65), id: VolumeId(1), ..superblock.volumes[0].clone() };
+    assert!(
+        superblock.encode().unwrap_err().to_string().ends_with("its name has more than 64 bytes")
+    );
 }
 
 #[test]
 fn as_much_is_written_of_many_volumes_as_there_is_room_for() {
     let names = ["v".repeat(8), "v".repeat(64)];
-    for (count, name, facts, samples) in [(100, 0, 6, 24), (180, 0, 6, 16), (256, 0, 6, 6), (256, 1, 2, 0)] {
+    for (count, name, facts, samples) in
+        [(100, 0, 6, 24), (180, 0, 6, 16), (256, 0, 6, 6), (256, 1, 2, 0)]
+    {
         let facts_there = (1..=6).map(|kind| kind << 56 | 5);
         let volumes = (0..count).map(|id| Volume {
             identity: Identity::from_words(facts_there.clone()),
@@ -147,7 +166,9 @@ fn as_much_is_written_of_many_volumes_as_there_is_room_for() {
             ..Volume::new(VolumeId(id), &names[name], 1 << 30)
         });
         let superblock = Superblock { volumes: volumes.collect(), ..superblock() };
-        let Copy::Good(found) = Superblock::decode(&superblock.encode().unwrap()) else { panic!("readable") };
+        let Copy::Good(found) = Superblock::decode(&superblock.encode().unwrap()) else {
+            panic!("readable")
+        };
         assert_eq!(found.volumes.len(), usize::from(count));
         for volume in &found.volumes {
             let had = &superblock.volumes[usize::from(volume.id.0)];

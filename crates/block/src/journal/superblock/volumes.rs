@@ -118,8 +118,9 @@ impl Volume {
 /// Writes volumes into their table, which is zero.
 pub(super) fn encode(volumes: &[Volume], table: &mut [u8]) -> Result<(), StoreError> {
     for volume in volumes {
-        let refuse =
-            |why: &str| StoreError::Volume(format!("volume {} ({}): {why}", volume.id.0, volume.name));
+        let refuse = |why: &str| {
+            StoreError::Volume(format!("volume {} ({}): {why}", volume.id.0, volume.name))
+        };
         if usize::from(volume.id.0) >= MOST_VOLUMES {
             return Err(refuse("there are 256 at most"));
         }
@@ -128,10 +129,12 @@ pub(super) fn encode(volumes: &[Volume], table: &mut [u8]) -> Result<(), StoreEr
         }
     }
     let bytes = |share| volumes.iter().map(|volume| volume.record_bytes(share)).sum::<usize>();
-    let fewer_samples = (0..=MOST_SAMPLES).rev().map(|samples| Share { facts: MOST_FACTS, samples });
+    let fewer_samples =
+        (0..=MOST_SAMPLES).rev().map(|samples| Share { facts: MOST_FACTS, samples });
     let fewer_facts = (0..MOST_FACTS).rev().map(|facts| Share { facts, samples: 0 });
     let share = fewer_samples.chain(fewer_facts).find(|share| bytes(*share) <= table.len());
-    let share = share.ok_or_else(|| StoreError::Volume("there are more than 256 volumes".to_owned()))?;
+    let share =
+        share.ok_or_else(|| StoreError::Volume("there are more than 256 volumes".to_owned()))?;
     let mut records = Vec::with_capacity(table.len());
     volumes.iter().for_each(|volume| volume.append(share, &mut records));
     table[..records.len()].copy_from_slice(&records);
@@ -146,8 +149,10 @@ pub(super) fn decode(mut table: &[u8]) -> Result<Vec<Volume>, String> {
     {
         let number = record.number.get();
         let bytes = table.get(size_of::<Record>()..record.record_bytes.get().into());
-        let bytes = bytes.ok_or_else(|| format!("a record of volume {number} that is too long or short"))?;
-        if usize::from(number) >= MOST_VOLUMES || volumes.iter().any(|volume| volume.id.0 == number) {
+        let bytes = bytes
+            .ok_or_else(|| format!("a record of volume {number} that is too long or short"))?;
+        if usize::from(number) >= MOST_VOLUMES || volumes.iter().any(|volume| volume.id.0 == number)
+        {
             return Err(format!("a volume of number {number}"));
         }
         volumes.push(record.volume(bytes)?);
@@ -162,8 +167,10 @@ impl Record {
         let number = self.number.get();
         let (facts, samples) = (usize::from(self.facts), usize::from(self.samples));
         let too_short = || format!("more of volume {number} than its record has room for");
-        let (facts, bytes) = <[U64]>::ref_from_prefix_with_elems(bytes, facts).map_err(|_| too_short())?;
-        let (sums, bytes) = <[U32]>::ref_from_prefix_with_elems(bytes, samples).map_err(|_| too_short())?;
+        let (facts, bytes) =
+            <[U64]>::ref_from_prefix_with_elems(bytes, facts).map_err(|_| too_short())?;
+        let (sums, bytes) =
+            <[U32]>::ref_from_prefix_with_elems(bytes, samples).map_err(|_| too_short())?;
         Ok(Volume {
             id: VolumeId(number),
             name: name(number, bytes, self.name_bytes)?,
@@ -182,12 +189,17 @@ impl Record {
 pub(super) fn decode_version_2(table: &[u8]) -> Result<Vec<Volume>, String> {
     let (entries, _) = <[EntryOfVersion2]>::ref_from_prefix_with_elems(table, MOST_VOLUMES)
         .map_err(|_| "a table of volumes that is too short")?;
-    let entries = (0u16..).zip(entries).filter(|(_, entry)| entry.flags.get() & IN_USE_IN_VERSION_2 != 0);
+    let entries =
+        (0u16..).zip(entries).filter(|(_, entry)| entry.flags.get() & IN_USE_IN_VERSION_2 != 0);
     let volume = |(number, entry): (u16, &EntryOfVersion2)| {
         Ok(Volume {
             identity: Identity::from_version_2(entry.identity.get()),
             marker: entry.marker.get(),
-            ..Volume::new(VolumeId(number), name(number, &entry.name, entry.name_bytes)?, entry.bytes.get())
+            ..Volume::new(
+                VolumeId(number),
+                name(number, &entry.name, entry.name_bytes)?,
+                entry.bytes.get(),
+            )
         })
     };
     entries.map(volume).collect()

@@ -1,8 +1,8 @@
 //! A shard's journal through many crashes, beside a list of blocks.
 //!
-//! After a crash each sector must be what it was at some moment since the last commit that was known to be durable, and
-//! everything exactly as it was when nothing was lost. What recovery found is what counts from then on: the next crash
-//! may not change it.
+//! After a crash each sector must be what it was at some moment since the last commit that was
+//! known to be durable, and everything exactly as it was when nothing was lost. What recovery found
+//! is what counts from then on: the next crash may not change it.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -78,7 +78,10 @@ impl Shard {
         if let Some(at) = to_dump.pop() {
             if let Some(block) = self.model.blocks.iter().find(|block| block.at == at) {
                 for change in block.changes() {
-                    assert!(self.journal.dump(&change, |place| block.sum(place)), "a checkpoint has room");
+                    assert!(
+                        self.journal.dump(&change, |place| block.sum(place)),
+                        "a checkpoint has room"
+                    );
                 }
             }
             return;

@@ -1,5 +1,6 @@
-//! Flipped bits anywhere in the metadata: an error that names the place, or the same map as without them. What is salvaged of a
-//! damaged journal is the same map again, or less of it where more than a page of a batch is lost, and never another.
+//! Flipped bits anywhere in the metadata: an error that names the place, or the same map as without
+//! them. What is salvaged of a damaged journal is the same map again, or less of it where more than
+//! a page of a batch is lost, and never another.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -108,7 +109,8 @@ fn flipped_bits_are_an_error_or_harmless() {
         // Where something is, for the most part.
         let at = loop {
             let at = random.random_range(0..layout.data_offset_bytes(0));
-            let in_last = (layout.page_offset(0, 199)..layout.page_offset(0, 200) + 4096).contains(&at);
+            let in_last =
+                (layout.page_offset(0, 199)..layout.page_offset(0, 200) + 4096).contains(&at);
             if !in_last && (bytes[at as usize] != 0 || round % 8 == 0) {
                 break at;
             }
@@ -120,9 +122,14 @@ fn flipped_bits_are_an_error_or_harmless() {
             Err(error) => {
                 assert!(error.to_string().contains(" at offset "), "{error}");
                 errors += 1;
-                let (found, Salvage { mended, gone, lost, .. }) = salvaged(&mut Disk::of(whole.clone()));
+                let (found, Salvage { mended, gone, lost, .. }) =
+                    salvaged(&mut Disk::of(whole.clone()));
                 assert_eq!(found.sectors(), model.sectors(), "byte {at} was damaged");
-                assert_eq!((mended.len(), gone.len(), lost.len()), (1, 0, 0), "{mended:?}, {gone:?}");
+                assert_eq!(
+                    (mended.len(), gone.len(), lost.len()),
+                    (1, 0, 0),
+                    "{mended:?}, {gone:?}"
+                );
             }
             Ok(found) => {
                 assert_eq!(found.sectors(), model.sectors(), "byte {at} was damaged");
@@ -148,12 +155,19 @@ fn any_page_of_a_journal_may_be_lost_as_a_whole() {
         whole.write_at(offset, &[0x5a; 4096]);
         let is_header = [0, 1].map(|slot| layout.slot_offset(0, slot)).contains(&offset);
         match found(&mut Disk::of(whole.clone())) {
-            Ok(found) => assert_eq!(found.sectors(), model.sectors(), "the page at {offset} is lost"),
+            Ok(found) => {
+                assert_eq!(found.sectors(), model.sectors(), "the page at {offset} is lost")
+            }
             Err(_) if is_header => {} // nothing says what it was
             Err(_) => {
-                let (found, Salvage { mended, gone, lost, .. }) = salvaged(&mut Disk::of(whole.clone()));
+                let (found, Salvage { mended, gone, lost, .. }) =
+                    salvaged(&mut Disk::of(whole.clone()));
                 assert_eq!(found.sectors(), model.sectors(), "the page at {offset} is lost");
-                assert_eq!((mended.len(), gone.len(), lost.len()), (1, 0, 0), "{mended:?}, {gone:?}");
+                assert_eq!(
+                    (mended.len(), gone.len(), lost.len()),
+                    (1, 0, 0),
+                    "{mended:?}, {gone:?}"
+                );
                 mended_pages += 1;
             }
         }
@@ -183,7 +197,8 @@ fn what_is_salvaged_around_a_gap_is_true_and_the_rest_is_called_lost() {
             Err(error) => {
                 assert!(error.to_string().contains(&format!("page {first},")), "{error}");
                 let (found, Salvage { mended, gone, lost, .. }) = salvaged(&mut disk);
-                let named = format!("pages {first} to {} of the log, from offset {offset} on", first + 1);
+                let named =
+                    format!("pages {first} to {} of the log, from offset {offset} on", first + 1);
                 assert_eq!(gone, [named], "{mended:?}");
                 for (found, is) in found.sectors().into_iter().zip(model.sectors()) {
                     match found {
@@ -239,7 +254,10 @@ fn a_lost_page_of_the_log_is_named() {
     assert_eq!(error, expected);
     let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
     assert_eq!(report.shards[0].problems, [expected]);
-    assert_eq!((report.shards[0].checkpoint_generation, report.shards[0].log_pages), (3, 171 - 163));
+    assert_eq!(
+        (report.shards[0].checkpoint_generation, report.shards[0].log_pages),
+        (3, 171 - 163)
+    );
 }
 
 #[test]
@@ -250,7 +268,10 @@ fn damaged_superblocks_are_named_and_one_of_two_is_enough() {
     let shard = &good.shards[0];
     let sectors: Vec<_> = model.sectors().into_iter().flatten().collect();
     assert_eq!(shard.valid_bytes, sectors.len() as u64 * 4096);
-    assert_eq!(shard.dirty_bytes, sectors.iter().filter(|sector| sector.1.is_dirty()).count() as u64 * 4096);
+    assert_eq!(
+        shard.dirty_bytes,
+        sectors.iter().filter(|sector| sector.1.is_dirty()).count() as u64 * 4096
+    );
     assert_eq!((shard.checkpoint_generation, shard.log_pages), (3, 200 - 162));
 
     disk.memory.write_at(50, &[0xee]);
@@ -287,8 +308,9 @@ fn records_that_cannot_be_are_refused_with_their_place() {
         assert!(disk.write(&pages));
         let error = disk.open().unwrap_err().to_string();
         let offset = layout.page_offset(0, 1);
-        let expected =
-            format!("the log of shard 0 is damaged: page 1, at offset {offset}, at byte 16, {what}");
+        let expected = format!(
+            "the log of shard 0 is damaged: page 1, at offset {offset}, at byte 16, {what}"
+        );
         assert_eq!(error, expected);
     }
 }

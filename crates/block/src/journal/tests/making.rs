@@ -28,7 +28,8 @@ fn before(before: Before) -> Disk {
             let block = BlockAt { volume: VolumeId(1), sectors: 8..12, place: 4 };
             let mut pages = Vec::new();
             for restored in &mut opened.shards {
-                let change = Change::Run { block: block.clone(), run: 8..11, standing: Standing::Dirty };
+                let change =
+                    Change::Run { block: block.clone(), run: 8..11, standing: Standing::Dirty };
                 restored.journal.log(&change, |_| NO_SUM);
                 restored.journal.commit(&mut pages);
             }
@@ -51,15 +52,19 @@ fn a_crash_while_a_cache_is_made_leaves_the_old_one_or_the_new_one_or_none() {
             for _ in 0..12 {
                 let mut disk = before(was);
                 // All that tells one superblock from another is in its first sectors.
-                let tear = Fault::Tear { units: random.random_range(0..12), then: AfterTear::PowerCut };
-                let (device, faults) =
-                    FaultDevice::new(disk.memory.clone(), FaultPlan::none().on(Kind::Write, nth, tear));
+                let tear =
+                    Fault::Tear { units: random.random_range(0..12), then: AfterTear::PowerCut };
+                let (device, faults) = FaultDevice::new(
+                    disk.memory.clone(),
+                    FaultPlan::none().on(Kind::Write, nth, tear),
+                );
                 (disk.device, disk.faults) = (device, faults);
                 let made = disk.io(|io| create(io, new_cache(2, layout(4, 2))));
                 disk.crash(random.random());
                 let found = disk.open();
-                let blocks =
-                    |opened: &Opened| opened.shards.iter().map(|shard| shard.blocks.len()).sum::<usize>();
+                let blocks = |opened: &Opened| {
+                    opened.shards.iter().map(|shard| shard.blocks.len()).sum::<usize>()
+                };
                 let which = match found {
                     Ok(None) => 0,
                     Ok(Some(opened)) if opened.superblock.id == [1; 16] => {
@@ -157,7 +162,10 @@ fn a_device_that_fails_is_named_with_the_place() {
     let mut disk = before(Before::Cache);
     disk.faults.inject(Kind::Read, Fault::Fail);
     let error = disk.open().unwrap_err().to_string();
-    assert!(error.starts_with("reading 32768 bytes at offset 0 of the cache device failed"), "{error}");
+    assert!(
+        error.starts_with("reading 32768 bytes at offset 0 of the cache device failed"),
+        "{error}"
+    );
     disk.faults.inject(Kind::Flush, Fault::Fail);
     assert!(disk.open().unwrap_err().to_string().starts_with("flushing"));
     assert!(disk.open().unwrap().is_some());

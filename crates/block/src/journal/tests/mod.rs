@@ -1,4 +1,5 @@
-//! What the tests of the journal share: a shard too simple to be wrong, and a device whose power fails.
+//! What the tests of the journal share: a shard too simple to be wrong, and a device whose power
+//! fails.
 
 mod crashes;
 mod damage;
@@ -70,7 +71,8 @@ impl Disk {
 
     /// Of these pages some are stored, as when power fails while they are.
     fn store_some(&mut self, pages: &[PageWrite], random: &mut SmallRng) {
-        let some: Vec<_> = pages.iter().filter(|_| random.random_range(0..3) > 0).cloned().collect();
+        let some: Vec<_> =
+            pages.iter().filter(|_| random.random_range(0..3) > 0).cloned().collect();
         self.write(&some);
         if random.random() {
             self.flush();

@@ -37,8 +37,11 @@ impl Block {
     /// Changes that state all that is so.
     pub(super) fn changes(&self) -> Vec<Change> {
         let start = self.at.sectors.start;
-        let each =
-            self.sectors.iter().enumerate().map(|(number, (standing, _))| (start + number as u64, *standing));
+        let each = self
+            .sectors
+            .iter()
+            .enumerate()
+            .map(|(number, (standing, _))| (start + number as u64, *standing));
         let each: Vec<_> = each.collect();
         let runs = each.chunk_by(|one, next| one.1 == next.1);
         runs.map(|run| Change::Run {
@@ -60,7 +63,8 @@ impl Model {
     pub(super) fn restored(blocks: &[RestoredBlock], sums: &[u64]) -> Model {
         let block = |found: &RestoredBlock| {
             let standing = |sector: u64| {
-                let within = |runs: &[std::ops::Range<u64>]| runs.iter().any(|run| run.contains(&sector));
+                let within =
+                    |runs: &[std::ops::Range<u64>]| runs.iter().any(|run| run.contains(&sector));
                 match (within(&found.valid), within(&found.dirty)) {
                     (true, true) if within(&found.lost) => Standing::Lost,
                     (true, true) => Standing::Dirty,
@@ -69,14 +73,16 @@ impl Model {
                     (false, true) => panic!("a dirty sector is valid"),
                 }
             };
-            let sum = |sector: u64| sums[(found.at.place + sector - found.at.sectors.start) as usize];
+            let sum =
+                |sector: u64| sums[(found.at.place + sector - found.at.sectors.start) as usize];
             let sectors = found.at.sectors.clone().map(|sector| (standing(sector), sum(sector)));
             Block { at: found.at.clone(), sectors: sectors.collect() }
         };
         Model { blocks: blocks.iter().map(block).collect() }
     }
 
-    /// Takes a change in; `sum` is the checksum of every clean sector in it, but for the sector's place.
+    /// Takes a change in; `sum` is the checksum of every clean sector in it, but for the sector's
+    /// place.
     pub(super) fn change(&mut self, change: &Change, sum: impl Fn(u64) -> u64) {
         let at = change.block();
         let size = |block: &BlockAt| block.sectors.end - block.sectors.start;
@@ -95,7 +101,8 @@ impl Model {
             let same_sectors = other.volume == at.volume
                 && other.sectors.start < at.sectors.end
                 && at.sectors.start < other.sectors.end;
-            let same_place = other.place < at.place + size(at) && at.place < other.place + size(other);
+            let same_place =
+                other.place < at.place + size(at) && at.place < other.place + size(other);
             !same_sectors && !same_place && (group(other) != group(at) || size(other) == size(at))
         });
         for sector in run.clone() {
@@ -127,7 +134,8 @@ impl Model {
     }
 }
 
-/// A change that can be, in a shard of so many groups: about a block that stands there already, more often than not.
+/// A change that can be, in a shard of so many groups: about a block that stands there already,
+/// more often than not.
 pub(super) fn random_change(random: &mut SmallRng, model: &Model, groups: u64) -> Change {
     let known = random.random_range(0..model.blocks.len() + 4);
     let block = match model.blocks.get(known) {
@@ -137,7 +145,11 @@ pub(super) fn random_change(random: &mut SmallRng, model: &Model, groups: u64) -
             let most = groups * SIZES[2] / SECTOR_BYTES / size;
             let start = random.random_range(0..most) * size;
             let volume = VolumeId(random.random_range(0..2));
-            BlockAt { volume, sectors: start..start + size, place: random.random_range(0..most) * size }
+            BlockAt {
+                volume,
+                sectors: start..start + size,
+                place: random.random_range(0..most) * size,
+            }
         }
     };
     if random.random_range(0..8) == 0 {

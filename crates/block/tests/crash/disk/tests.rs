@@ -99,7 +99,11 @@ fn what_is_under_way_may_happen_in_part_when_the_power_fails_and_when_its_user_d
     let begin = |rig: &mut Rig| {
         let from = rig.pool.allocate(UNITS * UNIT).whole();
         from.copy_from(&[1; UNITS * UNIT]);
-        rig.handle.submit(Operation { token: 1, offset: 0, action: Action::Write { from, durable: true } });
+        rig.handle.submit(Operation {
+            token: 1,
+            offset: 0,
+            action: Action::Write { from, durable: true },
+        });
     };
     assert_eq!(after_power_cuts(begin), [0, 1]);
     let mut found = Vec::new();

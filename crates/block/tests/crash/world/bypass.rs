@@ -1,5 +1,6 @@
-//! What the owner of a cache does when its journal cannot be written: it writes down that the cache is void, has the cache go
-//! on past its device, and once nothing in it is dirty never uses it again.
+//! What the owner of a cache does when its journal cannot be written: it writes down that the cache
+//! is void, has the cache go on past its device, and once nothing in it is dirty never uses it
+//! again.
 
 use rand::Rng;
 
@@ -34,7 +35,11 @@ impl World {
                 // It would wait for ever: what it may have in the way cannot be told.
                 Err(NoBoot::Device(_)) => self.revive(),
                 Err(error) => {
-                    return Err(self.failure(format!("the superblock is refused: {error:?}"), 0, 0..0));
+                    return Err(self.failure(
+                        format!("the superblock is refused: {error:?}"),
+                        0,
+                        0..0,
+                    ));
                 }
             },
             Bypassing::Clean { .. } if emptied => self.retire(),

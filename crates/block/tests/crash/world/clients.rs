@@ -34,12 +34,23 @@ impl World {
                 self.oracle.begin(volume, units.clone(), Content::Is(self.versions), oldest)
             }
             Kind::Zero { .. } => self.oracle.begin(volume, units.clone(), Content::Is(0), oldest),
-            Kind::Trim => self.oracle.begin(volume, self.trimmed(&request), Content::Anything, oldest),
-            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => self.oracle.tick(),
+            Kind::Trim => {
+                self.oracle.begin(volume, self.trimmed(&request), Content::Anything, oldest)
+            }
+            Kind::Read | Kind::Flush | Kind::Drain | Kind::Prefetch | Kind::DirtyMap => {
+                self.oracle.tick()
+            }
         };
         let version = self.versions;
         let Range { start: first, end } = units;
-        self.history.note(Event::Submitted { name, volume, first, end, kind: request.kind, version });
+        self.history.note(Event::Submitted {
+            name,
+            volume,
+            first,
+            end,
+            kind: request.kind,
+            version,
+        });
         self.survived.requests += 1;
         let buffer = (request.buffer_bytes() > 0).then(|| self.driver().buffer(&request));
         if let (Kind::Write { .. }, Some(buffer)) = (request.kind, &buffer) {
@@ -51,7 +62,8 @@ impl World {
             let mut hit = [false];
             self.driver().read_memory(&[(request, buffer.clone())], &mut hit);
             if hit == [true] {
-                let pending = Pending { id: RequestId(0), request, name, buffer: Some(buffer.clone()) };
+                let pending =
+                    Pending { id: RequestId(0), request, name, buffer: Some(buffer.clone()) };
                 return self.answered(pending, Ok(()));
             }
         }
@@ -69,12 +81,16 @@ impl World {
         start.min(end)..end
     }
 
-    pub(super) fn answered(&mut self, pending: Pending, result: Result<(), Fault>) -> Result<(), Failure> {
+    pub(super) fn answered(
+        &mut self,
+        pending: Pending,
+        result: Result<(), Fault>,
+    ) -> Result<(), Failure> {
         let Pending { request, name, buffer, .. } = pending;
         let (volume, units) = (request.volume.0 as usize, units_of(&request));
         self.history.note(Event::Answered { name, ok: result.is_ok() });
-        let refused =
-            result == Err(Fault::Unsupported) && matches!(request.kind, Kind::Zero { fast: true, .. });
+        let refused = result == Err(Fault::Unsupported)
+            && matches!(request.kind, Kind::Zero { fast: true, .. });
         if let Err(fault) = result
             && !refused
         {

@@ -42,7 +42,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Whether it has to tell what it stored from what it finds, so that its device must not lose writes besides.
+    /// Whether it has to tell what it stored from what it finds, so that its device must not lose
+    /// writes besides.
     pub fn is_rotten(&self) -> bool {
         self.flips || !self.rotten_dirty.is_empty()
     }
@@ -61,7 +62,8 @@ impl World {
         self.cache.set_flipping(0.0, 0);
         let service = self.draw(draw_service);
         self.bypassing = Bypassing::Not;
-        self.may_be_dirty = service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
+        self.may_be_dirty =
+            service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
         if self.format.kept && self.draw(|rng| rng.random_ratio(1, 20)) {
             self.cache.set_failing(0.02);
         }
@@ -81,7 +83,8 @@ impl World {
             }
             Err(NoBoot::Unsealed(volume, sector)) => {
                 let first = sector as u32 * UNITS_A_SECTOR;
-                let what = format!("sector {sector} of volume {volume} was flushed and has no checksum");
+                let what =
+                    format!("sector {sector} of volume {volume} was flushed and has no checksum");
                 return Err(self.failure(what, volume, first..first + UNITS_A_SECTOR));
             }
             Err(NoBoot::Refused(error)) => {
@@ -94,7 +97,8 @@ impl World {
             if rng.random_bool(0.7) { (0.0, 0.0, flips) } else { (rate(rng), rate(rng), flips) }
         });
         self.cache.set_failing(cache);
-        // What a failed write has left has no checksum, so that nothing could tell a flipped bit in it.
+        // What a failed write has left has no checksum, so that nothing could tell a flipped bit in
+        // it.
         let flips = if cache > 0.0 { 0.0 } else { flips };
         self.kept.flips = flips > 0.0;
         if cache > 0.0 {
@@ -123,7 +127,9 @@ impl World {
         self.rot_metadata();
         let found = match self.open() {
             Err(NoBoot::Refused(
-                StoreError::Superblocks(..) | StoreError::Log { .. } | StoreError::Checkpoint { .. },
+                StoreError::Superblocks(..)
+                | StoreError::Log { .. }
+                | StoreError::Checkpoint { .. },
             )) if self.kept.rotten.is_some() => {
                 self.flip_back();
                 self.open()?
@@ -137,7 +143,8 @@ impl World {
         self.kept.rotten = None;
         let kept = match found {
             Some(kept)
-                if !(self.kept.forsaken || self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) =>
+                if !(self.kept.forsaken
+                    || self.kept.drained && self.draw(|rng| rng.random_ratio(1, 3))) =>
             {
                 kept
             }
@@ -229,7 +236,8 @@ impl World {
         self.history.note(Event::Rotten { byte });
     }
 
-    /// What was flushed, and not overwritten since, and only the cache has, it can tell from anything else.
+    /// What was flushed, and not overwritten since, and only the cache has, it can tell from
+    /// anything else.
     fn find_sealed(&mut self, kept: &KeptCache) -> Result<(), NoBoot> {
         let unsealed = |volume: usize| {
             let runs = kept.unsealed_runs(VolumeId(volume as u16));
@@ -267,7 +275,8 @@ impl World {
 
     /// A life has ended: whether devices have done as they were told.
     pub(super) fn note_harm(&mut self) -> Result<(), Failure> {
-        let failed = self.disks().any(|disk| disk.failed() > 0) || self.cache.flipped() > 0 || self.lies;
+        let failed =
+            self.disks().any(|disk| disk.failed() > 0) || self.cache.flipped() > 0 || self.lies;
         self.kept.sealed &= !failed;
         self.kept.harmed |= failed;
         let corrupt = self.driver.as_ref().map_or(0, |driver| driver.stats().corrupt_sectors);
@@ -291,7 +300,8 @@ impl World {
         for _ in 0..4 {
             let volumes = self.sizes.len();
             let rotten = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng));
-            // What only the cache has rots in the last life: what is about to be overwritten as one ends has no checksum in the next.
+            // What only the cache has rots in the last life: what is about to be overwritten as one
+            // ends has no checksum in the next.
             let is_last = self.strict && self.life == LIVES;
             if let Some((byte, is_dirty)) = rotten.filter(|(_, is_dirty)| !is_dirty || is_last) {
                 self.cache.rot(byte);
@@ -306,7 +316,8 @@ impl World {
         }
     }
 
-    /// All volumes have been flushed, or even drained: so ends a session. All that is cached is to be there in the next.
+    /// All volumes have been flushed, or even drained: so ends a session. All that is cached is to
+    /// be there in the next.
     pub(super) fn end_session(&mut self, drained: bool) -> Result<End, Failure> {
         if !self.format.kept {
             return Ok(End::Orderly);
@@ -330,14 +341,18 @@ impl World {
             self.kept.drained = false;
             return Ok(End::Orderly);
         }
-        let Some(superblock) = self.kept.superblock.take().filter(|_| self.draw(|rng| rng.random())) else {
+        let Some(superblock) =
+            self.kept.superblock.take().filter(|_| self.draw(|rng| rng.random()))
+        else {
             return Ok(End::Orderly);
         };
         self.cache.set_failing(0.0);
         match self.boot().end_session(superblock) {
             Ok(()) => Ok(End::Orderly),
             Err(NoBoot::Power) => Ok(End::Power),
-            Err(error) => Err(self.failure(format!("the session does not end: {error:?}"), 0, 0..0)),
+            Err(error) => {
+                Err(self.failure(format!("the session does not end: {error:?}"), 0, 0..0))
+            }
         }
     }
 

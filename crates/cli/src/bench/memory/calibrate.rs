@@ -10,7 +10,8 @@ use super::{Arguments, plan};
 use crate::error::CliError;
 use crate::{OrFail, output};
 
-/// How operations are measured, if nothing else is said: short runs, many of them, as the times of all are compared.
+/// How operations are measured, if nothing else is said: short runs, many of them, as the times of
+/// all are compared.
 const PLAN: Plan = Plan { repetitions: 21, seconds: 0.05, warm_up_seconds_max: 60.0 };
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -28,7 +29,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         },
     };
     let value_bytes = arguments.value.0 as usize;
-    plan::check_threads(threads).and_then(|()| plan::check_value(value_bytes)).map_err(CliError::usage)?;
+    plan::check_threads(threads)
+        .and_then(|()| plan::check_value(value_bytes))
+        .map_err(CliError::usage)?;
     let stream = super::read(arguments, 0)?;
     let load = Load::new(&stream, None, Order::Drawn).or_usage()?;
     let what = Calibrate { load: &load, policies: &policies, threads, value_bytes, plan: how };
@@ -69,7 +72,14 @@ fn print(figures: &[Figure]) {
     for Figure { policy, operation, threads, ns, ns_low, ns_high, .. } in figures {
         let ns = [ns, ns_low, ns_high].map(|ns| format!("{ns:.1}"));
         let [ns, low, high] = ns;
-        table.add_row([policy.clone(), (*operation).to_owned(), threads.to_string(), ns, low, high]);
+        table.add_row([
+            policy.clone(),
+            (*operation).to_owned(),
+            threads.to_string(),
+            ns,
+            low,
+            high,
+        ]);
     }
     output::print_table(&table);
 }

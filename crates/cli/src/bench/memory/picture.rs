@@ -18,7 +18,10 @@ pub(super) fn section(identities: &[Identity], measured: &[Measured]) -> Section
     let timelines: Vec<Timeline> = identities.iter().zip(measured).map(timeline).collect();
     let heading = identities.first().map_or_else(String::new, |identity| {
         let disk_us = identity.setup.disk.mean_ns as f64 / 1e3;
-        format!("{} entries, {} threads, {disk_us} us a miss", identity.capacity, identity.setup.threads)
+        format!(
+            "{} entries, {} threads, {disk_us} us a miss",
+            identity.capacity, identity.setup.threads
+        )
     });
     drawn(&heading, &timelines)
 }

@@ -1,7 +1,7 @@
 //! From arguments to what is measured: points, and at each the caches that run in turn.
 //!
-//! A point is one of each list but that of policies. Its caches are one for each policy, and one for each `--vs`, which
-//! is the first of them with some things changed.
+//! A point is one of each list but that of policies. Its caches are one for each policy, and one
+//! for each `--vs`, which is the first of them with some things changed.
 
 use floe_lab::bench::{Cache, Disk, Freezing, Setup};
 use floe_policy::admission::Admissions;
@@ -60,7 +60,10 @@ impl Configuration {
         Setup {
             threads: self.threads,
             mpl: self.mpl.unwrap_or(self.threads),
-            disk: Disk { mean_ns: (self.disk_us * 1e3).round() as u64, exponential: self.exponential },
+            disk: Disk {
+                mean_ns: (self.disk_us * 1e3).round() as u64,
+                exponential: self.exponential,
+            },
         }
     }
 
@@ -75,7 +78,10 @@ impl Configuration {
             return Err(format!("--mpl {mpl}: each of {threads} threads needs a client"));
         }
         if !(0.0..=DISK_US_MAX).contains(&self.disk_us) {
-            return Err(format!("--disk-us {}: a disk takes 0 to {DISK_US_MAX} microseconds", self.disk_us));
+            return Err(format!(
+                "--disk-us {}: a disk takes 0 to {DISK_US_MAX} microseconds",
+                self.disk_us
+            ));
         }
         if let Capacity::HitRatio(ratio) = self.capacity
             && !(ratio > 0.0 && ratio <= 1.0)
@@ -88,7 +94,9 @@ impl Configuration {
             ));
         }
         if let Capacity::Size(CacheSize::Bytes(_)) = self.capacity {
-            return Err("--capacity: entries are counted; give a count or a share of the keys".to_owned());
+            return Err(
+                "--capacity: entries are counted; give a count or a share of the keys".to_owned()
+            );
         }
         check_value(self.value_bytes)?;
         // A small one, to see whether there could be a large one.
@@ -112,7 +120,8 @@ impl Configuration {
                 Ok(count) if count > 0 => Ok(count),
                 _ => Err(format!("{name}: `{value}` is not a whole number of at least 1")),
             };
-            let number = || value.parse::<f64>().map_err(|_| format!("{name}: `{value}` is not a number"));
+            let number =
+                || value.parse::<f64>().map_err(|_| format!("{name}: `{value}` is not a number"));
             match name {
                 "policy" => self.policy = value.parse().map_err(|error| format!("{error}"))?,
                 "admit" => self.admission = admission(value)?,
@@ -152,7 +161,9 @@ pub(super) fn check_value(bytes: usize) -> Result<(), String> {
 
 /// The policies asked for, or else those of a list.
 pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choice>, CliError> {
-    let parsed = |policy: &str| policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}")));
+    let parsed = |policy: &str| {
+        policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}")))
+    };
     match &arguments.policy {
         Some(given) => given.iter().map(|policy| parsed(policy)).collect(),
         None => default.split(',').map(parsed).collect(),
@@ -175,11 +186,13 @@ pub(super) fn cores() -> usize {
 /// All points in the order of the lists, the caches of each together.
 pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, CliError> {
     let policies = policies(arguments, POLICY)?;
-    let admission =
-        admission(&arguments.admit).map_err(|problem| CliError::usage(format!("--admit: {problem}")))?;
+    let admission = admission(&arguments.admit)
+        .map_err(|problem| CliError::usage(format!("--admit: {problem}")))?;
     let threads = arguments.threads.as_ref().map_or(vec![cores()], |threads| threads.0.clone());
-    let mpls: Vec<Option<usize>> =
-        arguments.mpl.as_ref().map_or(vec![None], |mpls| mpls.0.iter().copied().map(Some).collect());
+    let mpls: Vec<Option<usize>> = arguments
+        .mpl
+        .as_ref()
+        .map_or(vec![None], |mpls| mpls.0.iter().copied().map(Some).collect());
     let capacities: Vec<Capacity> = match &arguments.hit_ratio {
         Some(ratios) => ratios.0.iter().copied().map(Capacity::HitRatio).collect(),
         None => arguments.capacity.0.iter().copied().map(Capacity::Size).collect(),
@@ -195,13 +208,17 @@ pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, C
                         shards: arguments.shards.map(|shards| shards as usize),
                         capacity,
                         value_bytes: arguments.value.0 as usize,
-                        freezing: Freezing { frozen: arguments.frozen, lifetime: arguments.lifetime },
+                        freezing: Freezing {
+                            frozen: arguments.frozen,
+                            lifetime: arguments.lifetime,
+                        },
                         threads,
                         mpl,
                         disk_us,
                         exponential: arguments.disk_times == DiskTimes::Exponential,
                     };
-                    points.push(caches(policies.iter().map(configuration).collect(), &arguments.vs)?);
+                    points
+                        .push(caches(policies.iter().map(configuration).collect(), &arguments.vs)?);
                 }
             }
         }

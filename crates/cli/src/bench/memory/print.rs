@@ -31,22 +31,36 @@ pub(super) fn print(outcomes: &[Outcome]) {
         let ratio = |Ratio { ratio, ratio_low, ratio_high, .. }| {
             format!("{ratio:.3} ({ratio_low:.3}–{ratio_high:.3})")
         };
-        let parked =
-            |Park { park_us_mean, park_us_p99, .. }| format!("{park_us_mean:.1}, {park_us_p99:.1} µs");
+        let parked = |Park { park_us_mean, park_us_p99, .. }| {
+            format!("{park_us_mean:.1}, {park_us_p99:.1} µs")
+        };
         table.add_row([
             outcome.policy.clone(),
             outcome.shards.to_string(),
             outcome.capacity.to_string(),
             outcome.threads.to_string(),
             outcome.mpl.to_string(),
-            if outcome.disk_us > 0.0 { output::microseconds(outcome.disk_us) } else { "–".to_owned() },
+            if outcome.disk_us > 0.0 {
+                output::microseconds(outcome.disk_us)
+            } else {
+                "–".to_owned()
+            },
             format!("{:.4}", outcome.hit_ratio),
             frozen(outcome),
             millions(outcome.ops_per_second),
-            format!("{}–{}", millions(outcome.ops_per_second_low), millions(outcome.ops_per_second_high)),
+            format!(
+                "{}–{}",
+                millions(outcome.ops_per_second_low),
+                millions(outcome.ops_per_second_high)
+            ),
             outcome.ratio.map_or_else(|| "–".to_owned(), ratio),
             format!("{:.1} ns", outcome.cpu_ns_per_op),
-            pair(outcome.hit_ns_p50.map(|ns| ns as f64), outcome.hit_ns_p99.map(|ns| ns as f64), 0, "ns"),
+            pair(
+                outcome.hit_ns_p50.map(|ns| ns as f64),
+                outcome.hit_ns_p99.map(|ns| ns as f64),
+                0,
+                "ns",
+            ),
             pair(outcome.miss_us_p50, outcome.miss_us_p99, 2, "µs"),
             outcome.park.map_or_else(|| "–".to_owned(), parked),
             output::percent(outcome.idle_share),

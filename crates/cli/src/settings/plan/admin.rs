@@ -47,7 +47,8 @@ impl AdminPlan {
     pub(super) fn of(settings: &Settings) -> Result<Self, Wrong> {
         let listen = settings.admin.iter().map(|address| named("admin", address.parse()));
         let listen = listen.collect::<Result<Vec<AdminAddress>, _>>()?;
-        let group = settings.admin_group.as_deref().map(|name| named("admin-group", Group::find(name)));
+        let group =
+            settings.admin_group.as_deref().map(|name| named("admin-group", Group::find(name)));
         let plan = Self {
             listen,
             group: group.transpose()?,
@@ -55,12 +56,15 @@ impl AdminPlan {
             hosts: settings.admin_hosts.clone(),
             paths: settings.admin_paths.clone(),
         };
-        let of_tcp =
-            [("admin-token-file", plan.token_file.is_some()), ("admin-hosts", !plan.hosts.is_empty())];
+        let of_tcp = [
+            ("admin-token-file", plan.token_file.is_some()),
+            ("admin-hosts", !plan.hosts.is_empty()),
+        ];
         if let Some((setting, _)) = of_tcp.into_iter().find(|(_, given)| *given)
             && !plan.listen.iter().any(is_tcp)
         {
-            let problem = format!("{setting} is for admin = HOST:PORT; here admin is a Unix socket");
+            let problem =
+                format!("{setting} is for admin = HOST:PORT; here admin is a Unix socket");
             return Err(wrong(None, setting, problem));
         }
         if plan.group.is_some() && !plan.is_on_a_socket() {
@@ -92,9 +96,14 @@ impl AdminPlan {
     ///
     /// # Errors
     /// When there is no default address, or no token in its file.
-    pub(crate) fn config<'a>(&self, devices: impl Iterator<Item = &'a Spec>) -> Result<AdminConfig, String> {
+    pub(crate) fn config<'a>(
+        &self,
+        devices: impl Iterator<Item = &'a Spec>,
+    ) -> Result<AdminConfig, String> {
         let listen = match self.listen.as_slice() {
-            [] => vec![AdminAddress::of_server().map_err(|error: NoDefaultAddress| error.to_string())?],
+            [] => vec![
+                AdminAddress::of_server().map_err(|error: NoDefaultAddress| error.to_string())?,
+            ],
             given => given.to_vec(),
         };
         let token = self.token_file.as_deref().map(Token::read).transpose();
@@ -115,13 +124,15 @@ fn is_tcp(address: &AdminAddress) -> bool {
 
 /// The folders of the files that are served. Those of disks are none: all disks are in one.
 fn folders_of<'a>(devices: impl Iterator<Item = &'a Spec>) -> Vec<PathBuf> {
-    let is_file =
-        |path: &&PathBuf| !path.starts_with("/dev") && path.metadata().map_or(true, |there| there.is_file());
+    let is_file = |path: &&PathBuf| {
+        !path.starts_with("/dev") && path.metadata().map_or(true, |there| there.is_file())
+    };
     let folder = |path: &PathBuf| {
         let folder = path.parent().unwrap_or(path);
         if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() }
     };
-    let mut folders: Vec<PathBuf> = devices.flat_map(Spec::paths).filter(is_file).map(folder).collect();
+    let mut folders: Vec<PathBuf> =
+        devices.flat_map(Spec::paths).filter(is_file).map(folder).collect();
     folders.sort();
     folders.dedup();
     folders

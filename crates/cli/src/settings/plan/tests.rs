@@ -118,9 +118,12 @@ fn tiers_stand_in_their_order_whether_or_not_a_cache_is_the_first() {
     let tiers = |settings: &str| {
         let settings: Settings = toml::from_str(&format!("{settings}{volume}")).unwrap();
         let plan = settings.plan().map_err(|wrong| wrong.to_string())?;
-        Ok::<_, String>(plan.tiers.iter().map(|tier| (tier.cache_bytes >> 20, tier.mode)).collect::<Vec<_>>())
+        Ok::<_, String>(
+            plan.tiers.iter().map(|tier| (tier.cache_bytes >> 20, tier.mode)).collect::<Vec<_>>(),
+        )
     };
-    let below = "[[tier]]\ncache = 'memory:8MiB'\nwrite = 'back'\n[[tier]]\ncache = 'memory:16MiB'\n";
+    let below =
+        "[[tier]]\ncache = 'memory:8MiB'\nwrite = 'back'\n[[tier]]\ncache = 'memory:16MiB'\n";
     let two = [(8, WriteMode::Back), (16, WriteMode::Through)];
     assert_eq!(tiers(below).unwrap(), two);
     let three = tiers(&format!("cache = 'memory:4MiB'\nwrite = 'around'\n{below}")).unwrap();

@@ -3,7 +3,9 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use floe_block::{Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
+use floe_block::{
+    Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size,
+};
 use floe_device::{Spec, SpecError};
 use floe_export::admin::AllowedPaths;
 use floe_policy::admission::Admission;
@@ -18,7 +20,8 @@ use crate::size::{Bytes, Percent};
 /// Most threads that serve.
 const THREADS_MAX: u64 = 64;
 
-/// A thread is started by itself only if its shards can hold so many groups; smaller shards choose badly whom to evict.
+/// A thread is started by itself only if its shards can hold so many groups; smaller shards choose
+/// badly whom to evict.
 const GROUPS_A_THREAD: u64 = 16;
 
 /// A tier of the cache.
@@ -42,10 +45,12 @@ pub(crate) struct TierPlan {
 }
 
 impl TierPlan {
-    /// A tier by itself, as `--tier` takes it, with others above it, for somebody who may name these paths.
+    /// A tier by itself, as `--tier` takes it, with others above it, for somebody who may name
+    /// these paths.
     ///
     /// # Errors
-    /// Says in a line what is wrong with it, or not allowed. Looks at no file before all that it names are allowed.
+    /// Says in a line what is wrong with it, or not allowed. Looks at no file before all that it
+    /// names are allowed.
     pub(crate) fn of(text: &str, paths: &AllowedPaths) -> Result<Self, String> {
         let table = TierTable::parse(text)?;
         let cache = table.cache.as_deref().and_then(|cache| cache.parse().ok());
@@ -62,8 +67,14 @@ impl TierPlan {
         let mut say = |setting: &str, value: Option<String>| {
             name.extend(value.map(|value| format!(",{setting}={value}")));
         };
-        say("admit", Some(&self.admit).filter(|admit| !admit.is_always()).map(Admissions::to_string));
-        say("evict", Some(&self.evict).filter(|evict| **evict != Evict::default()).map(Evict::to_string));
+        say(
+            "admit",
+            Some(&self.admit).filter(|admit| !admit.is_always()).map(Admissions::to_string),
+        );
+        say(
+            "evict",
+            Some(&self.evict).filter(|evict| **evict != Evict::default()).map(Evict::to_string),
+        );
         say("block-sizes", self.sizes.as_ref().map(|sizes| sizes.to_string().replace(',', "+")));
         say("dirty-max", self.dirty_max.map(|most| most.to_string()));
         say("shards", self.shards.map(|shards| shards.to_string()));
@@ -118,7 +129,8 @@ impl TierPlan {
 }
 
 impl Settings {
-    /// The tiers, from the top: that of `cache`, if it is given, then those that have tables of their own.
+    /// The tiers, from the top: that of `cache`, if it is given, then those that have tables of
+    /// their own.
     pub(super) fn tiers(&self) -> Result<Vec<TierPlan>, Wrong> {
         let first = TierTable {
             cache: self.cache.clone(),
@@ -140,7 +152,8 @@ impl Settings {
             return Err(Where::Settings.wrong(setting, problem));
         }
         for (index, table) in self.tier.iter().enumerate() {
-            let has_above = self.memory.is_some() || !tiers.is_empty(); // other tiers are memory to it
+            // other tiers are memory to it
+            let has_above = self.memory.is_some() || !tiers.is_empty();
             let tier = Where::Table(index).plan(table, has_above)?;
             if let Some(other) = tiers.iter().find(|other| same_file(&other.cache, &tier.cache)) {
                 let problem = format!("it is the same file as the tier {}", other.cache);
@@ -184,7 +197,9 @@ enum Where {
 impl Where {
     fn wrong(self, setting: &'static str, problem: impl Display) -> Wrong {
         let (table, problem) = match self {
-            Self::Table(index) => (Some(Table::Tier(index)), format!("tier {}: {problem}", index + 1)),
+            Self::Table(index) => {
+                (Some(Table::Tier(index)), format!("tier {}: {problem}", index + 1))
+            }
             Self::Settings | Self::Alone => (None, problem.to_string()),
         };
         Wrong { place: Place { table, setting }, problem }
@@ -201,7 +216,11 @@ impl Where {
 
     fn plan(self, table: &TierTable, has_memory: bool) -> Result<TierPlan, Wrong> {
         let Some(cache) = &table.cache else {
-            let how = if matches!(self, Self::Settings) { ", with --cache SPEC or --tier SPEC" } else { "" };
+            let how = if matches!(self, Self::Settings) {
+                ", with --cache SPEC or --tier SPEC"
+            } else {
+                ""
+            };
             return Err(self.wrong("cache", format!("cache is missing: say which device{how}")));
         };
         let cache: Spec = cache.parse().map_err(|error: SpecError| match (self, &error) {
@@ -228,8 +247,10 @@ impl Where {
         match (asked, there) {
             (Some(asked), Some(there)) if asked != there => {
                 let (asked, there) = (format_size(asked), format_size(there));
-                Err(self
-                    .wrong("cache-size", format!("cache-size is {asked}, but the cache device has {there}")))
+                Err(self.wrong(
+                    "cache-size",
+                    format!("cache-size is {asked}, but the cache device has {there}"),
+                ))
             }
             (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
             (None, None) => {
@@ -240,7 +261,12 @@ impl Where {
     }
 
     /// Who decides what comes in, where anything may.
-    fn admit(self, table: &TierTable, mode: WriteMode, has_memory: bool) -> Result<Admissions, Wrong> {
+    fn admit(
+        self,
+        table: &TierTable,
+        mode: WriteMode,
+        has_memory: bool,
+    ) -> Result<Admissions, Wrong> {
         let choices = choices(table.admit.as_deref().unwrap_or("always"));
         let choices = choices.map_err(|error| self.wrong("admit", format!("admit: {error}")))?;
         let mut admit = Admissions::new(&choices);
@@ -254,11 +280,13 @@ impl Where {
         }
         if let Some(file) = &table.calibration {
             if admit.is_always() {
-                let problem = "calibration is for an admission that it tells something, such as admit = obp";
+                let problem =
+                    "calibration is for an admission that it tells something, such as admit = obp";
                 return Err(self.wrong("calibration", problem));
             }
             let found = calibrate::read(file);
-            let found = found.map_err(|error| self.wrong("calibration", format!("calibration: {error}")))?;
+            let found = found
+                .map_err(|error| self.wrong("calibration", format!("calibration: {error}")))?;
             admit = admit.calibrated(&found.calibrated());
         }
         Ok(admit)
@@ -268,9 +296,10 @@ impl Where {
     fn evict(self, table: &TierTable, mode: WriteMode) -> Result<Evict, Wrong> {
         let evict = self.parsed("evict", table.evict.as_deref())?.unwrap_or_default();
         if mode == WriteMode::Pass && evict != Evict::default() {
-            return Err(
-                self.wrong("evict", "evict is for a cache that something comes into; here write is pass")
-            );
+            return Err(self.wrong(
+                "evict",
+                "evict is for a cache that something comes into; here write is pass",
+            ));
         }
         Ok(evict)
     }
@@ -282,7 +311,8 @@ impl Where {
             most if mode.keeps_writes() => Ok(Some(most.unwrap_or(Percent::HALF))),
             None => Ok(None),
             Some(_) => {
-                let problem = format!("dirty-max is for write = back and only; here write is {mode}");
+                let problem =
+                    format!("dirty-max is for write = back and only; here write is {mode}");
                 Err(self.wrong("dirty-max", problem))
             }
         }
@@ -292,13 +322,12 @@ impl Where {
 /// As many threads as asked for, or as there are cores and useful shards for in every tier.
 pub(super) fn threads(asked: Option<u64>, tiers: &[TierPlan]) -> Result<usize, Wrong> {
     match asked {
-        Some(asked) if !(1..=THREADS_MAX).contains(&asked) => {
-            Err(Where::Settings
-                .wrong("threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}")))
-        }
+        Some(asked) if !(1..=THREADS_MAX).contains(&asked) => Err(Where::Settings
+            .wrong("threads", format!("threads = {asked} is not between 1 and {THREADS_MAX}"))),
         Some(asked) if tiers.iter().filter_map(|tier| tier.shards).any(|shards| shards < asked) => {
-            let problem =
-                format!("threads = {asked} is more than there are shards; each needs one of its own");
+            let problem = format!(
+                "threads = {asked} is more than there are shards; each needs one of its own"
+            );
             Err(Where::Settings.wrong("threads", problem))
         }
         Some(asked) => Ok(asked as usize),

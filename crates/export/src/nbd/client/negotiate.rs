@@ -1,7 +1,9 @@
-//! Client side of the handshake: structured replies if wanted, then `GO`, or `EXPORT_NAME` with older servers.
+//! Client side of the handshake: structured replies if wanted, then `GO`, or `EXPORT_NAME` with
+//! older servers.
 //!
-//! Source: proto.md, "Fixed newstyle negotiation", "Option types". What the server sends is bounded: an option reply
-//! longer than [`REPLY_MAX_BYTES`] and more than [`REPLIES_MAX`] replies to one option are refused.
+//! Source: proto.md, "Fixed newstyle negotiation", "Option types". What the server sends is
+//! bounded: an option reply longer than [`REPLY_MAX_BYTES`] and more than [`REPLIES_MAX`] replies
+//! to one option are refused.
 
 use super::socket::Socket;
 use super::{ClientError, Info};
@@ -13,7 +15,11 @@ const REPLY_MAX_BYTES: u32 = 16 << 10;
 const REPLIES_MAX: usize = 64;
 
 /// Haggles until the export is granted.
-pub(super) fn negotiate(socket: &mut Socket, export: &str, structured: bool) -> Result<Info, ClientError> {
+pub(super) fn negotiate(
+    socket: &mut Socket,
+    export: &str,
+    structured: bool,
+) -> Result<Info, ClientError> {
     let greeting: [u8; wire::GREETING_BYTES] = socket.receive_array()?;
     if u64_at(&greeting, 0) != wire::SERVER_MAGIC {
         return broken("it does not greet as an NBD server");
@@ -78,7 +84,9 @@ fn go(socket: &mut Socket, export: &str, granted: &mut Info) -> Result<bool, Cli
             option_reply::ACK if described => return Ok(true),
             option_reply::ACK => return broken("it granted the export without telling its size"),
             option_reply::ERR_UNSUP => return Ok(false),
-            option_reply::INFO if data.len() < 2 => return broken("an information reply is too short"),
+            option_reply::INFO if data.len() < 2 => {
+                return broken("an information reply is too short");
+            }
             option_reply::INFO => match (u16_at(&data, 0), data.len()) {
                 (info::EXPORT, 12) => {
                     (granted.size_bytes, granted.flags) = (u64_at(&data, 2), u16_at(&data, 10));

@@ -1,8 +1,10 @@
-//! Requests in flight and the replies to them: simple ones and structured chunks, in any order and interleaved.
+//! Requests in flight and the replies to them: simple ones and structured chunks, in any order and
+//! interleaved.
 //!
-//! A request's cookie is its place in a table and the number of times that place was used, so a reply finds its
-//! request without a search and a stray cookie is noticed. Source: proto.md, "Simple reply message", "Structured reply
-//! types". Invariant: a server can make the client keep no more than the reads the client asked for, and one message.
+//! A request's cookie is its place in a table and the number of times that place was used, so a
+//! reply finds its request without a search and a stray cookie is noticed. Source: proto.md,
+//! "Simple reply message", "Structured reply types". Invariant: a server can make the client keep
+//! no more than the reads the client asked for, and one message.
 
 use std::collections::VecDeque;
 
@@ -99,7 +101,8 @@ impl Requests {
         }
     }
 
-    /// Receives one message. Data of the request named in `direct` goes there, all other data into buffers.
+    /// Receives one message. Data of the request named in `direct` goes there, all other data into
+    /// buffers.
     pub(super) fn receive(
         &mut self,
         socket: &mut Socket,
@@ -113,11 +116,17 @@ impl Requests {
             return Err(unknown_cookie());
         }
         match u32_at(&header, 0) {
-            wire::SIMPLE_REPLY_MAGIC => self.simple(socket, info, cookie, u32_at(&header, 4), direct),
+            wire::SIMPLE_REPLY_MAGIC => {
+                self.simple(socket, info, cookie, u32_at(&header, 4), direct)
+            }
             wire::STRUCTURED_REPLY_MAGIC if info.structured_replies => {
                 let length = u32::from_be_bytes(socket.receive_array()?);
                 self.chunk(socket, cookie, u16_at(&header, 6), length, direct)?;
-                if u16_at(&header, 4) & chunk::FLAG_DONE != 0 { self.finish(cookie) } else { Ok(()) }
+                if u16_at(&header, 4) & chunk::FLAG_DONE != 0 {
+                    self.finish(cookie)
+                } else {
+                    Ok(())
+                }
             }
             magic => Err(broken(&format!("bad reply magic {magic:#010x}"))),
         }
@@ -136,7 +145,9 @@ impl Requests {
             place.error = Some((ErrorCode::from_number(error), String::new()));
         } else if place.command == command::READ {
             if info.structured_replies {
-                return Err(broken("a simple reply to a read, though structured replies were agreed on"));
+                return Err(broken(
+                    "a simple reply to a read, though structured replies were agreed on",
+                ));
             }
             let (offset, length) = (place.offset, place.length);
             let target = self.target(cookie, offset, length, direct)?;
@@ -164,11 +175,14 @@ impl Requests {
                 let fields: [u8; 12] = socket.receive_array()?;
                 self.target(cookie, u64_at(&fields, 0), u32_at(&fields, 8), direct)?.fill(0);
             }
-            (kind, 6..) if kind & chunk::ERROR_BIT != 0 && length as usize <= STRING_MAX_BYTES + 64 => {
+            (kind, 6..)
+                if kind & chunk::ERROR_BIT != 0 && length as usize <= STRING_MAX_BYTES + 64 =>
+            {
                 let mut payload = vec![0; length as usize];
                 socket.receive_exact(&mut payload)?;
                 let message = payload[6..].get(..usize::from(u16_at(&payload, 4)));
-                let message = message.ok_or_else(|| broken("an error message is longer than its chunk"))?;
+                let message =
+                    message.ok_or_else(|| broken("an error message is longer than its chunk"))?;
                 let error = (
                     ErrorCode::from_number(u32_at(&payload, 0)),
                     String::from_utf8_lossy(message).into_owned(),
@@ -192,7 +206,10 @@ impl Requests {
         let outside = || broken("data outside of what was asked for");
         let start = offset.checked_sub(place.offset).ok_or_else(outside)?;
         let left = place.length.checked_sub(place.told).ok_or_else(outside)?;
-        if place.command != command::READ || length > left || start > u64::from(place.length - length) {
+        if place.command != command::READ
+            || length > left
+            || start > u64::from(place.length - length)
+        {
             return Err(outside());
         }
         place.told += length;

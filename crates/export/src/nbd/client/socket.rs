@@ -1,7 +1,8 @@
 //! The client's socket: TCP or Unix, with a receive buffer, timeouts, and sends that never block.
 //!
-//! Sends are non-blocking so that a client with much in flight can receive while its socket is full; receives block.
-//! Short fields come out of a 64 KiB buffer; long data goes past it straight to where it belongs.
+//! Sends are non-blocking so that a client with much in flight can receive while its socket is
+//! full; receives block. Short fields come out of a 64 KiB buffer; long data goes past it straight
+//! to where it belongs.
 
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -48,18 +49,32 @@ impl Socket {
             }
             .and_then(|stream| stream.set_read_timeout(timeout).map(|()| Stream::Unix(stream))),
         };
-        let stream = stream.map_err(|source| ClientError::Connect { uri: uri.to_string(), source })?;
+        let stream =
+            stream.map_err(|source| ClientError::Connect { uri: uri.to_string(), source })?;
         let timeout = timeout.map(|timeout| Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
         });
-        Ok(Self { stream, buffer: vec![0; BUFFER_BYTES].into_boxed_slice(), start: 0, end: 0, timeout })
+        Ok(Self {
+            stream,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            timeout,
+        })
     }
 
-    /// Sends what the socket takes of `header` and `payload` in a row from byte `sent` on; 0 when it takes nothing now.
-    pub(super) fn send_some(&self, header: &[u8], payload: &[u8], sent: usize) -> Result<usize, ClientError> {
+    /// Sends what the socket takes of `header` and `payload` in a row from byte `sent` on; 0 when
+    /// it takes nothing now.
+    pub(super) fn send_some(
+        &self,
+        header: &[u8],
+        payload: &[u8],
+        sent: usize,
+    ) -> Result<usize, ClientError> {
         let rest = header.get(sent..).unwrap_or(&[]);
-        let slices = [IoSlice::new(rest), IoSlice::new(&payload[sent.saturating_sub(header.len())..])];
+        let slices =
+            [IoSlice::new(rest), IoSlice::new(&payload[sent.saturating_sub(header.len())..])];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match sendmsg(self.fd(), &slices, &mut SendAncillaryBuffer::default(), flags) {
             Ok(bytes) => Ok(bytes),
@@ -69,7 +84,8 @@ impl Socket {
         }
     }
 
-    /// Sends all, waiting as needed. For when nothing is in flight that the server might be sending.
+    /// Sends all, waiting as needed. For when nothing is in flight that the server might be
+    /// sending.
     pub(super) fn send_all(&self, bytes: &[u8]) -> Result<(), ClientError> {
         let mut sent = 0;
         while sent < bytes.len() {

@@ -1,5 +1,5 @@
-//! Answers to the options that ask about an export. Source: proto.md, `NBD_OPT_INFO`, `NBD_OPT_LIST`,
-//! `NBD_OPT_SET_META_CONTEXT`, "Option reply types".
+//! Answers to the options that ask about an export. Source: proto.md, `NBD_OPT_INFO`,
+//! `NBD_OPT_LIST`, `NBD_OPT_SET_META_CONTEXT`, "Option reply types".
 
 use std::sync::Arc;
 
@@ -34,9 +34,12 @@ impl Handshake {
             tell(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
         }
         if wanted(info::BLOCK_SIZE) {
-            let sizes =
-                [export.minimum_block_bytes, export.preferred_block_bytes, export.maximum_block_bytes]
-                    .map(u32::to_be_bytes);
+            let sizes = [
+                export.minimum_block_bytes,
+                export.preferred_block_bytes,
+                export.maximum_block_bytes,
+            ]
+            .map(u32::to_be_bytes);
             tell(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
         }
         reply(out, option, option_reply::ACK, &[]);

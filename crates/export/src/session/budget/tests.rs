@@ -29,7 +29,8 @@ fn fill(budget: &Budget, client: u32, random: &mut Random) {
     while budget.next_in_turn().is_some() {}
 }
 
-/// The part that n clients leave free at least; halved, since one of them may have a request beyond its share.
+/// The part that n clients leave free at least; halved, since one of them may have a request beyond
+/// its share.
 fn free_after(clients: usize) -> f64 {
     (0..clients).fold(1.0, |free, _| free - free * free / COMMON_SHARE as f64) / 2.0
 }
@@ -38,20 +39,26 @@ fn free_after(clients: usize) -> f64 {
 fn small_requests_are_granted_at_once_whoever_else_stalls_for_ever() {
     for seed in 0..200 {
         let mut random = Random(seed);
-        let (limit, clients) = ([1 << 20, 64 << 20, 256 << 20][random.below(3)], 2 + random.below(300));
+        let (limit, clients) =
+            ([1 << 20, 64 << 20, 256 << 20][random.below(3)], 2 + random.below(300));
         let budget = Budget::new(limit, clients);
         let stalled = random.below(clients);
         for step in 0..20 * clients {
             let client = random.below(clients) as u32;
             if (client as usize) < stalled {
-                // It may stand in line already, as a session that asks for nothing more until it is served.
+                // It may stand in line already, as a session that asks for nothing more until it is
+                // served.
                 if !budget.state.borrow().waiting.contains_key(&client) {
                     budget.take(client, 1 + random.below(LONGEST));
                 }
                 continue;
             }
             let bytes = 1 + random.below(budget.own);
-            assert!(budget.take(client, bytes), "seed {seed}, step {step}: {bytes} of {}", budget.own);
+            assert!(
+                budget.take(client, bytes),
+                "seed {seed}, step {step}: {bytes} of {}",
+                budget.own
+            );
             budget.give_back(client, bytes);
             while budget.next_in_turn().is_some() {}
         }
@@ -69,10 +76,16 @@ fn what_greedy_clients_leave_free_falls_as_their_number_grows_and_no_faster() {
             (0..clients).for_each(|client| fill(&budget, client, &mut random));
             let free = budget.free(&budget.state.borrow());
             let least = free_after(clients as usize) * budget.common as f64;
-            assert!(free as f64 >= least, "{clients} clients, seed {seed}: {free} bytes, not {least}");
+            assert!(
+                free as f64 >= least,
+                "{clients} clients, seed {seed}: {free} bytes, not {least}"
+            );
             let honest = 1023;
             for _ in 0..3 {
-                assert!(budget.take(honest, promised), "{clients} clients, seed {seed}, {free} bytes free");
+                assert!(
+                    budget.take(honest, promised),
+                    "{clients} clients, seed {seed}, {free} bytes free"
+                );
                 budget.give_back(honest, promised);
             }
         }
@@ -92,10 +105,12 @@ fn the_memory_of_a_thread_is_its_limit() {
 fn a_large_request_is_not_passed_over_by_many_small_ones() {
     let (budget, busy) = (as_served(), 64);
     let mut held: Vec<Vec<usize>> = vec![Vec::new(); busy];
-    // Each of the busy clients always wants more and gives back the oldest as soon as it has to wait.
+    // Each of the busy clients always wants more and gives back the oldest as soon as it has to
+    // wait.
     let turn = |held: &mut Vec<Vec<usize>>, random: &mut Random| {
         for (client, held) in held.iter_mut().enumerate() {
-            let waits = |budget: &Budget| budget.state.borrow().waiting.contains_key(&(client as u32));
+            let waits =
+                |budget: &Budget| budget.state.borrow().waiting.contains_key(&(client as u32));
             while !waits(&budget) {
                 let bytes = 4096 * (1 + random.below(256));
                 held.push(bytes);

@@ -1,6 +1,8 @@
 //! Advice from the counts of a server that were made by hand.
 
-use floe_block::{Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode};
+use floe_block::{
+    Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode,
+};
 
 use super::*;
 use crate::status::TierFacts;
@@ -54,9 +56,15 @@ fn a_tier_of_many_threads_behind_one_lru_list_is_past_its_peak() {
     let advice = AdviceStatus::of(&facts(Some("lru")), 72, &lately).unwrap();
     assert!(advice.past_p_star && advice.p_star < 0.8, "{advice:?}");
     assert_eq!(advice.bottleneck.as_deref(), Some("delink"));
-    assert!((advice.miss_us.unwrap() - 100.0).abs() < 0.1 && (advice.in_flight - 72.0).abs() < 1e-9);
+    assert!(
+        (advice.miss_us.unwrap() - 100.0).abs() < 0.1 && (advice.in_flight - 72.0).abs() < 1e-9
+    );
     assert!(advice.frozen_gain.unwrap() > 0.5 && advice.other_gain.unwrap() > 0.5);
-    assert!(advice.text.starts_with("memory (lru), by the paper's service times: lru at"), "{}", advice.text);
+    assert!(
+        advice.text.starts_with("memory (lru), by the paper's service times: lru at"),
+        "{}",
+        advice.text
+    );
     let fifo_like = AdviceStatus::of(&facts(Some("qd-clock")), 72, &lately).unwrap();
     assert!(!fifo_like.past_p_star && fifo_like.p_star == 1.0);
 }
@@ -79,7 +87,8 @@ fn frozen_pages_count_only_while_there_are_some() {
 fn measured_times_are_called_so() {
     let mut facts = facts(Some("lru"));
     facts.service = ServiceTimes::of(Some(&Arc::new(Service::paper())));
-    let advice = AdviceStatus::of(&facts, 2, &busy_second(0.9, Duration::from_micros(100))).unwrap();
+    let advice =
+        AdviceStatus::of(&facts, 2, &busy_second(0.9, Duration::from_micros(100))).unwrap();
     assert!(advice.text.contains("by measured service times"), "{}", advice.text);
 }
 
@@ -101,8 +110,11 @@ fn nothing_read_is_nothing_to_say() {
 
 #[test]
 fn advice_is_of_lately_and_of_no_less_than_some_seconds() {
-    let at =
-        |seconds, requests| Counted { time: Duration::from_secs(seconds), requests, ..Counted::default() };
+    let at = |seconds, requests| Counted {
+        time: Duration::from_secs(seconds),
+        requests,
+        ..Counted::default()
+    };
     let mut lately = Lately::default();
     assert_eq!(lately.until(at(3, 30)), at(3, 30), "a young server tells of its whole life");
     assert_eq!(lately.until(at(100, 1000)), at(100, 1000));

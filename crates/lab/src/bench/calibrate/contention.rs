@@ -1,17 +1,21 @@
-//! From throughputs to service times: how long a visit to the list takes, with nobody else there and with others.
+//! From throughputs to service times: how long a visit to the list takes, with nobody else there
+//! and with others.
 //!
-//! Threads that do the same again and again are a closed network: each computes for a while by itself and then visits the list.
-//! Two runs of the same threads leave two times free, and so find them. In one they compute for long between two visits, so that they seldom meet; it has the
-//! time of a visit with nobody else there, by a thread that finds the list as another one has left it, in that one's memory. In the other they compute for as short as can be,
-//! so that they meet all the time. The model is solved for both, so that what it is told in the end is what gives back the throughputs.
+//! Threads that do the same again and again are a closed network: each computes for a while by
+//! itself and then visits the list. Two runs of the same threads leave two times free, and so find
+//! them. In one they compute for long between two visits, so that they seldom meet; it has the time
+//! of a visit with nobody else there, by a thread that finds the list as another one has left it,
+//! in that one's memory. In the other they compute for as short as can be, so that they meet all
+//! the time. The model is solved for both, so that what it is told in the end is what gives back
+//! the throughputs.
 
 use floe_model::{Load, ModelError, Network, Outcome, Station, Step, Time, Visit, mva};
 
 /// Halvings: as many as a number has digits.
 const HALVINGS: usize = 50;
 
-/// The time found with others there changes the one found without a little, and the other way round: so often, each time by a small part of
-/// the change before.
+/// The time found with others there changes the one found without a little, and the other way
+/// round: so often, each time by a small part of the change before.
 const ROUNDS: usize = 12;
 
 /// A run of threads that visit the list with every request.
@@ -25,12 +29,17 @@ pub(super) struct Meeting {
     pub(super) throughput_mrps: f64,
 }
 
-/// How long a visit takes alone and with others there: from one run of threads that seldom meet, and from runs of threads that meet, with
-/// growing numbers of them. No time is below `least_us`, or above that of a request of the run it is found from.
+/// How long a visit takes alone and with others there: from one run of threads that seldom meet,
+/// and from runs of threads that meet, with growing numbers of them. No time is below `least_us`,
+/// or above that of a request of the run it is found from.
 ///
 /// # Errors
 /// A time is none.
-pub(super) fn visit(apart: &Meeting, together: &[Meeting], least_us: f64) -> Result<Time, ModelError> {
+pub(super) fn visit(
+    apart: &Meeting,
+    together: &[Meeting],
+    least_us: f64,
+) -> Result<Time, ModelError> {
     let alone = |time: &Time| found(apart, least_us, |us| Time { alone_us: us, ..time.clone() });
     let mut time = Time::of(least_us);
     time.alone_us = alone(&time)?;
@@ -56,7 +65,8 @@ fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time,
     Ok(time)
 }
 
-/// What each request of several threads computes when a share of them visits the list, for the throughput that was measured; at least 0.
+/// What each request of several threads computes when a share of them visits the list, for the
+/// throughput that was measured; at least 0.
 ///
 /// # Errors
 /// A time is none.
@@ -80,7 +90,8 @@ pub(super) fn computing(
 
 /// The one number that is free in a time, for the throughput that was measured.
 fn found(run: &Meeting, least_us: f64, with: impl Fn(f64) -> Time) -> Result<f64, ModelError> {
-    let is_faster = |us: f64| Ok::<_, ModelError>(run.throughput_of(with(us))? > run.throughput_mrps);
+    let is_faster =
+        |us: f64| Ok::<_, ModelError>(run.throughput_of(with(us))? > run.throughput_mrps);
     let mut low = least_us;
     // No visit takes longer than a request does.
     let mut high = run.request_us().max(low);
@@ -146,7 +157,10 @@ mod tests {
     fn a_list_that_nobody_leaves_takes_the_reciprocal_of_its_throughput() {
         let run = |threads, throughput_mrps| Meeting { threads, compute_us: 0.0, throughput_mrps };
         let time = contended(0.05, &[run(2, 4.0), run(4, 2.0)], LEAST_US).unwrap();
-        assert!((time.at_us(2) - 0.25).abs() < 1e-9 && (time.at_us(4) - 0.5).abs() < 1e-9, "{time:?}");
+        assert!(
+            (time.at_us(2) - 0.25).abs() < 1e-9 && (time.at_us(4) - 0.5).abs() < 1e-9,
+            "{time:?}"
+        );
         assert_eq!(time.alone_us, 0.05);
     }
 
@@ -154,7 +168,11 @@ mod tests {
     fn what_requests_compute_is_found_beside_a_list_that_some_visit() {
         let visit = Time { alone_us: 0.4, contended: vec![(2, 0.6)], ..Time::default() };
         for share in [0.0, 0.3, 1.0] {
-            let part = Time { alone_us: share * 0.4, contended: vec![(2, share * 0.6)], ..Time::default() };
+            let part = Time {
+                alone_us: share * 0.4,
+                contended: vec![(2, share * 0.6)],
+                ..Time::default()
+            };
             let measured = run(2, 0.7, &part).throughput_mrps;
             let found = computing(&visit, share, 2, measured).unwrap();
             assert!((found - 0.7).abs() < 1e-6, "{share}: {found}");
@@ -173,7 +191,9 @@ mod tests {
         let run = |compute_us| Meeting { threads: 2, compute_us, throughput_mrps: 100.0 };
         let time = visit(&run(1.0), &[run(0.1)], LEAST_US).unwrap();
         assert!(
-            time.alone_us >= LEAST_US && time.at_us(2) >= LEAST_US && time.at_us(2) < 2.0 * LEAST_US,
+            time.alone_us >= LEAST_US
+                && time.at_us(2) >= LEAST_US
+                && time.at_us(2) < 2.0 * LEAST_US,
             "{time:?}"
         );
     }

@@ -8,8 +8,8 @@ use floe_policy::{Access, Kind, Marks, Policy, Slot, mix};
 
 use crate::bench::statistics::Estimate;
 
-/// Slots of the order: enough that looks at the clock do not count, and few enough that its arrays fit into the first cache of a
-/// processor, as the ends of a list do that is in use.
+/// Slots of the order: enough that looks at the clock do not count, and few enough that its arrays
+/// fit into the first cache of a processor, as the ends of a list do that is in use.
 const SLOTS: u32 = 1024;
 
 /// Rounds over all slots that make a batch.
@@ -50,7 +50,8 @@ fn each(mut what: impl FnMut(u32)) -> f64 {
     began.elapsed().as_nanos() as f64 / f64::from(SLOTS)
 }
 
-/// The medians over the rounds of a batch of several times: a thread that is stopped now and then makes single rounds long.
+/// The medians over the rounds of a batch of several times: a thread that is stopped now and then
+/// makes single rounds long.
 fn batch<const N: usize>(mut round: impl FnMut(u64) -> [f64; N]) -> [f64; N] {
     let rounds: Vec<[f64; N]> = (0..ROUNDS).map(&mut round).collect();
     std::array::from_fn(|at| Estimate::of(rounds.iter().map(|times| times[at])).median)

@@ -1,4 +1,5 @@
-//! From runs to times of operations: what a request takes beyond another, and what of that is whose.
+//! From runs to times of operations: what a request takes beyond another, and what of that is
+//! whose.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +9,8 @@ use floe_policy::registry::Choice;
 use super::contention::{Meeting, computing, visit};
 use super::orders::orders;
 use super::{
-    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Kind, Known, LEAST_US, Mixed, Pace,
-    Requests,
+    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Kind, Known, LEAST_US,
+    Mixed, Pace, Requests,
 };
 use crate::bench::measure::Plan;
 use crate::bench::statistics::Estimate;
@@ -24,7 +25,8 @@ struct ByPace(BTreeMap<Pace, Series>);
 impl ByPace {
     /// Of the most threads together.
     fn together(&self) -> &Series {
-        let mut together = self.0.iter().rev().filter(|(pace, _)| matches!(pace, Pace::Together(_)));
+        let mut together =
+            self.0.iter().rev().filter(|(pace, _)| matches!(pace, Pace::Together(_)));
         together.next().expect("one thread, at least").1
     }
 
@@ -54,7 +56,8 @@ fn median(series: &[f64]) -> f64 {
     Estimate::of(series.iter().copied()).median.max(LEAST_US)
 }
 
-/// What the requests of a kind take of the list beyond what they `compute`, repetition by repetition.
+/// What the requests of a kind take of the list beyond what they `compute`, repetition by
+/// repetition.
 fn visits(requests: &ByPace, compute: &ByPace) -> Result<ByPace, ModelError> {
     let mut visits = requests.beyond(compute);
     let meeting = |pace: Pace, at: usize| Meeting {
@@ -63,8 +66,11 @@ fn visits(requests: &ByPace, compute: &ByPace) -> Result<ByPace, ModelError> {
         throughput_mrps: pace.threads() as f64 / requests.0[&pace][at],
     };
     let paces: Vec<Pace> = requests.0.keys().copied().collect();
-    let Some(&apart) = paces.iter().find(|pace| matches!(pace, Pace::Apart(_))) else { return Ok(visits) };
-    let together: Vec<Pace> = paces.into_iter().filter(|&pace| pace != apart && pace.threads() > 1).collect();
+    let Some(&apart) = paces.iter().find(|pace| matches!(pace, Pace::Apart(_))) else {
+        return Ok(visits);
+    };
+    let together: Vec<Pace> =
+        paces.into_iter().filter(|&pace| pace != apart && pace.threads() > 1).collect();
     for at in 0..requests.0[&apart].len() {
         let runs: Vec<Meeting> = together.iter().map(|&pace| meeting(pace, at)).collect();
         // What others have written is not quicker to reach than what nobody has.
@@ -98,7 +104,8 @@ struct Figures(Vec<Figure>);
 impl Figures {
     fn note(&mut self, policy: &str, operation: &str, times: &ByPace) {
         for (pace, series) in &times.0 {
-            let Estimate { median, low, high, confidence } = Estimate::of(series.iter().map(|us| 1e3 * us));
+            let Estimate { median, low, high, confidence } =
+                Estimate::of(series.iter().map(|us| 1e3 * us));
             let apart = if let Pace::Apart(_) = pace { ", apart" } else { "" };
             let figure = Figure {
                 policy: policy.to_owned(),
@@ -146,8 +153,12 @@ impl Calibrate<'_> {
         let missing = lookup.plus(&miss);
         let fifo_visit = less(&visits(&of("fifo", Kind::Misses), &missing)?, 0.0);
         let among = mixed.us.iter().zip(lookup.together()).map(|(us, lookup_us)| {
-            let computed =
-                computing(&fifo_visit, mixed.misses, self.threads as u32, self.threads as f64 / us)?;
+            let computed = computing(
+                &fifo_visit,
+                mixed.misses,
+                self.threads as u32,
+                self.threads as f64 / us,
+            )?;
             Ok(((computed - lookup_us) / mixed.misses).max(LEAST_US))
         });
         let among: Series = among.collect::<Result<_, ModelError>>()?;
@@ -180,7 +191,8 @@ impl Calibrate<'_> {
             if known.ghosts {
                 let ghost = beyond(&order.insert, &fifo_order.insert);
                 figures.note_order(&policy, Operation::GhostLookup.name(), &ghost);
-                times.insert(Operation::GhostLookup, Time::of((median(&ghost) / 1e3).max(LEAST_US)));
+                times
+                    .insert(Operation::GhostLookup, Time::of((median(&ghost) / 1e3).max(LEAST_US)));
             }
             let miss_visits = visits(&of(&policy, Kind::Misses), &missing)?;
             figures.note(&policy, "list, by a miss", &miss_visits);
@@ -212,7 +224,10 @@ impl Calibrate<'_> {
             };
             rows.extend(std::iter::once(known.name).chain(known.alias).map(row));
         }
-        Ok(Calibration { service: Service { machine: self.machine(), policies: rows }, figures: figures.0 })
+        Ok(Calibration {
+            service: Service { machine: self.machine(), policies: rows },
+            figures: figures.0,
+        })
     }
 
     /// What else there is to know.

@@ -1,12 +1,14 @@
 //! Bytes that tell where and when they were written.
 //!
-//! Each aligned word of eight bytes is a straight line through its address, with a start that is hashed from volume and
-//! version: so the same address under another version, or another address under the same, holds other bytes, and
-//! making and checking them costs little more than touching the memory.
+//! Each aligned word of eight bytes is a straight line through its address, with a start that is
+//! hashed from volume and version: so the same address under another version, or another address
+//! under the same, holds other bytes, and making and checking them costs little more than touching
+//! the memory.
 
 use floe_policy::mix;
 
-/// What a word gains from one address to the next; odd, so that no two addresses of a volume share a word.
+/// What a word gains from one address to the next; odd, so that no two addresses of a volume share
+/// a word.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 const WORD_BYTES: u64 = 8;

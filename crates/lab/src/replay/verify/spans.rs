@@ -1,7 +1,7 @@
 //! Which versions each byte of a volume may have: a map from ranges to candidates.
 //!
-//! Ranges nobody has written hold the volume's first version and take no memory. A range that one write has settled is
-//! one span again, so there are never more than two spans for each write.
+//! Ranges nobody has written hold the volume's first version and take no memory. A range that one
+//! write has settled is one span again, so there are never more than two spans for each write.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -105,7 +105,8 @@ impl Spans {
         self.cover(range);
         let starts: Vec<u64> = self.spans.range(range.clone()).map(|(&start, _)| start).collect();
         starts.iter().for_each(|start| drop(self.spans.remove(start)));
-        self.spans.insert(range.start, Span { end: range.end, candidates: Candidates::one(version) });
+        self.spans
+            .insert(range.start, Span { end: range.end, candidates: Candidates::one(version) });
     }
 
     /// Makes spans of all of a range, none of which reaches beyond it.
@@ -132,7 +133,11 @@ mod tests {
     use super::*;
 
     fn parts(spans: &Spans, range: Range<u64>) -> Vec<(Range<u64>, Vec<u64>)> {
-        spans.of(&range).into_iter().map(|(part, candidates)| (part, candidates.iter().collect())).collect()
+        spans
+            .of(&range)
+            .into_iter()
+            .map(|(part, candidates)| (part, candidates.iter().collect()))
+            .collect()
     }
 
     #[test]

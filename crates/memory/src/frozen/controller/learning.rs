@@ -1,4 +1,5 @@
-//! While the ratio is learned: every share without an index, all entries with one, the choice, and its proof.
+//! While the ratio is learned: every share without an index, all entries with one, the choice, and
+//! its proof.
 
 use std::time::Duration;
 
@@ -48,16 +49,18 @@ impl Controller {
             Lesson::Wait { until, lookups } => {
                 if learner.is_waiting() && self.is_stuck() {
                     let ratio = learner.ratio() * 100.0;
-                    return self.give_up(format!("to freeze {ratio:.0} % of the entries takes too long"));
+                    return self
+                        .give_up(format!("to freeze {ratio:.0} % of the entries takes too long"));
                 }
                 self.state = State::Learning { learner };
                 Step { action: Action::Keep, wake: Wake { at: until, lookups } }
             }
-            Lesson::Over if !learner.may_gain(&self.baseline, MARGIN) => {
-                self.give_up_learning("no share could gain anything, even if hits took no time".to_owned())
-            }
+            Lesson::Over if !learner.may_gain(&self.baseline, MARGIN) => self.give_up_learning(
+                "no share could gain anything, even if hits took no time".to_owned(),
+            ),
             Lesson::Over => {
-                let reason = "every share up to 98 % was seen; the last to be tried is all".to_owned();
+                let reason =
+                    "every share up to 98 % was seen; the last to be tried is all".to_owned();
                 self.decide(Phase::TryingAll, reason);
                 self.state = State::TryingAll { learner, trial: None };
                 self.ask(Action::FreezeAll)
@@ -95,11 +98,16 @@ impl Controller {
         if trial.is_trying() && !learner.is_hopeless_with(trial.served(), &self.baseline) {
             return self.go_on_trying(learner, trial, action);
         }
-        // Where it ended early, what the index is worth is to be seen once it serves: for now, nothing.
+        // Where it ended early, what the index is worth is to be seen once it serves: for now,
+        // nothing.
         self.worth = trial.worth().or(self.worth);
         let worth = self.worth.unwrap_or(Worth { saving: 0.0, saving_error: 0.0, failing: 0.0 });
         let (all, baseline) = (trial.served().costs(), self.baseline.costs());
-        let costs = Costs { frozen: all.frozen, dynamic: baseline.dynamic, miss: all.miss.or(baseline.miss) };
+        let costs = Costs {
+            frozen: all.frozen,
+            dynamic: baseline.dynamic,
+            miss: all.miss.or(baseline.miss),
+        };
         self.costs = costs.or(&self.costs);
         self.stats.learned += 1;
         let choice = learner.best(&self.baseline, trial.served(), worth, RISK);

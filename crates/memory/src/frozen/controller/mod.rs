@@ -12,24 +12,30 @@
 //! ```
 //!
 //! The phases are FrozenHot's (section 3.2). What differs, and why:
-//! - It learns by freezing step by step, see [`super::learner`], so one learner serves every policy.
-//! - 100 % is tried with an index, and there the index is bypassed by turns, which tells what it is worth
-//!   ([`super::worth`]): before anything was ever frozen, what a frozen hit costs is not known, and is not guessed.
-//! - What was learned is a prediction, made of latencies of different moments. Before it is relied upon it is seen at work for short
-//!   windows, beside a merged cache that has warmed up, and must be a gain beyond doubt ([`super::proof`]).
-//! - Every comparison has an error, and a frozen phase ends only on a difference larger than that, several times in a row.
-//!   Then the baseline is measured afresh before anything is concluded: if it is as slow, it was the world that became slower,
-//!   and the same ratio is frozen again. The authors' code ended most frozen phases on noise, and waited 16 s.
-//! - Warming up and learning are bounded by lookups and time; nothing waits for an eviction, which near a hit ratio of 1
-//!   never comes. An idle cache is left as it is.
-//! - What thaws comes back as if just used, so whoever froze again at once would freeze the same entries for ever. So a
-//!   refresh first lets a few lookups per entry show what is still asked for, and costs are reckoned with that.
-//! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less often the longer it agrees.
-//!   The lifetime follows from the measured drift ([`super::drift`]); an index that has lost so many hits that it does harm for these
-//!   alone is replaced at once ([`super::shares`]).
+//! - It learns by freezing step by step, see [`super::learner`], so one learner serves every
+//!   policy.
+//! - 100 % is tried with an index, and there the index is bypassed by turns, which tells what it is
+//!   worth ([`super::worth`]): before anything was ever frozen, what a frozen hit costs is not
+//!   known, and is not guessed.
+//! - What was learned is a prediction, made of latencies of different moments. Before it is relied
+//!   upon it is seen at work for short windows, beside a merged cache that has warmed up, and must
+//!   be a gain beyond doubt ([`super::proof`]).
+//! - Every comparison has an error, and a frozen phase ends only on a difference larger than that,
+//!   several times in a row. Then the baseline is measured afresh before anything is concluded: if
+//!   it is as slow, it was the world that became slower, and the same ratio is frozen again. The
+//!   authors' code ended most frozen phases on noise, and waited 16 s.
+//! - Warming up and learning are bounded by lookups and time; nothing waits for an eviction, which
+//!   near a hit ratio of 1 never comes. An idle cache is left as it is.
+//! - What thaws comes back as if just used, so whoever froze again at once would freeze the same
+//!   entries for ever. So a refresh first lets a few lookups per entry show what is still asked
+//!   for, and costs are reckoned with that.
+//! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less
+//!   often the longer it agrees. The lifetime follows from the measured drift ([`super::drift`]);
+//!   an index that has lost so many hits that it does harm for these alone is replaced at once
+//!   ([`super::shares`]).
 //!
-//! It is a state machine without clock, thread or lock: [`Controller::step`] takes what the cache has counted and answers
-//! what to do and when to come back.
+//! It is a state machine without clock, thread or lock: [`Controller::step`] takes what the cache
+//! has counted and answers what to do and when to come back.
 
 mod learning;
 mod serving;
@@ -66,12 +72,13 @@ const WAIT_SHIFT: f64 = 0.05;
 const LEVEL_STEPS: u32 = 10;
 /// The first wait is at least so many times what learning took.
 const WAIT_PER_LEARNING: u32 = 10;
-/// A choice that has not lasted for so many times as long as it took to learn, and so long at least, was not worth learning:
-/// then it is not learned again at once.
+/// A choice that has not lasted for so many times as long as it took to learn, and so long at
+/// least, was not worth learning: then it is not learned again at once.
 const LASTING: u32 = 20;
 const LASTING_MIN: Duration = Duration::from_secs(10);
-/// Samples in a window that are enough: with more of them, fewer requests are timed, down to one part in so many. While it waits
-/// nobody looks at latencies at all, but threads must learn of it when that changes.
+/// Samples in a window that are enough: with more of them, fewer requests are timed, down to one
+/// part in so many. While it waits nobody looks at latencies at all, but threads must learn of it
+/// when that changes.
 const SAMPLES_ENOUGH: f64 = 300.0;
 const SPARSER: f64 = 20.0;
 const SPARSER_WAITING: u32 = 100;
@@ -151,7 +158,8 @@ pub(crate) struct Controller {
     baseline_means: Vec<f64>,
     /// Windows of all baselines since the ratio was learned.
     baseline_pool: Vec<f64>,
-    /// Looks at the baseline since the last learning: its mean, and that of the frozen phase before.
+    /// Looks at the baseline since the last learning: its mean, and that of the frozen phase
+    /// before.
     rounds: Vec<(f64, f64)>,
     monitor: Monitor,
     patience: u32,
@@ -236,7 +244,9 @@ impl Controller {
             State::WarmingUp { .. } | State::Thawing { after: After::WarmUp(_) | After::Renew } => {
                 Phase::WarmingUp
             }
-            State::Measuring { .. } | State::Thawing { after: After::Measure(_) } => Phase::Measuring,
+            State::Measuring { .. } | State::Thawing { after: After::Measure(_) } => {
+                Phase::Measuring
+            }
             State::Waiting { .. } | State::Thawing { after: After::Wait(_) } => Phase::Waiting,
             State::Learning { .. } => Phase::Learning,
             State::TryingAll { .. } => Phase::TryingAll,
@@ -271,7 +281,8 @@ impl Controller {
         }
     }
 
-    /// In how many requests one is to be timed from now on: reading the clock is what freezing costs where it does not pay.
+    /// In how many requests one is to be timed from now on: reading the clock is what freezing
+    /// costs where it does not pay.
     pub(crate) fn timed_one_in(&self) -> u32 {
         let often = self.options.sample_one_in;
         let window = match self.state {
@@ -359,12 +370,21 @@ impl Controller {
     }
 
     fn start_waiting(&mut self, wait: Duration) -> Step {
-        self.state =
-            State::Waiting { until: self.now.saturating_add(wait), lookups: 0, level: Level::default() };
+        self.state = State::Waiting {
+            until: self.now.saturating_add(wait),
+            lookups: 0,
+            level: Level::default(),
+        };
         self.after(WINDOW)
     }
 
-    fn wait_on(&mut self, mut until: Duration, lookups: u64, mut level: Level, seen: &Observations) -> Step {
+    fn wait_on(
+        &mut self,
+        mut until: Duration,
+        lookups: u64,
+        mut level: Level,
+        seen: &Observations,
+    ) -> Step {
         if seen.lookups() >= 100 && self.options.ratio.is_none() {
             let hits = 1.0 - seen.misses as f64 / seen.lookups() as f64;
             if level.add(hits) {
@@ -392,7 +412,8 @@ impl Controller {
             self.state = State::WarmingUp { warmth: Warmth::new(self.now), then: Then::Freeze };
         } else {
             self.decide(Phase::Measuring, reason);
-            self.state = State::Measuring { windows: Windows::new(self.now, BASELINE), then: Then::Learn };
+            self.state =
+                State::Measuring { windows: Windows::new(self.now, BASELINE), then: Then::Learn };
         }
         self.after(WINDOW)
     }
@@ -414,7 +435,8 @@ impl Controller {
                 self.after(WINDOW)
             }
             After::Renew => {
-                self.state = State::WarmingUp { warmth: Warmth::renewal(self.now), then: Then::Freeze };
+                self.state =
+                    State::WarmingUp { warmth: Warmth::renewal(self.now), then: Then::Freeze };
                 self.after(Duration::ZERO)
             }
             After::Measure(then) => {

@@ -10,7 +10,8 @@ use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
 use crate::frozen::options::{Freezing, Lifetime, Phase};
 use crate::frozen::windows::{Tally, WINDOW};
 
-/// Blocks in a row that must be slower before a frozen phase ends; double after each false alarm, up to a limit.
+/// Blocks in a row that must be slower before a frozen phase ends; double after each false alarm,
+/// up to a limit.
 pub(super) const PATIENCE: u32 = 2;
 const PATIENCE_MAX: u32 = 16;
 /// Of the lifetime, its renewal may take one part in so many.
@@ -96,7 +97,8 @@ impl Controller {
             if was_trying && !is_trying {
                 self.worth = self.index.worth().or(self.worth);
                 if self.index.is_harmful() {
-                    return self.give_up(format!("the index does not pay: {}", self.index.reason()));
+                    return self
+                        .give_up(format!("the index does not pay: {}", self.index.reason()));
                 }
             }
             if was_trying || is_trying {
@@ -113,7 +115,8 @@ impl Controller {
             && adapts
             && blocks >= self.patience
         {
-            let reason = format!("slower than without freezing, {blocks} times in a row: {difference}");
+            let reason =
+                format!("slower than without freezing, {blocks} times in a row: {difference}");
             return self.suspect(reason);
         }
         let baseline = self.baseline.total();
@@ -131,11 +134,13 @@ impl Controller {
 
     /// Something is wrong with these windows. Is it freezing? A fresh baseline tells.
     fn suspect(&mut self, reason: String) -> Step {
-        let suspect = Suspect { means: self.monitor.last_block(&self.costs), recent: self.monitor.recent() };
+        let suspect =
+            Suspect { means: self.monitor.last_block(&self.costs), recent: self.monitor.recent() };
         self.thaw(After::WarmUp(Then::Judge(Box::new(suspect))), reason)
     }
 
-    /// The index has lost so many hits that it does harm. If others soon did, too, that is not cured by the next.
+    /// The index has lost so many hits that it does harm. If others soon did, too, that is not
+    /// cured by the next.
     fn renew_old(&mut self, loss: &Difference) -> Step {
         let age = self.now.saturating_sub(self.monitor.began);
         let least = self.bounded(Duration::ZERO);
@@ -176,7 +181,8 @@ impl Controller {
     /// The first lifetime of a ratio.
     pub(super) fn first_lifetime(&self) -> Duration {
         let constructions = |factor: f64| {
-            let lifetime = Duration::try_from_secs_f64(self.stats.construction.as_secs_f64() * factor);
+            let lifetime =
+                Duration::try_from_secs_f64(self.stats.construction.as_secs_f64() * factor);
             lifetime.unwrap_or(Duration::MAX)
         };
         let Freezing { lifetime_min, lifetime_max, .. } = self.options;
@@ -199,20 +205,27 @@ impl Controller {
             return None;
         }
         if age >= self.stats.lifetime {
-            return Some(format!("its lifetime of {:.2} s is over", self.stats.lifetime.as_secs_f64()));
+            return Some(format!(
+                "its lifetime of {:.2} s is over",
+                self.stats.lifetime.as_secs_f64()
+            ));
         }
-        let is_half_gone = seen.frozen < self.stats.index_entries / 2 && age >= self.options.lifetime_min;
-        is_half_gone
-            .then(|| format!("{} of {} frozen entries are left", seen.frozen, self.stats.index_entries))
+        let is_half_gone =
+            seen.frozen < self.stats.index_entries / 2 && age >= self.options.lifetime_min;
+        is_half_gone.then(|| {
+            format!("{} of {} frozen entries are left", seen.frozen, self.stats.index_entries)
+        })
     }
 
     fn refresh(&mut self, why: String) -> Step {
         self.stats.lifetime = self.next_lifetime();
         self.detour_since = self.now;
         if self.options.ratio.is_none() && self.now >= self.recheck.1 {
-            // Only a cache that has warmed up is a fair baseline: at first it still has what was frozen and grew old.
+            // Only a cache that has warmed up is a fair baseline: at first it still has what was
+            // frozen and grew old.
             let then = Then::Recheck(self.monitor.windows().means(&self.costs));
-            return self.thaw(After::WarmUp(then), format!("{why}; the baseline is looked at again"));
+            return self
+                .thaw(After::WarmUp(then), format!("{why}; the baseline is looked at again"));
         }
         // Many in a row are told as one.
         let times = self.routine + 1;
@@ -245,12 +258,14 @@ impl Controller {
 
     /// A frozen phase was slower than its baseline, and here is a fresh one.
     pub(super) fn judge(&mut self, suspect: &Suspect) -> Step {
-        let by_hits =
-            self.prices.and_then(|prices| prices.difference(&self.baseline.total(), &suspect.recent));
+        let by_hits = self
+            .prices
+            .and_then(|prices| prices.difference(&self.baseline.total(), &suspect.recent));
         let found = by_hits
             .filter(|found| found.is_loss(0.0))
             .or_else(|| Difference::between(&self.baseline_means, &suspect.means, RISK));
-        let numbers = found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
+        let numbers =
+            found.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
         if found.is_some_and(|found| !found.is_loss(0.0)) {
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
             self.baseline_pool.clone_from(&self.baseline_means);
@@ -260,16 +275,21 @@ impl Controller {
         if self.has_lasted() {
             self.wait.reset();
             self.relearn.0.reset();
-            let reason =
-                format!("the workload has changed: {numbers}; without freezing {}", self.baseline_line());
+            let reason = format!(
+                "the workload has changed: {numbers}; without freezing {}",
+                self.baseline_line()
+            );
             return self.start_learning(reason);
         }
         self.give_up_merged(format!("freezing did harm: {numbers}"))
     }
 
-    /// Frozen phases are compared with a fresh baseline: the last one, and all since the ratio was learned.
+    /// Frozen phases are compared with a fresh baseline: the last one, and all since the ratio was
+    /// learned.
     pub(super) fn compare_again(&mut self, frozen: &[f64]) -> Step {
-        if let (Some(baseline), Some(frozen)) = (trimmed_mean(&self.baseline_means), trimmed_mean(frozen)) {
+        if let (Some(baseline), Some(frozen)) =
+            (trimmed_mean(&self.baseline_means), trimmed_mean(frozen))
+        {
             self.rounds.push((baseline, frozen));
             let old = self.rounds.len().saturating_sub(ROUNDS);
             self.rounds.drain(..old);
@@ -281,17 +301,24 @@ impl Controller {
         let now = Difference::between(&fresh, frozen, RISK);
         let pooled = Difference::between(&self.baseline_pool, frozen, RISK);
         let rounds = Difference::paired(&self.rounds, RISK);
-        if let Some(loss) = [now, pooled, rounds].into_iter().flatten().find(|found| found.is_loss(0.0)) {
+        if let Some(loss) =
+            [now, pooled, rounds].into_iter().flatten().find(|found| found.is_loss(0.0))
+        {
             let reason = format!("it is faster without freezing: {loss}");
             // It did pay, so another ratio may.
             let may_learn = self.has_lasted();
-            return if may_learn { self.start_learning(reason) } else { self.give_up_merged(reason) };
+            return if may_learn {
+                self.start_learning(reason)
+            } else {
+                self.give_up_merged(reason)
+            };
         }
         self.recheck.1 = self.now + self.recheck.0.take();
         if let Some(reason) = self.wants_to_learn() {
             return self.start_learning(reason);
         }
-        let numbers = now.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
+        let numbers =
+            now.map_or_else(|| "too little was seen".to_owned(), |found| found.to_string());
         self.freeze(true, format!("freezing is no slower: {numbers}"))
     }
 }

@@ -1,9 +1,11 @@
 //! Plain LRU and two ways to be fussy, side by side in miniature: what each would have saved.
 //!
-//! A cache shows only what the way does that it is run in, and what one leaves in it serves the next for as long as it takes to
-//! fill it anew; so they cannot take turns, as a [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept
-//! beside the cache, without data, and of one hash in so many where the cache is large (Waldspurger et al., "Cache Modeling and
-//! Optimization using Miniature Simulations", ATC '17). What a mode saves is what its hits do, less what its insertions cost.
+//! A cache shows only what the way does that it is run in, and what one leaves in it serves the
+//! next for as long as it takes to fill it anew; so they cannot take turns, as a
+//! [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept beside
+//! the cache, without data, and of one hash in so many where the cache is large (Waldspurger et
+//! al., "Cache Modeling and Optimization using Miniature Simulations", ATC '17). What a mode saves
+//! is what its hits do, less what its insertions cost.
 
 use crate::admission::Fetch;
 use crate::admission::metadata::Metadata;
@@ -126,7 +128,8 @@ impl Miniatures {
         (count >> self.bits).max(1)
     }
 
-    /// Takes in how many entries the cache holds now that it is full, where that is fewer than there is room for.
+    /// Takes in how many entries the cache holds now that it is full, where that is fewer than
+    /// there is room for.
     pub(super) fn resize(&mut self, entries: usize) {
         let entries_max = self.sampled(entries);
         self.lines().for_each(|line| line.entries_max = entries_max);
@@ -155,7 +158,8 @@ impl Miniatures {
         }
     }
 
-    /// Fetches what each way to be fussy holds for popular, from so many accesses on, and says what every way saved since the last time.
+    /// Fetches what each way to be fussy holds for popular, from so many accesses on, and says what
+    /// every way saved since the last time.
     pub(super) fn check(&mut self, thresholds: [usize; CHOOSY], insertion: f64) -> [f64; WAYS] {
         let Self { fussy, popular, .. } = self;
         for (fussy, threshold) in fussy.iter_mut().zip(thresholds) {
@@ -172,7 +176,8 @@ impl Miniatures {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let of_fussy = |fussy: &Choosy| fussy.line.order.memory_bytes() + fussy.table.memory_bytes();
+        let of_fussy =
+            |fussy: &Choosy| fussy.line.order.memory_bytes() + fussy.table.memory_bytes();
         self.plain.order.memory_bytes()
             + self.fussy.iter().map(of_fussy).sum::<usize>()
             + self.popular.capacity() * size_of::<Fetch>()

@@ -1,7 +1,7 @@
 //! What hits save and fetches cost, from measured times.
 //!
-//! All of it in *best hits*: what a hit saves of the direction in which it saves more. So a read above a device that writes
-//! four times as slowly as it reads is worth a quarter.
+//! All of it in *best hits*: what a hit saves of the direction in which it saves more. So a read
+//! above a device that writes four times as slowly as it reads is worth a quarter.
 
 use super::UNIT;
 use crate::admission::Times;
@@ -23,8 +23,8 @@ impl Prices {
         known.insert_ns = new.insert_ns.or(known.insert_ns);
     }
 
-    /// What a hit of a read and one of a write save in nanoseconds. A direction that was not measured is taken to be like the
-    /// other; `None` before anything was.
+    /// What a hit of a read and one of a write save in nanoseconds. A direction that was not
+    /// measured is taken to be like the other; `None` before anything was.
     fn saved_ns(&self) -> Option<[f64; 2]> {
         let hit = self.times.hit_ns?;
         let (read, write) = (self.times.backing_read_ns, self.times.backing_write_ns);
@@ -50,10 +50,12 @@ impl Prices {
         (self.hit(access) * f64::from(UNIT)).round() as u16
     }
 
-    /// What putting a block into the cache costs. Where hits save nothing it is a loss all the same.
+    /// What putting a block into the cache costs. Where hits save nothing it is a loss all the
+    /// same.
     pub(super) fn insertion(&self) -> f64 {
         let is_useless = self.saved_ns().is_some() && self.best_ns().is_none();
-        let measured = self.best_ns().map_or(0.0, |best| self.times.insert_ns.unwrap_or(0.0) / best);
+        let measured =
+            self.best_ns().map_or(0.0, |best| self.times.insert_ns.unwrap_or(0.0) / best);
         if is_useless { 1.0 } else { measured }
     }
 

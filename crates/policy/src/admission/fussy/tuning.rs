@@ -1,14 +1,17 @@
 //! FussyCache tuned by what is measured: who is popular, and whether to be fussy at all.
 //!
-//! *Popular*: fetching a block costs a read below and an insertion ([`Prices`]), and it displaces another. What that one was worth is
-//! counted, not guessed: how often blocks that left the cache were accessed again while the table remembered them. A block whose own
-//! accesses in that time are worth no less than both together is popular.
+//! *Popular*: fetching a block costs a read below and an insertion ([`Prices`]), and it displaces
+//! another. What that one was worth is counted, not guessed: how often blocks that left the cache
+//! were accessed again while the table remembered them. A block whose own accesses in that time are
+//! worth no less than both together is popular.
 //!
-//! *Fussy or plain*: what either would have saved is known at every check ([`Miniatures`]), and so it is for being twice as fussy, since
-//! what displaces little one by one may be too much together. The ways that the cache is not run in run up accounts, never below
-//! zero, of what they would have saved more; when one exceeds what a change costs, the change is made. So
-//! little is lost in the worse way before it is left, however small the difference, and a difference of nothing but noise
-//! changes nothing: each change doubles what the next one has to be worth, and time without one halves it again.
+//! *Fussy or plain*: what either would have saved is known at every check ([`Miniatures`]), and so
+//! it is for being twice as fussy, since what displaces little one by one may be too much together.
+//! The ways that the cache is not run in run up accounts, never below zero, of what they would have
+//! saved more; when one exceeds what a change costs, the change is made. So little is lost in the
+//! worse way before it is left, however small the difference, and a difference of nothing but noise
+//! changes nothing: each change doubles what the next one has to be worth, and time without one
+//! halves it again.
 
 use super::miniature::{Miniatures, WAYS, Worth};
 use super::prices::Prices;
@@ -16,8 +19,8 @@ use crate::Access;
 use crate::admission::Window;
 use crate::admission::metadata::POPULARITY_MAX;
 
-/// What a change costs: a best hit for each so many entries. What one way left in the cache serves the next, too, so it is much
-/// less than filling it.
+/// What a change costs: a best hit for each so many entries. What one way left in the cache serves
+/// the next, too, so it is much less than filling it.
 const ENTRIES_PER_HIT: f64 = 16.0;
 /// What a change has to be worth at most, in that.
 const DOUBT_MAX: f64 = 16.0;
@@ -45,7 +48,8 @@ pub(super) struct Tuning {
     returns: f64,
     /// Accesses from which a block is popular, at least.
     threshold: usize,
-    /// The way it is run in: 0 is plain, and as much as it asks of the popular the others are fussy.
+    /// The way it is run in: 0 is plain, and as much as it asks of the popular the others are
+    /// fussy.
     way: usize,
     /// What each would have saved more, in best hits.
     accounts: [f64; WAYS],
@@ -93,10 +97,12 @@ impl Tuning {
         self.prices.count(access)
     }
 
-    /// Takes in an access, whether it hit or not. `all` is whether everything comes in, whatever the mode.
+    /// Takes in an access, whether it hit or not. `all` is whether everything comes in, whatever
+    /// the mode.
     pub(super) fn serve(&mut self, access: &Access, all: bool) {
         let Self { prices, miniatures, .. } = self;
-        let (hit, insertion, count) = (prices.hit(access), prices.insertion(), prices.count(access));
+        let (hit, insertion, count) =
+            (prices.hit(access), prices.insertion(), prices.count(access));
         miniatures.serve(access, Worth { hit, insertion, count }, all);
     }
 
@@ -105,7 +111,8 @@ impl Tuning {
         self.way > 0
     }
 
-    /// Accesses from which a block is popular, after an interval; `untold` while nothing was measured.
+    /// Accesses from which a block is popular, after an interval; `untold` while nothing was
+    /// measured.
     pub(super) fn threshold(&mut self, seen: Seen, untold: usize) -> usize {
         // What happened before as many evictions as the table has blocks is of another time.
         let kept = (-(seen.evicted as f64) / self.blocks.max(1) as f64).exp2();
