@@ -99,7 +99,8 @@ pub enum ConfigError {
     },
     /// More parts than shards, or none.
     #[error(
-        "a cache of {shards} shard(s) cannot be shared by {parts} threads; give more --shards or fewer --threads"
+        "a cache of {shards} shard(s) cannot be shared by {parts} threads; give more --shards or \
+         fewer --threads"
     )]
     Parts {
         /// What was asked for.

@@ -150,27 +150,29 @@ fn print_failure(number: usize, tier: &TierStatus) {
     let (dirty, refused) = (output::bytes(tier.dirty_bytes), output::bytes(tier.refused_bytes));
     if tier.refused_bytes > 0 {
         output::say!(
-            "REFUSING: reads or writes of up to {refused} are refused, for tier {number} has dirty data there that cannot be read or replaced; \
-             mend its cache device, then floe restore"
+            "REFUSING: reads or writes of up to {refused} are refused, for tier {number} has \
+             dirty data there that cannot be read or replaced; mend its cache device, then floe \
+             restore"
         );
     }
     match tier.bypass.as_str() {
         "" => {}
         "emptying" => output::say!(
-            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any more; {dirty} of dirty data are being written \
-             back, and writes to them wait for that"
+            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any \
+             more; {dirty} of dirty data are being written back, and writes to them wait for that"
         ),
         "stuck" => output::say!(
-            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any more; {dirty} of dirty data could not be \
-             written back, which is tried again and again"
+            "JOURNAL LOST: tier {number} takes no more records, and nothing is cached there any \
+             more; {dirty} of dirty data could not be written back, which is tried again and again"
         ),
         "ended" => output::say!(
-            "CACHE ENDED: the journal of tier {number} could not be written; the volumes have everything, requests go past it, and the next \
-             start of floe makes a new cache there"
+            "CACHE ENDED: the journal of tier {number} could not be written; the volumes have \
+             everything, requests go past it, and the next start of floe makes a new cache there"
         ),
         _ => output::say!(
-            "CACHE ENDED: the journal of tier {number} could not be written, and its device cannot be told so; the volumes have everything, and \
-             requests go past it; do not start floe with it again without --initialise"
+            "CACHE ENDED: the journal of tier {number} could not be written, and its device \
+             cannot be told so; the volumes have everything, and requests go past it; do not \
+             start floe with it again without --initialise"
         ),
     }
 }
@@ -190,7 +192,8 @@ fn print(status: &Status) {
     }
     if status.degraded && !status.journal_lost {
         output::say!(
-            "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe restore",
+            "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe \
+             restore",
             output::bytes(status.bypassed_bytes)
         );
     }
@@ -280,7 +283,8 @@ fn print(status: &Status) {
     }
     if status.corrupt_sectors > 0 {
         output::say!(
-            " {} sectors of the cache device were not what had been stored there; what was clean was read anew",
+            " {} sectors of the cache device were not what had been stored there; what was clean \
+             was read anew",
             status.corrupt_sectors
         );
     }
@@ -297,7 +301,8 @@ fn print(status: &Status) {
     }
     if let Some(admission) = &status.admission {
         output::say!(
-            " admission {}: {} of {} smallest blocks came in, {} blocks were not made as nothing was to leave, {} fetched as ordered",
+            " admission {}: {} of {} smallest blocks came in, {} blocks were not made as nothing \
+             was to leave, {} fetched as ordered",
             admission.admission,
             admission.admitted_blocks,
             admission.offered_blocks,
@@ -353,7 +358,8 @@ fn print(status: &Status) {
         }
         if let Some(freezing) = &memory.freezing {
             output::say!(
-                " freezing: {}, {} of the pages with {} of the hits, frozen {} times, given up {} times",
+                " freezing: {}, {} of the pages with {} of the hits, frozen {} times, given up {} \
+                 times",
                 freezing.phase,
                 output::percent(freezing.ratio),
                 output::percent(freezing.frozen_share),

@@ -39,9 +39,12 @@ Examples:
   floe calibrate memory:1GiB,medium=pmem --backing memory:1GiB,medium=nvme --time virtual
   floe calibrate file:/var/cache/scratch --scratch 1GiB --seconds 0.5 --png reads --json
 
-A closed loop keeps so many operations in flight, of which some write; in rounds that take turns, each share of writes is tried at 4 KiB
-and at the size of the tier's blocks. A write cost of 4 says that a byte written costs reads four bytes; the target is for the admission obp. A new
-file is removed as soon as it is open. On a disk, or in a file that exists, a range in the middle is written, which has to be zeros (or
+A closed loop keeps so many operations in flight, of which some write; in rounds that take turns, \
+                        each share of writes is tried at 4 KiB
+and at the size of the tier's blocks. A write cost of 4 says that a byte written costs reads four \
+                        bytes; the target is for the admission obp. A new
+file is removed as soon as it is open. On a disk, or in a file that exists, a range in the middle \
+                        is written, which has to be zeros (or
 --overwrite be said), and is zeros again afterwards. A kept cache is never touched.";
 
 #[derive(Debug, Args)]

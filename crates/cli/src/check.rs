@@ -19,8 +19,10 @@ Examples:
   floe check stripe:/dev/nvme0n1+/dev/nvme1n1 --json | jq .problems
   floe check /dev/nvme0n1 --repair
 
-It ends with 0 when all is well or has been mended without loss, and with 1 when not, or when there is no cache. What is dirty is never
-touched but where the journal that says so is damaged: --repair writes that anew with all that can be trusted, and lists what is lost.";
+It ends with 0 when all is well or has been mended without loss, and with 1 when not, or when \
+                        there is no cache. What is dirty is never
+touched but where the journal that says so is damaged: --repair writes that anew with all that can \
+                        be trusted, and lists what is lost.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -150,7 +152,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             Err(CliError::failure(format!("{}: {problems} problem(s){way}", arguments.cache)))
         }
         _ if repaired && checked.gives_up() => Err(CliError::failure(format!(
-            "{}: mended, and some of what only the cache had is lost, as listed: it reads as errors until it is written anew; floe export-dirty writes the rest back",
+            "{}: mended, and some of what only the cache had is lost, as listed: it reads as \
+             errors until it is written anew; floe export-dirty writes the rest back",
             arguments.cache
         ))),
         _ => Ok(()),
@@ -171,7 +174,10 @@ impl Outcome {
                     .map(|what| format!("shard {shard}: {what}, is made again from others")),
             );
             problems.extend(gone.iter().map(|what| {
-                format!("shard {shard}: {what}, is lost; what was written and noted there alone reads as the volume has it")
+                format!(
+                    "shard {shard}: {what}, is lost; what was written and noted there alone reads \
+                     as the volume has it"
+                )
             }));
         }
         let name = |id| {
@@ -182,7 +188,8 @@ impl Outcome {
         problems.extend(checked.rotted().map(|rotten| {
             let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
             format!(
-                "{bytes} bytes at offset {} of the cache device are not what was stored: volume {:?} from {} on, which its backing device has too",
+                "{bytes} bytes at offset {} of the cache device are not what was stored: volume \
+                 {:?} from {} on, which its backing device has too",
                 rotten.offset,
                 name(rotten.volume),
                 rotten.run.start * floe_block::SECTOR_BYTES

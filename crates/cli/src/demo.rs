@@ -72,8 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let demo = Demo { time: *arguments.time, folder: folder.path(), interrupted: &interrupted };
     if !arguments.json {
         output::say!(
-            "A {} volume on a simulated {MEDIUM} disk (about 1 ms), 70 % reads and 30 % writes of 4 to 32 KiB,\n\
-             16 in flight, Zipf 1.1; then the same through {} of cache in a file.\n",
+            "A {} volume on a simulated {MEDIUM} disk (about 1 ms), 70 % reads and 30 % writes of \
+             4 to 32 KiB,\n16 in flight, Zipf 1.1; then the same through {} of cache in a file.\n",
             output::bytes(VOLUME_BYTES),
             output::bytes(CACHE_BYTES)
         );
@@ -251,7 +251,8 @@ fn print(rows: &[Row]) {
     output::print_table(&table);
     let (bare, last) = (&rows[0], &rows[rows.len() - 1]);
     output::say!(
-        "\nThrough the warm cache reads take {} instead of {}; with write-back, the same load runs {:.1} times as fast.",
+        "\nThrough the warm cache reads take {} instead of {}; with write-back, the same load \
+         runs {:.1} times as fast.",
         output::microseconds(rows[2].read_mean_us),
         output::microseconds(bare.read_mean_us),
         last.requests_per_second / bare.requests_per_second

@@ -28,7 +28,8 @@ pub(crate) fn make_room(clients: usize, threads: usize, devices: usize) -> Resul
     let open = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     match usize::try_from(open).unwrap_or(usize::MAX).saturating_sub(kept).min(clients) {
         0 => Err(CliError::usage(format!(
-            "{open} open files are too few: {kept} are kept and each client takes one; raise the limit with ulimit -n"
+            "{open} open files are too few: {kept} are kept and each client takes one; raise the \
+             limit with ulimit -n"
         ))),
         room => Ok(room),
     }

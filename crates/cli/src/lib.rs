@@ -44,7 +44,8 @@ const EXAMPLES: &str = "\
 Examples:
   floe demo
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
-  floe serve --backing file:disk.img --cache memory:256MiB --listen 'nbd+unix:///?socket=/run/floe.sock'
+  floe serve --backing file:disk.img --cache memory:256MiB --listen \
+                        'nbd+unix:///?socket=/run/floe.sock'
   floe status --json
   floe volume add pictures file:/dev/vdc
   floe tier add file:/dev/nvme1n1

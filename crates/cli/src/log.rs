@@ -48,7 +48,8 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
         Ok(text) => {
             if let Some(word) = not_a_level(&text) {
                 return Err(refuse(format!(
-                    "`{word}` is not a level; levels are {}, and of a part of floe such as floe_export=debug",
+                    "`{word}` is not a level; levels are {}, and of a part of floe such as \
+                     floe_export=debug",
                     LEVELS.join(", ")
                 )));
             }

@@ -36,12 +36,17 @@ Examples:
   floe model --policy arc,lirs,sieve --trace zipf:keys=100000,theta=0.9 --disk-us 5,100";
 
 const NOTES: &str = "\
-A closed network: so many requests are in flight at all times. A request looks its key up, waits for the disk if it misses, and
-changes lists one after the other with all others; throughput is in million requests a second. `bound` is what no such network can
-pass, `mva` is exact for it, and `sim` a simulation with its 95 % interval. Past p*, more hits cost throughput: such policies are LRU-like, others FIFO-like. Service times are those of
+A closed network: so many requests are in flight at all times. A request looks its key up, waits \
+                     for the disk if it misses, and
+changes lists one after the other with all others; throughput is in million requests a second. \
+                     `bound` is what no such network can
+pass, `mva` is exact for it, and `sim` a simulation with its 95 % interval. Past p*, more hits \
+                     cost throughput: such policies are LRU-like, others FIFO-like. Service times \
+                     are those of
 \"Can Increasing the Hit Ratio Hurt Cache Throughput?\" without --service.
 
-With --trace, any policy of `floe simulate` runs over a trace at several sizes, what its own code does to its lists is counted, and these
+With --trace, any policy of `floe simulate` runs over a trace at several sizes, what its own code \
+                     does to its lists is counted, and these
 counts are the network: with a station for each operation on each list, and with one lock for all.";
 
 fn policies_help() -> String {

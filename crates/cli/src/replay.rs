@@ -33,20 +33,34 @@ const IN_FLIGHT_RECORDED: u32 = 256;
 const EXAMPLES: &str = "\
 Examples:
   floe replay disk.vscsi --config floe.toml --in-flight 16
-  floe replay disk.vscsi --backing memory:64GiB,medium=cloud --cache memory:1GiB,medium=nvme --time virtual --verify
-  floe replay src1_0.csv.gz --backing file:disk.img,size=64GiB --cache file:cache.img,size=1GiB --at recorded --speed 10
-  floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB --warmup 20% --json
-  floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem --admit obp --time virtual
-  floe replay disk.vscsi --backing memory:64GiB,medium=hdd --cache memory:1GiB,medium=nvme --evict sarc --time virtual
-  floe replay disk.vscsi --backing memory:64GiB,medium=hdd --tier memory:1GiB,medium=optane --tier memory:8GiB,medium=nvme --time virtual
-  floe replay ycsb:workload=C,block=4KiB --backing memory:4GiB,medium=nvme --tier memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price tier0=1,tier1=0.38 --time virtual
+  floe replay disk.vscsi --backing memory:64GiB,medium=cloud --cache memory:1GiB,medium=nvme \
+                        --time virtual --verify
+  floe replay src1_0.csv.gz --backing file:disk.img,size=64GiB --cache file:cache.img,size=1GiB \
+                        --at recorded --speed 10
+  floe replay zipf:keys=1000000,read=0.7,block=4KiB --backing memory:4GiB --cache memory:512MiB \
+                        --warmup 20% --json
+  floe replay disk.vscsi --backing memory:64GiB,medium=nvme --cache memory:1GiB,medium=pmem \
+                        --admit obp --time virtual
+  floe replay disk.vscsi --backing memory:64GiB,medium=hdd --cache memory:1GiB,medium=nvme --evict \
+                        sarc --time virtual
+  floe replay disk.vscsi --backing memory:64GiB,medium=hdd --tier memory:1GiB,medium=optane --tier \
+                        memory:8GiB,medium=nvme --time virtual
+  floe replay ycsb:workload=C,block=4KiB --backing memory:4GiB,medium=nvme --tier \
+                        memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price \
+                        tier0=1,tier1=0.38 --time virtual
 
-One request at a time is what a program does that waits for its disk, and fio's default. In virtual time devices take
-as long as their medium= says, without one no time, and no file is touched; the same replay gives the same figures
-again. The media `dram` and `pmem` are bandwidth that all operations share, without a latency of their own: until it is used up they
-take no time, and medians of 0.0 µs are right. With several tiers, what JSON says of the cache beside its `tiers` is of the
-first; `metadata_bytes` is of all. Written bytes are made from address and version, and what is read is checked against them: with real devices
-unless --no-verify, in virtual time with --verify. A replay runs on one thread, whatever `threads` says.";
+One request at a time is what a program does that waits for its disk, and fio's default. In \
+                        virtual time devices take
+as long as their medium= says, without one no time, and no file is touched; the same replay gives \
+                        the same figures
+again. The media `dram` and `pmem` are bandwidth that all operations share, without a latency of \
+                        their own: until it is used up they
+take no time, and medians of 0.0 µs are right. With several tiers, what JSON says of the cache \
+                        beside its `tiers` is of the
+first; `metadata_bytes` is of all. Written bytes are made from address and version, and what is \
+                        read is checked against them: with real devices
+unless --no-verify, in virtual time with --verify. A replay runs on one thread, whatever `threads` \
+                        says.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

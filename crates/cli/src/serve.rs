@@ -27,17 +27,22 @@ pub(crate) use signals::Reloadable;
 const EXAMPLES: &str = "\
 Examples:
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
-  floe serve --backing file:disk.img --cache memory:256MiB --write back --listen 'nbd+unix:///?socket=/run/floe.sock'
+  floe serve --backing file:disk.img --cache memory:256MiB --write back --listen \
+                        'nbd+unix:///?socket=/run/floe.sock'
   floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-write back
-  floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-admit second-access --admit obp
-  floe serve --backing file:/dev/nvme0n1 --tier memory:8GiB,write=back,volatile,admit=fussy:tune=1,block-sizes=4KiB
+  floe serve --backing file:/dev/vdb --cache file:/dev/nvme0n1 --memory 8GiB --memory-admit \
+                        second-access --admit obp
+  floe serve --backing file:/dev/nvme0n1 --tier \
+                        memory:8GiB,write=back,volatile,admit=fussy:tune=1,block-sizes=4KiB
   floe serve --backing file:disk.img,medium=cloud --cache file:cache.img,size=1GiB,medium=nvme
-  floe serve --backing file:/dev/sdb --tier file:/dev/pmem0,write=back,volatile --tier file:/dev/nvme0n1 --memory 8GiB
+  floe serve --backing file:/dev/sdb --tier file:/dev/pmem0,write=back,volatile --tier \
+                        file:/dev/nvme0n1 --memory 8GiB
   floe serve --backing file:/dev/sdb --cache file:/dev/nvme0n1 --evict sarc
   floe serve --config floe.toml
   floe serve --backing file:disk.img --cache memory:256MiB --print-config > floe.toml
 
-floe.toml has the same settings without the dashes, and a table for each volume and each tier below the first:
+floe.toml has the same settings without the dashes, and a table for each volume and each tier \
+                        below the first:
   cache = \"file:/var/cache/floe.img\"
   cache-size = \"10GiB\"
   listen = [\"nbd://127.0.0.1:10809\"]
@@ -50,7 +55,8 @@ floe.toml has the same settings without the dashes, and a table for each volume 
   name = \"pictures\"
   backing = \"file:/dev/vdb\"
 
-FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; debug tells of every client.";
+FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; debug tells of \
+                        every client.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -90,8 +96,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     plan.log();
     if plan.admin.only_tells() {
         tracing::warn!(
-            "admin is on TCP only, where clients can look and change nothing: for floe flush, floe stop and the like leave `admin` out, \
-             add \"unix:PATH\" to it, or give an admin-token-file"
+            "admin is on TCP only, where clients can look and change nothing: for floe flush, \
+             floe stop and the like leave `admin` out, add \"unix:PATH\" to it, or give an \
+             admin-token-file"
         );
     }
     print(server.uris().map(|uri| format!("{uri}\n")).collect())?;

@@ -179,14 +179,16 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
 struct Tables {
     // Not a doc comment: rustdoc would see links in it.
     #[arg(long, value_name = "SPEC")]
-    #[arg(
-        help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in ,medium=NAME[,interference=off], and files, for tests of power cuts, in ,write-cache=volatile"
-    )]
+    #[arg(help = "The slow volume: file:PATH[,size=SIZE], memory:SIZE or \
+                  stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]; each may end in \
+                  ,medium=NAME[,interference=off], and files, for tests of power cuts, in \
+                  ,write-cache=volatile")]
     backing: Option<String>,
     #[arg(long, value_name = "SPEC")]
-    #[arg(
-        help = "A tier of the cache, below that of --cache and those before; may be repeated. A device as --cache has, size=SIZE included, and of the tier ,write=MODE ,admit=ADMISSION ,evict=POLICY ,block-sizes=SIZE+SIZE ,dirty-max=SHARE ,shards=N ,volatile"
-    )]
+    #[arg(help = "A tier of the cache, below that of --cache and those before; may be repeated. \
+                  A device as --cache has, size=SIZE included, and of the tier ,write=MODE \
+                  ,admit=ADMISSION ,evict=POLICY ,block-sizes=SIZE+SIZE ,dirty-max=SHARE \
+                  ,shards=N ,volatile")]
     tier: Vec<String>,
     /// Name of the volume for clients [default: floe]
     #[arg(long, value_name = "NAME")]

@@ -22,11 +22,14 @@ const EXAMPLES: &str = "\
 Examples:
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,5%,10%,20%
   floe simulate objects.csv --policy lru,sieve --bytes --size 1GiB --hit-us 10 --miss-us 500
-  floe simulate zipf:keys=1000000,theta=0.9 --policy lru,s3-fifo --size 1%..=20%:1% --report zipf.html
-  floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size 5%
+  floe simulate zipf:keys=1000000,theta=0.9 --policy lru,s3-fifo --size 1%..=20%:1% --report \
+                        zipf.html
+  floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size \
+                        5%
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
-  floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp --size 5%,10% --report disk.html
+  floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp \
+                        --size 5%,10% --report disk.html
   floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
@@ -109,7 +112,8 @@ fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, Cli
         let choices = choices(text).or_usage()?;
         if Admissions::new(&choices).needs().above {
             let problem = format!(
-                "--admit {text}: nothing is above a simulated cache; say small-bypass:memory=N ({unit})"
+                "--admit {text}: nothing is above a simulated cache; say small-bypass:memory=N \
+                 ({unit})"
             );
             return Err(CliError::usage(problem));
         }

@@ -27,7 +27,8 @@ fn files(folder: &Path) {
     write("late.csv", late.as_bytes());
     write("good.csv", MSR.repeat(500).as_bytes());
     write("short.vscsi", &noise(2, 33));
-    let good = "cache = \"memory:1MiB\"\nblock-sizes = \"4KiB\"\n\n[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n";
+    let good = "cache = \"memory:1MiB\"\nblock-sizes = \"4KiB\"\n\n[[volume]]\nname = \
+                \"a\"\nbacking = \"memory:4MiB\"\n";
     let toml = |name: &str, before: &str, after: &str| {
         write(&format!("{name}.toml"), format!("{before}{good}{after}").as_bytes());
     };
@@ -142,25 +143,32 @@ fn wrong_devices_are_refused() {
         "
                                                                          → backing is missing
         --backing memory:4MiB                                            → cache is missing
-        --backing disk:5 --cache memory:1MiB                             → backing | disk:5 | file:PATH
+        --backing disk:5 --cache memory:1MiB                             → backing | disk:5 | \
+         file:PATH
         --backing file: --cache memory:1MiB                              → backing | no path
         --backing memory: --cache memory:1MiB                            → backing | no size
         --backing memory:lots --cache memory:1MiB                        → backing | lots
         --backing memory:4MiB --cache memory:1000                        → cache | 1000 | 4096
         --backing memory:4MiB --cache memory:0                           → cache | 0
-        --backing memory:4MiB --cache memory:99999999999999999999        → cache | 99999999999999999999
+        --backing memory:4MiB --cache memory:99999999999999999999        → cache | \
+         99999999999999999999
         --backing memory:4MiB,medium=tape --cache memory:1MiB            → backing | tape | cloud
         --backing memory:4MiB,colour=red --cache memory:1MiB             → backing | colour
         --backing file:volume.img,size=1MiB,size=1MiB --cache memory:1MiB → backing | size | twice
-        --backing file:missing.img --cache memory:1MiB                   → missing.img | No such file
-        --backing file:folder --cache memory:1MiB                        → folder | neither a regular file
+        --backing file:missing.img --cache memory:1MiB                   → missing.img | No such \
+         file
+        --backing file:folder --cache memory:1MiB                        → folder | neither a \
+         regular file
         --backing file:nothing --cache memory:1MiB                       → nothing | 0 bytes
         --backing file:odd.img --cache memory:1MiB                       → odd.img | 1000 bytes
-        --backing file:volume.img,size=2MiB --cache memory:1MiB          → volume.img | 1048576 | 2097152
+        --backing file:volume.img,size=2MiB --cache memory:1MiB          → volume.img | 1048576 | \
+         2097152
         --backing file:volume.img --cache file:volume.img                → same file
         --backing file:volume.img --cache file:./volume.img              → volume.img | in use
-        --backing file:volume.img --cache file:new.img                   → cache-size is missing | new.img
-        --backing file:volume.img --cache file:/no/new.img,size=1MiB     → /no/new.img | No such file
+        --backing file:volume.img --cache file:new.img                   → cache-size is missing | \
+         new.img
+        --backing file:volume.img --cache file:/no/new.img,size=1MiB     → /no/new.img | No such \
+         file
         --backing memory:4MiB --cache memory:1MiB --backing memory:4MiB  → --backing | multiple
         ",
     );
@@ -422,7 +430,8 @@ fn impossible_models_are_refused() {
         --arrival-rate 1 --mpl 5                     → --arrival-rate | --mpl
         --distribution measured                      → --distribution measured | --service
         --q 0.5                                      → --q | prob-lru
-        --distribution pareto                        → --distribution | pareto | hyperexponential:CV2
+        --distribution pareto                        → --distribution | pareto | \
+         hyperexponential:CV2
         --distribution hyperexponential:0.5          → --distribution | 0.5 | at least 1
         --precision 2                                → --precision 2 | 0 to 0.5
         --service missing.json                       → missing.json | No such file

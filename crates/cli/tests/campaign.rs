@@ -131,9 +131,9 @@ impl Campaign {
         let rig = &self.rig;
         let socket = |name: &str| rig.path(name).display().to_string();
         let mut toml = format!(
-            "cache = \"{}\"\ncache-size = \"4MiB\"\nshards = 4\n\
-             block-sizes = \"4KiB,16KiB,64KiB\"\n{way}\n{}\
-             listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\nadmin = \"{}\"\nstate-dir = \"{}\"\n",
+            "cache = \"{}\"\ncache-size = \"4MiB\"\nshards = 4\nblock-sizes = \
+             \"4KiB,16KiB,64KiB\"\n{way}\n{}listen = [\"nbd+unix:///?socket={}\", \
+             \"nbd://127.0.0.1:0\"]\nadmin = \"{}\"\nstate-dir = \"{}\"\n",
             file_of(rig, "cache"),
             if way.contains("threads") { "" } else { "threads = 2\n" },
             socket("nbd.sock"),
@@ -146,7 +146,8 @@ impl Campaign {
                 settings.split(',').collect::<Vec<_>>()[..].try_into().expect("five settings");
             let value = |setting: &str| setting.split_once('=').expect("a value").1.to_owned();
             toml += &format!(
-                "[[tier]]\ncache = \"file:{},{cache},{size}\"\nwrite = \"{}\"\nblock-sizes = \"{}\"\nshards = {}\n",
+                "[[tier]]\ncache = \"file:{},{cache},{size}\"\nwrite = \"{}\"\nblock-sizes = \
+                 \"{}\"\nshards = {}\n",
                 text(&path),
                 value(write),
                 value(sizes).replace('+', ","),

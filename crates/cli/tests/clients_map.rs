@@ -128,8 +128,9 @@ fn several_volumes_are_listed_apart_and_one_may_be_for_reading_only() {
         let contents = [noise(52, 12 * MIB), noise(53, 5 * MIB + 512), noise(54, 8 * MIB)];
         let names = ["pictures", "with space", "frozen"];
         let mut config = format!(
-            "cache = \"file:{}\"\ncache-size = \"4MiB\"\nblock-sizes = \"4KiB,64KiB\"\nwrite = \"back\"\nthreads = {threads}\n\
-             listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n",
+            "cache = \"file:{}\"\ncache-size = \"4MiB\"\nblock-sizes = \"4KiB,64KiB\"\nwrite = \
+             \"back\"\nthreads = {threads}\nlisten = [\"nbd+unix:///?socket={}\", \
+             \"nbd://127.0.0.1:0\"]\nadmin = \"127.0.0.1:0\"\n",
             path("cache.img").display(),
             path("nbd.sock").display()
         );

@@ -67,7 +67,8 @@ impl Tree {
         let unpacked = tree.path("unpacked");
         std::fs::create_dir(&unpacked).expect("a folder");
         run("tar", &["-C", text(&unpacked), "-xf", text(&tree.path("tree.tar"))]);
-        let sums = "find . -type f -exec sha256sum {} + >../tree.sums && test $(wc -l <../tree.sums) -gt 1000";
+        let sums = "find . -type f -exec sha256sum {} + >../tree.sums && test $(wc -l \
+                    <../tree.sums) -gt 1000";
         run("sh", &["-c", &format!("cd '{}' && {sums}", unpacked.display())]);
         run("cc", &["-o", text(&tree.path("exercise")), text(&scripts().join("exercise.c"))]);
         tree

@@ -51,7 +51,8 @@ const TIERS: [&[&str]; 2] = [
         "--tier",
         "memory:5MiB,write=back,block-sizes=4KiB,shards=4",
         "--tier",
-        "file:FOLDER/tier.img,size=8MiB,write=back,block-sizes=4KiB+64KiB,shards=4,write-cache=volatile",
+        "file:FOLDER/tier.img,size=8MiB,write=back,block-sizes=4KiB+64KiB,shards=4,\
+         write-cache=volatile",
     ],
 ];
 
@@ -238,7 +239,8 @@ fn kill_again_and_again(tiers: &[&str]) {
     let (done, kills, early, dirty_starts) = (rig.done, rig.kills, rig.early, rig.dirty_starts);
     let (set_back, has_shown_something) = (rig.model().set_back, rig.has_shown_something());
     println!(
-        "{kills} kills, {early} more before the server was ready; data only the cache had at {dirty_starts} starts"
+        "{kills} kills, {early} more before the server was ready; data only the cache had at \
+         {dirty_starts} starts"
     );
     println!("{set_back} sectors set back to what was flushed or came later; answered: {done:?}");
     assert!(has_shown_something, "with nothing lost, nothing is shown");

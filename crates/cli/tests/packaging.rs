@@ -74,7 +74,8 @@ fn bash_takes_the_completions() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = folder.path().join("floe.bash");
     std::fs::write(&script, floe_ok(&["completions", "bash"])).expect("a script");
-    let ask = "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \"${COMPREPLY[@]}\"";
+    let ask = "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \
+               \"${COMPREPLY[@]}\"";
     let said = common::run("bash", &["-c", ask, "bash", text(&script)]);
     assert_eq!(said.trim(), "volume");
     for shell in ["zsh", "fish"] {

@@ -219,8 +219,9 @@ fn writes_beyond_what_may_be_dirty_take_the_pace_of_the_volume() {
 fn a_file_with_settings_says_the_same_as_the_command_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let config = folder.path().join("floe.toml");
-    let settings = "cache = \"memory:2MiB\"\nwrite = \"back\"\nblock-sizes = \"4KiB,64KiB\"\n\
-                    listen = [\"nbd://127.0.0.1:10809\"]\n[[volume]]\nname = \"a\"\nbacking = \"memory:32MiB\"\n";
+    let settings = "cache = \"memory:2MiB\"\nwrite = \"back\"\nblock-sizes = \
+                    \"4KiB,64KiB\"\nlisten = [\"nbd://127.0.0.1:10809\"]\n[[volume]]\nname = \
+                    \"a\"\nbacking = \"memory:32MiB\"\n";
     std::fs::write(&config, settings).expect("settings");
     let from_file = outcome(&[ZIPF, "--config", text(&config), "--time", "virtual"]);
     let from_line = outcome(&[
@@ -344,12 +345,15 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
         timed.csv --config nowhere.toml                                      → nowhere.toml
         nowhere.csv BOTH                                                     → nowhere.csv
         zipf:keys=100 BOTH                                                   → keys
-        empty.csv BOTH --format msr                                          → empty.csv | no requests
+        empty.csv BOTH --format msr                                          → empty.csv | no \
+                 requests
         timed.csv BOTH --in-flight 0                                         → --in-flight
         timed.csv BOTH --at once                                             → --at | recorded
         timed.csv BOTH --at recorded --speed 0                               → --speed
-        timed.csv BOTH --speed 2                                             → --speed | --at recorded
-        zipf:keys=100,block=4KiB BOTH --at recorded                          → no times | --at recorded
+        timed.csv BOTH --speed 2                                             → --speed | --at \
+                 recorded
+        zipf:keys=100,block=4KiB BOTH --at recorded                          → no times | --at \
+                 recorded
         timed.csv BOTH --time sideways                                       → --time
         timed.csv BOTH --verify --no-verify                                  → --verify
         timed.csv BOTH --warmup 100%                                         → --warmup | 20%
@@ -357,13 +361,18 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
         timed.csv BOTH --limit 0                                             → --limit
         timed.csv BOTH --listen nbd://127.0.0.1:1                            → --listen
         timed.csv BOTH --cache-size 4KiB                                     → cache-size
-        timed.csv --backing memory:64KiB --cache memory:512KiB               → 72KiB | 64KiB | memory:1GiB | --wrap
-        two.csv BOTH                                                         → 2 volumes | --concatenate
+        timed.csv --backing memory:64KiB --cache memory:512KiB               → 72KiB | 64KiB | \
+                 memory:1GiB | --wrap
+        two.csv BOTH                                                         → 2 volumes | \
+                 --concatenate
         timed.csv --backing file:none.img --cache memory:512KiB              → none.img | size
         timed.csv --backing file:none.img --cache memory:512KiB --time virtual → none.img | size
-        timed.csv --backing file:volume.img --cache memory:512KiB            → volume.img | --overwrite
-        timed.csv --backing file:volume.img --cache memory:512KiB --time virtual → volume.img | medium=
-        timed.csv --backing memory:1MiB --cache file:new.img --cache-size 512KiB --time virtual → new.img | medium=
+        timed.csv --backing file:volume.img --cache memory:512KiB            → volume.img | \
+                 --overwrite
+        timed.csv --backing file:volume.img --cache memory:512KiB --time virtual → volume.img | \
+                 medium=
+        timed.csv --backing memory:1MiB --cache file:new.img --cache-size 512KiB --time virtual → \
+                 new.img | medium=
         timed.csv --backing memory:1MiB --cache memory:4KiB                  → too small
     ";
     for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {

@@ -311,7 +311,8 @@ fn nothing_flushed_is_lost_when_the_server_is_killed_while_tiers_come_and_go() {
         kept = there.into_iter().filter(is_kept).collect();
     }
     println!(
-        "{came} came, {went} went in {kills} lives or more, {missed} were missed at the next start, {turned} times their order was refused"
+        "{came} came, {went} went in {kills} lives or more, {missed} were missed at the next \
+         start, {turned} times their order was refused"
     );
     assert!(came > 0 && went > 0);
 }

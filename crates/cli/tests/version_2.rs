@@ -52,8 +52,9 @@ impl Old {
         let old = Self { folder };
         let path = |name: &str| text(&old.path(name)).to_owned();
         let mut config = format!(
-            "cache = \"file:{}\"\nwrite = \"back\"\nthreads = 1\nflush-interval = \"1h\"\nadmin = \"unix:{}\"\nstate-dir = \"{}\"\n\
-             listen = [\"nbd+unix:///?socket={}\", \"nbd://127.0.0.1:0\"]\n",
+            "cache = \"file:{}\"\nwrite = \"back\"\nthreads = 1\nflush-interval = \"1h\"\nadmin = \
+             \"unix:{}\"\nstate-dir = \"{}\"\nlisten = [\"nbd+unix:///?socket={}\", \
+             \"nbd://127.0.0.1:0\"]\n",
             path("cache.img"),
             path("admin.sock"),
             path("state"),

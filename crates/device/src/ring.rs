@@ -286,15 +286,18 @@ impl fmt::Debug for Ring {
 fn advice(refusal: &io::Error) -> &'static str {
     match Errno::from_io_error(refusal) {
         Some(Errno::PERM) => {
-            "; this process may not use io_uring: set sysctl kernel.io_uring_disabled=0 (with 1, join the group of kernel.io_uring_group), \
-             and in a container allow io_uring_setup, io_uring_enter and io_uring_register in its seccomp profile"
-        }
-        Some(Errno::NOSYS) => {
-            "; the kernel offers no io_uring: use Linux 5.11 or newer with CONFIG_IO_URING, and in a container allow io_uring_setup, \
+            "; this process may not use io_uring: set sysctl kernel.io_uring_disabled=0 (with 1, \
+             join the group of kernel.io_uring_group), and in a container allow io_uring_setup, \
              io_uring_enter and io_uring_register in its seccomp profile"
         }
+        Some(Errno::NOSYS) => {
+            "; the kernel offers no io_uring: use Linux 5.11 or newer with CONFIG_IO_URING, and in \
+             a container allow io_uring_setup, io_uring_enter and io_uring_register in its seccomp \
+             profile"
+        }
         Some(Errno::NOMEM) => {
-            "; raise the limit on locked memory (LimitMEMLOCK= in the systemd unit, ulimit -l) or free memory"
+            "; raise the limit on locked memory (LimitMEMLOCK= in the systemd unit, ulimit -l) or \
+             free memory"
         }
         _ => "",
     }

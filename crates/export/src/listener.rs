@@ -38,8 +38,8 @@ pub enum ListenError {
     },
     /// Reachable from other machines, and nothing protects the data.
     #[error(
-        "{uri} can be reached from other machines without encryption; listen on 127.0.0.1, give --tls require, or \
-         --insecure if the network is trusted"
+        "{uri} can be reached from other machines without encryption; listen on 127.0.0.1, give \
+         --tls require, or --insecure if the network is trusted"
     )]
     Exposed {
         /// The address.
@@ -47,7 +47,8 @@ pub enum ListenError {
     },
     /// Promises TLS, and the server does not keep to it.
     #[error(
-        "cannot listen on {uri} without TLS, which it promises: give --tls require and --tls-certificates DIR"
+        "cannot listen on {uri} without TLS, which it promises: give --tls require and \
+         --tls-certificates DIR"
     )]
     NoTls {
         /// The address.

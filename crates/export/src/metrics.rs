@@ -197,7 +197,8 @@ fn admission(page: &mut Page, report: &Report) {
 /// Of a server that may shed.
 fn shedding(page: &mut Page, report: &Report) {
     let Some(facts) = &report.facts.shedding else { return };
-    let help = "The share of hits on the cache device that was decided to be read from the backing devices.";
+    let help = "The share of hits on the cache device that was decided to be read from the \
+                backing devices.";
     page.gauge("floe_cache_shed_share", help, facts.share);
     page.gauge(
         "floe_cache_shed_share_now",
@@ -324,12 +325,14 @@ fn cache(page: &mut Page, report: &Report) {
     );
     page.counter(
         "floe_cache_corrupt_sectors_total",
-        "Sectors of the cache devices whose content was not what had been stored, each counted once.",
+        "Sectors of the cache devices whose content was not what had been stored, each counted \
+         once.",
         report.sum.tiers().map(|(stats, _)| stats.corrupt_sectors).sum::<u64>(),
     );
     page.gauge(
         "floe_cache_lost_bytes",
-        "Bytes of dirty data of which the only copy is gone: they read as errors until they are written anew.",
+        "Bytes of dirty data of which the only copy is gone: they read as errors until they are \
+         written anew.",
         report.sum.tiers().map(|(stats, _)| stats.lost_bytes).sum::<u64>(),
     );
     page.gauge(

@@ -119,7 +119,8 @@ fn qemu_img_converts_and_compares_over_tls() {
         folder.path().display()
     );
     let target = format!(
-        "driver=nbd,server.type=inet,server.host=localhost,server.port={},export=floe,tls-creds=tls0",
+        "driver=nbd,server.type=inet,server.host=localhost,server.port={},export=floe,\
+         tls-creds=tls0",
         port(&rig)
     );
     let source = source.to_str().unwrap();

@@ -333,7 +333,8 @@ fn table(only: &str) {
             }
         };
         println!(
-            "{name:<24} {capacity:>9} {:>8} {:>13.1} {:>8.3} {:>19.3} {:>8.3} {:>21.3} {insertions:>28}{}",
+            "{name:<24} {capacity:>9} {:>8} {:>13.1} {:>8.3} {:>19.3} {:>8.3} {:>21.3} \
+             {insertions:>28}{}",
             sum.hits,
             each(sum.instructions),
             each(sum.fences),

@@ -23,7 +23,8 @@ const BATCH: u64 = 100;
 
 fn main() {
     println!(
-        "LRU in one part, {KEYS} keys drawn evenly, {CAPACITY} entries; throughput in requests a second"
+        "LRU in one part, {KEYS} keys drawn evenly, {CAPACITY} entries; throughput in requests a \
+         second"
     );
     println!(
         "{:>7} {:>8} {:>12} {:>12} {:>7}  decided",

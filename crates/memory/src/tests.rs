@@ -35,7 +35,8 @@ fn lookups_are_timed_in_batches_and_after_them() {
         }
     }
     panic!(
-        "of 10,000 times a hundred lookups, at one in four, only {seen} times more than ten were timed both ways"
+        "of 10,000 times a hundred lookups, at one in four, only {seen} times more than ten were \
+         timed both ways"
     );
 }
 

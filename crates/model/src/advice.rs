@@ -175,7 +175,8 @@ impl fmt::Display for Advice {
         let Self { policy, hit_ratio, mpl, throughput_mrps, .. } = self;
         write!(
             f,
-            "{policy} at a hit ratio of {hit_ratio:.3} with {mpl} in flight does {throughput_mrps:.3} M requests/s"
+            "{policy} at a hit ratio of {hit_ratio:.3} with {mpl} in flight does \
+             {throughput_mrps:.3} M requests/s"
         )?;
         if let Some(busy) = self.bottleneck {
             write!(f, ", {} {:.0} % busy", busy.name, 100.0 * busy.utilisation)?;

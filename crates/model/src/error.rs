@@ -100,7 +100,8 @@ pub enum ModelError {
     },
     /// More even than an exponential distribution is.
     #[error(
-        "a hyperexponential distribution has a squared coefficient of variation of at least 1, not {squared}"
+        "a hyperexponential distribution has a squared coefficient of variation of at least 1, \
+         not {squared}"
     )]
     Variation {
         /// What was given.
@@ -108,7 +109,8 @@ pub enum ModelError {
     },
     /// A distribution that is none of those there are.
     #[error(
-        "`{name}` is no distribution; there are: exponential, deterministic, hyperexponential:CV2 and measured"
+        "`{name}` is no distribution; there are: exponential, deterministic, hyperexponential:CV2 \
+         and measured"
     )]
     UnknownDistribution {
         /// What was given.

@@ -113,7 +113,8 @@ fn main() {
                 None => String::new(),
             };
             println!(
-                "{name:<5} {policy:<12} {requests_per_us:7.1} M/s  {goal:<14} miss {miss_ratio:.4}  {bytes_per_slot:5.1} B/slot"
+                "{name:<5} {policy:<12} {requests_per_us:7.1} M/s  {goal:<14} miss \
+                 {miss_ratio:.4}  {bytes_per_slot:5.1} B/slot"
             );
         }
     }

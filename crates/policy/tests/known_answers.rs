@@ -158,7 +158,8 @@ fn compare(answers: &[Answers], agrees: impl Fn(f64, f64) -> bool) {
                 assert_eq!(at_run_time, ours, "{policy} chosen at run time");
                 let verdict = if agrees(ours, expected) { "" } else { "  <- differs" };
                 eprintln!(
-                    "{trace_name} {size:>6} {policy:<12} {ours:.5} (reference {expected:.4}){verdict}"
+                    "{trace_name} {size:>6} {policy:<12} {ours:.5} (reference \
+                     {expected:.4}){verdict}"
                 );
                 if !verdict.is_empty() {
                     wrong.push(format!(

@@ -152,7 +152,8 @@ fn so_says_a_simulation_by_events() {
         let (without, peak) = (throughput(&network(0.99)), throughput(&network(p_star)));
         let with = throughput(&passed_by(&network(0.99), shedding.share(), disk_us));
         println!(
-            "{disk_us} µs: {without:.3} at 0.99, {peak:.3} at {p_star:.3}, {with:.3} with {:.2} shed",
+            "{disk_us} µs: {without:.3} at 0.99, {peak:.3} at {p_star:.3}, {with:.3} with {:.2} \
+             shed",
             shedding.share()
         );
         assert!(without < 0.95 * peak && with > 0.97 * peak, "{without}, {peak}, {with}");

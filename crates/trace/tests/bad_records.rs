@@ -34,7 +34,8 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "arc",
             "1 1 0 0",
             "5 9000000 0 1",
-            "line 2 at byte 8: expected a page count from 1 to 8388608 in column 2, found \"9000000\"",
+            "line 2 at byte 8: expected a page count from 1 to 8388608 in column 2, found \
+             \"9000000\"",
         ),
         (
             "arc",
@@ -52,7 +53,8 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "blkparse",
             "8,0 1 1 0.5 9 Q R 8 + 8 [x]",
             "8,0 1 1 0.5 9 Q R 8 +",
-            "line 2 at byte 28: expected a number of sectors of at most 4 GiB in column 10, found nothing",
+            "line 2 at byte 28: expected a number of sectors of at most 4 GiB in column 10, found \
+             nothing",
         ),
         (
             "blkparse-issued",
@@ -64,7 +66,8 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "csv",
             "x,y",
             "1",
-            "line 1 at byte 0: expected a header that names a key, or an offset and a size (--columns helps), found \"x,y\"",
+            "line 1 at byte 0: expected a header that names a key, or an offset and a size \
+             (--columns helps), found \"x,y\"",
         ),
         (
             "fiu",
@@ -76,7 +79,8 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "cachelib",
             "x,y",
             "1",
-            "line 1 at byte 0: expected a header with the columns of a kv, cdn or tectonic trace, found \"x,y\"",
+            "line 1 at byte 0: expected a header with the columns of a kv, cdn or tectonic trace, \
+             found \"x,y\"",
         ),
         (
             "disksim",
@@ -100,7 +104,8 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "spc",
             "0,1,512,R,0.5",
             "0,1,9999999999,R,0.5",
-            "line 2 at byte 14: expected a length of at most 4 GiB in column 3, found \"9999999999\"",
+            "line 2 at byte 14: expected a length of at most 4 GiB in column 3, found \
+             \"9999999999\"",
         ),
         (
             "ssdsim",
@@ -118,7 +123,8 @@ fn a_malformed_line_is_named_with_its_file_number_and_place() {
             "tencent",
             "1,8,8,0,7",
             "1,99999999999999999999,8,0,7",
-            "line 2 at byte 10: expected the first sector in column 2, found \"99999999999999999999\"",
+            "line 2 at byte 10: expected the first sector in column 2, found \
+             \"99999999999999999999\"",
         ),
         (
             "twitter",
@@ -233,7 +239,8 @@ fn a_binary_trace_cut_at_any_byte_names_the_record_it_lacks() {
             } else {
                 let (record, place) = (records + 1, head + records * record_bytes);
                 let message = format!(
-                    "t: record {record} at byte {place}: expected a whole record, found {rest} bytes"
+                    "t: record {record} at byte {place}: expected a whole record, found {rest} \
+                     bytes"
                 );
                 assert_eq!(error(&whole[..cut], &given(name)), message, "{name}");
             }

@@ -8,8 +8,9 @@ use std::io::Write;
 use common::{FORMATS, expected, open, read, requests, write};
 use floe_trace::{ErrorKind, Format, Kind, OpenOptions, Trace, formats_table};
 
-const ALL: &str = "adaptsize, alibaba, arc, blkparse, blkparse-issued, cachelib, csv, disksim, ssdsim, fiu, floe, be32, be64, le32, \
-                   le64, msr, oracleGeneral, plain, spc, srt, systor, tencent, twitter, vscsi";
+const ALL: &str = "adaptsize, alibaba, arc, blkparse, blkparse-issued, cachelib, csv, disksim, \
+                   ssdsim, fiu, floe, be32, be64, le32, le64, msr, oracleGeneral, plain, spc, \
+                   srt, systor, tencent, twitter, vscsi";
 
 fn detected(bytes: &[u8]) -> String {
     match open(bytes, &OpenOptions::default()) {

@@ -296,7 +296,8 @@ fn wrong_specs_say_what_there_is() {
     let cases = [
         (
             "zip:keys=3",
-            "no generator is called \"zip\"; there are zipf, drift, uniform, loop, scan, mix, ycsb, sfs",
+            "no generator is called \"zip\"; there are zipf, drift, uniform, loop, scan, mix, \
+             ycsb, sfs",
         ),
         ("loop:key=3", "loop has no parameter \"key\"; it has keys, requests, seed, block, read"),
         ("loop:keys=0", "keys: expected a whole number from 1 to 2^48, found \"0\""),
@@ -319,7 +320,8 @@ fn wrong_specs_say_what_there_is() {
         ("ycsb:workload=G", "workload: expected a workload from A to F, found \"G\""),
         (
             "ycsb:read=50%",
-            "ycsb has no parameter \"read\"; it has workload, keys, theta, length, requests, seed, block",
+            "ycsb has no parameter \"read\"; it has workload, keys, theta, length, requests, \
+             seed, block",
         ),
         ("mix:requests=5", "mix needs parts, as in mix:requests=9000+zipf:keys=100+loop:keys=50"),
         ("mix+mix", "a mix cannot be part of a mix; give its parts"),

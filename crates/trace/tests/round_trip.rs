@@ -171,12 +171,14 @@ fn hosts_and_disks_of_msr_are_numbered_as_they_appear() {
 
 #[test]
 fn the_three_cachelib_traces_are_told_apart_by_their_headers() {
-    let kv = "op_time,key,key_size,op,op_count,size,cache_hits,ttl,usecase,sub_usecase\n\
-              10,abc,3,GET_LEASE,5,100,1,0,7,8\n12,abc,3,DELETE,1,0,0,0,7,8\n";
-    let cdn = "timestamp,cacheKey,OpType,objectSize,responseSize,responseHeaderSize,rangeStart,rangeEnd,TTL,SamplingRate\n\
-               5,a/b.mp4,1,900,50,9,-1,-1,60,0.001\n6,a/c.mp4,1,-1,50,9,-1,-1,60,0.001\n";
-    let tectonic = "op_time,block_id,block_id_size,io_size,io_offset,user_name,user_namespace,op_name,op_count,host_name,rs_shard_id\n\
-                    9,aa-bb,40,4096,0,1,2,getChunkData.Permanent,1,3,4\n9,aa-bb,40,8192,0,1,2,putChunk.NotInitialized,1,3,4\n";
+    let kv = "op_time,key,key_size,op,op_count,size,cache_hits,ttl,usecase,sub_usecase\n10,abc,3,\
+              GET_LEASE,5,100,1,0,7,8\n12,abc,3,DELETE,1,0,0,0,7,8\n";
+    let cdn = "timestamp,cacheKey,OpType,objectSize,responseSize,responseHeaderSize,rangeStart,\
+               rangeEnd,TTL,SamplingRate\n5,a/b.mp4,1,900,50,9,-1,-1,60,0.001\n6,a/c.mp4,1,-1,50,\
+               9,-1,-1,60,0.001\n";
+    let tectonic = "op_time,block_id,block_id_size,io_size,io_offset,user_name,user_namespace,\
+                    op_name,op_count,host_name,rs_shard_id\n9,aa-bb,40,4096,0,1,2,getChunkData.\
+                    Permanent,1,3,4\n9,aa-bb,40,8192,0,1,2,putChunk.NotInitialized,1,3,4\n";
     let told = |text: &str| -> Vec<_> {
         let found = read(text.as_bytes(), &OpenOptions::default()).unwrap();
         assert_eq!(found.len(), 2);
@@ -310,8 +312,8 @@ fn columns_can_be_named_where_the_header_does_not_tell() {
     let found = read(both, &columns("offset=offset,offset-unit=4096")).unwrap();
     assert_eq!((found[0].key, found[0].bytes), (8192, 3));
 
-    let message = "t: line 1 at byte 0: expected a header that names a key, or an offset and a size (--columns helps), \
-                   found \"key,offset,size\"";
+    let message = "t: line 1 at byte 0: expected a header that names a key, or an offset and a \
+                   size (--columns helps), found \"key,offset,size\"";
     assert_eq!(common::error(both, &columns("key=obj")), message);
     let arc = OpenOptions { format: Some(format("arc")), ..columns("key=key") };
     assert_eq!(
@@ -321,7 +323,8 @@ fn columns_can_be_named_where_the_header_does_not_tell() {
     for (text, message) in [
         (
             "name=x",
-            "there is no \"name\" to set; there are time, key, offset, size, op, volume, time-unit, offset-unit, size-unit",
+            "there is no \"name\" to set; there are time, key, offset, size, op, volume, \
+             time-unit, offset-unit, size-unit",
         ),
         ("key=", "key: expected the name of a column, found \"\""),
         ("time-unit=d", "time-unit: expected s, ms, us, 100ns or ns, found \"d\""),

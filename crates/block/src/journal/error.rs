@@ -23,7 +23,8 @@ pub enum StoreError {
     },
     /// A later version of Floe has been here.
     #[error(
-        "the superblock at offset {offset} has format {version}, and this version of floe knows {VERSION}"
+        "the superblock at offset {offset} has format {version}, and this version of floe knows \
+         {VERSION}"
     )]
     Newer {
         /// Of the superblock.

@@ -119,7 +119,8 @@ impl Layout {
         }
         let Layout { shards, shard_sectors, dump_pages, ring_pages, data_start, .. } = self;
         Err(format!(
-            "{shards} shards of {shard_sectors} sectors, {dump_pages} pages a checkpoint, {ring_pages} a log, data from {data_start} on"
+            "{shards} shards of {shard_sectors} sectors, {dump_pages} pages a checkpoint, \
+             {ring_pages} a log, data from {data_start} on"
         ))
     }
 

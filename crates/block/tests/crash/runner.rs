@@ -102,9 +102,9 @@ impl fmt::Display for Survived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} crashes ({} power cuts, {} of them while starting; {} kills) and {} orderly ends; {} requests, \
-             {} of which failed after {} failures of devices; {} bits rotted; {} units of 512 bytes checked; {} checkpoints; \
-             {} journals gone past, {} caches retired",
+            "{} crashes ({} power cuts, {} of them while starting; {} kills) and {} orderly ends; \
+             {} requests, {} of which failed after {} failures of devices; {} bits rotted; {} \
+             units of 512 bytes checked; {} checkpoints; {} journals gone past, {} caches retired",
             self.crashes(),
             self.power_cuts,
             self.cuts_while_starting,

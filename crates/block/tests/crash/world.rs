@@ -361,7 +361,8 @@ impl World {
                 let (bypassing, cache) = (self.bypassing, self.driver().cache());
                 let (lost, empty) = (cache.has_lost_journal(), cache.is_emptied());
                 let what = format!(
-                    "{} requests wait for nothing: {waiting:?}; journal lost {lost}, {bypassing:?}, emptied {empty}",
+                    "{} requests wait for nothing: {waiting:?}; journal lost {lost}, \
+                     {bypassing:?}, emptied {empty}",
                     waiting.len()
                 );
                 return Err(self.failure(what, 0, units));

@@ -38,23 +38,30 @@ const EXAMPLES: &str = "\
 Examples:
   floe bench memory
   floe bench memory --policy s3-fifo,lru --capacity 1%,10%,50% --threads 1,2
-  floe bench memory --policy lru --hit-ratio 0.5..=0.95:0.05,0.99 --mpl 72 --disk-us 5,100,500 --json
+  floe bench memory --policy lru --hit-ratio 0.5..=0.95:0.05,0.99 --mpl 72 --disk-us 5,100,500 \
+                        --json
   floe bench memory --policy s3-fifo --vs policy=lru,shards=1 --vs shards=1 --repetitions 30
   floe bench memory --keys 100000 --capacity 200000 --value 4KiB --writes 0.05
   floe bench memory zipf:keys=1000000,theta=0.8,requests=10000000 --capacity 10%
   floe bench memory P3.lis.zst --policy arc --capacity 10% --seconds 5
   floe bench memory --policy lru --vs admit=duel --vs policy=w-tinylfu
   floe bench memory --policy lru --disk-us 5 --vs frozen=adaptive --seconds 0.2 --repetitions 30
-  floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive --repetitions 1 --seconds 60 --png drift
+  floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive \
+                        --repetitions 1 --seconds 60 --png drift
   floe bench memory --keys 20000 --calibrate --service-out this-machine.json";
 
 const NOTES: &str = "\
-A closed loop: clients share the threads and ask for one key after the other. A hit goes on at once; a miss parks its client until
-the emulated disk answers, while its thread runs others. The load begins again at its end. Caches at the same point of the lists
-run in turn, after each is warm, and are compared pair by pair with the first. Waiting for the disk is precise, and so
-takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it has tried to.
+A closed loop: clients share the threads and ask for one key after the other. A hit goes on at \
+                     once; a miss parks its client until
+the emulated disk answers, while its thread runs others. The load begins again at its end. Caches \
+                     at the same point of the lists
+run in turn, after each is warm, and are compared pair by pair with the first. Waiting for the \
+                     disk is precise, and so
+takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm \
+                     when it has tried to.
 
---calibrate measures what operations take in caches of one shard, without a disk: lookups, and the changes of lists under their lock, by one
+--calibrate measures what operations take in caches of one shard, without a disk: lookups, and the \
+                     changes of lists under their lock, by one
 thread and by several. It writes what floe model reads with --service.";
 
 /// How long the emulated disk takes.

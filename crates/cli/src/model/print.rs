@@ -108,7 +108,8 @@ pub(super) fn counted(points: &[Point], verdict: &Verdict) {
     let Verdict { p_star, fall, lowest_at, classification, .. } = verdict;
     if *p_star < 1.0 {
         output::say!(
-            "p* {p_star:.3}: throughput then falls by {}, furthest at {lowest_at:.3}; {classification}{paper}{limit}\n",
+            "p* {p_star:.3}: throughput then falls by {}, furthest at {lowest_at:.3}; \
+             {classification}{paper}{limit}\n",
             output::percent(*fall)
         );
     } else {

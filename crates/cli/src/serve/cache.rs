@@ -79,7 +79,8 @@ impl Prepared {
         let needed = Consent { initialise: false, ..consent } != Consent::default();
         let is_for = |tier: &TierPlan| tier.is_kept() || !needed && !tier.cache.paths().is_empty();
         if consent != Consent::default() && !plan.tiers.iter().any(is_for) {
-            let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a cache that is kept";
+            let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
+                           for a cache that is kept";
             return Err(CliError::usage(problem));
         }
         let above =

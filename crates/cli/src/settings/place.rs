@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn settings_are_found_by_their_line() {
-        let text = "cache = 'a'\n\n[[volume]]\nname = 'x'\n# one\n[[volume]]\n\nbacking = 'b'\n[[tier]]\nwrite = 'back'\n";
+        let text = "cache = 'a'\n\n[[volume]]\nname = 'x'\n# one\n[[volume]]\n\nbacking = \
+                    'b'\n[[tier]]\nwrite = 'back'\n";
         let line = |table, setting| Place { table, setting }.line(text);
         assert_eq!(line(None, "cache"), Some(1));
         assert_eq!(line(Some(Table::Volume(0)), "name"), Some(4));

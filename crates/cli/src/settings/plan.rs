@@ -31,7 +31,8 @@ pub(crate) use tiers::TierPlan;
 use tiers::{same_file, threads};
 
 /// An admission that memory cannot have, a tier can.
-const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
+const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
+                               memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
 
 /// Where clients are awaited unless told otherwise.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
@@ -456,16 +457,21 @@ fn flush_interval(
     let Some(text) = text else { return Ok(Duration::from_secs(5)) };
     let refuse = |problem: String| Err(wrong(None, "flush-interval", problem));
     match humantime::parse_duration(text) {
-        Err(_) => refuse(format!("flush-interval: `{text}` is not a duration; write 500ms, 5s or 1min")),
+        Err(_) => {
+            refuse(format!("flush-interval: `{text}` is not a duration; write 500ms, 5s or 1min"))
+        }
         Ok(_) if !keeps_writes(tiers, memory) => {
             let mode = tiers[0].mode;
             let problem = format!(
-                "flush-interval is for write = back or only and for memory-write = back; here write is {mode}"
+                "flush-interval is for write = back or only and for memory-write = back; here \
+                 write is {mode}"
             );
             refuse(problem)
         }
         Ok(interval) if interval.is_zero() => refuse(
-            "flush-interval: 0s is too short; without write = back nothing is kept in the cache only".into(),
+            "flush-interval: 0s is too short; without write = back nothing is kept in the cache \
+             only"
+                .into(),
         ),
         Ok(interval) => Ok(interval),
     }

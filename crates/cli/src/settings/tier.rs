@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 /// What a tier has of its own beside what its device has, for messages.
-pub(super) const OF_A_TIER: &str = "write=MODE, admit=ADMISSION, evict=POLICY, calibration=FILE, block-sizes=SIZE+SIZE, dirty-max=SHARE, shards=N and volatile";
+pub(super) const OF_A_TIER: &str = "write=MODE, admit=ADMISSION, evict=POLICY, calibration=FILE, \
+                                    block-sizes=SIZE+SIZE, dirty-max=SHARE, shards=N and volatile";
 
 /// A tier below those before it. The settings are named as those of the whole run, which are of the
 /// first tier.
@@ -81,7 +82,8 @@ mod tests {
 
     #[test]
     fn settings_of_the_tier_are_told_from_those_of_its_device() {
-        let text = "file:/srv/tier,write=back,admit=small-bypass+obp:target=0.2,evict=s3-fifo:small=0.2,size=1GiB,block-sizes=4KiB+64KiB,medium=nvme,shards=8,volatile";
+        let text = "file:/srv/tier,write=back,admit=small-bypass+obp:target=0.2,evict=s3-fifo:\
+                    small=0.2,size=1GiB,block-sizes=4KiB+64KiB,medium=nvme,shards=8,volatile";
         let table = TierTable::parse(text).unwrap();
         let of_tier = TierTable {
             cache: Some("file:/srv/tier,size=1GiB,medium=nvme".into()),

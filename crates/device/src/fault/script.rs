@@ -116,7 +116,8 @@ impl Script {
             let nonsense = || {
                 let path = self.0.path.display();
                 let message = format!(
-                    "{path}, line {}: {line:?} is no fault; write OPERATION ERROR [START-END], such as write ENOSPC",
+                    "{path}, line {}: {line:?} is no fault; write OPERATION ERROR [START-END], \
+                     such as write ENOSPC",
                     number + 1
                 );
                 io::Error::new(io::ErrorKind::InvalidInput, message)

@@ -101,7 +101,8 @@ pub enum OpenError {
     },
     /// A memory device larger than the machine.
     #[error(
-        "a device of {size} bytes in memory is more than the {has} bytes that there are for it; give a smaller size, or a file"
+        "a device of {size} bytes in memory is more than the {has} bytes that there are for it; \
+         give a smaller size, or a file"
     )]
     TooMuchMemory {
         /// Its size.
@@ -117,8 +118,8 @@ pub enum OpenError {
     },
     /// The members of a stripe are too small for it.
     #[error(
-        "the stripe has room for {room} bytes, not the {wanted} asked for; \
-         its smallest member counts, in whole chunks of {chunk}"
+        "the stripe has room for {room} bytes, not the {wanted} asked for; its smallest member \
+         counts, in whole chunks of {chunk}"
     )]
     StripeSize {
         /// Bytes there is room for.

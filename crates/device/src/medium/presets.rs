@@ -49,7 +49,8 @@ const DRAM: Medium = Medium {
 /// 2.3 GB/s of writes per DIMM.
 const PMEM: Medium = Medium {
     name: "pmem",
-    description: "Optane persistent memory: 12 GB/s of reads, of which one writer takes 72 % and eight 93 %",
+    description: "Optane persistent memory: 12 GB/s of reads, of which one writer takes 72 % and \
+                  eight 93 %",
     read: Path {
         median_ns: 305.0,
         p99_ns: 400.0,

@@ -76,10 +76,12 @@ impl Access {
         let problem = match (token_given, there_is_one) {
             (true, true) => "this is not the admin token: nothing is changed",
             (false, true) => {
-                "over TCP a change needs the admin token: give --admin-token-file, or ask through the Unix socket"
+                "over TCP a change needs the admin token: give --admin-token-file, or ask through \
+                 the Unix socket"
             }
             (_, false) => {
-                "over TCP this server only tells: ask through the Unix socket, or give the server an admin-token-file"
+                "over TCP this server only tells: ask through the Unix socket, or give the server \
+                 an admin-token-file"
             }
         };
         Reply::trouble(Trouble::Forbidden, problem)

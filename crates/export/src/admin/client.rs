@@ -47,7 +47,8 @@ pub enum AdminError {
     },
     /// The socket is not for this user.
     #[error(
-        "{address} is not for this user: {source}; ask as the server's user, as root or as one of its admin-group"
+        "{address} is not for this user: {source}; ask as the server's user, as root or as one of \
+         its admin-group"
     )]
     Denied {
         /// The address.

@@ -90,7 +90,8 @@ fn secret_in(path: &Path) -> Result<String, TokenError> {
     let is_plain = secret.bytes().all(|byte| byte.is_ascii_graphic());
     if text.len() as u64 > MOST_BYTES || secret.len() < LEAST_BYTES || !is_plain {
         let problem = format!(
-            "it holds no token, which is {LEAST_BYTES} visible characters or more; make one with openssl rand -hex 32"
+            "it holds no token, which is {LEAST_BYTES} visible characters or more; make one with \
+             openssl rand -hex 32"
         );
         return Err(refuse(problem));
     }

@@ -76,7 +76,8 @@ impl StartError {
 pub enum Refusal {
     /// Somebody else's data.
     #[error(
-        "the cache device holds data that is not a cache of floe's; if it may be overwritten, give --initialise"
+        "the cache device holds data that is not a cache of floe's; if it may be overwritten, \
+         give --initialise"
     )]
     Foreign,
     /// A cache that cannot be read whole.
@@ -96,7 +97,8 @@ pub enum Refusal {
     },
     /// Another volume's cache.
     #[error(
-        "the cache belongs to {}, not to {wanted:?}; use another cache device, or give --initialise to make a new one here",
+        "the cache belongs to {}, not to {wanted:?}; use another cache device, or give \
+         --initialise to make a new one here",
         names(of)
     )]
     OtherVolume {
@@ -119,8 +121,9 @@ pub enum Refusal {
     },
     /// Another tier, which has something of the cache's volumes, is not to be served.
     #[error(
-        "the cache was served together with the tier {tier}, which may hold what was written to the volumes and nothing else has, and is not \
-         given: give it, too, or bring its data back with floe export-dirty and give --accept-backing, which forgets what this cache has"
+        "the cache was served together with the tier {tier}, which may hold what was written to \
+         the volumes and nothing else has, and is not given: give it, too, or bring its data back \
+         with floe export-dirty and give --accept-backing, which forgets what this cache has"
     )]
     MissingTier {
         /// Its device and settings.
@@ -128,8 +131,9 @@ pub enum Refusal {
     },
     /// A tier would be emptied before one that was below it, which would then be written over it.
     #[error(
-        "the cache was served above the tier {tier}, which may hold older data that would be written over its own later: give both, in any order, \
-         or --accept-backing if that one has nothing any more"
+        "the cache was served above the tier {tier}, which may hold older data that would be \
+         written over its own later: give both, in any order, or --accept-backing if that one has \
+         nothing any more"
     )]
     LowerTier {
         /// Its device and settings.
@@ -172,7 +176,8 @@ pub enum Refusal {
     },
     /// Another volume's device.
     #[error(
-        "the device given for volume {volume:?}, {device}, has the data of volume {of:?}: give each volume its own device"
+        "the device given for volume {volume:?}, {device}, has the data of volume {of:?}: give \
+         each volume its own device"
     )]
     Swapped {
         /// The volume it was given for.
@@ -253,7 +258,8 @@ pub enum Refusal {
     },
     /// A cache has the layout it was made with.
     #[error(
-        "the cache was made with {setting} = {has}, not {asked}: leave {setting} out, or give --initialise to make a new one"
+        "the cache was made with {setting} = {has}, not {asked}: leave {setting} out, or give \
+         --initialise to make a new one"
     )]
     Layout {
         /// Which setting.
@@ -265,8 +271,8 @@ pub enum Refusal {
     },
     /// A thread needs a shard of its own.
     #[error(
-        "the cache was made with {shards} shard(s), which {threads} threads cannot share; give fewer --threads, or --initialise and \
-         --shards to make a new one"
+        "the cache was made with {shards} shard(s), which {threads} threads cannot share; give \
+         fewer --threads, or --initialise and --shards to make a new one"
     )]
     Threads {
         /// Of the cache.
@@ -276,8 +282,9 @@ pub enum Refusal {
     },
     /// A cache that a running server did not use.
     #[error(
-        "the device holds a cache, and what that has of the volumes may be old by now; bring back what only it has with floe \
-         export-dirty, if there is anything, and give --initialise to make a new one in its place"
+        "the device holds a cache, and what that has of the volumes may be old by now; bring back \
+         what only it has with floe export-dirty, if there is anything, and give --initialise to \
+         make a new one in its place"
     )]
     Joins,
     /// There is nothing to work on.
@@ -293,7 +300,8 @@ pub enum Refusal {
     },
     /// A device that data would be written back to.
     #[error(
-        "{device} is not volume {volume:?} as the cache knows it: {difference}; if it is the right device, give --accept-backing"
+        "{device} is not volume {volume:?} as the cache knows it: {difference}; if it is the \
+         right device, give --accept-backing"
     )]
     OtherTarget {
         /// Its name.
@@ -351,12 +359,15 @@ impl fmt::Display for Difference {
         match self {
             Self::Size { was, is } => write!(f, "it had {} and has {}", Bytes(*was), Bytes(*is)),
             Self::Identity => f.write_str(
-                "it is another file than before, or another disk, though it has the same name and size",
+                "it is another file than before, or another disk, though it has the same name and \
+                 size",
             ),
             Self::Old => f.write_str("the cache is an old copy"),
             Self::Alone => f.write_str("a tier that may hold newer data of it is missing"),
             Self::Apart => f.write_str("it was served through some of the tiers without others"),
-            Self::Content => f.write_str("it was changed while no server was there, or is another disk"),
+            Self::Content => {
+                f.write_str("it was changed while no server was there, or is another disk")
+            }
         }
     }
 }
@@ -396,7 +407,8 @@ fn names(of: &[String]) -> String {
 fn way_out(error: &StoreError) -> &'static str {
     match error {
         StoreError::Log { .. } | StoreError::Checkpoint { .. } => {
-            "`floe check --repair CACHE` writes its journal anew and says what is lost, if anything is"
+            "`floe check --repair CACHE` writes its journal anew and says what is lost, if \
+             anything is"
         }
         StoreError::Newer { .. } => "a newer version of floe can use it",
         _ => "`floe check` says more, and --initialise makes a new one in its place",

@@ -234,7 +234,8 @@ fn replacement(
         Found::Nothing => return Ok(None),
         Found::Retired => {
             tracing::warn!(
-                "the cache was ended when its journal could not be written; a new one is made in its place"
+                "the cache was ended when its journal could not be written; a new one is made in \
+                 its place"
             );
             return Ok(None);
         }
@@ -341,7 +342,8 @@ fn begin(
     for volume in volumes.iter().filter(|volume| volume.identity == Identity::default()) {
         tracing::info!(
             volume = volume.name,
-            "nothing identifies its device: after a crash another one in its place may go unnoticed"
+            "nothing identifies its device: after a crash another one in its place may go \
+             unnoticed"
         );
     }
     let ids = volumes.iter().map(|volume| volume.id).collect();

@@ -162,7 +162,8 @@ impl Front {
         let heard = match text {
             Ok(text) => session.conversation.hear(&text),
             Err(Undecipherable::InTheClear) => {
-                let problem = "this address can be reached from other machines and takes TLS only; ask by https";
+                let problem = "this address can be reached from other machines and takes TLS \
+                               only; ask by https";
                 Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
             }
             Err(Undecipherable::Broken(error)) => {

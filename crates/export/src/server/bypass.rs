@@ -62,7 +62,8 @@ impl Front {
         let failing = || self.tiers.iter().enumerate();
         if let Some((at, tier)) = failing().find(|(_, tier)| !tier.failing.refusing.is_empty()) {
             let problem = format!(
-                "requests are refused: tier {at} ({}) has dirty data that cannot be read or replaced; floe status says how much",
+                "requests are refused: tier {at} ({}) has dirty data that cannot be read or \
+                 replaced; floe status says how much",
                 tier.name
             );
             return Reply::trouble(Trouble::Refusing, problem);
@@ -81,7 +82,8 @@ impl Front {
         if !std::mem::replace(&mut self.tiers[tier].failing.degraded, true) {
             tracing::error!(
                 tier,
-                "the cache device is failing and is not used any more; `floe restore` tries it again"
+                "the cache device is failing and is not used any more; `floe restore` tries it \
+                 again"
             );
         }
         self.tell_workers(&|| Instruction::Degrade { tier: key });
@@ -97,7 +99,8 @@ impl Front {
         }
         tracing::error!(
             tier,
-            "the journal of the cache cannot be written: nothing is cached any more, and what is dirty is written back"
+            "the journal of the cache cannot be written: nothing is cached any more, and what is \
+             dirty is written back"
         );
         self.tiers[tier].failing.degraded = true;
         self.note(tier);
@@ -114,8 +117,8 @@ impl Front {
         }
         tracing::error!(
             tier,
-            "dirty data of the cache cannot be written back: requests for it are refused, others are served past the cache; it is \
-             tried again every --flush-interval"
+            "dirty data of the cache cannot be written back: requests for it are refused, others \
+             are served past the cache; it is tried again every --flush-interval"
         );
         self.tell_workers(&|| Instruction::Bypass { tier: key, stuck: true });
     }
@@ -135,12 +138,13 @@ impl Front {
         match self.tiers[tier].failing.unnoted {
             false => tracing::warn!(
                 tier,
-                "the cache was ended: the volumes have all that was in it, and the next start finds it empty"
+                "the cache was ended: the volumes have all that was in it, and the next start \
+                 finds it empty"
             ),
             true => tracing::error!(
                 tier,
-                "the cache was ended, but its device cannot be told: the volumes have all that was in it; do not start floe with it \
-                 again without --initialise"
+                "the cache was ended, but its device cannot be told: the volumes have all that \
+                 was in it; do not start floe with it again without --initialise"
             ),
         }
         self.tell_workers(&|| Instruction::Retire { tier: key });
@@ -166,7 +170,8 @@ impl Front {
         let bytes = self.left_refused_bytes;
         (bytes > 0).then(|| {
             format!(
-                "{} of dirty data are only on a cache device that fails: requests for them were refused",
+                "{} of dirty data are only on a cache device that fails: requests for them were \
+                 refused",
                 floe_block::format_size(bytes)
             )
         })
@@ -223,13 +228,15 @@ impl Front {
                 return refuse(at, &format!("its cache device still fails: {error}"));
             }
             if self.tiers[at].failing.retired {
-                let problem = "its cache was ended when its journal could not be written; start floe again to use the device again";
+                let problem = "its cache was ended when its journal could not be written; start \
+                               floe again to use the device again";
                 return refuse(at, &problem);
             }
             if self.tiers[at].failing.journal_lost {
                 let (tier, stuck) = (self.tiers[at].key, self.tiers[at].failing.stuck);
                 self.tell_workers(&|| Instruction::Bypass { tier, stuck });
-                let problem = "its journal could not be written, and what is dirty in it is being written back; start floe again after that";
+                let problem = "its journal could not be written, and what is dirty in it is being \
+                               written back; start floe again after that";
                 return refuse(at, &problem);
             }
         }

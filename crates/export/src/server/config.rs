@@ -97,8 +97,8 @@ pub enum ServeError {
     },
     /// Other machines could see what the server does, and read the token on its way.
     #[error(
-        "admin address {address} can be reached from other machines without encryption; give one on 127.0.0.1, \
-         --tls require, or --insecure if the network is trusted"
+        "admin address {address} can be reached from other machines without encryption; give one \
+         on 127.0.0.1, --tls require, or --insecure if the network is trusted"
     )]
     AdminExposed {
         /// The address.
@@ -124,7 +124,8 @@ pub enum ServeError {
     Wait(std::io::Error),
     /// A thread that serves ended in a panic, which has been reported.
     #[error(
-        "thread {0} has panicked; what it served is lost to clients until the server is started again"
+        "thread {0} has panicked; what it served is lost to clients until the server is started \
+         again"
     )]
     Panicked(usize),
     /// The tiers could not be told of each other.

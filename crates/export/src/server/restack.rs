@@ -82,7 +82,8 @@ impl Front {
         self.one_at_a_time()?;
         if at == 0 {
             return conflict(
-                "a tier comes below the first one, which clients, memory and shedding depend on: say 1 or more",
+                "a tier comes below the first one, which clients, memory and shedding depend on: \
+                 say 1 or more",
             );
         }
         if at > self.tiers.len() {
@@ -91,7 +92,8 @@ impl Front {
                 1 => format!("a tier cannot be number {at}: below the only one it is number 1"),
                 _ => {
                     format!(
-                        "a tier cannot be number {at}: with {last} tiers, one more is number 1 to {last}"
+                        "a tier cannot be number {at}: with {last} tiers, one more is number 1 to \
+                         {last}"
                     )
                 }
             });
@@ -312,10 +314,16 @@ impl Front {
         let Some(keeper) = self.tiers[at].keeper.take() else { return };
         // The others expect it no more before it is nobody's.
         let unlinked = link(self.stack, self.tiers.iter_mut()).map_err(|error| {
-            format!("the tier is removed, but others could not be told so, and will ask for it at the next start: {error}")
+            format!(
+                "the tier is removed, but others could not be told so, and will ask for it at the \
+                 next start: {error}"
+            )
         });
         let vacated = keeper.vacate().map_err(|error| {
-            format!("the tier is removed, but its device could not be told so: {error}; do not serve it again without --initialise")
+            format!(
+                "the tier is removed, but its device could not be told so: {error}; do not serve \
+                 it again without --initialise"
+            )
         });
         self.restack().problem = unlinked.and(vacated).err();
     }

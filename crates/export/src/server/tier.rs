@@ -181,7 +181,8 @@ impl Front {
             volume = name,
             offset = run.start * SECTOR_BYTES,
             bytes = (run.end - run.start) * SECTOR_BYTES,
-            "dirty data is lost, for the cache device has something else in its place: it reads as an error until it is written anew"
+            "dirty data is lost, for the cache device has something else in its place: it reads \
+             as an error until it is written anew"
         );
         if self.tiers[tier].lost_places == MOST_LOST_LINES {
             tracing::error!(

@@ -246,7 +246,8 @@ impl AdviceStatus {
             other_policy: None,
             other_gain: None,
             text: format!(
-                "cache: cores {:.0} % busy; each thread has lists of its own, so more hits do not cost throughput; last {seconds:.0} s",
+                "cache: cores {:.0} % busy; each thread has lists of its own, so more hits do not \
+                 cost throughput; last {seconds:.0} s",
                 100.0 * utilisation
             ),
         }

@@ -42,12 +42,14 @@ pub enum TestBedError {
     Simulate(#[from] StageError),
     /// In virtual time only a medium takes time.
     #[error(
-        "{0} says no medium, and in virtual time nothing else takes time: say which it is like, such as {0},medium=nvme"
+        "{0} says no medium, and in virtual time nothing else takes time: say which it is like, \
+         such as {0},medium=nvme"
     )]
     NoTime(String),
     /// A cache is there.
     #[error(
-        "{0} holds a kept cache, which a measurement would overwrite; measure a new file on the same disk, or the disk before a cache is made"
+        "{0} holds a kept cache, which a measurement would overwrite; measure a new file on the \
+         same disk, or the disk before a cache is made"
     )]
     KeptCache(String),
     /// Something is there.

@@ -31,7 +31,8 @@ pub struct Fit {
 pub enum LayoutError {
     /// More volumes than there are.
     #[error(
-        "the trace speaks of {wanted} volumes and there are {there}: configure as many, or lay them end to end on the first with --concatenate"
+        "the trace speaks of {wanted} volumes and there are {there}: configure as many, or lay \
+         them end to end on the first with --concatenate"
     )]
     Volumes {
         /// Volumes of the trace.

@@ -101,7 +101,8 @@ pub enum StageError {
     Open(#[from] OpenError),
     /// A file without a medium in virtual time.
     #[error(
-        "{0} says no medium, and in virtual time no file is touched: say which medium it is like, such as {0},medium=nvme"
+        "{0} says no medium, and in virtual time no file is touched: say which medium it is like, \
+         such as {0},medium=nvme"
     )]
     NoMedium(String),
     /// A volume nobody knows the size of.

@@ -51,7 +51,8 @@ pub(super) fn chart(tier: usize, admission: &AdmissionOutcome) -> Chart {
         name: format!("admission-{tier}"),
         title: format!("Admission: {}", admission.admission),
         note: format!(
-            "What became of the {} smallest blocks that were read or written and not cached.{several}",
+            "What became of the {} smallest blocks that were read or written and not \
+             cached.{several}",
             Unit::Count.value(admission.offered_blocks as f64)
         ),
         x: Axis::new("tier", Unit::Count),

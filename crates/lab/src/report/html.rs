@@ -23,9 +23,10 @@ const ROWS_UNFOLDED: usize = 60;
 pub fn html(report: &Report) -> String {
     let title = escaped(&report.title);
     let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <title>{title}</title>\n<style>\n{}{}</style>\n</head>\n<body>\n<h1>{title}</h1>\n",
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta \
+         name=\"viewport\" content=\"width=device-width, \
+         initial-scale=1\"/>\n<title>{title}</title>\n<style>\n{}{}</style>\n</head>\n<body>\\
+         n<h1>{title}</h1>\n",
         include_str!("page.css"),
         dark_drawings(),
     );
@@ -140,8 +141,8 @@ fn tip(tip: &Tip) -> String {
     let [left, top, width, height] = tip.area.map(steps);
     let (class, round) = if tip.is_point { ("point", width / 2) } else { ("strip", 0) };
     format!(
-        "<rect class=\"tip {class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" height=\"{height}\" rx=\"{round}\">\
-         <title>{}</title></rect>\n",
+        "<rect class=\"tip {class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" \
+         height=\"{height}\" rx=\"{round}\"><title>{}</title></rect>\n",
         tip.text.lines().map(escaped).collect::<Vec<_>>().join("\n")
     )
 }

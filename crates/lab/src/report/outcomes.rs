@@ -111,7 +111,8 @@ impl Trace<'_> {
         let mut gaps = self.chart("gap-to-belady", "Gap to Belady", Unit::Points, &gap);
         gaps.y.label = "miss ratio above Belady’s".to_owned();
         gaps.series.retain(|series| series.look.is_some());
-        gaps.note = "What a policy that knew the future would still gain at the same size; lower is better."
+        gaps.note = "What a policy that knew the future would still gain at the same size; lower \
+                     is better."
             .to_owned();
         if gaps.series.iter().any(|series| !series.points.is_empty()) {
             charts.push(gaps);
@@ -154,7 +155,8 @@ impl Trace<'_> {
             chart.note.push_str(match self.sizes {
                 Sizes::Objects => " Belady knows the future: no policy can do better.",
                 Sizes::Bytes => {
-                    " Belady knows the future but does not weigh sizes: a guide, not a strict bound."
+                    " Belady knows the future but does not weigh sizes: a guide, not a strict \
+                     bound."
                 }
             });
         }

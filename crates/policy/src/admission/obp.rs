@@ -91,7 +91,12 @@ impl Choosable for Obp {
     )
     .with(&[
         Parameter::share("target", 0.1, "the share; with 0 nothing ever comes in"),
-        Parameter::count("half-life", 1 << 18, 1..=1 << 50, "operations after which they count half"),
+        Parameter::count(
+            "half-life",
+            1 << 18,
+            1..=1 << 50,
+            "operations after which they count half",
+        ),
         Parameter::count("bytes", 0, 0..=1, "whether bytes count instead of blocks"),
         Parameter {
             name: "write-cost",
@@ -99,7 +104,8 @@ impl Choosable for Obp {
             min: 0.0,
             max: 1000.0,
             whole: false,
-            about: "a byte written in bytes read; 0 for 1, or more where it is measured to take longer",
+            about: "a byte written in bytes read; 0 for 1, or more where it is measured to take \
+                    longer",
         },
         Parameter::count("replaced", 0, 0..=1, "whether newer data of what is cached counts"),
         Parameter::count("fill", 1, 0..=1, "whether what fits at the start comes in uncounted"),

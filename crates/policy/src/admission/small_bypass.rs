@@ -46,7 +46,13 @@ impl Choosable for SmallBypass {
         "nothing comes in while what is in use fits into the memory above",
         "NVCache, \"Writes Hurt\"",
     )
-    .with(&[Parameter::count("memory", 0, 0..=1 << 50, "the memory above: bytes, such as 1GiB, or objects where these are counted; 0 for what is known to be above")]);
+    .with(&[Parameter::count(
+        "memory",
+        0,
+        0..=1 << 50,
+        "the memory above: bytes, such as 1GiB, or objects where these are counted; 0 for what is \
+         known to be above",
+    )]);
 
     fn with(parameters: &Parameters) -> Self {
         let given = parameters.count("memory");

@@ -11,9 +11,9 @@
 
 use super::{Spec, fit_lines, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, Volumes, block};
-use crate::sample::Sample;
 use crate::fields::{Fields, Flaw, integer};
 use crate::request::{Kind, Op};
+use crate::sample::Sample;
 
 const LAYOUT: &str =
     "text: major,minor, cpu, sequence, time (s), pid, action, RWBS, sector + sectors, [process]";
@@ -23,7 +23,13 @@ pub(super) static QUEUED: Spec = Spec {
     kind: Kind::Block,
     layout: LAYOUT,
     origin: "blktrace's blkparse; requests as queued (Q)",
-    fit: |sample| if has(sample, b"Q") || !has(sample, b"D") { fit_lines(sample, Blkparse::new(b'Q')) } else { 0 },
+    fit: |sample| {
+        if has(sample, b"Q") || !has(sample, b"D") {
+            fit_lines(sample, Blkparse::new(b'Q'))
+        } else {
+            0
+        }
+    },
     names: &[],
     decoder: || Box::new(Lines::new(Blkparse::new(b'Q'))),
     block_decoder: None,
@@ -34,15 +40,30 @@ pub(super) static ISSUED: Spec = Spec {
     kind: Kind::Block,
     layout: LAYOUT,
     origin: "blktrace's blkparse; requests as issued to the driver (D)",
-    fit: |sample| if has(sample, b"D") && !has(sample, b"Q") { fit_lines(sample, Blkparse::new(b'D')) } else { 0 },
+    fit: |sample| {
+        if has(sample, b"D") && !has(sample, b"Q") {
+            fit_lines(sample, Blkparse::new(b'D'))
+        } else {
+            0
+        }
+    },
     names: &[],
     decoder: || Box::new(Lines::new(Blkparse::new(b'D'))),
     block_decoder: None,
 };
 
 /// How the lines of the summary start.
-const SUMMARY: [&str; 9] =
-    ["CPU", "Reads ", "Read ", "PC Read", "IO unplugs", "Timer unplugs", "Total (", "Throughput (", "Events ("];
+const SUMMARY: [&str; 9] = [
+    "CPU",
+    "Reads ",
+    "Read ",
+    "PC Read",
+    "IO unplugs",
+    "Timer unplugs",
+    "Total (",
+    "Throughput (",
+    "Events (",
+];
 
 struct Blkparse {
     /// The action that counts.
@@ -96,7 +117,10 @@ impl Line for Blkparse {
     }
 
     fn header(&mut self, line: &[u8]) -> bool {
-        SUMMARY.iter().chain(&["Skips:", "Input file "]).any(|start| starts_with(line, start.as_bytes()))
+        SUMMARY
+            .iter()
+            .chain(&["Skips:", "Input file "])
+            .any(|start| starts_with(line, start.as_bytes()))
     }
 }
 

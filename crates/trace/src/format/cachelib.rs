@@ -12,14 +12,15 @@
 
 use super::{Spec, fit_lines, operation};
 use crate::decode::{Batch, Clock, Line, Lines};
-use crate::sample::Sample;
 use crate::fields::{Fields, Flaw, integer, key_of};
 use crate::request::{Kind, Op, Request};
+use crate::sample::Sample;
 
 pub(super) static CACHELIB: Spec = Spec {
     name: "cachelib",
     kind: Kind::Object,
-    layout: "csv with a header: kv (op_time, key, …), cdn (timestamp, cacheKey, …) or tectonic (op_time, block_id, …)",
+    layout: "csv with a header: kv (op_time, key, …), cdn (timestamp, cacheKey, …) or tectonic \
+             (op_time, block_id, …)",
     origin: "CacheLib (Meta)",
     fit,
     names: &[],

@@ -13,14 +13,15 @@
 use super::{Spec, fit_lines, operation, starts_with};
 use crate::columns::{Columns, ROLES, Role, TimeUnit};
 use crate::decode::{Batch, Clock, Decode, Line, Lines, SECTOR_BYTES, Volumes};
-use crate::sample::Sample;
 use crate::fields::{Flaw, decimal, hash, integer, key_of, offset_bytes};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
+use crate::sample::Sample;
 
 pub(super) static CSV: Spec = Spec {
     name: "csv",
     kind: Kind::Object,
-    layout: "a header names the columns: key, or offset and size; time, op, volume; or see --columns",
+    layout: "a header names the columns: key, or offset and size; time, op, volume; or see \
+             --columns",
     origin: "any table; the kind follows from the columns",
     fit,
     names: &[],
@@ -62,24 +63,51 @@ struct Layout {
 
 /// A name without case and decoration.
 fn plain_name(name: &[u8]) -> Vec<u8> {
-    name.iter().filter(|b| b.is_ascii_alphanumeric() || !b.is_ascii()).map(u8::to_ascii_lowercase).collect()
+    name.iter()
+        .filter(|b| b.is_ascii_alphanumeric() || !b.is_ascii())
+        .map(u8::to_ascii_lowercase)
+        .collect()
 }
 
 /// Names of columns without a unit, the surest first.
 fn aliases(role: Role) -> &'static [&'static str] {
     match role {
-        Role::Time => &["time", "timestamp", "ts", "datetime", "arrivaltime", "optime", "reqtime", "clock"],
+        Role::Time => {
+            &["time", "timestamp", "ts", "datetime", "arrivaltime", "optime", "reqtime", "clock"]
+        }
         Role::Key => &[
-            "key", "obj", "object", "objid", "objectid", "cachekey", "itemid", "blockid", "url", "id",
+            "key", "obj", "object", "objid", "objectid", "cachekey", "itemid", "blockid", "url",
+            "id",
         ],
         Role::Offset => &["offset", "byteoffset", "address"],
-        Role::Size => &["size", "bytes", "length", "len", "objsize", "objectsize", "iosize", "reqsize"],
-        Role::Op => {
-            &["op", "operation", "optype", "opcode", "type", "iotype", "rw", "command", "cmd", "method"]
+        Role::Size => {
+            &["size", "bytes", "length", "len", "objsize", "objectsize", "iosize", "reqsize"]
         }
+        Role::Op => &[
+            "op",
+            "operation",
+            "optype",
+            "opcode",
+            "type",
+            "iotype",
+            "rw",
+            "command",
+            "cmd",
+            "method",
+        ],
         Role::Volume => &[
-            "volume", "volumeid", "vol", "volid", "device", "deviceid", "dev", "devid", "disk", "diskid",
-            "disknumber", "lun",
+            "volume",
+            "volumeid",
+            "vol",
+            "volid",
+            "device",
+            "deviceid",
+            "dev",
+            "devid",
+            "disk",
+            "diskid",
+            "disknumber",
+            "lun",
         ],
     }
 }
@@ -107,8 +135,10 @@ impl Layout {
         let text = header.strip_prefix(b"\xef\xbb\xbf").unwrap_or(header);
         let text = text.strip_prefix(b"#").unwrap_or(text).trim_ascii();
         let count = |separator: u8| text.iter().filter(|&&b| b == separator).count();
-        let separator = [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator))?;
-        let names: Vec<&[u8]> = Split { rest: Some(text), separator }.take(COLUMNS_MAX + 1).collect();
+        let separator =
+            [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator))?;
+        let names: Vec<&[u8]> =
+            Split { rest: Some(text), separator }.take(COLUMNS_MAX + 1).collect();
         if names.len() > COLUMNS_MAX {
             return None;
         }
@@ -145,14 +175,17 @@ impl Layout {
                 places[role] = place.at as u32 + 1;
             }
         }
-        let unit_bytes = |role: Role| found[role as usize].as_ref().map_or(1, |place| place.unit_bytes);
+        let unit_bytes =
+            |role: Role| found[role as usize].as_ref().map_or(1, |place| place.unit_bytes);
         Some(Self {
             header: header.to_vec(),
             separator,
             kind,
             roles,
             places,
-            time_unit: told.time_unit.or(found[Role::Time as usize].as_ref().and_then(|p| p.time_unit)),
+            time_unit: told
+                .time_unit
+                .or(found[Role::Time as usize].as_ref().and_then(|p| p.time_unit)),
             offset_unit_bytes: told.offset_unit_bytes.unwrap_or_else(|| unit_bytes(Role::Offset)),
             size_unit_bytes: told.size_unit_bytes.unwrap_or_else(|| unit_bytes(Role::Size)),
         })
@@ -180,14 +213,15 @@ fn find(role: Role, names: &[&[u8]], plain: &[Vec<u8>], told: &Columns) -> Optio
             return Some(Place { weak: alias == "id", ..place(at, 1) });
         }
         if role == Role::Time
-            && let Some((at, unit)) = TimeUnit::ALL.iter().find_map(|&(suffix, unit)| {
-                Some((at(&format!("{alias}{suffix}"))?, unit))
-            })
+            && let Some((at, unit)) = TimeUnit::ALL
+                .iter()
+                .find_map(|&(suffix, unit)| Some((at(&format!("{alias}{suffix}"))?, unit)))
         {
             return Some(Place { time_unit: Some(unit), ..place(at, 1) });
         }
         if matches!(role, Role::Offset | Role::Size)
-            && let Some(at) = at(&format!("{alias}bytes")).or_else(|| at(&format!("{alias}inbytes")))
+            && let Some(at) =
+                at(&format!("{alias}bytes")).or_else(|| at(&format!("{alias}inbytes")))
         {
             return Some(place(at, 1));
         }
@@ -240,8 +274,9 @@ impl Csv {
         let mut columns = Split { rest: Some(line), separator: layout.separator };
         for (at, &role) in layout.roles.iter().enumerate() {
             let text = columns.next();
-            texts[usize::from(role)] =
-                text.ok_or_else(|| Flaw::text("as many columns as in the header", at as u32 + 1, b""))?;
+            texts[usize::from(role)] = text.ok_or_else(|| {
+                Flaw::text("as many columns as in the header", at as u32 + 1, b"")
+            })?;
         }
         if let Some(rest) = columns.rest {
             return Err(Flaw::text("the end of the line", layout.roles.len() as u32 + 1, rest));
@@ -250,33 +285,40 @@ impl Csv {
         let time = match text(Role::Time) {
             None => 0,
             Some(text) => {
-                let unit = self.time_unit.or(layout.time_unit).unwrap_or_else(|| TimeUnit::likely(text));
+                let unit =
+                    self.time_unit.or(layout.time_unit).unwrap_or_else(|| TimeUnit::likely(text));
                 let expected = "a time (--columns time-unit=… gives its unit)";
-                let time =
-                    decimal(text, unit.digits()).ok_or_else(|| layout.flaw(expected, Role::Time, text))?;
+                let time = decimal(text, unit.digits())
+                    .ok_or_else(|| layout.flaw(expected, Role::Time, text))?;
                 self.time_unit = Some(unit);
                 time
             }
         };
         let op = match text(Role::Op) {
             None => Op::Read,
-            Some(text) => operation(text).ok_or_else(|| layout.flaw("an operation", Role::Op, text))?,
+            Some(text) => {
+                operation(text).ok_or_else(|| layout.flaw("an operation", Role::Op, text))?
+            }
         };
         let bytes = match text(Role::Size) {
             None => 1,
             Some(text) => {
-                let bytes = integer(text).and_then(|units| units.checked_mul(layout.size_unit_bytes));
+                let bytes =
+                    integer(text).and_then(|units| units.checked_mul(layout.size_unit_bytes));
                 match layout.kind {
-                    Kind::Block => bytes
-                        .filter(|&bytes| bytes <= BLOCK_REQUEST_BYTES_MAX)
-                        .ok_or_else(|| layout.flaw("a length of at most 4 GiB", Role::Size, text))?,
+                    Kind::Block => {
+                        bytes.filter(|&bytes| bytes <= BLOCK_REQUEST_BYTES_MAX).ok_or_else(
+                            || layout.flaw("a length of at most 4 GiB", Role::Size, text),
+                        )?
+                    }
                     _ => bytes.ok_or_else(|| layout.flaw("a size", Role::Size, text))?,
                 }
             }
         };
         let (key, volume) = match (text(Role::Offset), text(Role::Key)) {
             (Some(text), _) => {
-                let offset = integer(text).and_then(|units| offset_bytes(units, layout.offset_unit_bytes));
+                let offset =
+                    integer(text).and_then(|units| offset_bytes(units, layout.offset_unit_bytes));
                 let offset = offset.ok_or_else(|| layout.flaw("an offset", Role::Offset, text))?;
                 let volume = texts[Role::Volume as usize];
                 (offset, if volume.is_empty() { 0 } else { self.volumes.number(hash(volume), 0) })
@@ -322,7 +364,8 @@ impl Line for Csv {
 /// Less sure than a format that knows the very header; and a header must fill two roles, since a
 /// single word may be a key.
 fn fit(sample: &Sample<'_>) -> u8 {
-    let first = sample.bytes.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).find(|line| !line.is_empty());
+    let first =
+        sample.bytes.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).find(|line| !line.is_empty());
     let layout = first.and_then(|line| Layout::of(line, &Columns::default()));
     if !sample.is_text() || layout.is_none_or(|layout| layout.filled() < 2) {
         return 0;

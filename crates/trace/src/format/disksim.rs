@@ -6,16 +6,19 @@
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, block};
-use crate::sample::Sample;
 use crate::fields::{Fields, Flaw};
 use crate::request::{Kind, Op};
+use crate::sample::Sample;
 
 pub(super) static DISKSIM: Spec = Spec {
     name: "disksim",
     kind: Kind::Block,
-    layout: "text: time (ms, with a fraction), device, sector, sectors, flags (hexadecimal, bit 0: read)",
+    layout: "text: time (ms, with a fraction), device, sector, sectors, flags (hexadecimal, bit \
+             0: read)",
     origin: "DiskSim and its SSD extension",
-    fit: |sample| if times_have_a_point(sample) { fit_lines(sample, Ascii::<DISKSIM_MS>::new()) } else { 0 },
+    fit: |sample| {
+        if times_have_a_point(sample) { fit_lines(sample, Ascii::<DISKSIM_MS>::new()) } else { 0 }
+    },
     names: &[],
     decoder: || Box::new(Lines::new(Ascii::<DISKSIM_MS>::new())),
     block_decoder: None,
@@ -48,7 +51,8 @@ impl<const MS: bool> Ascii<MS> {
 impl<const MS: bool> Line for Ascii<MS> {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
         let mut fields = Fields::blanks(line);
-        let time = if MS { fields.decimal(6, "a time in ms") } else { fields.number("a time in ns") }?;
+        let time =
+            if MS { fields.decimal(6, "a time in ms") } else { fields.number("a time in ns") }?;
         let device = fields.number_u32("a device number")?;
         let offset = fields.offset(SECTOR_BYTES, "the first sector")?;
         let length = fields.length(SECTOR_BYTES, "a number of sectors of at most 4 GiB")?;
@@ -56,7 +60,9 @@ impl<const MS: bool> Line for Ascii<MS> {
         let read = match flags {
             b"0" => false,
             b"1" => true,
-            _ if MS => hexadecimal(flags).ok_or_else(|| fields.flaw("hexadecimal flags", flags))? & 1 == 1,
+            _ if MS => {
+                hexadecimal(flags).ok_or_else(|| fields.flaw("hexadecimal flags", flags))? & 1 == 1
+            }
             _ => return Err(fields.flaw("1 for a read or 0 for a write", flags)),
         };
         fields.end()?;

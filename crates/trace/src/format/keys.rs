@@ -7,8 +7,8 @@ use std::collections::HashSet;
 
 use super::Spec;
 use crate::decode::{Batch, Decode, Record, Records, Step, key_only};
-use crate::sample::Sample;
 use crate::request::Kind;
+use crate::sample::Sample;
 
 macro_rules! keys {
     ($spec:ident, $name:literal, $integer:ty, $from:ident, $layout:literal, $origin:literal, $names:expr) => {
@@ -29,8 +29,24 @@ macro_rules! keys {
     };
 }
 
-keys!(BE32, "be32", u32, from_be_bytes, "binary: u32, big-endian", "cache2k", &["cache2k", ".trace", ".trk"]);
-keys!(BE64, "be64", u64, from_be_bytes, "binary: u64, big-endian", "Corda", &["corda", "vaultservice"]);
+keys!(
+    BE32,
+    "be32",
+    u32,
+    from_be_bytes,
+    "binary: u32, big-endian",
+    "cache2k",
+    &["cache2k", ".trace", ".trk"]
+);
+keys!(
+    BE64,
+    "be64",
+    u64,
+    from_be_bytes,
+    "binary: u64, big-endian",
+    "Corda",
+    &["corda", "vaultservice"]
+);
 keys!(LE32, "le32", u32, from_le_bytes, "binary: u32, little-endian", "your own", &[]);
 keys!(LE64, "le64", u64, from_le_bytes, "binary: u64, little-endian", "your own", &[]);
 
@@ -76,7 +92,9 @@ fn fit(sample: &Sample<'_>, bits: u32, big_endian: bool) -> u8 {
     let shared = even.intersection(&odd).count() * 20 >= even.len().min(odd.len());
     let (width, order) = match whole_words {
         Some(_) => (64, whole_words),
-        None if shared || half_words.is_some() => (32, half_words.filter(|_| half_words == end_bytes)),
+        None if shared || half_words.is_some() => {
+            (32, half_words.filter(|_| half_words == end_bytes))
+        }
         None => (64, None),
     };
     let odd_length = sample.whole && words.len() % 2 == 1;

@@ -6,8 +6,8 @@
 
 use super::Spec;
 use crate::decode::{Batch, Clock, Record, Records, Step};
-use crate::sample::Sample;
 use crate::request::{Kind, Op, Request};
+use crate::sample::Sample;
 
 const RECORD_BYTES: usize = 24;
 
@@ -62,7 +62,10 @@ impl Record for OracleGeneral {
 /// ahead. The bound on it keeps pairs of 32-bit keys out.
 fn fit(sample: &Sample<'_>) -> u8 {
     let (records, rest) = sample.bytes.as_chunks::<RECORD_BYTES>();
-    if sample.is_text() || records.is_empty() || sample.whole && !rest.is_empty() && records.len() < 2 {
+    if sample.is_text()
+        || records.is_empty()
+        || sample.whole && !rest.is_empty() && records.len() < 2
+    {
         return 0;
     }
     let mut before_s = 0;

@@ -5,9 +5,9 @@
 
 use super::{Spec, fit_lines};
 use crate::decode::{Batch, Line, Lines, key_only};
-use crate::sample::Sample;
 use crate::fields::{Flaw, key_of};
 use crate::request::Kind;
+use crate::sample::Sample;
 
 pub(super) static PLAIN: Spec = Spec {
     name: "plain",
@@ -35,6 +35,7 @@ impl Line for Plain {
 /// Any line is a key when asked for, but unasked only single words are taken for keys, so that a
 /// table of an unknown format is not.
 fn fit(sample: &Sample<'_>) -> u8 {
-    let single = |line: &[u8]| !line.iter().any(|&b| matches!(b, b' ' | b'\t' | b',' | b';' | b'|'));
+    let single =
+        |line: &[u8]| !line.iter().any(|&b| matches!(b, b' ' | b'\t' | b',' | b';' | b'|'));
     if sample.lines().all(single) { fit_lines(sample, Plain) } else { 0 }
 }

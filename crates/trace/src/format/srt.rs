@@ -21,11 +21,14 @@ const RECORD_BYTES_MIN: usize = 48;
 pub(super) static SRT: Spec = Spec {
     name: "srt",
     kind: Kind::Block,
-    layout: "binary: header up to 0x0C, then big-endian words: size, id, s, µs, …, bytes, sector, device, …, flags",
+    layout: "binary: header up to 0x0C, then big-endian words: size, id, s, µs, …, bytes, sector, \
+             device, …, flags",
     origin: "HP traces (cello, hplajw, snake)",
     fit: |sample| if sample.bytes.starts_with(MAGIC) { 100 } else { 0 },
     names: &[],
-    decoder: || Box::new(Records::new(Srt { in_header: true, lost: false, clock: Clock::new(1000) })),
+    decoder: || {
+        Box::new(Records::new(Srt { in_header: true, lost: false, clock: Clock::new(1000) }))
+    },
     block_decoder: None,
 };
 
@@ -49,7 +52,10 @@ impl Record for Srt {
                 }
                 None if input.len() > HEADER_BYTES_MAX => {
                     self.lost = true;
-                    Step::Bad(input.len(), Flaw::number("a header of at most 64 KiB", input.len() as u64))
+                    Step::Bad(
+                        input.len(),
+                        Flaw::number("a header of at most 64 KiB", input.len() as u64),
+                    )
                 }
                 None => Step::Need,
             };

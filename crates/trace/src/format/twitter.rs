@@ -40,7 +40,9 @@ impl Line for Twitter {
         fields.text();
         let op = match fields.text() {
             b"get" | b"gets" => Op::Read,
-            b"set" | b"add" | b"replace" | b"cas" | b"append" | b"prepend" | b"incr" | b"decr" => Op::Write,
+            b"set" | b"add" | b"replace" | b"cas" | b"append" | b"prepend" | b"incr" | b"decr" => {
+                Op::Write
+            }
             b"delete" => Op::Delete,
             other => return Err(fields.flaw("a memcached operation", other)),
         };

@@ -76,7 +76,9 @@ impl Record for Vscsi {
         if !version.is_of(head) {
             let found = u16::from_le_bytes([head[14], head[15]]);
             let flaw = match version {
-                Version::V1 => Flaw::number("a command with version 0x100 (vSCSI 1)", u64::from(found)),
+                Version::V1 => {
+                    Flaw::number("a command with version 0x100 (vSCSI 1)", u64::from(found))
+                }
                 Version::V2 => {
                     let found = u16::from_le_bytes([head[2], head[3]]);
                     Flaw::number("a command with version 0x200 (vSCSI 2)", u64::from(found))
@@ -94,7 +96,10 @@ impl Record for Vscsi {
             _ => return Step::Took(record_bytes),
         };
         let Some(offset) = offset_bytes(sector, SECTOR_BYTES) else {
-            return Step::Bad(record_bytes, Flaw::number("a sector on a disk of less than 8 EiB", sector));
+            return Step::Bad(
+                record_bytes,
+                Flaw::number("a sector on a disk of less than 8 EiB", sector),
+            );
         };
         batch.push(block(self.clock.since_first_ns(time_us), op, 0, offset, u64::from(bytes)));
         Step::Took(record_bytes)

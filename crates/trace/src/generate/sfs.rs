@@ -32,7 +32,8 @@ const HOT_PLACES: u64 = 100;
 
 pub(super) static SFS: Entry = Entry {
     name: "sfs",
-    about: "a file server as under SPEC SFS 2014, in blocks of 4 KiB (its sizes show with block=4KiB)",
+    about: "a file server as under SPEC SFS 2014, in blocks of 4 KiB (its sizes show with \
+            block=4KiB)",
     parameters: &[
         Parameter {
             name: "workload",

@@ -72,7 +72,8 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
         "blkparse" | "blkparse-issued" => {
             let action = if format == "blkparse" { 'Q' } else { 'D' };
             format!(
-                "  8,{volume}    1       42 {s:5}.000000000   697  {action}  {letter}S {sector} + {sectors} [a b]\n"
+                "  8,{volume}    1       42 {s:5}.000000000   697  {action}  {letter}S {sector} + \
+                 {sectors} [a b]\n"
             )
         }
         "csv" => format!("{s}.0,{key},{bytes},{letter}\n"),

@@ -249,7 +249,8 @@ fn a_lost_page_of_the_log_is_named() {
     let mut disk = Disk::of(disk.memory);
     let error = found(&mut disk).unwrap_err().to_string();
     let expected = format!(
-        "the log of shard 0 is damaged: page 171, at offset {offset}, is not there, but page 173 says it was once"
+        "the log of shard 0 is damaged: page 171, at offset {offset}, is not there, but page 173 \
+         says it was once"
     );
     assert_eq!(error, expected);
     let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
@@ -334,7 +335,8 @@ fn a_damaged_checkpoint_is_made_up_for_by_the_log_or_refused() {
     used.disk.memory.write_at(layout(GROUPS, 1).page_offset(0, 39), &[0; 2 * 4096]);
     let error = found(&mut used.disk).unwrap_err().to_string();
     let expected = format!(
-        "the checkpoint of shard 0 is damaged: page 0, at offset {dump_offset}, is not the page that was written there"
+        "the checkpoint of shard 0 is damaged: page 0, at offset {dump_offset}, is not the page \
+         that was written there"
     );
     assert_eq!(error, expected);
 }

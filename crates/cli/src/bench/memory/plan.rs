@@ -136,7 +136,8 @@ impl Configuration {
                 "lifetime" => self.freezing.lifetime = value.parse()?,
                 _ => {
                     return Err(format!(
-                        "`{name}` cannot be changed; there are policy, admit, shards, capacity, hit-ratio, value, threads, mpl, disk-us, frozen, lifetime"
+                        "`{name}` cannot be changed; there are policy, admit, shards, capacity, \
+                         hit-ratio, value, threads, mpl, disk-us, frozen, lifetime"
                     ));
                 }
             }

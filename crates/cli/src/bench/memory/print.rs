@@ -69,7 +69,8 @@ pub(super) fn print(outcomes: &[Outcome]) {
     output::print_table(&table);
     if let Some(outcome) = outcomes.first() {
         eprintln!(
-            "Frozen: how; of the entries, and of the hits. Hits and misses: latencies p50, p99 of 1 in {SAMPLED} operations, less the {} ns that reading the clock takes; parked: \
+            "Frozen: how; of the entries, and of the hits. Hits and misses: latencies p50, p99 of \
+             1 in {SAMPLED} operations, less the {} ns that reading the clock takes; parked: \
              mean, p99. Intervals hold the median of {} run(s) with {:.1} %.",
             outcome.clock_ns,
             outcome.repetitions,

@@ -55,7 +55,13 @@ fn volumes_must_differ() {
     assert_eq!((line, problem.as_str()), (Some(6), "two volumes are named \"a\""));
     let (line, problem) = after("[[volume]]\nname = 'b'\nbacking = 'file:one'\n");
     assert_eq!((line, problem.as_str()), (Some(6), "volumes \"a\" and \"b\" are the same file"));
-    assert!(volumes("[[volume]]\nname = 'a'\nbacking = 'memory:4MiB'\n                         [[volume]]\nname = 'b'\nbacking = 'memory:4MiB'\n").is_ok());
+    assert!(
+        volumes(
+            "[[volume]]\nname = 'a'\nbacking = 'memory:4MiB'\n                         \
+             [[volume]]\nname = 'b'\nbacking = 'memory:4MiB'\n"
+        )
+        .is_ok()
+    );
 }
 
 #[test]
@@ -73,13 +79,15 @@ fn a_plan_written_as_settings_is_the_same_plan() {
     for (settings, volume) in [
         ("", ""),
         (
-            "write = 'back'\nflush-interval = '1min 30s'\nshards = 3\nblock-sizes = '4KiB,16KiB'\ninsecure = true\n\
-             tls = 'require'\ntls-certificates = 'a \"folder\"'\ntls-verify-peer = true\nmax-connections = 7\n\
-             listen = ['nbds://[::1]:1', 'nbd+unix:///?socket=/a%20b']\n",
+            "write = 'back'\nflush-interval = '1min 30s'\nshards = 3\nblock-sizes = \
+             '4KiB,16KiB'\ninsecure = true\ntls = 'require'\ntls-certificates = 'a \
+             \"folder\"'\ntls-verify-peer = true\nmax-connections = 7\nlisten = \
+             ['nbds://[::1]:1', 'nbd+unix:///?socket=/a%20b']\n",
             "description = 'a\\\\b'\n",
         ),
         (
-            "admin = ['unix:/a/b', '127.0.0.1:1']\nadmin-group = '0'\nadmin-token-file = 't'\nadmin-hosts = 'x'\nadmin-paths = ['/dev']\n",
+            "admin = ['unix:/a/b', '127.0.0.1:1']\nadmin-group = '0'\nadmin-token-file = \
+             't'\nadmin-hosts = 'x'\nadmin-paths = ['/dev']\n",
             "",
         ),
         ("admin = '127.0.0.1:1'\n", ""),
@@ -92,13 +100,14 @@ fn a_plan_written_as_settings_is_the_same_plan() {
         ("write = 'pass'\n", ""),
         ("write = 'back'\ndirty-max = '25%'\n", ""),
         (
-            "[[tier]]\ncache = 'file:b,size=1GiB'\nvolatile = true\nwrite = 'back'\nshards = 4\n\
-             [[tier]]\ncache = 'memory:8MiB'\nblock-sizes = '4KiB'\n",
+            "[[tier]]\ncache = 'file:b,size=1GiB'\nvolatile = true\nwrite = 'back'\nshards = \
+             4\n[[tier]]\ncache = 'memory:8MiB'\nblock-sizes = '4KiB'\n",
             "",
         ),
     ] {
         let text = format!(
-            "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = 'file:a=b,size=1GiB'\n{volume}"
+            "cache = 'memory:64MiB,medium=nvme'\n{settings}[[volume]]\nname = 'a'\nbacking = \
+             'file:a=b,size=1GiB'\n{volume}"
         );
         let plan = |text: &str| toml::from_str::<Settings>(text).unwrap().plan().unwrap();
         let (first, text) = (plan(&text), toml::to_string(&plan(&text).settings()).unwrap());
@@ -161,7 +170,8 @@ fn what_is_wrong_with_a_tier_is_named_by_its_number_and_its_line() {
 #[test]
 fn a_tier_is_named_by_all_that_makes_it() {
     for text in [
-        "memory:64MiB,medium=pmem,write=back,admit=duel + obp:target=0.3,evict=s3-fifo,block-sizes=4KiB+64KiB,dirty-max=30%,shards=2,volatile",
+        "memory:64MiB,medium=pmem,write=back,admit=duel + \
+         obp:target=0.3,evict=s3-fifo,block-sizes=4KiB+64KiB,dirty-max=30%,shards=2,volatile",
         "memory:64MiB,write=through",
     ] {
         assert_eq!(TierPlan::of(text, &AllowedPaths::All).unwrap().name(), text);

@@ -271,7 +271,9 @@ impl Where {
         let choices = choices.map_err(|error| self.wrong("admit", format!("admit: {error}")))?;
         let mut admit = Admissions::new(&choices);
         if !has_memory && admit.needs().above {
-            let problem = "admit: small-bypass is for a cache below others; say small-bypass:memory=BYTES, or have a tier above (in floe serve also memory)";
+            let problem = "admit: small-bypass is for a cache below others; say \
+                           small-bypass:memory=BYTES, or have a tier above (in floe serve also \
+                           memory)";
             return Err(self.wrong("admit", problem));
         }
         if mode == WriteMode::Pass && !admit.is_always() {

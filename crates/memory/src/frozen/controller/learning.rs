@@ -39,7 +39,8 @@ impl Controller {
             Lesson::Do(_) if learner.is_hopeless(&self.baseline) => {
                 let ratio = learner.frozen() * 100.0;
                 self.give_up_learning(format!(
-                    "with {ratio:.0} % frozen, misses alone take longer than all requests do without"
+                    "with {ratio:.0} % frozen, misses alone take longer than all requests do \
+                     without"
                 ))
             }
             Lesson::Do(action) => {
@@ -133,7 +134,8 @@ impl Controller {
         let index = match self.worth {
             Some(Worth { saving, saving_error, failing }) => {
                 format!(
-                    "the index saves {saving:.1} ± {saving_error:.1} ns a hit and costs {failing:.1} ns in vain"
+                    "the index saves {saving:.1} ± {saving_error:.1} ns a hit and costs \
+                     {failing:.1} ns in vain"
                 )
             }
             None => "the index was not seen at work".to_owned(),
@@ -143,7 +145,8 @@ impl Controller {
         };
         let Choice { ratio, expected, frozen_share, hit_ratio } = choice;
         let what = format!(
-            "{:.0} % frozen is expected to take {expected}, with {:.0} % of the hits frozen and {:.1} % hits; {index}; {}",
+            "{:.0} % frozen is expected to take {expected}, with {:.0} % of the hits frozen and \
+             {:.1} % hits; {index}; {}",
             ratio * 100.0,
             frozen_share * 100.0,
             hit_ratio * 100.0,
