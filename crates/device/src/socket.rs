@@ -213,9 +213,10 @@ impl Flight {
         }
         let moved = result as usize;
         match &mut self.work {
-            // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
             Work::Accept => {
-                Some(Ok(SocketOutcome::Accepted(unsafe { OwnedFd::from_raw_fd(result) })))
+                // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+                let socket = unsafe { OwnedFd::from_raw_fd(result) };
+                Some(Ok(SocketOutcome::Accepted(socket)))
             }
             Work::Receive { .. } => Some(Ok(SocketOutcome::Received(moved))),
             Work::Readable => Some(Ok(SocketOutcome::Readable)),

@@ -140,12 +140,12 @@ fn rooms_make_up_the_limit_and_no_insertion_takes_from_a_share() {
 fn a_borrowed_part_of_other_shares_is_given_back() {
     let cache: Cache<u32, u32> =
         Cache::builder().weight_capacity(8000).weigher(|_, weight| *weight).shards(8).build();
-    (0..1000).for_each(|key| cache.insert(key, 10));
-    cache.insert(1000, 4000);
-    assert!(cache.contains_key(&1000), "heavier than a share, and lighter than the limit");
+    (0..8000).for_each(|key| cache.insert(key, 10)); // enough that each shard has its share
+    cache.insert(8000, 4000);
+    assert!(cache.contains_key(&8000), "heavier than a share, and lighter than the limit");
     let lacking: Vec<i64> = rooms(&cache).iter().map(|(_, lacking)| *lacking).collect();
     assert!(lacking.iter().all(|&lacking| lacking < 600), "all gave alike: {lacking:?}");
-    (0..3000).for_each(|key| cache.insert(2000 + key, 10));
+    (0..3000).for_each(|key| cache.insert(9000 + key, 10));
     assert!(rooms(&cache).iter().all(|&(_, lacking)| lacking <= 10), "{:?}", rooms(&cache));
 }
 
