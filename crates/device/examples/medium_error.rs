@@ -1,4 +1,4 @@
-//! How exactly a slowed-down device keeps its medium's times.
+//! Measures how exactly a slowed-down device keeps its medium's times.
 //!
 //! For each medium, at depth 1 and 32, random 4 KiB reads of a memory device: the latency the model
 //! asked for, the latency the caller saw, how late completions came, and the CPU time that waiting

@@ -53,7 +53,7 @@ impl Slice {
         self.len
     }
 
-    /// Whether it holds no bytes.
+    /// True if it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -47,7 +47,7 @@ pub struct FaultDevice<D> {
     pool: Pool,
     cache: WriteCache,
     settling: Settling,
-    /// What the inner device is doing for us, by inner token.
+    /// The operations of the inner device, by inner token.
     inside: HashMap<u64, Inside>,
     next_inside: u64,
     /// Answers for the next poll, and how many polls later than that.
@@ -96,7 +96,7 @@ pub struct Counts {
 }
 
 impl Faults {
-    /// What happened so far.
+    /// The counts of all events so far.
     pub fn counts(&self) -> Counts {
         self.0.borrow().counts
     }
@@ -124,12 +124,12 @@ impl Faults {
         self.0.borrow_mut().off = false;
     }
 
-    /// Whether the power is cut.
+    /// True once the power is cut.
     pub fn is_off(&self) -> bool {
         self.0.borrow().off
     }
 
-    /// Whether nothing is on its way to the inner device. After a cut, poll until this is true
+    /// True if nothing is on its way to the inner device. After a cut, poll until this is true
     /// before looking there.
     pub fn is_settled(&self) -> bool {
         let shared = self.0.borrow();

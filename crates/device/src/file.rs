@@ -77,7 +77,7 @@ impl FileDevice {
         }
     }
 
-    /// Whether I/O bypasses the page cache; false when that was not asked for or the file system
+    /// True if I/O bypasses the page cache; false when that was not asked for or the file system
     /// refused.
     pub fn is_direct(&self) -> bool {
         self.source.is_direct()
@@ -147,7 +147,7 @@ impl FileDevice {
         self.free.push(slot);
     }
 
-    /// What became of a flight: `None` while more of it is to do.
+    /// The result of a flight: `None` while more of it is to do.
     fn finished(&mut self, slot: usize, result: i32) -> Option<io::Result<()>> {
         let flight = self.flights[slot].as_mut().expect("a completion belongs to a flight");
         match flight.advance(result, &self.pool) {

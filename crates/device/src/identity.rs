@@ -1,5 +1,5 @@
-//! Which device something is: facts that stay the same over a restart of the program or the
-//! machine, and the rule that compares them.
+//! The identity of a device: facts that stay the same over a restart of the program or the machine,
+//! and the rule that compares them.
 //!
 //! Each [`Fact`] says of what kind it is, so that like is compared with like: a serial number with
 //! a serial number, an inode with an inode. The rule, [`Identity::compare`], is a pure function
@@ -102,11 +102,11 @@ impl Fact {
     }
 }
 
-/// What is known of which device something is; nothing, perhaps.
+/// The known facts that identify a device; none, perhaps.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity(Vec<Fact>);
 
-/// Whether a device is the one that was there.
+/// The result of comparing a device with the one that was there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
     /// Every fact that both have agrees, and there is one.
@@ -164,7 +164,7 @@ impl Identity {
         self.0.iter().copied().find(|fact| fact.is_of(kind))
     }
 
-    /// Whether it is a file's; `None` where nothing is known.
+    /// True for the identity of a file; `None` where nothing is known.
     fn is_of_file(&self) -> Option<bool> {
         let is = |fact: &Fact| OF_FILES.iter().any(|kind| fact.is_of(*kind));
         (!self.0.is_empty()).then(|| self.0.iter().any(is))

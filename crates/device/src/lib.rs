@@ -51,7 +51,7 @@ pub use volatile::{Habit, VolatileDevice, VolatileDisk};
 /// device I/O.
 pub const SECTOR_BYTES: u64 = 4096;
 
-/// What to do to a range of a device.
+/// An action on a range of a device.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Fill the slice from the device.
@@ -68,7 +68,7 @@ pub enum Action {
     Zero {
         /// The bytes to zero.
         len: u64,
-        /// Whether the space may be given back to the file system.
+        /// True if the space may be given back to the file system.
         may_unmap: bool,
         /// Fail with [`Unsupported`](std::io::ErrorKind::Unsupported) rather than write zeros; part
         /// of the range may have been zeroed all the same.
@@ -91,7 +91,7 @@ pub struct Operation {
     /// First byte on the device; a multiple of [`SECTOR_BYTES`], as are the lengths, except that a
     /// range may end at the device's end.
     pub offset: u64,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
@@ -104,14 +104,14 @@ pub struct Completion {
     pub result: std::io::Result<()>,
 }
 
-/// What a run of a device's bytes is, as far as the device knows.
+/// A run of a device's bytes of one kind, as far as the device knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// How many bytes.
+    /// Its length.
     pub bytes: u64,
-    /// Whether they take up space.
+    /// True if the bytes take up space.
     pub allocated: bool,
-    /// Whether they are known to read as zeros.
+    /// True if the bytes are known to read as zeros.
     pub zero: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which ranges a device accepts, and what part of them it really has.
+//! The ranges a device accepts, and the part of them it really has.
 //!
 //! Offsets and lengths count in sectors of 4096 bytes. A device whose size is not a multiple of
 //! that ends inside its last sector: a range may stop there or be rounded up to the end of the

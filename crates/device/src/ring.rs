@@ -28,7 +28,7 @@ const TOKEN_MASK: u64 = (1 << TOKEN_BITS) - 1;
 /// One finished entry: its token, its result (a negative errno on failure), its completion flags.
 pub type Event = (u64, i32, u32);
 
-/// Who pushed an entry, and so whose queue its completion goes to.
+/// The user that pushed an entry, to whose queue its completion goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u16);
 
@@ -282,7 +282,7 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// What can be done where the kernel refuses an io_uring, or part of one.
+/// Advice to the operator where the kernel refuses an io_uring, or part of one.
 fn advice(refusal: &io::Error) -> &'static str {
     match Errno::from_io_error(refusal) {
         Some(Errno::PERM) => {

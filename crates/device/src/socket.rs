@@ -30,7 +30,7 @@ pub struct Sockets {
     owner: Owner,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
-    /// What sends need, of sends that have ended.
+    /// Records for the kernel, of sends that have ended.
     #[expect(
         clippy::vec_box,
         reason = "a message moves from here into a flight without being copied"
@@ -46,11 +46,11 @@ pub struct Sockets {
 pub struct SocketCompletion {
     /// The operation's token.
     pub token: u64,
-    /// What came of it.
+    /// Its result.
     pub result: io::Result<SocketOutcome>,
 }
 
-/// What came of a socket operation.
+/// The result of a socket operation that succeeded.
 #[derive(Debug)]
 pub enum SocketOutcome {
     /// A new connection.
@@ -78,7 +78,7 @@ enum Work {
     Readable,
 }
 
-/// What the kernel reads of a gathering send; boxed, since it must not move.
+/// The record of a gathering send that the kernel reads; boxed, since it must not move.
 struct Message {
     header: libc::msghdr,
     vectors: [libc::iovec; GATHER_MAX],

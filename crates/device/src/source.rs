@@ -1,6 +1,6 @@
 //! Devices that every thread opens for itself.
 //!
-//! What must be done once (creating a file, locking it, reserving memory) is done when a [`Source`]
+//! Work that is done once (creating a file, locking it, reserving memory) is done when a [`Source`]
 //! is made; each thread then has a handle of its own on its own ring. All handles are the same
 //! device: the same bytes, and if it imitates a medium, one medium with one bandwidth.
 
@@ -137,8 +137,8 @@ impl Source {
         }
     }
 
-    /// What tells it from other devices, the same at every start of the program. Nothing is known
-    /// of memory.
+    /// The facts that tell it from other devices, the same at every start of the program. Nothing
+    /// is known of memory.
     pub fn identity(&self) -> Identity {
         match &self.kind {
             Kind::File(file) => file.identity(),
@@ -149,7 +149,7 @@ impl Source {
         }
     }
 
-    /// What people know it by: its paths.
+    /// Its name for people: its paths.
     pub fn name(&self) -> String {
         match &self.kind {
             Kind::File(file) => file.path().display().to_string(),
@@ -160,7 +160,7 @@ impl Source {
         }
     }
 
-    /// Whether one of its paths is a kernel's name for a disk, such as `/dev/sdb`, which another
+    /// True if one of its paths is a kernel's name for a disk, such as `/dev/sdb`, which another
     /// disk may have after a boot.
     pub fn has_kernel_name(&self) -> bool {
         match &self.kind {
@@ -245,7 +245,7 @@ pub(crate) fn most_memory() -> Option<u64> {
     limits.iter().filter_map(limit).chain(total()).min()
 }
 
-/// How large a stripe of the members can be.
+/// The size of the largest stripe of the members.
 fn room(members: &[Source], chunk: u64) -> u64 {
     let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);
     Layout { members: members.len() as u64, chunk }.capacity(smallest)

@@ -26,7 +26,7 @@ use crate::source::{MEDIUM_SEED, Source, most_memory};
 use crate::stripe::{CHUNK_BYTES, Layout};
 use crate::{Device, SECTOR_BYTES};
 
-/// Which device, before it is opened.
+/// A device's description, before it is opened.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     kind: Kind,
@@ -44,7 +44,7 @@ enum Kind {
     Stripe { paths: Vec<PathBuf>, chunk: u64, size: Option<u64> },
 }
 
-/// What a device is opened for.
+/// The purpose for which a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The slow volume: exists, unless the spec gives a size to create it with.
@@ -59,7 +59,7 @@ pub enum Role {
     },
 }
 
-/// What is wrong with a device's text.
+/// An error in a device's text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
     /// Neither `file:` nor `memory:` nor `stripe:`.
@@ -71,19 +71,19 @@ pub enum SpecError {
         spec: String,
     },
     /// `file:` without a path.
-    #[error("no path in {spec:?}; write file:PATH")]
+    #[error("{spec:?} names no path; write file:PATH")]
     NoPath {
         /// The text.
         spec: String,
     },
     /// `stripe:` without two paths, or with an empty one.
-    #[error("fewer than two paths in {spec:?}; write stripe:PATH+PATH")]
+    #[error("{spec:?} names fewer than two paths; write stripe:PATH+PATH")]
     FewPaths {
         /// The text.
         spec: String,
     },
     /// One path twice in a stripe.
-    #[error("path {path:?} is given twice in {spec:?}")]
+    #[error("{spec:?} names path {path:?} twice; name each path once")]
     SamePath {
         /// The text.
         spec: String,
@@ -91,7 +91,7 @@ pub enum SpecError {
         path: String,
     },
     /// `memory:` without a size.
-    #[error("no size in {spec:?}; write memory:SIZE, such as memory:64MiB")]
+    #[error("{spec:?} gives no size; write memory:SIZE, such as memory:64MiB")]
     NoSize {
         /// The text.
         spec: String,
@@ -103,11 +103,11 @@ pub enum SpecError {
         spec: String,
         /// The setting.
         setting: String,
-        /// What there is.
+        /// The known names.
         known: &'static str,
     },
     /// The same setting twice.
-    #[error("setting {setting:?} is given twice in {spec:?}")]
+    #[error("{spec:?} gives the setting {setting:?} twice; give it once")]
     Twice {
         /// The text.
         spec: String,
@@ -129,7 +129,7 @@ pub enum SpecError {
         spec: String,
         /// The size in bytes.
         size: u64,
-        /// What it must be a multiple of.
+        /// The unit of which it must be a multiple.
         unit: u64,
     },
     /// A write cache of another kind.
@@ -141,9 +141,7 @@ pub enum SpecError {
         found: String,
     },
     /// Interference that is neither left alone nor switched off, or of no medium.
-    #[error(
-        "{found:?} in {spec:?} switches no interference off: write medium=NAME,interference=off"
-    )]
+    #[error("{found:?} in {spec:?} has no effect; write medium=NAME,interference=off")]
     Interference {
         /// The text.
         spec: String,
@@ -351,7 +349,7 @@ fn parse_paths(spec: &str, text: &str) -> Result<Vec<PathBuf>, SpecError> {
     Ok(paths)
 }
 
-/// What a file or block device has now.
+/// The present size of a file or block device.
 fn size_of_file(path: &PathBuf) -> Option<u64> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     let seekable = kind.is_file() || kind.is_block_device();

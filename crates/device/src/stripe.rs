@@ -24,7 +24,7 @@ pub(crate) use layout::Layout;
 /// keep several members busy.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 
-/// How many chunks one look at the allocation covers.
+/// The number of chunks that one look at the allocation covers.
 const ALLOCATION_PARTS_MAX: usize = 64;
 
 /// A device made of equal shares of others.

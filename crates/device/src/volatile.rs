@@ -1,7 +1,7 @@
 //! A disk with a volatile write cache, imitated above a device that has none: for tests that kill
 //! the program.
 //!
-//! What is written to a file outlives the process that wrote it, so `kill -9` alone loses nothing
+//! Data written to a file outlives the process that wrote it, so `kill -9` alone loses nothing
 //! and shows little. Here a write is answered once it is in memory that all handles of the disk
 //! share ([`VolatileDisk`]); a flush brings all of that to the inner device, a durable write brings
 //! its own sectors. Whatever is still in memory when the process ends is lost, as in a power cut.
@@ -32,7 +32,7 @@ use disk::{Job, Waiter, What};
 /// Unflushed bytes from which on a write waits until some have been written out.
 const FULL_BYTES: u64 = 64 << 20;
 
-/// How often a handle looks whether the disk is done with what it asked for.
+/// The time between two looks of a handle at what the disk has finished.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// One thread's handle of a [`VolatileDisk`], over a handle of the device within.

@@ -42,7 +42,7 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// Whether the medium's content of the sector is not needed.
+    /// True if the medium's content of the sector is not needed.
     pub(crate) fn is_whole(&self) -> bool {
         self.sector.written == u8::MAX
     }
@@ -118,7 +118,7 @@ impl WriteCache {
         found
     }
 
-    /// What reached the medium by chance: of each written unit, a coin decides.
+    /// The sectors that reached the medium by chance: of each written unit, a coin decides.
     pub(crate) fn survivors(&self, seed: u64) -> Vec<Dirty> {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut found = self.all();

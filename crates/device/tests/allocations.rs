@@ -1,4 +1,4 @@
-//! What is done for every request asks the heap for nothing once everything is warm.
+//! Requests ask the heap for nothing once everything is warm.
 
 mod common;
 
@@ -40,7 +40,7 @@ static ALLOCATOR: Counting = Counting;
 /// allocation a round.
 const ROUNDS: u64 = 100;
 
-/// How often the heap was asked by a hundred rounds after two.
+/// Counts the heap allocations of a hundred rounds after two.
 fn when_warm(mut round: impl FnMut()) -> u64 {
     round();
     round();

@@ -1,4 +1,4 @@
-//! What a fault device does to operations, and what survives a power cut.
+//! The effect of a fault device on operations, and the data that survives a power cut.
 
 mod common;
 

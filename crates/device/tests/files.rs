@@ -55,7 +55,7 @@ fn wrong_files_are_refused_by_name_and_size() {
     let refused = |options| FileDevice::open(&ring, &pool, &path, options).unwrap_err().to_string();
     assert!(refused(existing()).contains("No such file"));
     let sizeless = FileOptions { create: true, ..existing() };
-    assert!(refused(sizeless).contains("no size is given"));
+    assert!(refused(sizeless).contains("give a size to create it"));
     assert!(refused(made(1000)).contains("1000 bytes is not a positive multiple of 512"));
     assert!(!path.exists());
     std::fs::write(&path, [1; 8192]).unwrap();

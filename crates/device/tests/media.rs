@@ -1,4 +1,4 @@
-//! What the model of a medium promises, checked on simulated time.
+//! Promises of the model of a medium, checked on simulated time.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What devices say about their size and their holes.
+//! Sizes and holes that devices report.
 
 mod common;
 

@@ -61,12 +61,15 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("file:/a,size=99999999999TiB").contains("multiple"));
     assert_eq!(
         refused("stripe:/a"),
-        r#"fewer than two paths in "stripe:/a"; write stripe:PATH+PATH"#
+        r#""stripe:/a" names fewer than two paths; write stripe:PATH+PATH"#
     );
     for text in ["stripe:", "stripe:/a+", "stripe:+/a", "stripe:,size=1MiB"] {
         assert!(refused(text).contains("fewer than two paths"), "{text}");
     }
-    assert_eq!(refused("stripe:/a+/b+/a"), r#"path "/a" is given twice in "stripe:/a+/b+/a""#);
+    assert_eq!(
+        refused("stripe:/a+/b+/a"),
+        r#""stripe:/a+/b+/a" names path "/a" twice; name each path once"#
+    );
     assert!(refused("stripe:/a+/b,chunk=512").contains("not a positive multiple of 4096"));
     assert!(refused("stripe:/a+/b,size=512").contains("not a positive multiple of 4096"));
     assert!(refused("stripe:/a+/b,chunk=0").contains("not a positive multiple"));

@@ -36,7 +36,8 @@ fn steps() -> impl Strategy<Value = Vec<(usize, usize, Step)>> {
     )
 }
 
-/// What a sector may hold: one value, or after a failed write the old and the new one.
+/// The possible contents of each sector: one value, or after a failed write the old and the new
+/// one.
 type Sectors = Vec<Vec<u8>>;
 
 /// Submits all operations of a batch before polling; batches are kept apart where ranges overlap.

@@ -52,7 +52,7 @@ impl Bench {
         common::read(&self.ring, &self.pool, &mut self.handles[handle], offset, SECTOR).unwrap()
     }
 
-    /// What is on the medium once the disk has come to its end.
+    /// The medium's content once the disk has ended.
     fn end(self) -> Vec<u8> {
         let Bench { medium, handles, .. } = self;
         drop(handles);

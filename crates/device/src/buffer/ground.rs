@@ -1,4 +1,4 @@
-//! What buffers stand on: arenas mapped for a family of pools, and heap blocks where those are
+//! The memory below buffers: arenas mapped for a family of pools, and heap blocks where those are
 //! full.
 //!
 //! Invariant: a buffer's memory is valid as long as its [`Ground`] lives, on whichever thread that
@@ -46,7 +46,7 @@ impl Family {
     }
 }
 
-/// What a buffer stands on.
+/// The memory below a buffer.
 pub(super) enum Ground {
     Arena { _family: Arc<Family> },
     Heap { start: NonNull<u8>, layout: Layout },

@@ -28,10 +28,12 @@ use std::sync::Arc;
 use super::buddy::{Buddy, ORDERS};
 use super::ground::{Family, Ground, PAGE};
 
-/// How many waiting loans one allocation looks at: more than one, so that looking outruns lending.
+/// The number of waiting loans one allocation looks at: more than one, so that looking outruns
+/// lending.
 const LOOKS: usize = 2;
 
-/// How many free blocks of each order are kept whole for the next buffer, past the buddy allocator.
+/// The number of free blocks of each order that are kept whole for the next buffer, past the buddy
+/// allocator.
 const KEPT: usize = 16;
 
 /// Where buffers come from. Clones share the same arena.
@@ -45,14 +47,14 @@ pub struct Seed {
     member: usize,
 }
 
-/// What a [`Pool`] holds at the moment.
+/// The present content of a [`Pool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolStats {
     /// Size of the arena.
     pub arena_bytes: usize,
     /// Bytes of the arena in use, rounded up to blocks, buffers on loan included.
     pub arena_used_bytes: usize,
-    /// How often a buffer had to come from the heap since the pool was made.
+    /// The number of buffers that came from the heap since the pool was made.
     pub fallbacks: u64,
     /// Bytes in heap buffers now.
     pub fallback_bytes: usize,
@@ -173,7 +175,7 @@ impl Pool {
         Buffer::counted(None, |_| Memory { start, len, place, ground, home: Some(Rc::clone(home)) })
     }
 
-    /// How full the arena is and how often it was not enough.
+    /// The arena's use, and how often it was not enough.
     pub fn stats(&self) -> PoolStats {
         PoolStats {
             arena_bytes: self.0.family.arena_bytes(),
@@ -284,7 +286,7 @@ impl Buffer {
         self.0.len
     }
 
-    /// Whether it holds no bytes.
+    /// True if it holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }

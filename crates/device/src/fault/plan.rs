@@ -1,4 +1,4 @@
-//! Which operations fail, and how.
+//! The plan of a fault device: the operations that fail, and their faults.
 //!
 //! A plan is a list of named operations ("the third write") or draws from a seed, or both.
 //! Operations count from zero, each kind by itself, in the order they are submitted, so the same
@@ -25,21 +25,21 @@ pub enum Kind {
     Flush,
 }
 
-/// What to do to an operation.
+/// A fault, applied to one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// Fail with EIO, without effect.
     Fail,
     /// Take effect, but complete only after `polls` further polls.
     Delay {
-        /// How many polls later than usual.
+        /// The number of polls by which it is later than usual.
         polls: u32,
     },
     /// Store only the first units of a write, then fail. Any other operation just fails.
     Tear {
-        /// How many units of 512 bytes are stored.
+        /// The number of units of 512 bytes that are stored.
         units: u64,
-        /// What follows.
+        /// The consequence of the tear.
         then: AfterTear,
     },
     /// Report success without effect: a write is lost, a read leaves its slice as it was, a flush
@@ -47,7 +47,7 @@ pub enum Fault {
     Drop,
 }
 
-/// What follows a torn write.
+/// The consequence of a torn write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterTear {
     /// The write fails with EIO.
@@ -69,7 +69,7 @@ pub struct Rates {
     pub drop: f64,
 }
 
-/// Which operations fail, and how.
+/// A list of the operations that fail, with their faults.
 #[derive(Debug, Clone, Default)]
 pub struct FaultPlan {
     named: HashMap<(Kind, u64), Fault>,
@@ -97,9 +97,9 @@ impl FaultPlan {
         self.named.insert((kind, nth), fault);
     }
 
-    /// What to do to this operation of `units` units. Draws the same amount of randomness for every
-    /// operation, so that one more read does not change the fate of a later write beyond shifting
-    /// it.
+    /// Chooses the fault of this operation of `units` units. Draws the same amount of randomness
+    /// for every operation, so that one more read does not change the fate of a later write beyond
+    /// shifting it.
     pub(super) fn decide(&mut self, kind: Kind, nth: u64, units: u64) -> Option<Fault> {
         let drawn = self.seeded.as_mut().and_then(|(random, rates)| {
             let (which, how): (f64, f64) = (random.random(), random.random());

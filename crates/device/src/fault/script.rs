@@ -127,7 +127,7 @@ impl Script {
         lines.map(rule).collect()
     }
 
-    /// What is to become of an operation instead of what it asks for. A power cut takes what the
+    /// Decides whether an operation is carried out or fails. A power cut takes the writes that the
     /// disk has not flushed.
     fn judge(&self, operation: &Operation, disk: Option<&VolatileDisk>) -> io::Result<()> {
         let rules = self.rules()?;
@@ -150,7 +150,7 @@ impl Script {
 pub(crate) struct ScriptedDevice<D> {
     inner: D,
     script: Script,
-    /// What loses its unflushed writes with the power.
+    /// The disk that loses its unflushed writes with the power.
     disk: Option<VolatileDisk>,
     failed: Vec<Completion>,
 }

@@ -21,7 +21,7 @@ pub(super) struct Job {
     pub(super) delay: u32,
 }
 
-/// What a job asked of the inner device.
+/// A job's present operation on the inner device.
 #[derive(Debug)]
 pub(super) enum Step {
     Fetch { dirty: Dirty, into: Slice },

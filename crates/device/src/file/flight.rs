@@ -19,7 +19,7 @@ pub(super) struct Flight {
     pub(super) token: u64,
     /// Where the part still to do begins.
     pub(super) offset: u64,
-    /// How much is still to do.
+    /// The bytes still to do.
     pub(super) left: u64,
     pub(super) work: Work,
 }

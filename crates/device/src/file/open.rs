@@ -21,15 +21,15 @@ use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
 use crate::identity::{Identity, identify};
 
-/// How long a file in use is waited for. The kernel lets go of a killed process's files only when
-/// it has wound up its io_uring, which comes after its end: who starts it again at once must not be
-/// refused for that.
+/// The longest wait for a file in use. The kernel releases a killed process's files only when it
+/// has closed its io_uring, which comes after the process has ended: a restart right after a kill
+/// must not be refused for that.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often it is tried meanwhile.
+/// The time between two attempts meanwhile.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// How to open a [`FileDevice`](crate::FileDevice).
+/// Options for opening a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
     /// The size it must have, or is made with. Needed to create.
@@ -48,7 +48,7 @@ pub enum OpenError {
     /// A system call failed.
     #[error("cannot {what} {path}: {source}", path = path.display())]
     System {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
         /// To which file.
         path: PathBuf,
@@ -68,7 +68,7 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// A file must be created but nobody said how large.
-    #[error("{path} does not exist, and no size is given to create it with", path = path.display())]
+    #[error("{path} does not exist; give a size to create it", path = path.display())]
     SizeUnknown {
         /// The file.
         path: PathBuf,
@@ -101,7 +101,7 @@ pub enum OpenError {
     },
     /// A memory device larger than the machine.
     #[error(
-        "a device of {size} bytes in memory is more than the {has} bytes that there are for it; \
+        "a device of {size} bytes in memory is more than the {has} bytes of memory available; \
          give a smaller size, or a file"
     )]
     TooMuchMemory {
@@ -119,7 +119,7 @@ pub enum OpenError {
     /// The members of a stripe are too small for it.
     #[error(
         "the stripe has room for {room} bytes, not the {wanted} asked for; its smallest member \
-         counts, in whole chunks of {chunk}"
+         limits it, in whole chunks of {chunk}"
     )]
     StripeSize {
         /// Bytes there is room for.
@@ -194,7 +194,7 @@ impl FileSource {
         Ok(size)
     }
 
-    /// What tells it from other files and block devices.
+    /// The facts that tell it from other files and block devices.
     pub fn identity(&self) -> Identity {
         identify(&self.0.file, self.0.block_device)
     }
@@ -204,7 +204,8 @@ impl FileSource {
         &self.0.path
     }
 
-    /// Whether that is a name which the kernel gives to disks in the order in which it finds them.
+    /// True if the path is a name which the kernel gives to disks in the order in which it finds
+    /// them.
     pub fn has_kernel_name(&self) -> bool {
         let is_link = || self.0.path.symlink_metadata().is_ok_and(|data| data.is_symlink());
         self.0.block_device && self.0.path.parent() == Some(Path::new("/dev")) && !is_link()
@@ -356,7 +357,7 @@ fn patiently<T, E>(
     }
 }
 
-/// Whether the file takes direct reads of its first sector and of the odd end of its last.
+/// True if the file takes direct reads of its first sector and of the odd end of its last.
 fn direct_works(file: &File, size: u64) -> bool {
     let pool = Pool::new(0);
     let tail = size % SECTOR_BYTES;

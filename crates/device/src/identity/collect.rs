@@ -26,7 +26,7 @@ struct Places {
     udev: PathBuf,
 }
 
-/// What is known of an open file or block device.
+/// Collects all facts about an open file or block device.
 pub(crate) fn identify(file: &File, is_block_device: bool) -> Identity {
     let places = Places { sysfs: "/sys".into(), udev: "/run/udev/data".into() };
     let Ok(data) = file.metadata() else { return Identity::default() };
@@ -102,7 +102,7 @@ impl Places {
         facts
     }
 
-    /// What udev knows of a block device.
+    /// Reads udev's record of a block device.
     fn of_udev(&self, number: u64) -> Udev {
         let file = self.udev.join(format!("b{}:{}", major(number), minor(number)));
         Udev(std::fs::read_to_string(file).unwrap_or_default())
@@ -131,7 +131,7 @@ fn read(path: &Path) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Whether a name is one: disks without any give zeros.
+/// True if the name identifies a disk: disks without a name give zeros.
 fn is_telling(name: &str) -> bool {
     name.chars().any(|letter| letter.is_ascii_alphanumeric() && letter != '0')
 }

@@ -32,8 +32,8 @@ const SPIN_NS: u64 = 12_000;
 const SPIN_AFTER_SLEEP_NS: u64 = 4_000;
 /// Waking is asked for at most so much earlier than due.
 const LEAD_NS_MAX: u64 = 40_000;
-/// How fast the lead follows a late and an early waking: slowly up and quickly down, since an early
-/// one costs more.
+/// The divisors by which the lead follows a late and an early waking: slowly up and quickly down,
+/// since an early one costs more.
 const LEAD_UP: u64 = 16;
 const LEAD_DOWN: u64 = 2;
 /// Lateness is recorded up to here.
@@ -51,7 +51,7 @@ pub struct MediumDevice<D> {
     finished: Vec<Completion>,
     lateness: Histogram<u64>,
     spun: Duration,
-    /// How late this thread wakes, as learnt.
+    /// The delay with which this thread wakes, as learnt.
     lead_ns: u64,
     /// When the caller was last told to wake, and whether it has been looked at since.
     asked: Cell<Option<u64>>,
@@ -66,7 +66,7 @@ struct Held {
     result: std::io::Result<()>,
 }
 
-/// How late completions came, compared with when they were due.
+/// The delay of completions, compared with when they were due.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimingError {
     /// Completions counted.
@@ -115,7 +115,7 @@ impl<D: Device> MediumDevice<D> {
         &self.inner
     }
 
-    /// How late completions came so far.
+    /// The delay of all completions so far.
     pub fn timing_error(&self) -> TimingError {
         TimingError {
             completions: self.lateness.len(),

@@ -26,10 +26,10 @@ use crate::{Action, SECTOR_BYTES};
 const P99_DEVIATIONS: f64 = 2.326_347_9;
 /// Samples further out than this are cut off, which keeps one wild draw from stopping a run.
 const DEVIATIONS_MAX: f64 = 4.0;
-/// How far a token bucket may run ahead of the clock.
+/// The time by which a token bucket may run ahead of the clock.
 const BURST_NS: f64 = 100_000.0;
 
-/// Which way an operation goes.
+/// The direction of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the medium.
@@ -41,7 +41,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Which way an action goes, and how many bytes it moves.
+    /// The direction of an action, and the bytes it moves.
     pub fn of(action: &Action) -> (Direction, u64) {
         match action {
             Action::Read(into) => (Direction::Read, into.len() as u64),
@@ -67,7 +67,7 @@ pub struct Path {
     pub operations_per_second: f64,
 }
 
-/// What reads keep while `writers` writes are in flight.
+/// The share of their speed that reads keep while `writers` writes are in flight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interference {
     /// Concurrent writes.
@@ -78,7 +78,7 @@ pub struct Interference {
     pub read_latency: f64,
 }
 
-/// How completions are timed.
+/// The timing of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timing {
     /// Each operation has its own latency.
@@ -92,7 +92,7 @@ pub enum Timing {
 pub struct Medium {
     /// The name it is asked for by.
     pub name: &'static str,
-    /// What it is, for help texts.
+    /// Its description, for help texts.
     pub description: &'static str,
     /// Reads.
     pub read: Path,
@@ -102,16 +102,16 @@ pub struct Medium {
     pub flush_ns: f64,
     /// Operations it works on at the same time.
     pub servers: u32,
-    /// Whether reads and writes share one bus.
+    /// True if reads and writes share one bus.
     pub half_duplex: bool,
-    /// How writes slow reads, by rising number of writers.
+    /// The slowdown of reads by writes, by rising number of writers.
     pub interference: &'static [Interference],
-    /// How completions are timed.
+    /// The timing of completions.
     pub timing: Timing,
 }
 
 impl Medium {
-    /// What reads keep with `writers` writes in flight: the table, geometrically interpolated.
+    /// Reads keep this with `writers` writes in flight: the table, geometrically interpolated.
     pub fn interference_of(&self, writers: usize) -> Interference {
         let alone = Interference { writers: 0, read_throughput: 1.0, read_latency: 1.0 };
         let writers = u32::try_from(writers).unwrap_or(u32::MAX);
@@ -258,7 +258,7 @@ impl Path {
         bytes.saturating_sub(SECTOR_BYTES) as f64 / self.bytes_per_second * 1e9
     }
 
-    /// How long an operation keeps the bus.
+    /// The time for which an operation keeps the bus.
     fn bus_ns(&self, bytes: u64) -> f64 {
         (bytes as f64 / self.bytes_per_second).max(1.0 / self.operations_per_second) * 1e9
     }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-/// How many members there are and how large a chunk is.
+/// The number of members and the size of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) members: u64,
@@ -16,11 +16,11 @@ pub(crate) struct Layout {
 /// Part of a range: what lies on one member in one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Which member.
+    /// The number of the member.
     pub(crate) member: usize,
     /// Where on that member.
     pub(crate) offset: u64,
-    /// How many bytes.
+    /// Its length.
     pub(crate) len: u64,
 }
 
@@ -30,7 +30,7 @@ impl Layout {
         (member_bytes / self.chunk * self.chunk).saturating_mul(self.members)
     }
 
-    /// What each member needs for a stripe of `bytes`.
+    /// The bytes that each member needs for a stripe of `bytes`.
     pub(crate) fn member_bytes(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.chunk.saturating_mul(self.members)).saturating_mul(self.chunk)
     }
@@ -47,7 +47,7 @@ impl Layout {
         })
     }
 
-    /// What of the range lies on each member, for members that have some of it.
+    /// The parts of the range on each member, for members that have some of it.
     pub(crate) fn spans(self, range: Range<u64>) -> impl Iterator<Item = Part> {
         (0..self.members).filter_map(move |member| {
             let (start, end) = (self.before(member, range.start), self.before(member, range.end));
@@ -59,7 +59,7 @@ impl Layout {
         })
     }
 
-    /// How many of the stripe's first `bytes` bytes lie on a member.
+    /// The number of the stripe's first `bytes` bytes that lie on a member.
     fn before(self, member: u64, bytes: u64) -> u64 {
         let row = self.chunk * self.members;
         let into = (bytes % row).saturating_sub(member * self.chunk).min(self.chunk);

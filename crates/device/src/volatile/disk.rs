@@ -25,7 +25,7 @@ const WRITES: usize = 32;
 /// Looks at an inner device that does not wake the ring when it is done.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What a disk writes out that nobody asked it to.
+/// The writes that a disk stores without being asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
     /// Nothing, unless there is no more room.
@@ -112,7 +112,7 @@ impl VolatileDisk {
         Ok(VolatileDisk(Arc::new(Shared { cache, jobs: Some(jobs), thread: Some(thread) })))
     }
 
-    /// What was not written out yet.
+    /// The data that was not written out yet.
     pub(super) fn cache(&self) -> MutexGuard<'_, WriteCache> {
         lock(&self.0.cache)
     }
@@ -142,7 +142,7 @@ fn lock(cache: &Mutex<WriteCache>) -> MutexGuard<'_, WriteCache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the disk's thread has.
+/// The state of the disk's thread.
 struct Writer<D> {
     inner: D,
     ring: Ring,

@@ -1,5 +1,5 @@
-//! What the tests of devices share: one ring, and operations carried out one at a time or many at
-//! once.
+//! Shared parts of the tests of devices: one ring, and operations carried out one at a time or many
+//! at once.
 #![allow(dead_code)] // each test binary uses a part
 
 use std::io;
