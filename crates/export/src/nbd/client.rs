@@ -21,7 +21,7 @@ use crate::uri::Uri;
 use replies::Requests;
 use socket::Socket;
 
-/// How to connect.
+/// Options of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Ask for structured replies.
@@ -37,7 +37,7 @@ impl Default for Options {
     }
 }
 
-/// What the server told about the export.
+/// The server's description of the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
     /// Size of the disk.
@@ -50,17 +50,17 @@ pub struct Info {
     pub preferred_block_bytes: u32,
     /// Longest read or write; 32 MiB when the server said nothing.
     pub maximum_block_bytes: u32,
-    /// Whether structured replies were agreed on.
+    /// True if structured replies were negotiated.
     pub structured_replies: bool,
 }
 
 impl Info {
-    /// Whether all these [`transmission_flag`]s are set.
+    /// True if all these [`transmission_flag`]s are set.
     pub fn has(&self, flags: u16) -> bool {
         self.flags & flags == flags
     }
 
-    /// Whether the export refuses writes.
+    /// True if the export refuses writes.
     pub fn read_only(&self) -> bool {
         self.has(transmission_flag::READ_ONLY)
     }
@@ -73,9 +73,9 @@ pub struct Cookie(pub(crate) u64);
 /// A finished request.
 #[derive(Debug)]
 pub struct Reply {
-    /// Which one.
+    /// The request's cookie.
     pub cookie: Cookie,
-    /// How it ended.
+    /// Its result.
     pub outcome: Result<(), RequestError>,
     /// A successful read's data; give it back with [`Client::recycle`] to save allocations.
     pub data: Vec<u8>,
@@ -85,7 +85,7 @@ pub struct Reply {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("server failed {command} of {length} bytes at offset {offset}: {code}{}{message}", if .message.is_empty() { "" } else { ": " })]
 pub struct RequestError {
-    /// What was asked for.
+    /// The command of the request.
     pub command: &'static str,
     /// First byte of the range.
     pub offset: u64,
@@ -105,7 +105,7 @@ pub enum ClientError {
     Connect {
         /// Where to.
         uri: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The server did not grant the export.
@@ -164,12 +164,12 @@ impl Client {
         Ok(Self { socket, requests: Requests::default(), info, failed: false })
     }
 
-    /// What the server told about the export.
+    /// The server's description of the export.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// How many requests are submitted and not fetched yet.
+    /// The number of requests that are submitted and not fetched yet.
     pub fn in_flight(&self) -> usize {
         self.requests.in_flight()
     }

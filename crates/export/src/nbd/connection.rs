@@ -37,7 +37,7 @@ use super::handshake::{Handshake, Negotiated, Progress, Tls};
 use super::transmission::{Command, DRAIN_MAX_BYTES, Request, check, parse};
 use super::wire::REQUEST_BYTES;
 
-/// What the input meant.
+/// The meaning of a part of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// The input is used up; receive more.
@@ -54,16 +54,16 @@ pub enum Event {
     /// Payload of the write given out last. Nothing of it is counted as used: report it with
     /// [`Connection::payload_received`].
     Payload {
-        /// How many bytes of the input, from where `advance` stopped, are payload. Never zero.
+        /// The bytes of the input, from where `advance` stopped, that are payload. Never zero.
         here: usize,
-        /// How many bytes are missing in all, these included.
+        /// The bytes missing in all, these included.
         remaining: usize,
     },
     /// A request that cannot be served; its payload, if any, has been skipped.
     Refused {
         /// The request to answer.
         request: Request,
-        /// What to answer.
+        /// The error to answer.
         error: NbdError,
     },
     /// The client is done: answer what is in flight, send `out`, hang up.
@@ -77,7 +77,7 @@ pub struct Connection {
     consumed_bytes: u64,
     /// Where the message being received began.
     message_at: u64,
-    /// What was agreed; `None` while the handshake lasts.
+    /// The result of the handshake; `None` while it lasts.
     negotiated: Option<Negotiated>,
 }
 
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// How many bytes of the current write's payload are still to come.
+    /// The bytes of the current write's payload that are still to come.
     pub fn payload_remaining(&self) -> usize {
         match self.state {
             State::Payload { remaining } => remaining,
@@ -192,7 +192,7 @@ impl Connection {
         }
     }
 
-    /// What was agreed; `None` while the handshake lasts.
+    /// The result of the handshake; `None` while it lasts.
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.negotiated.as_ref()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between a client and the server, in two kinds.
+//! Errors between a client and the server, in two kinds.
 //!
 //! A [`NbdError`] answers one request; the connection goes on. A [`ProtocolError`] says the client
 //! broke the rules in a way that leaves the stream meaningless or the server unable to answer; the
@@ -72,9 +72,9 @@ impl std::fmt::Display for ErrorCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct NbdError {
-    /// What the client's code acts on.
+    /// The code, for the client's program.
     pub code: ErrorCode,
-    /// What a person reads.
+    /// The message, for a person.
     pub message: &'static str,
 }
 
@@ -112,7 +112,7 @@ impl From<&io::Error> for NbdError {
 pub struct ProtocolError {
     /// Where the offending message began: bytes the client had sent before it.
     pub at: u64,
-    /// What was wrong with it.
+    /// The rule that it broke.
     pub violation: Violation,
 }
 

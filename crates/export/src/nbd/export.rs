@@ -1,4 +1,4 @@
-//! What a server offers: exports, described as the handshake tells them to clients.
+//! Exports of a server, described as the handshake tells them to clients.
 //!
 //! [`Exports`] is checked once, when built, so that the state machines can trust it: names are
 //! unique and short enough, block sizes obey proto.md, "Block size constraints". The first export
@@ -18,8 +18,8 @@ pub const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 /// One export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// Which of the server's volumes it shows; clients do not see it. With the name it says whether
-    /// an export in a newer list is the same one.
+    /// The server's volume that it shows; clients do not see it. With the name it tells whether an
+    /// export in a newer list is the same one.
     pub volume: u16,
     /// Name clients ask for.
     pub name: String,
@@ -135,7 +135,8 @@ impl Exports {
         named.or_else(|| if name.is_empty() { self.0.first() } else { None })
     }
 
-    /// What this list has in the place of an export of an older one; `None` when it is gone.
+    /// The export of this list that stands in the place of one of an older list; `None` when it is
+    /// gone.
     pub fn same(&self, older: &Export) -> Option<&Arc<Export>> {
         self.0.iter().find(|export| export.volume == older.volume && export.name == older.name)
     }
@@ -145,12 +146,12 @@ impl Exports {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// The number of exports.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -162,6 +163,6 @@ impl Exports {
 pub struct ExportsError {
     /// Its name.
     pub name: String,
-    /// What is wrong with it.
+    /// The rule that it breaks.
     pub what: &'static str,
 }

@@ -1,4 +1,4 @@
-//! Which parts of an export are allocated, as a reply to `BLOCK_STATUS` tells it.
+//! The allocated parts of an export, as a reply to `BLOCK_STATUS` tells them.
 //!
 //! The server gives extents in a row from the beginning of the request, as fine or coarse as it
 //! knows them; here they are joined, cut to the request, and put into the wire's form. Source:
@@ -14,7 +14,7 @@ pub const EXTENTS_MAX: usize = 500;
 /// A run of bytes in one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// How long it is.
+    /// Its length.
     pub bytes: u64,
     /// Not allocated: writing there may need space that is not there.
     pub hole: bool,
@@ -29,9 +29,9 @@ impl Extent {
     }
 }
 
-/// What follows the header of a reply: at least one extent, no two alike in a row, together not
-/// longer than the request. What `extents` do not cover is left open; if they cover nothing, the
-/// whole range counts as data.
+/// The bytes after the header of a reply: at least one extent, no two alike in a row, together not
+/// longer than the request. Bytes that `extents` do not cover are left open; if they cover nothing,
+/// the whole range counts as data.
 pub fn encode(request: &Request, extents: &[Extent]) -> Vec<u8> {
     let most = if request.one_extent() { 1 } else { EXTENTS_MAX };
     let mut runs: Vec<(u32, u32)> = Vec::new();

@@ -29,14 +29,14 @@ pub const OPTIONS_MAX: u32 = 256;
 /// See [`OPTIONS_MAX`].
 pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;
 
-/// What was agreed.
+/// The result of a handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
     /// The export the client chose, as it was then.
     pub export: Arc<Export>,
-    /// Whether reads must be answered with structured replies.
+    /// True if reads must be answered with structured replies.
     pub structured_replies: bool,
-    /// Whether the client selected the metadata context `base:allocation`, and so may ask for block
+    /// True if the client selected the metadata context `base:allocation`, and so may ask for block
     /// status.
     pub base_allocation: bool,
 }
@@ -54,7 +54,7 @@ pub enum Tls {
     Active,
 }
 
-/// How far the handshake came.
+/// The progress of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
     /// The input is used up; more is needed.

@@ -22,7 +22,7 @@ pub const MESSAGE_MAX_BYTES: usize = 70;
 /// Longest header: an error chunk with the longest message.
 pub const REPLY_HEADER_MAX_BYTES: usize = CHUNK_HEADER_BYTES + 6 + MESSAGE_MAX_BYTES;
 
-/// What to send before the payload.
+/// The bytes to send before the payload.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplyHeader {
     bytes: [u8; REPLY_HEADER_MAX_BYTES],
@@ -81,7 +81,7 @@ impl ReplyHeader {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// How many bytes of payload must follow.
+    /// The number of payload bytes that must follow.
     pub fn payload_bytes(&self) -> u32 {
         self.payload_bytes
     }

@@ -18,7 +18,7 @@ use super::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, u16_at, u
 /// connection.
 pub const DRAIN_MAX_BYTES: u32 = 64 << 20;
 
-/// What a request asks for.
+/// A request's command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Read a range.
@@ -46,7 +46,7 @@ pub enum Command {
 pub struct Request {
     /// The client's name for it, repeated in the reply.
     pub cookie: u64,
-    /// What to do.
+    /// The command.
     pub command: Command,
     /// [`command_flag`]s.
     pub flags: u16,
@@ -57,27 +57,27 @@ pub struct Request {
 }
 
 impl Request {
-    /// Whether to answer only once the effect is durable.
+    /// True if the answer has to wait until the effect is durable.
     pub fn fua(&self) -> bool {
         self.flags & command_flag::FUA != 0
     }
 
-    /// Whether zeroes may be unmapped rather than written.
+    /// True if zeroes may be unmapped rather than written.
     pub fn may_unmap(&self) -> bool {
         self.flags & command_flag::NO_HOLE == 0
     }
 
-    /// Whether zeroing is to fail with `ENOTSUP` rather than be as slow as writing.
+    /// True if zeroing has to fail with `ENOTSUP` rather than be as slow as writing.
     pub fn only_if_fast(&self) -> bool {
         self.command == Command::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
     }
 
-    /// Whether one extent suffices as a block status.
+    /// True if one extent suffices as a block status.
     pub fn one_extent(&self) -> bool {
         self.flags & command_flag::REQ_ONE != 0
     }
 
-    /// How many bytes of payload follow the request.
+    /// The number of payload bytes that follow the request.
     pub fn payload_bytes(&self) -> u32 {
         if self.command == Command::Write { self.length } else { 0 }
     }

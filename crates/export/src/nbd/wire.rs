@@ -59,7 +59,7 @@ pub mod client_flag {
     pub const NO_ZEROES: u32 = 1 << 1;
 }
 
-/// What an export can do, told at the end of the handshake.
+/// The abilities of an export, told at the end of the handshake.
 pub mod transmission_flag {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
