@@ -38,7 +38,7 @@ fn volumes(toml: &str) -> Result<Vec<VolumePlan>, (Option<usize>, String)> {
 
 #[test]
 fn the_guides_example_is_understood() {
-    let guide = include_str!("../../../../../docs/service.md");
+    let guide = include_str!("../../../../../docs/service/configure.md");
     let (_, rest) = guide.split_once("```toml\n").unwrap();
     let (example, _) = rest.split_once("```").unwrap();
     let plans = volumes(example).unwrap();
