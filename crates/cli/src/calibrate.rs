@@ -51,10 +51,10 @@ file is removed as soon as it is open. On a disk, or in a file that exists, a ra
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The device of the tier, as for floe serve: file:PATH, memory:SIZE or stripe:PATH+PATH; a new
-    /// file on it will do
+    /// file on it suffices
     #[arg(value_name = "SPEC")]
     device: Spec,
-    /// The device below it, which is only read: where a hit gains little, less may be written
+    /// The device below it, which is only read; where a hit gains little, the target is lower
     #[arg(long, value_name = "SPEC")]
     backing: Option<Spec>,
     /// Size of the tier's blocks, a multiple of 4 KiB
@@ -63,33 +63,32 @@ pub(crate) struct Arguments {
     /// Operations in flight
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
-    /// Shares of the operations that write; 0 is always tried, too
+    /// Shares of operations that write; 0 is always tried too
     #[arg(long, value_name = "LIST", default_value = "0.02,0.05,0.1,0.2,0.3,0.5")]
     writes: Numbers,
-    /// The share of the reads' speed that writes may take
+    /// The share of the reads' speed that writes may cost
     #[arg(long, value_name = "SHARE", default_value = "33%")]
     max_loss: Percent,
     /// Rounds at each size and share
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// How long each round counts
+    /// The length of each round
     #[arg(long, value_name = "SECONDS", default_value_t = 0.1)]
     seconds: f64,
-    /// How much of the device to use
+    /// The part of the device to use
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     scratch: Bytes,
-    /// Let what the device holds be overwritten, where it is no kept cache
+    /// Overwrite the device's data; a persistent cache is never overwritten
     #[arg(long)]
     overwrite: bool,
-    /// `real` time on the devices, or `virtual` time on simulated ones, whose media say how long
-    /// things take
+    /// `real` time on the devices, or `virtual` time on simulated ones, by the times of their media
     #[arg(long, value_name = "CLOCK", default_value = "real", hide_possible_values = true)]
     time: Time,
     /// Write the result to a file, as JSON, for floe serve and floe replay
     #[arg(long, value_name = "FILE")]
     into: Option<PathBuf>,
-    /// Note the result in the kept cache on this device, too, for floe serve; no server may be
-    /// using it
+    /// Also note the result in the persistent cache on this device, for floe serve; no server may
+    /// be using it
     #[arg(long, value_name = "CACHE", value_parser = cache)]
     cache: Option<Spec>,
     /// Write a chart of reads beside writes, named STEM-reads.png

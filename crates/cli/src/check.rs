@@ -27,11 +27,11 @@ touched but where the journal that says so is damaged: --repair writes that anew
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The cache device, as for floe serve, or just its path; no server may be using it
+    /// The cache device, as for floe serve, or its path alone; no server may be using it
     #[arg(value_name = "CACHE", value_parser = cache)]
     cache: Spec,
-    /// Mend superblocks, clean data that is not what was stored, and damaged journals; what cannot
-    /// be trusted any more is listed, and lost
+    /// Repair superblocks, damaged clean data and damaged journals; data that cannot be trusted any
+    /// more is listed, and lost
     #[arg(long)]
     repair: bool,
     /// One JSON object instead of text

@@ -30,18 +30,18 @@ only the cache had is lost, and lists that.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The cache device, as for floe serve, or just its path; of tiers that were served together
+    /// The cache device, as for floe serve, or its path alone; for tiers that were served together,
     /// all that write back, in any order. No server may be using them
     #[arg(value_name = "CACHE", value_parser = cache, required = true)]
     caches: Vec<Spec>,
-    /// A backing device, and of which volume it is where the cache has several; may be repeated
+    /// A backing device, with the name of its volume where the cache has several; may be repeated
     #[arg(long, value_name = "[NAME=]SPEC", required = true)]
     backing: Vec<String>,
-    /// Write also to devices that are not as the cache knows them, and without a lower tier that
+    /// Write also to devices that differ from the cache's records, and without a lower tier that
     /// may hold older data
     #[arg(long)]
     accept_backing: bool,
-    /// Folder where the state of caches is noted, as for floe serve
+    /// Folder with the notes of caches' states, as for floe serve
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// One JSON object a volume

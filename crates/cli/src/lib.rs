@@ -64,42 +64,42 @@ enum Command {
     Serve(Box<serve::Arguments>),
     /// Show the counters of a running server
     Status(admin::StatusArguments),
-    /// Bring everything a running server has cached of writes to the backing device
+    /// Write all dirty data of a running server to its volumes
     Flush(admin::FlushArguments),
-    /// Use a cache device again that failed and was given up
+    /// Use a failed cache device again
     Restore(admin::RestoreArguments),
-    /// Look at and change the volumes of a running server
+    /// List and change the volumes of a running server
     #[command(subcommand)]
     Volume(volume::Command),
-    /// Look at and change the tiers of a running server's cache
+    /// List, attach and detach the tiers of a running server
     #[command(subcommand)]
     Tier(tier::Command),
-    /// End a running server, once everything it was told is safe
+    /// Shut down a running server after making all written data durable
     Stop(admin::StopArguments),
-    /// Look over a cache that no server uses, and mend it
+    /// Check a cache that no server uses, and repair it
     Check(check::Arguments),
-    /// Bring what only a cache has to its volumes, without a server
+    /// Write a cache's dirty data to its volumes, without a server
     ExportDirty(export_dirty::Arguments),
-    /// Say what replacement policies or block sizes are worth on a trace
+    /// Compare eviction policies or block sizes on a trace
     Simulate(Box<simulate::Arguments>),
     /// Replay a trace through a cache, on its devices or in virtual time
     Replay(Box<replay::Arguments>),
     /// Measure caches under load
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Measure how writes slow a device's reads, and what to admit to it
+    /// Measure the slowdown of a device's reads by writes, for admission
     Calibrate(Box<calibrate::Arguments>),
-    /// Say what a hit ratio is worth in throughput, and where more hits stop helping
+    /// Compute throughput from the hit ratio, and the hit ratio past which it falls
     Model(Box<model::Arguments>),
-    /// Look at traces
+    /// Inspect and convert traces
     #[command(subcommand)]
     Trace(trace::Command),
-    /// See a slow volume made faster: a self-contained run of server and client
+    /// Compare a slow volume without and with a cache, in one self-contained run
     Demo(demo::Arguments),
     /// Write the manual pages
     #[command(hide = true)]
     Man(man::Arguments),
-    /// Print what a shell needs to complete commands
+    /// Print the completion script of a shell
     #[command(hide = true)]
     Completions(man::CompletionsArguments),
 }

@@ -23,7 +23,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = MAN_EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Folder for the pages, made if it is not there
+    /// Folder for the pages; created if missing
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(after_help = COMPLETIONS_EXAMPLES)]
 pub(crate) struct CompletionsArguments {
-    /// The shell that completes
+    /// The shell
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -68,8 +68,8 @@ pub(crate) struct Arguments {
     /// Time a miss waits for the disk, any number at once
     #[arg(long, value_name = "LIST", default_value = "100")]
     disk_us: Numbers,
-    /// Shares of hits that skip the list, for prob-lru, or instead of what was measured for
-    /// relaxed-lru
+    /// Shares of hits that skip the list, for prob-lru, or for relaxed-lru instead of the measured
+    /// ones
     #[arg(long, value_name = "LIST")]
     q: Option<Numbers>,
     /// Shares of hits that find their entry frozen, and so end before any list
@@ -78,16 +78,16 @@ pub(crate) struct Arguments {
     /// Cores that the requests in flight share [default: one for each]
     #[arg(long, value_name = "LIST")]
     cores: Option<Counts>,
-    /// Instead of requests in flight: million requests that arrive in a second; says how long each
-    /// takes
+    /// Million requests that arrive in a second, instead of requests in flight; prints response
+    /// times
     #[arg(long, value_name = "LIST", conflicts_with = "mpl")]
     arrival_rate: Option<Numbers>,
-    /// What the simulation draws service times from: exponential, deterministic,
+    /// The distribution of simulated service times: exponential, deterministic,
     /// hyperexponential:CV2 (the squared coefficient of variation), or measured (histograms in the
     /// --service file)
     #[arg(long, value_name = "NAME", default_value = "exponential")]
     distribution: Distribution,
-    /// How the simulated disk's times are distributed
+    /// The distribution of the simulated disk's times
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     disk_times: DiskTimes,
     /// Simulate until half the 95 % interval is no more than this share of the mean; 0 does not
@@ -103,7 +103,7 @@ pub(crate) struct Arguments {
     /// Write the same charts as pictures, named STEM-CHART.png
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
-    /// Draw the networks from what the policies' own code does over this trace, compressed or not
+    /// Derive the networks from the list operations of the policies' own code over this trace
     #[arg(long, value_name = "TRACE", conflicts_with_all = [
         "hit_ratio", "q", "frozen", "arrival_rate", "distribution", "disk_times", "precision", "report", "png",
     ])]

@@ -73,19 +73,19 @@ pub(crate) struct Arguments {
     /// --at recorded 256]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     in_flight: Option<u32>,
-    /// When a request begins: once another is `answered`, or when `recorded`
+    /// The start of a request: when another is `answered`, or when `recorded`
     #[arg(long, value_name = "WHEN", default_value = "answered", hide_possible_values = true)]
     at: At,
-    /// How many times as fast as recorded
+    /// The speed, as a multiple of the recorded one
     #[arg(long, value_name = "X", default_value = "1")]
     speed: Speed,
     /// `real` time on the devices, or `virtual` time on simulated ones
     #[arg(long, value_name = "CLOCK", default_value = "real", hide_possible_values = true)]
     time: Time,
-    /// Check what is read, also in virtual time: takes memory for all that is written and cached
+    /// Verify all reads, also in virtual time; takes memory for all data written and cached
     #[arg(long)]
     verify: bool,
-    /// Check nothing
+    /// Verify no reads
     #[arg(long, conflicts_with = "verify")]
     no_verify: bool,
     /// Fold addresses beyond a volume into it
@@ -94,22 +94,22 @@ pub(crate) struct Arguments {
     /// Lay the trace's volumes end to end on the first volume
     #[arg(long)]
     concatenate: bool,
-    /// Let a trace with writes destroy what an existing volume holds
+    /// Overwrite an existing volume by a trace with writes
     #[arg(long)]
     overwrite: bool,
     /// Requests at the start that do not count: a number, or a share of the trace such as 20%
     #[arg(long, value_name = "N|SHARE", default_value = "0")]
     warmup: Warmup,
-    /// Replay only so many requests
+    /// Stop after this many requests
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<u64>,
     #[command(flatten)]
     open: TraceArguments,
-    /// What a byte of a tier costs beside a byte of DRAM, of all tiers from tier0, the first:
-    /// prints what they cost, and the throughput for that
+    /// Prices of all tiers, from tier0, for each byte relative to DRAM; prints the cost, and the
+    /// throughput for it
     #[arg(long, value_name = "TIER=PRICE", value_delimiter = ',')]
     price: Vec<TierPrice>,
-    /// Also how many requests took how long
+    /// Also print a histogram of latencies
     #[arg(long)]
     histogram: bool,
     /// Write a page with a chart of the latencies that needs no network

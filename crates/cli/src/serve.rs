@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
     print_config: bool,
     #[command(flatten)]
     consent: cache::Allowed,
-    /// How events are logged on standard error
+    /// The format of log events on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     log_format: Format,
 }

@@ -42,8 +42,7 @@ pub(crate) struct Arguments {
     /// Policies to compare, such as lru,slru:segments=4,belady; with --blocks [default: lru]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Vec<String>,
-    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; repeat to
-    /// compare
+    /// The admission, such as obp:target=0.2 or second-access+obp; repeat to compare
     #[arg(long, value_name = "ADMISSION", conflicts_with = "sample")]
     admit: Vec<String>,
     /// Simulate the block cache with these block sizes instead; repeat to compare
@@ -56,8 +55,8 @@ pub(crate) struct Arguments {
     /// Count bytes: objects take their size
     #[arg(long, conflicts_with = "blocks")]
     bytes: bool,
-    /// Simulate a random share of the keys, and say how far off the result may be (± : in 19 of 20
-    /// cases no further)
+    /// Simulate a random share of the keys, and print the error of the result (±, with 95 %
+    /// confidence)
     #[arg(long, value_name = "SHARE", conflicts_with = "blocks")]
     sample: Option<f64>,
     /// Time a hit takes, to order policies by mean latency [default: 1 if the time of a miss is
@@ -76,13 +75,14 @@ pub(crate) struct Arguments {
     /// Write the same charts as pictures, named STEM-CHART.png
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
-    /// When writes reach which device, with --blocks: through, around, back, only or pass
+    /// The write mode, with --blocks: through, around, back, only or pass
     #[arg(long, value_name = "MODE", default_value = "back", requires = "blocks")]
     write: WriteMode,
     /// Number of shards, with --blocks
     #[arg(long, value_name = "N", default_value_t = 1, requires = "blocks")]
     shards: u64,
-    /// How long written data stays in the cache only, in the trace's time, with --blocks
+    /// The longest time that written data stays in the cache only, in the trace's time, with
+    /// --blocks
     #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks", value_parser = interval)]
     flush_interval: humantime::Duration,
     #[command(flatten)]

@@ -10,11 +10,11 @@ use crate::{OrFail, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the tiers, from the top
+    /// List the tiers, from the top
     List(List),
-    /// Put one more tier below the first, while clients go on
+    /// Attach a tier below the first, while clients are served
     Add(Add),
-    /// Take a tier out, once what only it had is below it, while clients go on
+    /// Detach a tier after writing its dirty data below it, while clients are served
     Remove(Remove),
 }
 
@@ -48,10 +48,10 @@ pub(crate) struct Add {
     /// Its number from the top, 1 or more [default: below all others]
     #[arg(long, value_name = "N")]
     at: Option<usize>,
-    /// Make a new cache on its device, whatever is there
+    /// Make a new cache on its device, whatever the device holds
     #[arg(long)]
     initialise: bool,
-    /// Lose what only a cache that is there has of volumes; what is lost is logged
+    /// Lose the dirty data of a cache on the device; the log says how much
     #[arg(long, requires = "initialise")]
     discard_dirty: bool,
     #[command(flatten)]

@@ -15,11 +15,11 @@ use crate::{OrFail, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Requests, footprint and time span of traces
+    /// Print requests, footprint and time span of traces
     Info(InfoArguments),
     /// Write a trace in the compact form, which replays several times faster
     Convert(ConvertArguments),
-    /// Formats that can be read, and generators that can stand in a trace's place
+    /// List the formats, and the generators that can replace a trace
     Formats(FormatsArguments),
 }
 
@@ -31,12 +31,11 @@ pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 pub(crate) struct TraceArguments {
     #[arg(long, value_name = "NAME", help = format_help())]
     format: Option<Format>,
-    /// Columns of a table, where their names do not tell:
-    /// time=when,time-unit=ms,key=obj,size=kb,size-unit=1024; also offset, op, volume and
-    /// offset-unit
+    /// Columns of a table with other names: time=when,time-unit=ms,key=obj,size=kb,size-unit=1024;
+    /// also offset, op, volume and offset-unit
     #[arg(long, value_name = "ROLE=NAME,…")]
     columns: Option<Columns>,
-    /// Count and pass over bad records instead of stopping at the first
+    /// Skip and count bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
 }
@@ -88,7 +87,8 @@ pub(crate) struct InfoArguments {
     /// Read traces of page numbers as disk I/O
     #[arg(long)]
     as_blocks: bool,
-    /// Also how popular keys are and how far apart they are reused; takes 4 bytes of memory a touch
+    /// Also print the popularity of keys and their reuse distances; takes 4 bytes of memory an
+    /// access
     #[arg(long)]
     reuse: bool,
     /// One JSON object per trace instead of a table
@@ -113,11 +113,11 @@ pub(crate) struct ConvertArguments {
     /// Read traces of page numbers as disk I/O
     #[arg(long)]
     as_blocks: bool,
-    /// Compress, if asked at this level
+    /// Compress, at this level if one is given
     #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "3",
           value_parser = clap::value_parser!(i32).range(1..=22))]
     zstd: Option<i32>,
-    /// Also store when each key comes next, for Belady's policy
+    /// Also store the next access of each key, for Belady's policy
     #[arg(long)]
     next_accesses: bool,
     /// One JSON object instead of a sentence

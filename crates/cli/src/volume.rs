@@ -12,13 +12,13 @@ use crate::{OrFail, output};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the volumes
+    /// List the volumes
     List(List),
-    /// Serve one more volume
+    /// Add a volume
     Add(Box<Add>),
-    /// Take a volume away that no client uses, once what was written to it is on its backing device
+    /// Remove a volume that no client uses, after writing its dirty data to its backing device
     Remove(Remove),
-    /// Give a volume another size
+    /// Resize a volume
     Resize(ResizeArguments),
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Add {
     /// Refuse clients' writes to the volume
     #[arg(long)]
     read_only: bool,
-    /// For people, told to clients that list the volumes
+    /// A description for clients that list the volumes
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
     #[command(flatten)]
@@ -75,7 +75,7 @@ pub(crate) struct Remove {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: String,
-    /// Hang up on clients that use it
+    /// Disconnect its clients
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -96,7 +96,8 @@ pub(crate) struct ResizeArguments {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: String,
-    /// The new size, for volumes in files and memory; by default what the backing device has by now
+    /// The new size, for volumes in files and memory [default: the present size of the backing
+    /// device]
     #[arg(value_name = "SIZE")]
     size: Option<Bytes>,
     #[command(flatten)]

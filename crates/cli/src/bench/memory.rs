@@ -80,8 +80,7 @@ pub(crate) enum DiskTimes {
     floe_policy::admission::registry::help()
 ))]
 pub(crate) struct Arguments {
-    /// What is asked for: a trace, compressed or not, or a generator; without one, keys by Zipf's
-    /// law
+    /// The keys: a trace, compressed or not, or a generator; without one, keys by Zipf's law
     trace: Option<String>,
     /// Number of keys, without a trace
     #[arg(long, value_name = "N", default_value_t = 1_000_000, conflicts_with = "trace",
@@ -110,18 +109,16 @@ pub(crate) struct Arguments {
     /// qd-clock]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Option<Vec<String>>,
-    /// Ask an admission what comes in, such as obp:target=0.2 or second-access+obp; off for
-    /// everything
+    /// The admission, such as obp:target=0.2 or second-access+obp; off admits everything
     #[arg(long, value_name = "ADMISSION", default_value = "off", conflicts_with = "hit_ratio")]
     admit: String,
-    /// Independent parts of each cache [default: what the cache thinks best]
+    /// Independent parts of each cache [default: the cache's own choice]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     shards: Option<u32>,
-    /// Whether its hottest entries are frozen: off, adaptive, or always a share of them (0.3)
+    /// Freezing of the hottest entries: off, adaptive, or always this share of them (0.3)
     #[arg(long, value_name = "HOW", default_value = "off")]
     frozen: Frozen,
-    /// When what is frozen is chosen anew: drift (when that is cheapest), constructions (20x), or
-    /// seconds (1.5)
+    /// The lifetime of a frozen part: drift (the cheapest), constructions (20x), or seconds (1.5)
     #[arg(long, value_name = "WHEN", default_value = "drift")]
     lifetime: Lifetime,
     /// Threads [default: as many as cores]
@@ -133,17 +130,17 @@ pub(crate) struct Arguments {
     /// Time the emulated disk takes for a miss, any number at once; with 0 a miss goes on at once
     #[arg(long, value_name = "LIST", default_value = "0")]
     disk_us: Numbers,
-    /// How the disk's times are distributed
+    /// The distribution of the disk's times
     #[arg(long, value_name = "HOW", default_value = "fixed")]
     disk_times: DiskTimes,
-    /// Another cache to compare with the first, as policy=lru,shards=1: what is different; repeat
-    /// for more
+    /// Another cache to compare with the first, by its differences, such as policy=lru,shards=1;
+    /// may be repeated
     #[arg(long, value_name = "NAME=VALUE,…")]
     vs: Vec<String>,
-    /// How often to run each cache [default: 5, or 21 to calibrate]
+    /// The number of runs of each cache [default: 5, or 21 with --calibrate]
     #[arg(long, value_name = "N")]
     repetitions: Option<usize>,
-    /// How long each time [default: 1, or 0.05 to calibrate]
+    /// The length of each run [default: 1, or 0.05 with --calibrate]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Longest time to warm each cache up for
@@ -157,7 +154,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen", "lifetime",
                                       "mpl", "disk_us", "disk_times", "vs", "png"])]
     calibrate: bool,
-    /// Where to write them, as JSON
+    /// The file for them, as JSON
     #[arg(long, value_name = "FILE", requires = "calibrate")]
     service_out: Option<PathBuf>,
     #[command(flatten)]

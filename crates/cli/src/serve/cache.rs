@@ -30,18 +30,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What the user allows to be done to data, which no file says: it is for one start.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Allowed {
-    /// Make a new cache, whatever is on the cache device
+    /// Make a new cache, whatever the cache device holds
     #[arg(long)]
     initialise: bool,
-    /// Lose what only the cache has of volumes, where it would otherwise refuse to serve; what is
-    /// lost is logged
+    /// Lose dirty data where the server would otherwise refuse to start; the log says how much
     #[arg(long)]
     discard_dirty: bool,
-    /// Use backing devices that are not as the cache knows them, and forget what the cache has of
-    /// them
+    /// Use backing devices that differ from the cache's records, and forget the cached data of them
     #[arg(long)]
     accept_backing: bool,
-    /// With --accept-backing: write what only the cache has of them to these devices
+    /// With --accept-backing: write the cache's dirty data to these devices
     #[arg(long, requires = "accept_backing", conflicts_with = "discard_dirty")]
     keep_dirty: bool,
 }
