@@ -1,5 +1,8 @@
-//! Requests ask the heap for nothing once everything is warm.
+//! Requests ask the heap for nothing once everything is warm. Alone in its process, whose
+//! allocations it counts.
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,8 +1,6 @@
 //! Stripes against a vector of bytes, also while their members fail.
 
-mod common;
-
-use common::{SECTOR, finish, thread};
+use crate::common::{SECTOR, finish, thread};
 use floe_device::fault::{FaultPlan, Kind, Rates};
 use floe_device::{Action, Device, FaultDevice, MemoryDevice, Operation, StripeDevice};
 use proptest::prelude::*;
@@ -54,18 +52,18 @@ fn check(plan: impl Fn(u64) -> FaultPlan, failing: bool, steps: &[(usize, usize,
         let (offset, bytes) = ((sector * SECTOR) as u64, len * SECTOR);
         let range = *sector..sector + len;
         let tag = |at: usize, byte: u8| byte.wrapping_add(at as u8);
-        let into = common::slice(&pool, &vec![0xEE; bytes]);
+        let into = crate::common::slice(&pool, &vec![0xEE; bytes]);
         let action = match *step {
             Step::Read => Action::Read(into.clone()),
             Step::Write { byte, durable } => {
                 let from: Vec<u8> = range.clone().flat_map(|at| [tag(at, byte); SECTOR]).collect();
-                Action::Write { from: common::slice(&pool, &from), durable }
+                Action::Write { from: crate::common::slice(&pool, &from), durable }
             }
             Step::Zero { may_unmap } => Action::Zero { len: bytes as u64, may_unmap, fast: false },
             Step::Discard => Action::Discard { len: bytes as u64 },
             Step::Flush => Action::Flush,
         };
-        let result = common::run(&ring, &mut device, offset, action);
+        let result = crate::common::run(&ring, &mut device, offset, action);
         assert!(failing || result.is_ok(), "step {number}: {result:?}");
         let new = |at| match *step {
             Step::Write { byte, .. } => Some(tag(at, byte)),
@@ -126,7 +124,7 @@ fn many_operations_at_once_end_once_each_with_their_own_result() {
         faults[failing].inject(Kind::Read, floe_device::fault::Fault::Fail);
         let chunks = 3 * MEMBERS as u64;
         for token in 0..chunks {
-            let into = common::slice(&pool, &[0xEE; CHUNK as usize]);
+            let into = crate::common::slice(&pool, &[0xEE; CHUNK as usize]);
             device.submit(Operation { token, offset: token * CHUNK, action: Action::Read(into) });
         }
         let mut ended: Vec<(u64, bool)> = finish(&ring, &mut device, chunks as usize)
@@ -148,9 +146,9 @@ fn a_flush_reaches_every_member_and_fails_with_any() {
             .map(|_| FaultDevice::new(MemoryDevice::new(CHUNK), FaultPlan::none()))
             .unzip();
         let mut device = StripeDevice::new(members, CHUNK);
-        common::run(&ring, &mut device, 0, Action::Flush).unwrap();
+        crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap();
         faults[failing].inject(Kind::Flush, floe_device::fault::Fault::Fail);
-        assert!(common::run(&ring, &mut device, 0, Action::Flush).is_err());
+        assert!(crate::common::run(&ring, &mut device, 0, Action::Flush).is_err());
         assert!(faults.iter().all(|faults| faults.counts().flushes == 2));
     }
 }

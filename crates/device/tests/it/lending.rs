@@ -1,10 +1,8 @@
 //! Buffers that one thread lends to others.
 
-mod common;
-
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use common::SECTOR;
+use crate::common::SECTOR;
 use floe_device::{Action, Device, FileDevice, FileOptions, Lent, Operation, Pool, Ring};
 
 /// A thread that keeps what it is sent until told to let one go, oldest first.
@@ -169,7 +167,7 @@ fn one_registration_covers_the_family() {
     let options = FileOptions { direct: true, ..FileOptions::default() };
     let mut device = FileDevice::open(&ring, &own, path, options).unwrap();
     device.submit(Operation { token: 1, offset: 0, action: Action::Read(buffer.slice(0..SECTOR)) });
-    common::finish(&ring, &mut device, 1).remove(0).result.unwrap();
+    crate::common::finish(&ring, &mut device, 1).remove(0).result.unwrap();
     drop(buffer);
     give_back.send(()).unwrap();
     assert_eq!(thread.join().unwrap(), [5; SECTOR]);

@@ -1,10 +1,8 @@
 //! Promises of the model of a medium, checked on simulated time.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::SECTOR;
+use crate::common::SECTOR;
 use floe_device::medium::{Direction, Model};
 use floe_device::{Device, Medium, MediumDevice, MemoryDevice, SharedMedium};
 use proptest::prelude::*;
@@ -173,13 +171,13 @@ fn times(medium: &Medium, seed: u64, steps: &[(u64, Direction, u64)], factor: u6
 
 #[test]
 fn a_slowed_device_never_answers_early_and_says_when_to_come_back() {
-    let (ring, pool) = common::thread();
+    let (ring, pool) = crate::common::thread();
     let mut medium = Medium::named("cloud").unwrap();
     (medium.read.median_ns, medium.read.p99_ns) = (3e6, 3.000_001e6);
     let mut device = MediumDevice::new(MemoryDevice::new(1 << 20), medium, 1);
     assert_eq!(device.next_due(), None);
     let began = std::time::Instant::now();
-    common::read(&ring, &pool, &mut device, 0, SECTOR).unwrap();
+    crate::common::read(&ring, &pool, &mut device, 0, SECTOR).unwrap();
     assert!(began.elapsed().as_micros() >= 2999);
     assert_eq!(device.timing_error().completions, 1);
     assert_eq!(device.spun(), std::time::Duration::ZERO);
@@ -199,10 +197,10 @@ fn threads_that_share_a_medium_share_its_bandwidth() {
         .map(|_| {
             let medium = medium.clone();
             std::thread::spawn(move || {
-                let (ring, pool) = common::thread();
+                let (ring, pool) = crate::common::thread();
                 let mut device = MediumDevice::sharing(MemoryDevice::new(1 << 20), medium);
                 for part in 0..16 {
-                    common::read(&ring, &pool, &mut device, part << 16, 1 << 16).unwrap();
+                    crate::common::read(&ring, &pool, &mut device, part << 16, 1 << 16).unwrap();
                 }
             })
         })

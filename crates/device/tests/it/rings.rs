@@ -1,11 +1,9 @@
 //! The ring by itself.
 #![allow(unsafe_code)] // entries of one's own are pushed unsafely
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::SECTOR;
+use crate::common::SECTOR;
 use floe_device::io_uring::{opcode, types};
 use floe_device::{Owner, Pool, RegisterError, Ring};
 

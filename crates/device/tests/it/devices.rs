@@ -1,10 +1,8 @@
 //! Every device against an array of bytes.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{SECTOR, finish, thread};
+use crate::common::{SECTOR, finish, thread};
 use floe_device::fault::FaultPlan;
 use floe_device::{
     Action, Device, FaultDevice, FileDevice, FileOptions, Habit, Medium, MediumDevice,
@@ -55,7 +53,7 @@ fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
         match *step {
             Step::Read { sector, sectors } => {
                 let (start, len, real) = extent(sector, sectors);
-                let bytes = common::read(ring, pool, device, start, len).unwrap();
+                let bytes = crate::common::read(ring, pool, device, start, len).unwrap();
                 assert_eq!(&bytes[..real], &model[start as usize..][..real], "step {number}");
                 assert!(bytes[real..].iter().all(|&byte| byte == 0), "past the end reads as zeros");
             }
@@ -63,13 +61,13 @@ fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
                 let (start, len, real) = extent(sector, sectors);
                 let bytes = pattern(byte, start, len);
                 model[start as usize..][..real].copy_from_slice(&bytes[..real]);
-                let from = common::slice(pool, &bytes);
-                common::run(ring, device, start, Action::Write { from, durable }).unwrap();
+                let from = crate::common::slice(pool, &bytes);
+                crate::common::run(ring, device, start, Action::Write { from, durable }).unwrap();
             }
             Step::Zero { sector, sectors, may_unmap } => {
                 let (start, len, real) = extent(sector, sectors);
                 model[start as usize..][..real].fill(0);
-                common::run(
+                crate::common::run(
                     ring,
                     device,
                     start,
@@ -77,7 +75,7 @@ fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
                 )
                 .unwrap();
             }
-            Step::Flush => common::run(ring, device, 0, Action::Flush).unwrap(),
+            Step::Flush => crate::common::run(ring, device, 0, Action::Flush).unwrap(),
         }
     }
 }
@@ -150,8 +148,8 @@ fn boxed_devices_work_the_same() {
     let (ring, pool) = thread();
     let mut device: Box<dyn Device> = Box::new(Box::new(MemoryDevice::new(SIZE)));
     assert_eq!(device.size_bytes(), SIZE);
-    common::write(&ring, &pool, &mut device, 4096, &[5; SECTOR]).unwrap();
-    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [5; SECTOR]);
+    crate::common::write(&ring, &pool, &mut device, 4096, &[5; SECTOR]).unwrap();
+    assert_eq!(crate::common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [5; SECTOR]);
 }
 
 #[test]
@@ -175,14 +173,14 @@ fn every_device_refuses_ranges_outside_it_in_words() {
             (512, SECTOR),
             (0, 100),
         ] {
-            let error = common::read(&ring, &pool, &mut device, offset, len).unwrap_err();
+            let error = crate::common::read(&ring, &pool, &mut device, offset, len).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
             assert!(
                 error.to_string().contains(&format!("read of {len} bytes at {offset}")),
                 "{error}"
             );
         }
-        assert_eq!(common::read(&ring, &pool, &mut device, 0, 0).unwrap(), []);
+        assert_eq!(crate::common::read(&ring, &pool, &mut device, 0, 0).unwrap(), []);
     }
 }
 
@@ -191,13 +189,13 @@ fn a_clone_of_a_memory_device_sees_the_same_bytes() {
     let (ring, pool) = thread();
     let watcher = MemoryDevice::new(10 << 30);
     let mut device = watcher.clone();
-    common::write(&ring, &pool, &mut device, 9 << 30, &[3; SECTOR]).unwrap();
+    crate::common::write(&ring, &pool, &mut device, 9 << 30, &[3; SECTOR]).unwrap();
     let mut bytes = [0; 10];
     watcher.read_at((9 << 30) + 100, &mut bytes);
     assert_eq!(bytes, [3; 10]);
     watcher.write_at((9 << 30) + 100, &[4; 10]);
     assert_eq!(
-        common::read(&ring, &pool, &mut device, 9 << 30, SECTOR).unwrap()[99..111],
+        crate::common::read(&ring, &pool, &mut device, 9 << 30, SECTOR).unwrap()[99..111],
         [3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3]
     );
 }
@@ -207,7 +205,7 @@ fn a_discarded_range_of_memory_is_really_zero() {
     let (ring, pool) = thread();
     let mut device = MemoryDevice::new(SIZE);
     device.write_at(0, &[9; SIZE as usize]);
-    common::run(&ring, &mut device, 36864, Action::Discard { len: SIZE - 36864 }).unwrap();
+    crate::common::run(&ring, &mut device, 36864, Action::Discard { len: SIZE - 36864 }).unwrap();
     let mut bytes = vec![0; SIZE as usize];
     device.read_at(0, &mut bytes);
     assert!(

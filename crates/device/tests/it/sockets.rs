@@ -1,14 +1,12 @@
 //! Sockets on the ring.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 
-use common::thread;
+use crate::common::thread;
 use floe_device::{Ring, SocketOutcome, Sockets};
 
 fn next(ring: &Ring, sockets: &mut Sockets) -> (u64, std::io::Result<SocketOutcome>) {
@@ -54,8 +52,9 @@ fn a_send_larger_than_every_buffer_arrives_whole_and_in_order() {
     let (ring, pool) = thread();
     let mut sockets = Sockets::new(&ring);
     let (ours, mut theirs) = pair();
-    let slices: Vec<_> =
-        (0..50u8).map(|byte| common::slice(&pool, &vec![byte; 1 + byte as usize * 3000])).collect();
+    let slices: Vec<_> = (0..50u8)
+        .map(|byte| crate::common::slice(&pool, &vec![byte; 1 + byte as usize * 3000]))
+        .collect();
     let expected: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
     sockets.send(1, &ours, slices);
     let reader = std::thread::spawn(move || {
@@ -100,7 +99,7 @@ fn a_closed_connection_is_an_error_for_the_sender() {
     let (ours, theirs) = pair();
     drop(theirs);
     let mut sockets = Sockets::new(&ring);
-    sockets.send(1, &ours, vec![common::slice(&pool, b"anyone?")]);
+    sockets.send(1, &ours, vec![crate::common::slice(&pool, b"anyone?")]);
     let (1, Err(error)) = next(&ring, &mut sockets) else { panic!() };
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
 }

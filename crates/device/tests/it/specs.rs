@@ -1,8 +1,6 @@
 //! Devices as text.
 
-mod common;
-
-use common::{SECTOR, thread};
+use crate::common::{SECTOR, thread};
 use floe_device::{Device, MediumDevice, MemoryDevice, OpenError, Role, Spec, SpecError};
 use proptest::prelude::*;
 
@@ -171,8 +169,8 @@ fn an_opened_spec_reads_and_writes() {
     let (ring, pool) = thread();
     let spec: Spec = "memory:1MiB,medium=pmem".parse().unwrap();
     let mut device = spec.open(&ring, &pool, Role::Backing { read_only: false }).unwrap();
-    common::write(&ring, &pool, &mut device, 4096, &[1; SECTOR]).unwrap();
-    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [1; SECTOR]);
+    crate::common::write(&ring, &pool, &mut device, 4096, &[1; SECTOR]).unwrap();
+    assert_eq!(crate::common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [1; SECTOR]);
     let _: MediumDevice<MemoryDevice> =
         MediumDevice::new(MemoryDevice::new(4096), spec.medium().unwrap().clone(), 0);
 }
@@ -200,7 +198,7 @@ fn all_handles_of_a_source_are_one_device() {
                     let (ring, pool) = thread();
                     let mut device = source.open(&ring, &pool).unwrap();
                     let bytes = [number as u8 + 1; SECTOR];
-                    common::write(&ring, &pool, &mut device, number * 4096, &bytes).unwrap();
+                    crate::common::write(&ring, &pool, &mut device, number * 4096, &bytes).unwrap();
                 })
             })
             .collect();
@@ -208,7 +206,8 @@ fn all_handles_of_a_source_are_one_device() {
         let (ring, pool) = thread();
         let mut device = source.open(&ring, &pool).unwrap();
         for number in 0..4u64 {
-            let bytes = common::read(&ring, &pool, &mut device, number * 4096, SECTOR).unwrap();
+            let bytes =
+                crate::common::read(&ring, &pool, &mut device, number * 4096, SECTOR).unwrap();
             assert_eq!(bytes, [number as u8 + 1; SECTOR], "{text}");
         }
     }

@@ -1,8 +1,6 @@
 //! Opening files, and what is particular to them.
 
-mod common;
-
-use common::{SECTOR, thread};
+use crate::common::{SECTOR, thread};
 use floe_device::{Action, Device, FileDevice, FileOptions, OpenError, Operation, Pool, Ring};
 
 fn made(size: u64) -> FileOptions {
@@ -20,13 +18,13 @@ fn a_file_is_made_sparse_and_keeps_its_bytes() {
     let (ring, pool) = thread();
     let mut device = FileDevice::open(&ring, &pool, &path, made(1 << 30)).unwrap();
     assert_eq!(device.size_bytes(), 1 << 30);
-    common::write(&ring, &pool, &mut device, 1 << 20, &[7; 2 * SECTOR]).unwrap();
+    crate::common::write(&ring, &pool, &mut device, 1 << 20, &[7; 2 * SECTOR]).unwrap();
     drop(device);
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
     assert!(blocks * 512 < 1 << 20, "{blocks} blocks are not sparse");
     let mut device = FileDevice::open(&ring, &pool, &path, existing()).unwrap();
     assert_eq!(
-        common::read(&ring, &pool, &mut device, 1 << 20, 2 * SECTOR).unwrap(),
+        crate::common::read(&ring, &pool, &mut device, 1 << 20, 2 * SECTOR).unwrap(),
         [7; 2 * SECTOR]
     );
 }
@@ -77,8 +75,8 @@ fn a_read_only_device_refuses_writes() {
     let (ring, pool) = thread();
     let options = FileOptions { read_only: true, ..existing() };
     let mut device = FileDevice::open(&ring, &pool, &path, options).unwrap();
-    assert!(common::write(&ring, &pool, &mut device, 0, &[2; SECTOR]).is_err());
-    assert_eq!(common::read(&ring, &pool, &mut device, 0, SECTOR).unwrap(), [1; SECTOR]);
+    assert!(crate::common::write(&ring, &pool, &mut device, 0, &[2; SECTOR]).is_err());
+    assert_eq!(crate::common::read(&ring, &pool, &mut device, 0, SECTOR).unwrap(), [1; SECTOR]);
 }
 
 #[test]
@@ -92,10 +90,15 @@ fn slices_that_are_not_aligned_work_with_direct_files() {
     assert!(device.is_direct(), "the test directory takes direct I/O");
     let askew = buffer.slice(16..16 + 2 * SECTOR);
     askew.copy_from(&bytes);
-    common::run(&ring, &mut device, 4096, Action::Write { from: askew.clone(), durable: true })
-        .unwrap();
+    crate::common::run(
+        &ring,
+        &mut device,
+        4096,
+        Action::Write { from: askew.clone(), durable: true },
+    )
+    .unwrap();
     buffer.whole().fill_zero();
-    common::run(&ring, &mut device, 4096, Action::Read(askew.clone())).unwrap();
+    crate::common::run(&ring, &mut device, 4096, Action::Read(askew.clone())).unwrap();
     assert_eq!(askew.to_vec(), bytes);
     assert_eq!(buffer.slice(16 + 2 * SECTOR..4 * SECTOR).to_vec(), vec![0; 2 * SECTOR - 16]);
 }
@@ -107,7 +110,7 @@ fn a_file_that_shrank_is_an_error_and_not_zeros() {
     let (ring, pool) = thread();
     let mut device = FileDevice::open(&ring, &pool, &path, made(1 << 16)).unwrap();
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(8192).unwrap();
-    let error = common::read(&ring, &pool, &mut device, 4096, 4 * SECTOR).unwrap_err();
+    let error = crate::common::read(&ring, &pool, &mut device, 4096, 4 * SECTOR).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
 }
 
@@ -142,18 +145,20 @@ fn two_devices_on_one_ring_get_their_own_completions() {
     let (mut left, mut right) = (open("left"), open("right"));
     for token in 0..200 {
         let offset = token * SECTOR as u64;
-        let write =
-            |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
+        let write = |byte| Action::Write {
+            from: crate::common::slice(&pool, &[byte; SECTOR]),
+            durable: false,
+        };
         left.submit(Operation { token, offset, action: write(1) });
         right.submit(Operation { token: token + 1000, offset, action: write(2) });
     }
     let tokens = |device: &mut FileDevice| {
-        let done = common::finish(&ring, device, 200);
+        let done = crate::common::finish(&ring, device, 200);
         let mut tokens: Vec<u64> = done.iter().map(|completion| completion.token).collect();
         tokens.sort_unstable();
         tokens
     };
     assert_eq!(tokens(&mut left), (0..200).collect::<Vec<_>>());
     assert_eq!(tokens(&mut right), (1000..1200).collect::<Vec<_>>());
-    assert_eq!(common::read(&ring, &pool, &mut left, 4096, SECTOR).unwrap(), [1; SECTOR]);
+    assert_eq!(crate::common::read(&ring, &pool, &mut left, 4096, SECTOR).unwrap(), [1; SECTOR]);
 }

@@ -1,11 +1,9 @@
 //! Sizes and holes that devices report.
 
-mod common;
-
 use std::io::ErrorKind;
 use std::path::Path;
 
-use common::{SECTOR, thread};
+use crate::common::{SECTOR, thread};
 use floe_device::{
     Action, Device, Extent, FileDevice, FileOptions, MemoryDevice, Pool, Ring, Role, Source, Spec,
 };
@@ -38,18 +36,18 @@ fn a_file_grows_and_shrinks_under_an_open_handle() {
     assert_eq!(source.refresh().unwrap(), 128 << 10);
     assert_eq!((source.size_bytes(), device.size_bytes()), (128 << 10, 64 << 10));
     assert_eq!(source.open(&ring, &pool).unwrap().size_bytes(), 128 << 10);
-    assert!(common::write(&ring, &pool, &mut device, 64 << 10, &bytes).is_err());
+    assert!(crate::common::write(&ring, &pool, &mut device, 64 << 10, &bytes).is_err());
     device.set_size(128 << 10).unwrap();
-    common::write(&ring, &pool, &mut device, 64 << 10, &bytes).unwrap();
-    assert_eq!(common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap(), bytes);
+    crate::common::write(&ring, &pool, &mut device, 64 << 10, &bytes).unwrap();
+    assert_eq!(crate::common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap(), bytes);
 
     set_len(&path, 32 << 10);
     // The size it still has is no longer true: an error, not zeros or a panic.
-    let error = common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap_err();
+    let error = crate::common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     assert_eq!(source.refresh().unwrap(), 32 << 10);
     device.set_size(32 << 10).unwrap();
-    let error = common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap_err();
+    let error = crate::common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 
     for odd in [100, 0] {
@@ -80,11 +78,14 @@ fn a_stripe_grows_once_all_its_members_have() {
     set_len(b, 256 << 10);
     assert_eq!(source.refresh().unwrap(), 512 << 10);
     device.set_size(512 << 10).unwrap();
-    common::write(&ring, &pool, &mut device, (512 << 10) - 4096, &[7; SECTOR]).unwrap();
+    crate::common::write(&ring, &pool, &mut device, (512 << 10) - 4096, &[7; SECTOR]).unwrap();
     assert_eq!(std::fs::read(b).unwrap()[(256 << 10) - 4096..], [7; SECTOR]);
-    assert_eq!(common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap(), [1; SECTOR]);
+    assert_eq!(
+        crate::common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).unwrap(),
+        [1; SECTOR]
+    );
     device.set_size(4096).unwrap();
-    assert!(common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).is_err());
+    assert!(crate::common::read(&ring, &pool, &mut device, 64 << 10, SECTOR).is_err());
     assert_eq!(kind(device.set_size(512)), ErrorKind::InvalidInput);
     drop((device, source));
 
@@ -134,13 +135,13 @@ fn holes_of_a_file_are_found_and_data_is_never_called_a_hole() {
     let (hole, data) = (Extent::hole, Extent::data);
     let end = 1024 * K + 512;
     assert_eq!(extents(&mut device, 0, end), [hole(end)]);
-    common::write(&ring, &pool, &mut device, 256 * K, &[1; 65536]).unwrap();
+    crate::common::write(&ring, &pool, &mut device, 256 * K, &[1; 65536]).unwrap();
     assert_eq!(extents(&mut device, 0, end), [hole(256 * K), data(64 * K), hole(704 * K + 512)]);
     assert_eq!(extents(&mut device, 260 * K, 264 * K), [data(4 * K)]);
     assert_eq!(extents(&mut device, 252 * K, 260 * K), [hole(4 * K), data(4 * K)]);
     assert_eq!(extents(&mut device, 4 * K, 4 * K), []);
     let zero = Action::Zero { len: 32 * K, may_unmap: true, fast: false };
-    common::run(&ring, &mut device, 256 * K, zero).unwrap();
+    crate::common::run(&ring, &mut device, 256 * K, zero).unwrap();
     assert_eq!(extents(&mut device, 0, 320 * K), [hole(288 * K), data(32 * K)]);
 }
 
@@ -150,7 +151,7 @@ fn one_look_at_a_file_in_many_pieces_ends() {
     let (ring, pool) = thread();
     let mut device = file(&ring, &pool, &directory.path().join("disk"), 4 << 20);
     for at in (0..4 << 20).step_by(8192) {
-        common::write(&ring, &pool, &mut device, at, &[1; SECTOR]).unwrap();
+        crate::common::write(&ring, &pool, &mut device, at, &[1; SECTOR]).unwrap();
     }
     let mut once = Vec::new();
     device.allocation(0..4 << 20, &mut once);
@@ -168,7 +169,7 @@ fn holes_of_a_stripe_are_those_of_its_members_in_turn() {
         source(format!("stripe:{}+{},chunk=64KiB,size=16MiB,medium=pmem", path("a"), path("b")));
     let (ring, pool) = thread();
     let mut device = source.open(&ring, &pool).unwrap();
-    common::write(&ring, &pool, &mut device, 32 << 10, &[1; 65536]).unwrap();
+    crate::common::write(&ring, &pool, &mut device, 32 << 10, &[1; 65536]).unwrap();
     let found = extents(&mut device, 0, 128 << 10);
     assert_eq!(found, [Extent::hole(32 << 10), Extent::data(64 << 10), Extent::hole(32 << 10)]);
     let zeros: u64 =
@@ -189,9 +190,9 @@ fn memory_is_data_and_zeroed_fast() {
     assert_eq!(extents(&mut device, 4096, 8192), [Extent::data(4096)]);
     device.write_at(0, &[1; 8192]);
     let fast = Action::Zero { len: 4096, may_unmap: false, fast: true };
-    common::run(&ring, &mut device, 4096, fast).unwrap();
+    crate::common::run(&ring, &mut device, 4096, fast).unwrap();
     let expected = [[1; SECTOR], [0; SECTOR]].concat();
-    assert_eq!(common::read(&ring, &pool, &mut device, 0, 8192).unwrap(), expected);
+    assert_eq!(crate::common::read(&ring, &pool, &mut device, 0, 8192).unwrap(), expected);
 }
 
 #[test]
@@ -203,15 +204,15 @@ fn a_fast_zero_of_a_file_zeroes_or_says_that_it_cannot() {
         let directory = tempfile::tempdir_in(folder).unwrap();
         let mut device = file(&ring, &pool, &directory.path().join("disk"), 65536);
         for may_unmap in [false, true] {
-            common::write(&ring, &pool, &mut device, 0, &[1; 65536]).unwrap();
+            crate::common::write(&ring, &pool, &mut device, 0, &[1; 65536]).unwrap();
             let zero = Action::Zero { len: 8192, may_unmap, fast: true };
-            let left = match common::run(&ring, &mut device, 4096, zero) {
+            let left = match crate::common::run(&ring, &mut device, 4096, zero) {
                 Ok(()) => 0,
                 Err(error) if error.kind() == ErrorKind::Unsupported => 1,
                 Err(error) => panic!("{error}"),
             };
             let expected = [[1; SECTOR], [left; SECTOR], [left; SECTOR], [1; SECTOR]].concat();
-            let found = common::read(&ring, &pool, &mut device, 0, 4 * SECTOR).unwrap();
+            let found = crate::common::read(&ring, &pool, &mut device, 0, 4 * SECTOR).unwrap();
             assert_eq!(found, expected, "{folder:?}, may_unmap: {may_unmap}");
         }
     }

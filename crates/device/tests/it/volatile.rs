@@ -1,11 +1,9 @@
 //! A disk with a volatile write cache: what its end loses, and what it must not.
 
-mod common;
-
 use std::collections::HashMap;
 use std::time::Duration;
 
-use common::{SECTOR, finish, thread};
+use crate::common::{SECTOR, finish, thread};
 use floe_device::fault::{Fault, FaultPlan, Kind};
 use floe_device::{
     Action, Device, FaultDevice, Habit, MemoryDevice, Operation, Pool, Ring, Role, Spec,
@@ -39,17 +37,19 @@ impl Bench {
     }
 
     fn run(&mut self, handle: usize, sector: u64, action: Action) {
-        common::run(&self.ring, &mut self.handles[handle], sector * SECTOR as u64, action).unwrap();
+        crate::common::run(&self.ring, &mut self.handles[handle], sector * SECTOR as u64, action)
+            .unwrap();
     }
 
     fn write(&mut self, handle: usize, sector: u64, byte: u8, durable: bool) {
-        let from = common::slice(&self.pool, &[byte; SECTOR]);
+        let from = crate::common::slice(&self.pool, &[byte; SECTOR]);
         self.run(handle, sector, Action::Write { from, durable });
     }
 
     fn read(&mut self, handle: usize, sector: u64) -> Vec<u8> {
         let offset = sector * SECTOR as u64;
-        common::read(&self.ring, &self.pool, &mut self.handles[handle], offset, SECTOR).unwrap()
+        crate::common::read(&self.ring, &self.pool, &mut self.handles[handle], offset, SECTOR)
+            .unwrap()
     }
 
     /// The medium's content once the disk has ended.
@@ -121,12 +121,12 @@ fn what_could_not_be_written_out_is_an_error_for_who_flushes_and_is_still_there(
         medium.read_at(SECTOR as u64, &mut byte);
         byte[0]
     };
-    common::write(&ring, &pool, &mut device, 4096, &[5; SECTOR]).unwrap();
-    let error = common::run(&ring, &mut device, 0, Action::Flush).unwrap_err();
+    crate::common::write(&ring, &pool, &mut device, 4096, &[5; SECTOR]).unwrap();
+    let error = crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap_err();
     assert_eq!(error.to_string(), std::io::Error::from_raw_os_error(libc::EIO).to_string());
-    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap()[9], 5);
+    assert_eq!(crate::common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap()[9], 5);
     assert_eq!(stored(), 0);
-    common::run(&ring, &mut device, 0, Action::Flush).unwrap();
+    crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap();
     assert_eq!(stored(), 5);
 }
 
@@ -170,7 +170,7 @@ proptest! {
                     prop_assert_eq!(bench.read(handle, sector), vec![newest; SECTOR]);
                 }
                 Step::Write { sector, sectors, durable } => {
-                    let from = common::slice(&bench.pool, &vec![version; sectors as usize * SECTOR]);
+                    let from = crate::common::slice(&bench.pool, &vec![version; sectors as usize * SECTOR]);
                     bench.run(handle, sector, Action::Write { from, durable });
                     for versions in &mut versions[sector as usize..][..sectors as usize] {
                         versions.push(version);
@@ -216,7 +216,7 @@ fn a_flush_covers_what_other_threads_wrote_and_no_older_version_comes_after_a_ne
                 let mut device = source.open(&ring, &pool).unwrap();
                 let sectors = number * 8..(number + 1) * 8;
                 for round in 1..=ROUNDS {
-                    let from = common::slice(&pool, &[round; SECTOR]);
+                    let from = crate::common::slice(&pool, &[round; SECTOR]);
                     for sector in sectors.clone() {
                         let durable = (u64::from(round) + sector).is_multiple_of(13);
                         let action = Action::Write { from: from.clone(), durable };
@@ -224,11 +224,12 @@ fn a_flush_covers_what_other_threads_wrote_and_no_older_version_comes_after_a_ne
                     }
                     finish(&ring, &mut device, 8);
                     if (u64::from(round) + number).is_multiple_of(10) {
-                        common::run(&ring, &mut device, 0, Action::Flush).unwrap();
+                        crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap();
                     }
                     for sector in sectors.clone() {
                         let bytes =
-                            common::read(&ring, &pool, &mut device, sector * 4096, SECTOR).unwrap();
+                            crate::common::read(&ring, &pool, &mut device, sector * 4096, SECTOR)
+                                .unwrap();
                         assert_eq!(bytes, [round; SECTOR]);
                     }
                 }
@@ -238,7 +239,7 @@ fn a_flush_covers_what_other_threads_wrote_and_no_older_version_comes_after_a_ne
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let (ring, pool) = thread();
     let mut device = source.open(&ring, &pool).unwrap();
-    common::run(&ring, &mut device, 0, Action::Flush).unwrap();
+    crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap();
     drop((device, source));
     let bytes = std::fs::read(path).unwrap();
     let held: HashMap<u8, usize> =

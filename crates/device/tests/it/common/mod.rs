@@ -1,6 +1,5 @@
 //! Shared parts of the tests of devices: one ring, and operations carried out one at a time or many
 //! at once.
-#![allow(dead_code)] // each test binary uses a part
 
 use std::io;
 use std::time::Duration;
