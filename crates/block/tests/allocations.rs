@@ -1,5 +1,8 @@
-//! A hit allocates nothing: neither a read of one sector nor of one that spans blocks.
+//! A hit allocates nothing: neither a read of one sector nor of one that spans blocks. Alone in its
+//! process, whose allocations it counts.
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "it/common/mod.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,9 +1,7 @@
 //! Streams, followed above shards and parts: an admission that keeps them out sees them, and what
 //! comes next is fetched for a policy that wants it, without harm.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{Config, Counters, Gate, Kind, Request, VolumeError, VolumeId, WriteMode};
 
 const VOLUME: u64 = 1024 * SECTOR;

@@ -1,8 +1,6 @@
 //! How much may be dirty, and how cleaning keeps out of clients' way.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::WriteMode;
 
 /// So much that one sector beyond half of it is a 32th of the other half: one of the blocks cleaned

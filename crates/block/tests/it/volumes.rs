@@ -1,8 +1,6 @@
 //! Volumes that come, go and grow while a cache runs.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{DeviceId, Fault, Request, VolumeError, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;

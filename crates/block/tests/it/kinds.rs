@@ -1,8 +1,6 @@
 //! Requests that are neither reads nor writes: prefetches, maps of what is dirty, fast zeroing.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{DeviceId, Fault, Kind, Order, Request, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;

@@ -1,8 +1,6 @@
 //! What a client sees of reads, and what they cost the devices.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{DeviceId, Fault, Kind, Request, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;

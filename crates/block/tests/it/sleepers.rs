@@ -5,7 +5,7 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
 }
 
-#[path = "../src/sleep.rs"]
+#[path = "../../src/sleep.rs"]
 mod sleep;
 
 use std::sync::Arc;

@@ -1,8 +1,6 @@
 //! What a client and the devices see of hits that are shed.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::WriteMode;
 
 const BLOCK: u64 = 8 * SECTOR;

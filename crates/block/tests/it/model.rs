@@ -11,12 +11,10 @@
 //! would keep in a power cut must be an allowed stamp everywhere; when a durable write is, in its
 //! range.
 
-mod common;
-
 use std::collections::HashMap;
 use std::ops::Range;
 
-use common::{Answered, Bench, POISON, SECTOR, target};
+use crate::common::{Answered, Bench, POISON, SECTOR, target};
 use floe_block::{
     BlockCache, BlockSizes, Config, DeviceId, Fault, Gate, Kind, Memory, Request, RequestId,
     VolumeError, VolumeId, WriteMode,

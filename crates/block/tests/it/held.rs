@@ -1,9 +1,9 @@
 //! Writes that memory holds, step by step: where they go, and what becomes of them when devices
 //! fail.
 
-mod common;
-
-use common::{BACKING, Bench, SECTOR, config, flush, is_write, on_backing, on_cache, read, write};
+use crate::common::{
+    BACKING, Bench, SECTOR, config, flush, is_write, on_backing, on_cache, read, write,
+};
 use floe_block::{BlockCache, Config, ConfigError, DeviceId, Fault, Kind, Memory, WriteMode};
 
 /// Sectors that memory may hold.
@@ -40,7 +40,8 @@ fn a_write_is_held_until_half_the_room_is_used_and_then_goes_the_way_of_its_mode
         }
         bench.put(20..21, 201);
         assert!(bench.held.is_empty());
-        let written: u64 = bench.ordered(device).iter().map(|order| common::target(order).2).sum();
+        let written: u64 =
+            bench.ordered(device).iter().map(|order| crate::common::target(order).2).sum();
         assert_eq!(written, (MOST / 2 + 1) * SECTOR, "{mode}");
         bench.copies.clear();
         assert_eq!((bench.get(0), bench.get(20), bench.get(40)), (Ok(200), Ok(201), Ok(41)));
@@ -54,8 +55,12 @@ fn held_runs_sink_in_one_operation_each() {
     bench.put(3..6, 200);
     bench.put(9..10, 201);
     assert_eq!(bench.ask(flush(), 0), Ok(vec![]));
-    let written: Vec<_> =
-        bench.ordered(BACKING).iter().filter(|order| is_write(order)).map(common::target).collect();
+    let written: Vec<_> = bench
+        .ordered(BACKING)
+        .iter()
+        .filter(|order| is_write(order))
+        .map(crate::common::target)
+        .collect();
     // Each within a region, which is a sector here.
     assert_eq!(
         written.iter().map(|(_, offset, _)| offset / SECTOR).collect::<Vec<_>>(),
@@ -69,8 +74,12 @@ fn held_runs_sink_in_one_operation_each() {
     bench.put(3..6, 200);
     bench.put(9..10, 201);
     assert_eq!(bench.ask(flush(), 0), Ok(vec![]));
-    let written: Vec<_> =
-        bench.ordered(BACKING).iter().filter(|order| is_write(order)).map(common::target).collect();
+    let written: Vec<_> = bench
+        .ordered(BACKING)
+        .iter()
+        .filter(|order| is_write(order))
+        .map(crate::common::target)
+        .collect();
     assert_eq!(written, [(BACKING, 3 * SECTOR, 3 * SECTOR), (BACKING, 9 * SECTOR, SECTOR)]);
 }
 

@@ -1,9 +1,7 @@
 //! What clients and devices see of an admission: nothing wrong, and what it keeps out only on the
 //! backing device.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{Config, DeviceId, Gate, Kind, Memory, Order, WriteMode};
 
 /// A block of the smallest size.

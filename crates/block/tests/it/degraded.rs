@@ -1,9 +1,7 @@
 //! A cache device that fails altogether: the cache steps aside, and what it alone has is never
 //! replaced by older bytes.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{DeviceId, Fault, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;

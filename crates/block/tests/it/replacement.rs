@@ -1,11 +1,9 @@
 //! Which blocks are there after which requests, seen from outside: a read of a cached sector orders
 //! nothing from the backing device.
 
-mod common;
-
 use std::collections::HashMap;
 
-use common::*;
+use crate::common::*;
 use floe_block::{Config, Evict, WriteMode};
 use floe_policy::{Access, AnyPolicy, Eviction, Slot, mix};
 use rand::rngs::SmallRng;

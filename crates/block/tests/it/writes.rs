@@ -1,8 +1,6 @@
 //! What a client sees of writes, and in which order devices see them.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use floe_block::{DeviceId, Fault, Kind, Order, Request, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;

@@ -1,7 +1,7 @@
 //! A cache with plain arrays of bytes for devices and buffers, whose operations end when and how a
 //! test says.
 
-#![allow(dead_code, unreachable_pub)] // shared by test files, none of which uses all of it
+#![allow(unreachable_pub)] // used by the tests of one crate
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;

@@ -1,0 +1,20 @@
+//! The block cache, from outside.
+
+mod admission;
+mod common;
+mod degraded;
+mod dirt;
+mod driver;
+mod held;
+mod kept;
+mod kinds;
+mod model;
+mod reads;
+mod replacement;
+mod shedding;
+mod sleepers;
+mod streams;
+mod threads;
+mod tiers;
+mod volumes;
+mod writes;
