@@ -7,7 +7,7 @@
 
 mod common;
 
-#[path = "../../export/tests/server/certificates.rs"]
+#[path = "../../export/tests/it/certificates.rs"]
 mod certificates;
 
 use std::collections::HashMap;

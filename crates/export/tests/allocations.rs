@@ -2,7 +2,7 @@
 //! allocations it counts.
 
 #[allow(dead_code, reason = "other tests use the rest")]
-#[path = "server/rig.rs"]
+#[path = "it/rig.rs"]
 mod rig;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,7 +1,7 @@
 //! Ten thousand clients. Alone in its process, whose memory it measures.
 
 #[allow(dead_code, reason = "other tests use the rest")]
-#[path = "server/rig.rs"]
+#[path = "it/rig.rs"]
 mod rig;
 
 use std::io::Write;

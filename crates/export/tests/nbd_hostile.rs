@@ -1,8 +1,10 @@
 //! Clients that mean harm, or are out of order: what they cost has bounds, and others are served
 //! meanwhile.
+//!
+//! Alone in its process, whose memory it measures.
 
 #[allow(dead_code, reason = "other tests use the rest")]
-#[path = "server/rig.rs"]
+#[path = "it/rig.rs"]
 mod rig;
 
 use std::io::{Read, Write};

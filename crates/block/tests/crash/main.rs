@@ -9,6 +9,8 @@
 //! FLOE_CRASH_SEED=17 cargo test -p floe-block --test crash one_world -- --ignored --nocapture
 //! FLOE_CRASHES=1000000 make soak
 //! ```
+//!
+//! A binary of its own, since `--cfg floe_crash` builds it with faults planted.
 
 #![allow(unreachable_pub)] // modules of one test
 

@@ -13,7 +13,7 @@ use floe_export::nbd::client::ClientError;
 use floe_export::nbd::error::ErrorCode;
 use floe_export::nbd::wire::command;
 
-use crate::mood::Mood;
+use super::mood::Mood;
 use crate::rig::{Gate, MEMORIES, Rig, Setup, Wrapped, drained, header, patiently, pattern};
 
 const SIZE: usize = 3 << 20;

@@ -9,7 +9,7 @@ use floe_export::admin::client as admin;
 use floe_export::nbd::client::{Client, ClientError};
 use floe_export::nbd::error::ErrorCode;
 
-use crate::mood::Mood;
+use super::mood::Mood;
 use crate::rig::{Rig, Setup, patiently, pattern};
 
 const MODES: [WriteMode; 2] = [WriteMode::Through, WriteMode::Back];

@@ -8,7 +8,6 @@ mod lives;
 mod memory;
 mod mood;
 mod restack;
-mod rig;
 mod shedding;
 mod tiers;
 mod volumes;
@@ -17,6 +16,10 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
+use crate::rig::{
+    Gate, MEMORIES, PATIENCE, Random, Rig, Setup, VOLUME, drained, header, patiently, pattern,
+    simple_reply,
+};
 use floe_block::WriteMode;
 use floe_device::fault::{Fault, Kind};
 use floe_device::medium::Medium;
@@ -27,10 +30,6 @@ use floe_export::nbd::error::ErrorCode;
 use floe_export::nbd::wire::command;
 use floe_export::server::ServeError;
 use floe_export::status::Status;
-use rig::{
-    Gate, MEMORIES, PATIENCE, Random, Rig, Setup, VOLUME, drained, header, patiently, pattern,
-    simple_reply,
-};
 
 const MODES: [WriteMode; 4] =
     [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];

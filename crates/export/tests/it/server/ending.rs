@@ -7,7 +7,7 @@ use floe_block::WriteMode;
 use floe_device::{Device, MemoryDevice, OpenError, Pool, Ring};
 use floe_export::server::{DeviceSource, ServeError};
 
-use crate::mood::Mood;
+use super::mood::Mood;
 use crate::rig::{Gate, PATIENCE, Setup, VOLUME, pattern};
 
 /// A device that all threads but the last can open.

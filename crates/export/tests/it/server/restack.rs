@@ -11,10 +11,10 @@ use floe_export::admin::client::{self as admin, AdminError};
 use floe_export::kept::Parts;
 use floe_export::server::{Tier, TierMaker, TierOrder, TierRefused};
 
-use crate::churn;
-use crate::mood::Mood;
+use super::churn;
+use super::mood::Mood;
+use super::volumes::{in_file, refused};
 use crate::rig::{self, Random, Rig, Setup, VOLUME, Wrapped, pattern};
-use crate::volumes::{in_file, refused};
 
 const MIB: usize = 1 << 20;
 

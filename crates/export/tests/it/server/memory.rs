@@ -11,9 +11,9 @@ use floe_export::nbd::error::ErrorCode;
 use floe_export::server::ServeError;
 use floe_export::status::{MemoryStatus, Status};
 
-use crate::mood::Mood;
+use super::mood::Mood;
+use super::volumes::in_file;
 use crate::rig::{Gate, Random, Rig, Setup, Wrapped, patiently, pattern};
-use crate::volumes::in_file;
 
 const MODES: [WriteMode; 4] =
     [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];

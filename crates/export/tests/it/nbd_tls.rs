@@ -1,23 +1,16 @@
 //! TLS with other people's clients, and with clients that cheat. Certificates are made here.
 
-#[allow(dead_code, reason = "other tests use the rest")]
-#[path = "server/rig.rs"]
-mod rig;
-
-#[path = "server/certificates.rs"]
-mod certificates;
-
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use certificates::certificates;
+use crate::certificates::certificates;
+use crate::rig::{Rig, VOLUME, drained, header, pattern, simple_reply};
 use floe_block::WriteMode;
 use floe_export::admin::Token;
 use floe_export::server::ServerConfig;
 use floe_export::tls::TlsConfig;
 use floe_export::uri::{Address, Uri};
-use rig::{Rig, drained, header, pattern, simple_reply};
 
 /// A server with these certificates.
 fn serve(folder: &Path, verify_peer: bool, required: bool) -> Rig {
@@ -66,7 +59,7 @@ fn fails(program: &str, arguments: &[&str]) -> Option<String> {
 
 /// A file of random bytes as long as the volume.
 fn disk_file(folder: &Path) -> (PathBuf, Vec<u8>) {
-    let (path, content) = (folder.join("disk"), pattern(1, rig::VOLUME));
+    let (path, content) = (folder.join("disk"), pattern(1, VOLUME));
     std::fs::write(&path, &content).unwrap();
     (path, content)
 }

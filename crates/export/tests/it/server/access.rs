@@ -11,8 +11,8 @@ use floe_export::admin::client::{self as admin, Endpoint};
 use floe_export::admin::{AdminAddress, Token};
 use floe_export::limits::Limits;
 
+use super::volumes::{in_file, refused};
 use crate::rig::{Gate, Rig, drained, patiently};
-use crate::volumes::{in_file, refused};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 

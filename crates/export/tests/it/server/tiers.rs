@@ -7,10 +7,10 @@ use floe_export::admin::Resize;
 use floe_export::admin::client as admin;
 use floe_export::status::Status;
 
-use crate::churn;
-use crate::mood::Mood;
+use super::churn;
+use super::mood::Mood;
+use super::volumes::in_file;
 use crate::rig::{Rig, Setup, VOLUME, patiently, pattern};
-use crate::volumes::in_file;
 
 const MIB: usize = 1 << 20;
 

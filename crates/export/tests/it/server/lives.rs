@@ -10,8 +10,8 @@ use floe_block::WriteMode;
 use floe_export::admin::client::{self as admin, AdminError};
 use floe_export::nbd::client::Client;
 
+use super::volumes::{in_file, resize_to};
 use crate::rig::{Random, Rig, Setup, pattern};
-use crate::volumes::{in_file, resize_to};
 
 const LIVES: usize = 3;
 const DEATHS: usize = 3;
