@@ -39,13 +39,12 @@ Examples:
   floe calibrate memory:1GiB,medium=pmem --backing memory:1GiB,medium=nvme --time virtual
   floe calibrate file:/var/cache/scratch --scratch 1GiB --seconds 0.5 --png reads --json
 
-A closed loop keeps so many operations in flight, of which some write; in rounds that take turns, \
-                        each share of writes is tried at 4 KiB
-and at the size of the tier's blocks. A write cost of 4 says that a byte written costs reads four \
-                        bytes; the target is for the admission obp. A new
-file is removed as soon as it is open. On a disk, or in a file that exists, a range in the middle \
-                        is written, which has to be zeros (or
---overwrite be said), and is zeros again afterwards. A kept cache is never touched.";
+A closed loop keeps --depth operations in flight, of which a share writes. In rounds that take
+turns, it tries each share at 4 KiB and at the size of the tier's blocks. With a write cost of 4,
+each byte written costs four bytes read; the target is for the admission obp. A new file is removed
+as soon as it is open. On a disk, or in an existing file, a range in the middle is written. It has
+to be zeros, unless --overwrite is given, and is zeros again afterwards. A persistent cache is never
+touched.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

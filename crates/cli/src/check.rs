@@ -19,10 +19,9 @@ Examples:
   floe check stripe:/dev/nvme0n1+/dev/nvme1n1 --json | jq .problems
   floe check /dev/nvme0n1 --repair
 
-It ends with 0 when all is well or has been mended without loss, and with 1 when not, or when \
-                        there is no cache. What is dirty is never
-touched but where the journal that says so is damaged: --repair writes that anew with all that can \
-                        be trusted, and lists what is lost.";
+The exit code is 0 when all is well or was repaired without loss, otherwise 1, also when there is no
+cache. Dirty data is never touched, except where the journal that records it is damaged: --repair
+writes the journal anew with all records it can trust, and lists what is lost.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -91,7 +90,9 @@ pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     let text = if text.contains(':') { text.to_owned() } else { format!("file:{text}") };
     let spec: Spec = text.parse().map_err(|error: floe_device::SpecError| error.to_string())?;
     match spec.paths().iter().find(|path| !path.exists()) {
-        _ if spec.paths().is_empty() => Err("a cache in memory is gone with its server".into()),
+        _ if spec.paths().is_empty() => {
+            Err("a cache in memory ends with its server; give a file or disk".into())
+        }
         Some(path) => Err(format!("{} does not exist", path.display())),
         None => Ok(spec),
     }
@@ -152,8 +153,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
             Err(CliError::failure(format!("{}: {problems} problem(s){way}", arguments.cache)))
         }
         _ if repaired && checked.gives_up() => Err(CliError::failure(format!(
-            "{}: mended, and some of what only the cache had is lost, as listed: it reads as \
-             errors until it is written anew; floe export-dirty writes the rest back",
+            "{}: mended, but the dirty data listed is lost: reads of it fail until it is written \
+             anew; floe export-dirty writes the rest back",
             arguments.cache
         ))),
         _ => Ok(()),
@@ -249,16 +250,14 @@ impl Outcome {
             );
             if let Some(OfCalibration { write_cost, target, .. }) = &self.calibration {
                 output::say!(
-                    "calibrated: a write costs {write_cost:.2} reads, and obp aims at {target:.3}"
+                    "calibrated: a write costs {write_cost:.2} reads, obp's target is {target:.3}"
                 );
             }
             for OfVolume { name, bytes } in &self.volumes {
                 output::say!("volume {name:?} of {}", output::bytes(*bytes));
             }
             for companion in &self.companions {
-                output::say!(
-                    "served together with {companion}, which may hold what nothing else has"
-                );
+                output::say!("served together with {companion}, which may hold dirty data");
             }
             output::say!(
                 "{} blocks, valid {}, dirty {}, {} log pages",

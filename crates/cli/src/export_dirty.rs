@@ -20,12 +20,11 @@ Examples:
   floe export-dirty /var/cache/floe.img --backing file:/dev/vdb
   floe export-dirty /dev/nvme0n1 --backing pictures=file:/dev/vdb --backing \
                         archive=file:/srv/archive.img
-  floe export-dirty /dev/nvme0n1 /dev/sdc --backing file:/dev/vdb     # two tiers, the lower one's \
-                        data first
+  floe export-dirty /dev/nvme0n1 /dev/sdc --backing file:/dev/vdb     # two tiers
 
-What the cache has of other volumes stays as it is. Nothing is written when a device is not its \
-                        volume's. It ends with 1 when something
-only the cache had is lost, and lists that.";
+Of several tiers the lowest one's data is written first. The cache's data of other volumes stays as
+it is. Nothing is written when a device is not its volume's. The exit code is 1 when dirty data is
+lost; the command lists it.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -97,8 +96,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     if lost_bytes > 0 {
         return Err(CliError::failure(format!(
-            "{lost_bytes} bytes that only the cache had are lost and were not written back; \
-             restore them from a backup or write them anew"
+            "{lost_bytes} bytes of dirty data are lost and were not written back; restore them \
+             from a backup or write them anew"
         )));
     }
     Ok(())

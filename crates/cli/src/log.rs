@@ -80,9 +80,8 @@ fn write_out(queue: &'static Queue) -> Result<(), CliError> {
     // A descriptor of its own, past the lock that `std::io::stderr` holds while a write waits.
     let mut stderr =
         StandardError(std::io::stderr().as_fd().try_clone_to_owned().or_failure()?.into());
-    let tell = |lines| {
-        tracing::warn!(lines, "lines of the log were dropped, for nobody read them in time")
-    };
+    let tell =
+        |lines| tracing::warn!(lines, "lines of the log were dropped: its reader was too slow");
     let thread = std::thread::Builder::new().name("floe-log".into());
     let started = thread.spawn(move || queue.write_out(&mut stderr, tell));
     started.map(drop).map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))

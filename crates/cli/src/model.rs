@@ -36,18 +36,16 @@ Examples:
   floe model --policy arc,lirs,sieve --trace zipf:keys=100000,theta=0.9 --disk-us 5,100";
 
 const NOTES: &str = "\
-A closed network: so many requests are in flight at all times. A request looks its key up, waits \
-                     for the disk if it misses, and
-changes lists one after the other with all others; throughput is in million requests a second. \
-                     `bound` is what no such network can
-pass, `mva` is exact for it, and `sim` a simulation with its 95 % interval. Past p*, more hits \
-                     cost throughput: such policies are LRU-like, others FIFO-like. Service times \
-                     are those of
-\"Can Increasing the Hit Ratio Hurt Cache Throughput?\" without --service.
+A closed network keeps --mpl requests in flight at all times. A request looks its key up, waits for
+the disk if it misses, and changes lists one after the other with all others. Throughput is in
+million requests a second. `bound` is the limit of every such network, `mva` is exact for it, and
+`sim` a simulation with its 95 % interval. Policies whose throughput falls past p* are LRU-like, the
+others FIFO-like. Without --service the service times are those of
+\"Can Increasing the Hit Ratio Hurt Cache Throughput?\".
 
-With --trace, any policy of `floe simulate` runs over a trace at several sizes, what its own code \
-                     does to its lists is counted, and these
-counts are the network: with a station for each operation on each list, and with one lock for all.";
+With --trace, any policy of `floe simulate` runs over a trace at several sizes. The counts of its
+own list operations are the network: with a station for each operation on each list, and with one
+lock for all.";
 
 fn policies_help() -> String {
     POLICIES.iter().map(|policy| format!("  {:<16} {}\n", policy.name, policy.about)).collect()

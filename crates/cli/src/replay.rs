@@ -49,18 +49,14 @@ Examples:
                         memory:128MiB,medium=dram --tier memory:512MiB,medium=pmem --price \
                         tier0=1,tier1=0.38 --time virtual
 
-One request at a time is what a program does that waits for its disk, and fio's default. In \
-                        virtual time devices take
-as long as their medium= says, without one no time, and no file is touched; the same replay gives \
-                        the same figures
-again. The media `dram` and `pmem` are bandwidth that all operations share, without a latency of \
-                        their own: until it is used up they
-take no time, and medians of 0.0 µs are right. With several tiers, what JSON says of the cache \
-                        beside its `tiers` is of the
-first; `metadata_bytes` is of all. Written bytes are made from address and version, and what is \
-                        read is checked against them: with real devices
-unless --no-verify, in virtual time with --verify. A replay runs on one thread, whatever `threads` \
-                        says.";
+One request at a time is fio's default, and the load of a program that waits for its disk. In
+virtual time devices take as long as their medium= says, without one no time, and no file is
+touched; the same replay gives the same figures again. The media `dram` and `pmem` are bandwidth
+that all operations share, without a latency of their own: until it is used up they take no time,
+and medians of 0.0 µs are right. With several tiers, the JSON fields of the cache beside `tiers`
+describe the first; `metadata_bytes` covers all. Written bytes are derived from address and
+version, and reads are verified against them: on real devices unless --no-verify is given, in
+virtual time with --verify. A replay runs on one thread, whatever `threads` says.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]

@@ -765,7 +765,7 @@ fn what_cannot_be_mended_is_listed_and_never_read_or_written_back() {
     }
     std::fs::write(volume.path("cache.img"), &bytes).expect("damage");
     let (code, printed, said) = offline(&volume, &["check", "--repair", "--json"]);
-    assert!(code == Some(1) && said.contains("some of what only the cache had is lost"), "{said}");
+    assert!(code == Some(1) && said.contains("the dirty data listed is lost"), "{said}");
     let json: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
     assert_eq!(json["repaired"], true);
     let lost: Vec<std::ops::Range<usize>> = json["lost"]

@@ -51,18 +51,16 @@ Examples:
   floe bench memory --keys 20000 --calibrate --service-out this-machine.json";
 
 const NOTES: &str = "\
-A closed loop: clients share the threads and ask for one key after the other. A hit goes on at \
-                     once; a miss parks its client until
-the emulated disk answers, while its thread runs others. The load begins again at its end. Caches \
-                     at the same point of the lists
-run in turn, after each is warm, and are compared pair by pair with the first. Waiting for the \
-                     disk is precise, and so
-takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm \
-                     when it has tried to.
+Clients in a closed loop share the threads and ask for one key after the other. A hit continues at
+once. A miss parks its client until the emulated disk answers, while its thread runs others. The
+load starts again at its end. Caches at the same point of the lists run in turn, after each is warm,
+and are compared pair by pair with the first. Waiting for the disk is precise, and so takes
+processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it
+has tried to freeze.
 
---calibrate measures what operations take in caches of one shard, without a disk: lookups, and the \
-                     changes of lists under their lock, by one
-thread and by several. It writes what floe model reads with --service.";
+--calibrate measures the operations of caches of one shard, without a disk: lookups, and list
+operations under their lock, by one thread and by several. It writes the file that floe model reads
+with --service.";
 
 /// How long the emulated disk takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
