@@ -3,6 +3,8 @@
 CARGO ?= cargo
 # The caches of others have a workspace of their own; what is built of it goes with the rest.
 RIVALS = --manifest-path rivals/Cargo.toml --target-dir "$${CARGO_TARGET_DIR:-target}"
+# The crates whose integration tests are quick and need no other programs.
+MODELLED = policy model trace device block
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -19,8 +21,17 @@ test: ## every test, also those with real NBD clients
 	@scripts/require build clients guest
 	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked --no-fail-fast
 
+# What a change needs before it is committed: no other programs, no guests, no crash simulator.
+.PHONY: check
+check: ## format, clippy, unit and model tests, in three minutes
+	@scripts/require build lint
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --lib --bins --locked --no-fail-fast
+	$(CARGO) test $(addprefix -p floe-,$(MODELLED)) --test it --locked --no-fail-fast
+
 .PHONY: lint
-lint: ## formatting, clippy, documentation, targets, layers, licences
+lint: ## formatting, clippy, documentation, targets, layers, limits, licences
 	@scripts/require build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
@@ -29,6 +40,7 @@ lint: ## formatting, clippy, documentation, targets, layers, licences
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-targets
 	scripts/check-layers
+	scripts/house --check
 	scripts/check-licences
 
 .PHONY: fuzz
