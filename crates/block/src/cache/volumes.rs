@@ -36,6 +36,12 @@ impl BlockCache {
         }
     }
 
+    /// Takes a volume's backing device to have writes that a power cut would take back, though none
+    /// of them came from this part.
+    pub(crate) fn note_unsettled(&mut self, id: VolumeId) {
+        self.shards.iter_mut().for_each(|shard| shard.note_unsettled(id));
+    }
+
     /// Removes a volume with all that is cached of it, and makes its id free; to be done in all
     /// parts alike, once it is idle in all of them. Goes over all groups of the cache. With
     /// `discard`, data that only the cache has is lost; without, a flush is to come before.

@@ -8,9 +8,10 @@
 //! itself, in its own time: the parts that have done so speak to each other in the new tiers, those
 //! that have not are silent.
 //!
-//! A tier that is put in is empty, so it knows nothing that could be old. One that is taken out has
-//! to be empty of what only it has: its own drain, [`Driver::drain_below`], goes past the shut
-//! seam.
+//! A tier that is put in is empty, so it knows nothing that could be old. It takes what it stands on
+//! to be unflushed: the tier above has written there, and its next flush ends at the newcomer. One
+//! that is taken out has to be empty of what only it has: its own drain, [`Driver::drain_below`],
+//! goes past the shut seam.
 
 use std::collections::VecDeque;
 
@@ -145,6 +146,8 @@ impl Driver {
         for (id, new) in ids {
             let bytes = self.cache.volume_bytes(*id).expect("the volume is in this tier");
             newcomer.cache.add_volume_at(*new, bytes);
+            // This tier has written there, and counts on the newcomer to have it flushed.
+            newcomer.cache.note_unsettled(*new);
         }
         match self.below.take() {
             Some(lower) => {

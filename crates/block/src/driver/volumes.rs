@@ -20,6 +20,8 @@ impl Driver {
             None => Ground::Device(backing),
         };
         let id = self.cache.add_volume(bytes);
+        // Unlike those of the start, it comes with writes that nobody here has flushed.
+        self.cache.note_unsettled(id);
         self.put_volume(id, name, ground);
         id
     }

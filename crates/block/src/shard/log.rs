@@ -247,7 +247,7 @@ impl Shard {
     }
 
     /// A volume's backing device has been changed, not durably.
-    pub(super) fn note_unsettled(&mut self, volume: VolumeId) {
+    pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
         if self.log.kept {
             let backing = self.log.backing(volume);
             backing.unsettled = backing.settlements.next();

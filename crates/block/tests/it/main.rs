@@ -9,6 +9,7 @@ mod held;
 mod kept;
 mod kinds;
 mod model;
+mod newcomer;
 mod reads;
 mod replacement;
 mod shedding;
