@@ -302,6 +302,17 @@ impl Campaign {
         }
     }
 
+    /// Sectors that went back to what was flushed or came later, in all kills.
+    fn set_back(&self) -> u64 {
+        let of = |model: &Mutex<Model>| model.lock().expect("no client failed").set_back;
+        self.models.iter().map(of).sum()
+    }
+
+    /// Whether there was anything to lose, and something that had to be there again.
+    fn has_shown_something(&self) -> bool {
+        self.set_back() > 0 && self.reached.done.flushes > 0
+    }
+
     fn copy(&self, from: &str, to: &str) {
         std::fs::copy(self.rig.path(from), self.rig.path(to)).expect("a copy");
     }
@@ -434,15 +445,16 @@ fn administrate(
     left
 }
 
-/// About one life in three hundred ends in a start that is refused without need; nothing was lost
-/// so far.
+/// `FLOE_KILLS=300` is a soak.
 #[test]
-#[ignore = "as long as FLOE_KILLS says, beside make soak"]
 fn no_flushed_byte_is_lost_over_modes_tiers_administration_and_operators_mistakes() {
-    let (lives, seed) = (number_from("FLOE_KILLS", 12), number_from("FLOE_SEED", 7));
+    let (lives, seed) = (number_from("FLOE_KILLS", 8), number_from("FLOE_SEED", 7));
     println!("seed {seed}");
     let mut campaign = Campaign::new(seed);
-    while campaign.reached.lives < lives {
+    // A server may be killed before anything could be lost; some of the next ones are not.
+    while campaign.reached.lives < lives
+        || !campaign.has_shown_something() && campaign.reached.lives < 10 * lives
+    {
         let server = campaign.start();
         if campaign.random.random() {
             campaign.compare(&server.log());
@@ -459,12 +471,10 @@ fn no_flushed_byte_is_lost_over_modes_tiers_administration_and_operators_mistake
     campaign.compare(&server.log());
     server.drain_and_end();
     campaign.volumes().into_iter().for_each(|volume| campaign.compare_file(volume));
-    let set_back: u64 =
-        campaign.models.iter().map(|model| model.lock().expect("no client failed").set_back).sum();
+    let set_back = campaign.set_back();
     println!(
         "{:?}; {set_back} sectors set back to what was flushed or came later",
         campaign.reached
     );
-    let reached = &campaign.reached;
-    assert!(set_back > 0 && reached.done.flushes > 0, "with nothing lost, nothing is shown");
+    assert!(campaign.has_shown_something(), "with nothing lost, nothing is shown");
 }

@@ -147,6 +147,30 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
     }
 }
 
+/// Its superblock can still be written, and says that the tier which was removed is not missed.
+#[test]
+fn a_tier_that_is_removed_below_a_failing_one_is_not_missed_at_the_next_start() {
+    let mut rig = Failing::new("through", &[]);
+    let server = rig.serve();
+    let tier = format!("file:{},size=8MiB,write=back", rig.volume.path("tier.img").display());
+    floe_ok(&["tier", "add", &tier, "--admin", &server.admin]);
+    let mut client = connect(&server);
+    rig.fail(&format!("write EIO {BUT_SUPERBLOCK}"));
+    for piece in 0..256 {
+        rig.write(&mut client, piece).expect("a write");
+    }
+    client.flush().expect("a flush");
+    assert!(server.status().tiers[0].bypass.starts_with("e"), "it is being emptied or was ended");
+    floe_ok(&["tier", "remove", "1", "--admin", &server.admin]);
+    rig.check(&mut client);
+    rig.fail("");
+    drop(client);
+    server.end();
+    let server = rig.serve();
+    rig.check(&mut connect(&server));
+    server.end();
+}
+
 #[test]
 fn dirty_data_of_a_cache_device_that_is_full_is_written_back_while_clients_go_on() {
     for (rules, threads) in

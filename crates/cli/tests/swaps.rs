@@ -169,6 +169,53 @@ fn swapped_devices_are_refused_after_a_crash_and_after_a_good_end() {
     }
 }
 
+/// Nothing identifies them, and all that the cache has of them is dirty: a few sectors of each are
+/// known, but for those that were written.
+#[test]
+fn swapped_devices_are_refused_after_a_crash_with_nothing_clean() {
+    let mut pair = Pair::new("back");
+    let server = pair.serve(&[]);
+    pair.write(&server, 20);
+    let images = VOLUMES.map(|name| pair.image(name));
+    kill(server, &[&images[0], &images[1], &pair.path("cache.img")]);
+    exchange_content(&images[0], &images[1]);
+    let said = pair.refusal(&[]);
+    let wanted = ["volume \"alpha\"", "has the data of volume \"beta\"", text(&images[0])];
+    assert!(wanted.iter().all(|part| said.contains(part)), "{said}");
+    exchange_content(&images[0], &images[1]);
+    let server = pair.serve(&[]);
+    pair.check(&server);
+    server.drain_and_end();
+}
+
+/// Whichever of the sectors by which it is told were among them: what is left of those still tells
+/// it from another one.
+#[test]
+fn a_volume_that_was_written_while_it_was_served_is_itself_after_a_crash() {
+    for (mode, sectors) in [("around", 0..1), ("around", 0..1024), ("back", 0..1024)] {
+        let mut pair = Pair::new(mode);
+        let server = pair.serve(&[]);
+        let range = sectors.start * 4096..sectors.end * 4096;
+        let news = noise(90, range.len());
+        let mut client = Pair::client(&server, "alpha");
+        for (at, part) in (range.start..).step_by(MIB).zip(news.chunks(MIB)) {
+            client.write(at as u64, part, false).expect("a write");
+        }
+        client.flush().expect("a flush");
+        floe_ok(&["flush", "--admin", &server.admin]);
+        pair.content[0][range.clone()].copy_from_slice(&news);
+        let images = VOLUMES.map(|name| pair.image(name));
+        kill(server, &[&images[0], &images[1], &pair.path("cache.img")]);
+        exchange_content(&images[0], &images[1]);
+        let said = pair.refusal(&[]);
+        assert!(said.contains("volume \""), "{mode}, {range:?}: {said}");
+        exchange_content(&images[0], &images[1]);
+        let server = pair.serve(&[]);
+        pair.check(&server);
+        server.end();
+    }
+}
+
 /// Restored or made anew, a file is another one even where it has the number of the old one's
 /// inode.
 #[test]

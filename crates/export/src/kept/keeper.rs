@@ -1,10 +1,12 @@
-//! The superblock of a cache that is being served: changed when volumes come, go or grow, and when
-//! all has come to its end.
+//! The superblock of a cache that is being served: changed when volumes come, go or grow, before a
+//! sampled sector of a volume changes, and when all has come to its end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
 
-use floe_block::{Companion, KeptCache, Samples, Superblock, VolumeId, write_superblock};
+use floe_block::{
+    Companion, KeptCache, SECTOR_BYTES, Samples, Superblock, VolumeId, write_superblock,
+};
 
 use super::disk::Disk;
 use super::marker;
@@ -17,13 +19,46 @@ use crate::server::{DeviceSource, Volume};
 /// How far the state noted of a cache is ahead of its superblock when that cannot be written.
 const UNWRITTEN: u64 = 1 << 20;
 
+/// Writes the superblock of a cache.
+#[derive(Debug)]
+pub(crate) struct Keeper(Arc<Mutex<Written>>);
+
 /// A superblock and the device it is on.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+struct Written {
     cache: Arc<dyn DeviceSource>,
     superblock: Superblock,
     /// Where its state is noted as well.
     state: Option<StateDir>,
+    /// The session has ended, or the tier has gone: nothing is written any more.
+    over: bool,
+}
+
+/// Has a superblock forget samples of a volume, from any thread, as long as its session goes on. A
+/// tier that has gone does not keep its device for it.
+#[derive(Debug)]
+pub(super) struct SampleWriter {
+    written: Weak<Mutex<Written>>,
+    volume: VolumeId,
+}
+
+impl SampleWriter {
+    /// Writes down that nothing is known of these sectors any more.
+    pub(super) fn forget(&self, sectors: &[u64]) -> Result<(), StartError> {
+        let Some(written) = self.written.upgrade() else { return Ok(()) };
+        let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
+        let volumes = &written.superblock.volumes;
+        let Some(at) = volumes.iter().position(|volume| volume.id == self.volume) else {
+            return Ok(());
+        };
+        let knows = |(sector, _): (u64, u32)| sectors.contains(&sector);
+        if written.over || !volumes[at].samples.known().any(knows) {
+            return Ok(());
+        }
+        written.change(|superblock| {
+            superblock.volumes[at].samples.forget(sectors);
+        })
+    }
 }
 
 impl Keeper {
@@ -33,7 +68,26 @@ impl Keeper {
         superblock: Superblock,
         state: Option<StateDir>,
     ) -> Self {
-        Self { cache, superblock, state }
+        Self(Arc::new(Mutex::new(Written { cache, superblock, state, over: false })))
+    }
+
+    fn written(&self) -> MutexGuard<'_, Written> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the superblock, durably: see [`Written::change`].
+    fn change(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), StartError> {
+        self.written().change(change)
+    }
+
+    /// The samples of a volume that count, and what has them forgotten; `None` where there are
+    /// none.
+    pub(super) fn samples(&self, volume: VolumeId) -> Option<(Vec<u64>, SampleWriter)> {
+        let written = self.written();
+        let of = written.superblock.volumes.iter().find(|known| known.id == volume)?;
+        let sectors: Vec<u64> = of.samples.known().map(|(sector, _)| sector).collect();
+        let writer = SampleWriter { written: Arc::downgrade(&self.0), volume };
+        (!sectors.is_empty()).then_some((sectors, writer))
     }
 
     /// Writes down that nothing is known of the content of these volumes, before their backing
@@ -47,22 +101,24 @@ impl Keeper {
 
     /// Counts the times the cache was opened.
     pub(crate) fn session(&self) -> u64 {
-        self.superblock.session
+        self.written().superblock.session
     }
 
     /// What a tier below it is to know of this one, if it is called so.
     pub(crate) fn as_companion(&self, name: &str) -> Companion {
-        let session = self.superblock.session as u32;
-        Companion { id: self.superblock.id, name: name.to_owned(), above: true, session }
+        let superblock = &self.written().superblock;
+        let session = superblock.session as u32;
+        Companion { id: superblock.id, name: name.to_owned(), above: true, session }
     }
 
     /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows
     /// which tiers would have been.
     pub(crate) fn announce(&mut self, stack: u32) -> Result<(), StartError> {
-        if [self.superblock.stack, self.superblock.next_stack].contains(&stack) {
+        let mut written = self.written();
+        if [written.superblock.stack, written.superblock.next_stack].contains(&stack) {
             return Ok(());
         }
-        self.change(|superblock| superblock.next_stack = stack)
+        written.change(|superblock| superblock.next_stack = stack)
     }
 
     /// Writes down that it is one of the stack, and which of the others may hold what nothing else
@@ -72,18 +128,29 @@ impl Keeper {
         stack: u32,
         companions: Vec<Companion>,
     ) -> Result<(), StartError> {
-        if self.superblock.stack == stack && self.superblock.companions == companions {
+        let mut written = self.written();
+        if written.superblock.stack == stack && written.superblock.companions == companions {
             return Ok(());
         }
-        self.change(|superblock| {
+        written.change(|superblock| {
             (superblock.stack, superblock.next_stack) = (stack, 0);
             superblock.companions = companions;
         })
     }
 
+    /// Writes down that another tier is not one of the stack any more.
+    pub(crate) fn forget_companion(&self, gone: &Keeper) -> Result<(), StartError> {
+        let id = gone.written().superblock.id;
+        let mut written = self.written();
+        if !written.superblock.companions.iter().any(|companion| companion.id == id) {
+            return Ok(());
+        }
+        written.change(|superblock| superblock.companions.retain(|companion| companion.id != id))
+    }
+
     /// Writes down that it was used without the other tiers of its stack.
     pub(crate) fn link_alone(&mut self, stack: u32) -> Result<(), StartError> {
-        let companions = self.superblock.companions.clone();
+        let companions = self.written().superblock.companions.clone();
         self.link(stack, companions)
     }
 
@@ -105,36 +172,44 @@ impl Keeper {
     pub(crate) fn resize(&mut self, id: VolumeId, bytes: u64) -> Result<(), StartError> {
         self.change(|superblock| {
             let of = superblock.volumes.iter_mut().filter(|volume| volume.id == id);
-            of.for_each(|volume| volume.bytes = bytes);
+            of.for_each(|volume| {
+                // A sector that the old end cuts is sampled up to there.
+                if volume.bytes % SECTOR_BYTES != 0 {
+                    volume.samples.forget(&[volume.bytes / SECTOR_BYTES]);
+                }
+                volume.bytes = bytes;
+            });
         })
     }
 
     /// Writes down whether what the cache has as clean may be old, and whether nothing in it counts
     /// any more.
     pub(crate) fn set_void(&mut self, void: bool, retired: bool) -> Result<(), StartError> {
-        if (self.superblock.void, self.superblock.retired.is_some()) == (void, retired) {
+        let mut it = self.written();
+        if (it.superblock.void, it.superblock.retired.is_some()) == (void, retired) {
             return Ok(());
         }
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let written = self.change(|superblock| {
+        let written = it.change(|superblock| {
             superblock.void = void;
             superblock.retired = retired.then_some(now);
         });
-        if let (Err(_), true, Some(state)) = (&written, void, &self.state) {
+        if let (Err(_), true, Some(state)) = (&written, void, &it.state) {
             // What is on the device counts as an old copy from now on, until it says so itself.
-            let generation = self.superblock.generation + UNWRITTEN;
-            let _ = state.note(&Superblock { generation, ..self.superblock.clone() });
+            let generation = it.superblock.generation + UNWRITTEN;
+            let _ = state.note(&Superblock { generation, ..it.superblock.clone() });
         }
         written
     }
 
     /// Whether the cache device takes what is written to it, and gives it back.
     pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
-        self.write()?;
-        let found = Disk::open(&self.cache)?.with_io(KeptCache::identify)?;
+        let mut written = self.written();
+        written.write()?;
+        let found = Disk::open(&written.cache)?.with_io(KeptCache::identify)?;
         match found {
-            Some(found) if found.generation == self.superblock.generation => Ok(()),
+            Some(found) if found.generation == written.superblock.generation => Ok(()),
             _ => Err(StartError::Forgets),
         }
     }
@@ -145,17 +220,17 @@ impl Keeper {
     /// `companions` are the tiers that hold what nothing else has; `None` where nothing is known of
     /// that but what is written down.
     pub(crate) fn end(
-        mut self,
+        self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
     ) -> Result<(), StartError> {
-        self.superblock.void = false;
+        self.written().superblock.void = false;
         self.close(backings, companions)
     }
 
     /// The same, where what it has as clean may still be old.
     pub(super) fn close(
-        mut self,
+        self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
     ) -> Result<(), StartError> {
@@ -164,7 +239,9 @@ impl Keeper {
             let mut disk = Disk::open(backing).ok()?;
             Some((marker::sample(&mut disk).ok()?, marker::samples(&mut disk).ok()?))
         };
-        self.change(|superblock| {
+        let mut written = self.written();
+        written.over = true;
+        written.change(|superblock| {
             superblock.clean = true;
             if let Some(companions) = companions {
                 superblock.companions = companions;
@@ -175,7 +252,7 @@ impl Keeper {
                 }
             }
         })?;
-        tracing::info!(session = self.superblock.session, "cache closed");
+        tracing::info!(session = written.superblock.session, "cache closed");
         Ok(())
     }
 
@@ -183,14 +260,18 @@ impl Keeper {
     /// soon as a volume is written to without it. Nothing uses the device any more.
     pub(crate) fn vacate(self) -> Result<(), StartError> {
         let id = random_id()?;
-        let mut cache = Disk::open(&self.cache)?;
-        cache.with_io(|io| KeptCache::vacate(io, &self.superblock, id))?;
-        if let Some(state) = &self.state {
-            state.forget(&self.superblock.id);
+        let mut written = self.written();
+        written.over = true;
+        let mut cache = Disk::open(&written.cache)?;
+        cache.with_io(|io| KeptCache::vacate(io, &written.superblock, id))?;
+        if let Some(state) = &written.state {
+            state.forget(&written.superblock.id);
         }
         Ok(())
     }
+}
 
+impl Written {
     /// Changes the superblock, durably. If that fails, either the old or the new one counts on the
     /// device, and the old one here.
     fn change(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), StartError> {

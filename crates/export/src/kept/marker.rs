@@ -4,7 +4,9 @@
 //! - The *marker*, a checksum of both ends, counts after an end in good order. Whoever mounts a
 //!   file system writes to its superblock, and partition tables and the metadata of RAID and LVM
 //!   are at the ends, too. It costs reading 192 KiB.
-//! - *Samples*, the checksums of some sectors, likewise: of two disks whose ends are equal.
+//! - *Samples*, the checksums of some sectors, are taken when a session begins and when it ends. They
+//!   count after a crash as well: before a session changes one of these sectors, the superblock
+//!   forgets its checksum, durably (`guard`). They tell two disks apart whose ends are equal.
 //! - *Clean sectors* of the cache count after a crash as well. The journal states that the backing
 //!   device holds the same, and stops doing so, durably, before the device is changed there.
 //!
@@ -37,6 +39,20 @@ pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
     let sum = |sector| Ok(sample_sum(&disk.read(bytes_of(sector, of_bytes))?));
     let sums = sampled_sectors(of_bytes).into_iter().map(sum).collect::<io::Result<_>>()?;
     Ok(Samples { of_bytes, sums })
+}
+
+/// The samples of what the device holds now, of which some are known to be right.
+pub(super) fn samples_like(known: &Samples, disk: &mut Disk) -> io::Result<Samples> {
+    let of_bytes = disk.device.size_bytes();
+    if known.of_bytes != of_bytes {
+        return samples(disk);
+    }
+    let mut sum = |(at, sector): (usize, u64)| match known.sums.get(at) {
+        Some(sum) if *sum != 0 => Ok(*sum),
+        _ => Ok(sample_sum(&disk.read(bytes_of(sector, of_bytes))?)),
+    };
+    let sectors = sampled_sectors(of_bytes).into_iter().enumerate();
+    Ok(Samples { of_bytes, sums: sectors.map(&mut sum).collect::<io::Result<_>>()? })
 }
 
 /// Whether the content of a device may be that of a volume the cache knows; with `clean`, also by

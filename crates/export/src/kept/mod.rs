@@ -10,6 +10,7 @@
 mod check;
 mod company;
 mod disk;
+mod guard;
 mod keeper;
 mod marker;
 mod passing;
@@ -22,6 +23,7 @@ mod write_back;
 pub use check::{Checked, check, repair};
 pub use company::company;
 pub use disk::{Disk, DiskError};
+pub(crate) use guard::guarded;
 pub(crate) use keeper::Keeper;
 pub(crate) use passing::try_volatile;
 pub use passing::{claim, volatile_data_start};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use floe_block::{
     Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal,
-    SECTOR_BYTES, Serving, StoreError, Superblock, VolumeId, scan, write_superblock,
+    SECTOR_BYTES, Samples, Serving, StoreError, Superblock, VolumeId, scan, write_superblock,
 };
 use floe_device::Identity;
 
@@ -15,7 +15,7 @@ use super::keeper::Keeper;
 use super::passing::is_marked;
 use super::refusal::{Bytes, Difference, Refusal, StartError};
 use super::state_dir::StateDir;
-use super::suit::{Candidate, known, suit};
+use super::suit::{Candidate, known, sampled, suit};
 use crate::server::{DeviceSource, Volume};
 
 /// Where file systems, partition tables, RAID and LVM have what tells them.
@@ -161,8 +161,12 @@ pub fn start(
                 wishes.cache_bytes,
                 wishes.new_shards,
             )?;
-            let ids = (0..).map(VolumeId).zip(volumes);
-            let volumes: Vec<_> = ids.map(|(id, volume)| known(id, volume)).collect();
+            let ids = (0..).map(VolumeId).zip(&mut candidates);
+            let volume = |(id, candidate): (VolumeId, &mut Candidate<'_>)| match wishes.joins {
+                true => known(id, candidate.volume), // clients may be writing to it
+                false => sampled(id, candidate, &Samples::default()),
+            };
+            let volumes: Vec<_> = ids.map(volume).collect();
             let new = NewCache { id: random_id()?, layout, volumes: volumes.clone() };
             let kept = cache.with_io(|io| KeptCache::create(io, new))?;
             let layout = &kept.superblock().layout;
@@ -342,8 +346,8 @@ fn begin(
     for volume in volumes.iter().filter(|volume| volume.identity == Identity::default()) {
         tracing::info!(
             volume = volume.name,
-            "nothing identifies its device: after a crash another one in its place may go \
-             unnoticed"
+            "nothing identifies its device but some of its content: after a crash another one in \
+             its place may go unnoticed"
         );
     }
     let ids = volumes.iter().map(|volume| volume.id).collect();

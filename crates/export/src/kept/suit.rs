@@ -1,7 +1,7 @@
 //! Whether a cache suits the volumes that are to be served, and what is to become of what it has of
 //! others.
 
-use floe_block::{KeptCache, MOST_VOLUMES, StoreError, Volume as Known, VolumeId};
+use floe_block::{KeptCache, MOST_VOLUMES, Samples, StoreError, Volume as Known, VolumeId};
 use floe_device::Likeness;
 
 use super::disk::Disk;
@@ -20,6 +20,13 @@ pub(super) struct Candidate<'a> {
 pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
     let identity = volume.backing.identity();
     Known { identity, ..Known::new(id, volume.name.clone(), volume.backing.size_bytes()) }
+}
+
+/// The same, with samples of what its device holds, of which some may be known to be right. What
+/// cannot be read is not known.
+pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Samples) -> Known {
+    let samples = marker::samples_like(right, &mut candidate.disk).unwrap_or_default();
+    Known { samples, ..known(id, candidate.volume) }
 }
 
 /// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any
@@ -62,13 +69,15 @@ pub(super) fn suit(
     let free: Vec<_> = (0..MOST_VOLUMES as u16).map(VolumeId).filter(is_free).collect();
     let mut free = free.into_iter();
     let mut volumes = Vec::new();
-    for Candidate { volume, disk } in candidates {
+    for candidate in candidates {
+        let Candidate { volume, disk } = candidate;
         let mut new = |volume| {
             let id = free.next().ok_or_else(|| StoreError::Volume(format!("volume {volume:?}")))?;
             Ok::<_, StartError>(id)
         };
         let Some(old) = before.iter().find(|known| known.name == volume.name) else {
-            volumes.push(known(new(&volume.name)?, volume));
+            let id = new(&volume.name)?;
+            volumes.push(sampled(id, candidate, &Samples::default()));
             continue;
         };
         let dirty_bytes = kept.dirty_bytes(old.id);
@@ -76,6 +85,8 @@ pub(super) fn suit(
             Some(difference) => Some(difference),
             None => other_content(kept, old, volume, lowest, disk)?,
         };
+        // Those of before have just been compared, unless something else differs.
+        let right = if differs.is_none() { old.samples.clone() } else { Samples::default() };
         let stays = match differs {
             Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
                 tracing::warn!(volume = %volume.name, %difference, "what the cache had of it is forgotten");
@@ -99,7 +110,8 @@ pub(super) fn suit(
         if stays && volume.read_only && dirty_bytes > 0 {
             return Err(Refusal::ReadOnly { volume: volume.name.clone(), dirty_bytes }.into());
         }
-        volumes.push(known(if stays { old.id } else { new(&volume.name)? }, volume));
+        let id = if stays { old.id } else { new(&volume.name)? };
+        volumes.push(sampled(id, candidate, &right));
     }
     Ok(volumes)
 }

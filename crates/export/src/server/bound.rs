@@ -23,7 +23,7 @@ use super::valve::Valve;
 use super::volume::Volume;
 use super::warnings::Warnings;
 use super::worker::{Beginning, RING_ENTRIES};
-use crate::kept::random_stack;
+use crate::kept::{guarded, random_stack};
 use crate::listener::Listener;
 use crate::status::{Lately, LostStatus, ServiceTimes, Tally};
 
@@ -78,6 +78,7 @@ impl Bound {
         let Self { config, listeners, admin_listeners } = self;
         let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);
+        let volumes = guarded(volumes, tiers.iter().map(|tier| &tier.cache));
         let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
         let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume)))?;
         let ring = Ring::new(RING_ENTRIES)?;

@@ -313,7 +313,12 @@ impl Front {
         let at = self.place();
         let Some(keeper) = self.tiers[at].keeper.take() else { return };
         // The others expect it no more before it is nobody's.
-        let unlinked = link(self.stack, self.tiers.iter_mut()).map_err(|error| {
+        let linked = link(self.stack, self.tiers.iter_mut());
+        // A tier whose device was given up may still take its superblock.
+        let given_up = self.tiers.iter().filter(|tier| tier.failing.degraded);
+        let peers = given_up.filter_map(|tier| tier.keeper.as_ref());
+        let forgotten = peers.map(|peer| peer.forget_companion(&keeper)).fold(Ok(()), Result::and);
+        let unlinked = linked.and(forgotten).map_err(|error| {
             format!(
                 "the tier is removed, but others could not be told so, and will ask for it at the \
                  next start: {error}"
