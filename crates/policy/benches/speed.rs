@@ -8,7 +8,7 @@
 //! of its own (`taskset -c 0`). Time is processor time of the thread, of requests only: making the
 //! cache is left out, which `floe simulate` counts in.
 
-#[path = "../tests/support/mod.rs"]
+#[path = "../tests/it/support.rs"]
 mod support;
 
 use std::time::Duration;

@@ -1,11 +1,9 @@
 //! Formats are recognised from content, compression from the first bytes, and what is unclear is
 //! asked.
 
-mod common;
-
 use std::io::Write;
 
-use common::{FORMATS, expected, open, read, requests, write};
+use crate::common::{FORMATS, expected, open, read, requests, write};
 use floe_trace::{ErrorKind, Format, Kind, OpenOptions, Trace, formats_table};
 
 const ALL: &str = "adaptsize, alibaba, arc, blkparse, blkparse-issued, cachelib, csv, disksim, \
@@ -28,7 +26,7 @@ fn every_format_is_recognised_by_content_alone() {
                 continue;
             }
             let mut requests = requests(count);
-            if common::format(name).kind() == Kind::Key {
+            if crate::common::format(name).kind() == Kind::Key {
                 requests.iter_mut().for_each(|request| request.key /= 4096);
             }
             assert_eq!(detected(&write(name, &requests)), name);
@@ -118,15 +116,15 @@ fn a_table_is_known_by_its_header_unless_a_format_knows_the_very_header() {
 fn whole_milliseconds_are_nanoseconds_unless_the_format_is_given() {
     let text = b"0 0 8 8 1\n5 0 16 8 0\n";
     assert_eq!(detected(text), "ssdsim");
-    assert_eq!(read(text, &common::given("ssdsim")).unwrap()[1].time_ns, 5);
-    assert_eq!(read(text, &common::given("disksim")).unwrap()[1].time_ns, 5_000_000);
+    assert_eq!(read(text, &crate::common::given("ssdsim")).unwrap()[1].time_ns, 5);
+    assert_eq!(read(text, &crate::common::given("disksim")).unwrap()[1].time_ns, 5_000_000);
 }
 
 #[test]
 fn an_empty_file_is_empty_unless_its_format_is_given() {
     assert_eq!(detected(b""), "t: is empty");
     for name in FORMATS {
-        assert_eq!(read(b"", &common::given(name)).unwrap(), []);
+        assert_eq!(read(b"", &crate::common::given(name)).unwrap(), []);
     }
 }
 
@@ -192,7 +190,7 @@ fn a_cut_off_compressed_file_is_an_error_after_the_requests_before_the_cut() {
     for (extension, compress) in COMPRESSORS {
         let compressed = compress(&bytes);
         let cut = &compressed[..compressed.len() * 9 / 10];
-        let results: Vec<_> = open(cut, &common::given("msr")).unwrap().collect();
+        let results: Vec<_> = open(cut, &crate::common::given("msr")).unwrap().collect();
         let (last, before) = results.split_last().unwrap();
         let error = last.as_ref().expect_err(extension);
         assert!(matches!(error.kind(), ErrorKind::Read { .. }), "{extension}: {error}");

@@ -1,8 +1,6 @@
 //! What is written in a format is read back from it, however the bytes arrive.
 
-mod common;
-
-use common::{
+use crate::common::{
     FORMATS, Trickle, any_request, encode, expected, format, given, header, open, read, requests,
     write,
 };
@@ -56,8 +54,9 @@ fn bytes_that_trickle_in_one_by_one_make_the_same_requests() {
 #[test]
 fn a_last_line_needs_no_end_and_lines_may_end_as_on_windows() {
     let requests = requests(20);
-    for name in
-        FORMATS.into_iter().filter(|name| !common::BINARY.iter().any(|(binary, _)| binary == name))
+    for name in FORMATS
+        .into_iter()
+        .filter(|name| !crate::common::BINARY.iter().any(|(binary, _)| binary == name))
     {
         let text = String::from_utf8(write(name, &requests)).unwrap();
         let found = read(text.trim_end().as_bytes(), &given(name)).unwrap();
@@ -314,7 +313,7 @@ fn columns_can_be_named_where_the_header_does_not_tell() {
 
     let message = "t: line 1 at byte 0: expected a header that names a key, or an offset and a \
                    size (--columns helps), found \"key,offset,size\"";
-    assert_eq!(common::error(both, &columns("key=obj")), message);
+    assert_eq!(crate::common::error(both, &columns("key=obj")), message);
     let arc = OpenOptions { format: Some(format("arc")), ..columns("key=key") };
     assert_eq!(
         open(both, &arc).unwrap_err().to_string(),

@@ -1,8 +1,6 @@
 //! Bad records: named to the byte, or counted and passed over; and never a panic.
 
-mod common;
-
-use common::{
+use crate::common::{
     BINARY, FORMATS, error, expected, given, header, lenient, open, read, requests, write,
 };
 use floe_trace::{OpenOptions, Trace};
@@ -302,7 +300,7 @@ fn only_formats_with_lengths_can_be_read_as_blocks() {
     for name in FORMATS {
         let options = OpenOptions { as_blocks: true, ..given(name) };
         let result = open(b"", &options);
-        match common::format(name).kind() {
+        match crate::common::format(name).kind() {
             floe_trace::Kind::Block => assert!(result.is_ok(), "{name}"),
             _ if name == "arc" => assert!(result.is_ok()),
             _ => assert_eq!(

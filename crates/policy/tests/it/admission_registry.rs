@@ -104,7 +104,7 @@ fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admissions.md");
     let text = format!(
         "# The admissions\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
-         floe-policy --test admission_registry`. Several are written\nwith `+` between them, such \
+         floe-policy --test it admission_registry`. Several are written\nwith `+` between them, such \
          as `small-bypass + obp:target=0.2`: what all of them admit comes in.\n\n{}",
         table()
     );

@@ -4,11 +4,9 @@
 //! Runs when FLOE_TRACES names a folder with `arc_OLTP.lis.zst` and `arc_P3.lis.zst`; sizes are in
 //! entries.
 
-mod support;
-
+use crate::support::{Cache, Dense};
 use floe_policy::registry::{Choice, Visitor};
 use floe_policy::{AnyPolicy, Policy, Replacement, with};
-use support::{Cache, Dense};
 
 /// A trace, a size, and what each policy misses there.
 type Answers = (&'static str, usize, &'static [(&'static str, f64)]);

@@ -1,10 +1,8 @@
 //! The figures of `floe trace info`, against sets and sums too simple to be wrong.
 
-mod common;
-
 use std::collections::{HashMap, HashSet};
 
-use common::{any_request, given, open, write};
+use crate::common::{any_request, given, open, write};
 use floe_trace::{Info, Kind, Op, Request, Stats};
 use proptest::prelude::*;
 
@@ -69,7 +67,7 @@ fn a_huge_footprint_costs_a_bit_per_block() {
 
 #[test]
 fn the_figures_print_under_the_names_users_rely_on() {
-    let text = write("spc", &common::requests(5));
+    let text = write("spc", &crate::common::requests(5));
     let info = Info::of(&mut open(&text, &given("spc")).unwrap()).unwrap();
     assert_eq!(
         serde_json::to_string(&info).unwrap(),

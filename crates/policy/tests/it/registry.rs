@@ -74,7 +74,7 @@ fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md");
     let text = format!(
         "# The policies\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
-         floe-policy --test registry`. Left out: LRB, which needs a trained\nmodel. A FIFO-like \
+         floe-policy --test it registry`. Left out: LRB, which needs a trained\nmodel. A FIFO-like \
          policy's hits touch no list, so its throughput rises with the hit ratio; an LRU-like \
          one's hits owe\na promotion, and past some hit ratio its throughput falls. The block \
          cache (`evict`) can have all but belady; the cache in memory\nall but belady and \
