@@ -1,5 +1,9 @@
-//! The side of a shard that one thread changes at a time: which entries there are, their order, and
-//! who has to go.
+//! The side of a shard that one thread changes at a time: its entries, their order, and victims.
+//!
+//! It is not the [owner of slots](floe_policy::owner) that simulations run. Entries share a budget
+//! with other shards, may be pinned or frozen, and are published to readers that take no lock, so
+//! a hit or an insertion through the general owner would execute more instructions. A test of
+//! `floe-lab` (`simulate_is_cache`) drives both with the same requests and compares all victims.
 
 use std::ops::Range;
 

@@ -58,7 +58,7 @@ impl Visitor for Speed<'_> {
             requests += self.trace.keys.len() as f64;
             measured.requests_per_us = requests / used.as_secs_f64() / 1e6;
             measured.miss_ratio = 1.0 - hits as f64 / self.trace.keys.len() as f64;
-            measured.bytes_per_slot = cache.order.memory_bytes() as f64 / size as f64;
+            measured.bytes_per_slot = cache.owner.memory_bytes() as f64 / size as f64;
         }
         measured
     }

@@ -75,7 +75,6 @@ mod bag;
 mod count;
 #[cfg(feature = "count-operations")]
 pub mod count;
-mod due;
 mod frequency;
 mod ghost;
 mod ghost_queues;
@@ -87,6 +86,8 @@ mod listed;
 mod lists;
 mod marks;
 mod order;
+pub mod owner;
+mod pending_victims;
 mod random;
 pub mod registry;
 pub mod shedder;
@@ -122,13 +123,13 @@ mod w_tinylfu;
 
 pub use about::{About, Parameter, Parameters, Policy, Replacement};
 pub use any::{AnyMarks, AnyPolicy};
-pub use due::Due;
 pub use listed::{Listed, SlotLists};
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
 #[doc(hidden)]
 pub use order::Plain;
 pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Ranked, Slot, Tick, Touch};
+pub use pending_victims::PendingVictims;
 pub use random::mix;
 
 /// Exports each policy's type, registers it and makes it from its defaults.

@@ -2,11 +2,11 @@
 //!
 //! LRU, the default, is walked from its cold end, so that a block in use is passed over and keeps
 //! its place, and a hit costs a comparison more than if there were nothing else. A policy that is
-//! no list cannot be walked: whom it evicts is [due](floe_policy::Due), and cached until somebody
-//! takes its place, since a block that is to leave may have to be cleaned first, and may be used
-//! again before that is done.
+//! no list cannot be walked: its victims are [pending](floe_policy::PendingVictims), and cached
+//! until another block takes their place, since a victim may have to be cleaned first, and may be
+//! used again before that is done.
 
-use floe_policy::{Access, AnyPolicy, Due, Eviction, Lru, Ranked};
+use floe_policy::{Access, AnyPolicy, Eviction, Lru, PendingVictims, Ranked};
 
 use super::Block;
 use crate::evict::Evict;
@@ -18,7 +18,7 @@ pub(super) const VICTIMS_TRIED: usize = 64;
 #[derive(Debug)]
 pub(super) enum Order {
     Lru(Lru),
-    Chosen(Box<Due<AnyPolicy>>),
+    Chosen(Box<PendingVictims<AnyPolicy>>),
 }
 
 impl Order {
@@ -29,7 +29,7 @@ impl Order {
         }
         let mut policy = AnyPolicy::new(evict.choice());
         policy.set_capacity(weight);
-        Self::Chosen(Box::new(Due::new(policy)))
+        Self::Chosen(Box::new(PendingVictims::new(policy)))
     }
 
     /// Makes room for slots `0..slots`.

@@ -9,11 +9,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use floe_policy::admission::{
-    Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Verdict, Victim, Window,
-};
+use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Window};
+use floe_policy::owner::{DenseIndex, SlotOwner};
 use floe_policy::registry::Visitor;
-use floe_policy::{Access, Direction, Due, Policy, Slot, Tick, mix};
+use floe_policy::{Access, Direction, Policy, Tick, mix};
 
 use super::latency::Latency;
 use super::positions::Positions;
@@ -23,10 +22,7 @@ use super::stream::{NEVER, Stream};
 /// when they are due.
 pub(super) const WINDOW_REQUESTS: usize = 100;
 
-/// No slot.
-const NONE: u32 = u32::MAX;
-
-/// What came of it.
+/// The counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     /// Requests that found their object.
@@ -59,12 +55,9 @@ impl Visitor for Simulation<'_> {
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Counts {
         let distinct = self.stream.distinct;
-        let mut order = make();
-        order.set_capacity(self.capacity);
         let entries = self.stream.objects_in(self.capacity);
-        // Objects of size 1 are as many as fit; how many others will, shows.
-        let reserved = if self.stream.sizes.is_none() { entries } else { 0 };
-        order.reserve(reserved);
+        // Objects of size 1 are as many as fit; the number of others shows later.
+        let slots = if self.stream.sizes.is_none() { entries } else { 0 };
         let mut admission = self.admission;
         admission.reserve(&Room { entries, weight: self.capacity, above: 0 });
         let times = self.latency.map_or(Times::default(), |latency| Times {
@@ -74,18 +67,12 @@ impl Visitor for Simulation<'_> {
             ..Times::default()
         });
         let mut cache = Cache {
-            order: Due::new(order),
+            owner: SlotOwner::new(make(), DenseIndex::new(distinct), self.capacity, slots),
             names_victims: admission.needs().victims,
             admission,
             stream: self.stream,
-            slot_of: vec![NONE; distinct],
             size_of: vec![0; distinct],
             last_size: 1,
-            held: Vec::new(),
-            reserved,
-            free: Vec::new(),
-            weight: 0,
-            capacity: self.capacity,
             counts: Counts::default(),
             window: Window { times, ..Window::default() },
             orders: Orders::default(),
@@ -93,7 +80,7 @@ impl Visitor for Simulation<'_> {
         cache.admission.tick(Tick(0), &mut cache.orders);
         let needs = cache.admission.needs();
         let mut positions =
-            Positions::of(self.stream, cache.order.policy()).followed_if(needs.streams);
+            Positions::of(self.stream, cache.owner.policy()).followed_if(needs.streams);
         let key_of: HashMap<u64, u32> =
             (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
         for (at, &key) in self.stream.keys.iter().enumerate() {
@@ -102,7 +89,7 @@ impl Visitor for Simulation<'_> {
                 positions.ahead().for_each(|key| cache.fetch(key, cache.last_size, true));
             }
             if (at + 1).is_multiple_of(WINDOW_REQUESTS) {
-                cache.window.entries = (cache.held.len() - cache.free.len()) as u64;
+                cache.window.entries = cache.owner.len() as u64;
                 cache.admission.observe(&cache.window);
                 cache.window = Window { times, ..Window::default() };
                 let mut orders = std::mem::take(&mut cache.orders);
@@ -115,132 +102,87 @@ impl Visitor for Simulation<'_> {
                 self.progress.fetch_add(WINDOW_REQUESTS as u64, Relaxed); // only a number to show
             }
         }
-        let policy_bytes = cache.order.memory_bytes() + cache.admission.memory_bytes();
-        Counts { policy_bytes, most_objects: cache.held.len(), ..cache.counts }
+        let policy_bytes = cache.owner.memory_bytes() + cache.admission.memory_bytes();
+        Counts { policy_bytes, most_objects: cache.owner.most(), ..cache.counts }
     }
 }
 
-/// A cache of objects, with sizes or not, that asks before it takes one in.
+/// A cache of objects, with sizes or not, that asks an admission about each miss.
 struct Cache<'a, P> {
-    order: Due<P>,
-    /// Whether the admission has to be told who would leave.
+    owner: SlotOwner<P, DenseIndex, Vec<u32>>,
+    /// True if the admission needs the victim of each insertion.
     names_victims: bool,
     admission: Admissions,
     stream: &'a Stream,
-    slot_of: Vec<u32>,
     /// The size of each key when it was last asked for, 0 before; and that of the last request.
     size_of: Vec<u32>,
     last_size: u32,
-    /// Key and size of each slot.
-    held: Vec<(u32, u32)>,
-    /// Slots that the policy has room for.
-    reserved: usize,
-    free: Vec<u32>,
-    weight: u64,
-    capacity: u64,
     counts: Counts,
     window: Window,
     /// The last.
     orders: Orders,
 }
 
-impl<P: Policy> Cache<'_, P> {
-    /// What is told of a key; `at` is the request, if it is one.
-    fn access(&self, at: Option<usize>, key: u32, weight: u32) -> Access {
-        let next_use = at.and_then(|at| self.stream.next_use.as_ref().map(|next| next[at]));
-        let writes = at.is_some_and(|at| self.stream.writes(at));
-        Access {
-            weight,
-            position: self.stream.numbers[key as usize],
-            direction: if writes { Direction::Write } else { Direction::Read },
-            next_use: next_use.filter(|&next| next != NEVER).map_or(Access::NEVER, u64::from),
-            ..Access::new(mix(u64::from(key)))
-        }
+/// The access to a key; `at` is the request, if it is one.
+fn access(stream: &Stream, at: Option<usize>, key: u32, weight: u32) -> Access {
+    let next_use = at.and_then(|at| stream.next_use.as_ref().map(|next| next[at]));
+    let writes = at.is_some_and(|at| stream.writes(at));
+    Access {
+        weight,
+        position: stream.numbers[key as usize],
+        direction: if writes { Direction::Write } else { Direction::Read },
+        next_use: next_use.filter(|&next| next != NEVER).map_or(Access::NEVER, u64::from),
+        ..Access::new(mix(u64::from(key)))
     }
+}
 
+impl<P: Policy> Cache<'_, P> {
     fn request(&mut self, at: usize, key: u32, in_a_row: u64) {
         let size = self.stream.sizes.as_ref().map_or(1, |sizes| sizes[at]);
         (self.size_of[key as usize], self.last_size) = (size, size);
         self.counts.bytes += u64::from(size);
         self.window.lookups += traffic(size);
-        let slot = self.slot_of[key as usize];
-        if slot == NONE {
-            self.counts.missed_bytes += u64::from(size);
-            let access = Access { in_a_row, ..self.access(Some(at), key, size) };
-            if u64::from(size) <= self.capacity && self.admits(&access) {
-                self.insert(key, &access);
-            }
-        } else {
+        if let Some(slot) = self.owner.find(key) {
             self.counts.hits += 1;
             self.window.hits += traffic(size);
-            let access =
-                Access { in_a_row, ..self.access(Some(at), key, self.held[slot as usize].1) };
+            let weight = self.owner.weight(slot);
+            let access = Access { in_a_row, ..access(self.stream, Some(at), key, weight) };
             if access.direction == Direction::Write {
                 self.window.inserted += traffic(size);
                 self.window.replaced += traffic(size);
             }
-            if self.order.forgo(Slot(slot)) {
-                self.order.policy_mut().insert(Slot(slot), &access);
-            } else {
-                self.order.policy_mut().hit(Slot(slot), &access);
-            }
+            self.owner.hit(slot, &access);
             self.admission.used(&access);
-        }
-    }
-
-    /// Asks about an offer, and names who would leave for it, if anybody has to and either the
-    /// policy says who or the admission has to know.
-    fn admits(&mut self, offer: &Access) -> bool {
-        let is_full = self.weight + u64::from(offer.weight) > self.capacity;
-        let leaves = match is_full {
-            false => None,
-            true if self.names_victims => self.order.victim(Some(offer)),
-            // as the cache in memory asks: some policies look on meanwhile
-            true => self.order.policy_mut().victim(Some(offer)),
-        };
-        let victim =
-            leaves.map(|slot| Victim { slot, hash: mix(u64::from(self.held[slot.index()].0)) });
-        // Whom it would have leave is whom the order evicts.
-        let verdict = self.admission.judge(offer, victim.as_ref());
-        let verdict = if self.orders.hold && is_full { Verdict::Bypass } else { verdict };
-        self.admission.settle(offer, verdict);
-        verdict.admits()
-    }
-
-    /// Takes in what was ordered, unless it is there.
-    fn fetch(&mut self, key: u32, size: u32, ahead: bool) {
-        if self.slot_of[key as usize] == NONE && u64::from(size) <= self.capacity {
-            self.counts.fetched += 1;
-            self.insert(key, &Access { ahead, ..self.access(None, key, size) });
-        }
-    }
-
-    /// Takes in a key that is not held, in the place of as many others as it needs.
-    fn insert(&mut self, key: u32, access: &Access) {
-        while self.weight + u64::from(access.weight) > self.capacity {
-            let Some(victim) = self.order.evict(Some(access)) else { break };
-            let (victim_key, size) = self.held[victim.index()];
-            self.slot_of[victim_key as usize] = NONE;
-            self.weight -= u64::from(size);
-            self.free.push(victim.0);
-            self.window.removed += traffic(size);
-            self.admission.evicted(&self.access(None, victim_key, size));
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.held.push((NONE, 0));
-            if self.held.len() > self.reserved {
-                // Policies take the number of slots for about what the cache holds.
-                self.reserved = (self.held.len() * 2).min(self.slot_of.len());
-                self.order.policy_mut().reserve(self.reserved);
+        } else {
+            self.counts.missed_bytes += u64::from(size);
+            let access = Access { in_a_row, ..access(self.stream, Some(at), key, size) };
+            let asked = (self.names_victims, self.orders.hold);
+            let hash = |key| mix(u64::from(key));
+            if self.owner.admits(&access, &mut self.admission, asked, hash) {
+                self.insert(key, &access);
             }
-            self.held.len() as u32 - 1
+        }
+    }
+
+    /// Inserts an object that was ordered, unless it is held.
+    fn fetch(&mut self, key: u32, size: u32, ahead: bool) {
+        if self.owner.find(key).is_none() {
+            let fetched = Access { ahead, ..access(self.stream, None, key, size) };
+            self.counts.fetched += u64::from(self.insert(key, &fetched));
+        }
+    }
+
+    /// Inserts a key that is not held; false for an object larger than the cache.
+    fn insert(&mut self, key: u32, candidate: &Access) -> bool {
+        let slot = self.owner.insert(key, candidate, |_, victim, size| {
+            self.window.removed += traffic(size);
+            self.admission.evicted(&access(self.stream, None, victim, size));
         });
-        self.held[slot as usize] = (key, access.weight);
-        self.slot_of[key as usize] = slot;
-        self.weight += u64::from(access.weight);
-        self.order.policy_mut().insert(Slot(slot), access);
-        self.counts.inserted += 1;
-        self.window.inserted += traffic(access.weight);
+        if slot.is_some() {
+            self.counts.inserted += 1;
+            self.window.inserted += traffic(candidate.weight);
+        }
+        slot.is_some()
     }
 }
 

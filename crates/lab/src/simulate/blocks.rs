@@ -22,7 +22,7 @@ const VOLUME_BYTES: u64 = 1 << 58;
 /// Most volumes of one cache.
 const MOST_VOLUMES: usize = 1 << 16;
 
-/// What to simulate.
+/// The settings of a simulation.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Block sizes.
@@ -31,13 +31,13 @@ pub struct Setup {
     pub cache_bytes: u64,
     /// When writes reach which device.
     pub mode: WriteMode,
-    /// Who comes in.
+    /// The admission.
     pub gate: Gate,
     /// The number of shards.
     pub shards: u64,
-    /// Who leaves.
+    /// The eviction policy.
     pub evict: Evict,
-    /// How often dirty data is cleaned, in nanoseconds of the trace's time.
+    /// The interval between cleanings of dirty data, in nanoseconds of the trace's time.
     pub clean_every_ns: u64,
 }
 
@@ -52,16 +52,16 @@ pub enum SimulateError {
     Volumes,
 }
 
-/// What a simulation found: the fields of `floe simulate --blocks`.
+/// The results of a simulation: the fields of `floe simulate --blocks`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The trace's name.
     pub trace: String,
     /// The block sizes.
     pub blocks: String,
-    /// Who decided what left.
+    /// The eviction policy.
     pub policy: String,
-    /// What was offered to the cache and what came in, where somebody was asked.
+    /// The offers to the cache and their fate, where an admission was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
     /// Cache size in bytes.

@@ -8,8 +8,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
+use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights, UnitWeights};
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, Direction, Policy, Slot, admission, mix};
+use floe_policy::{Access, Direction, Policy, admission, mix};
 use serde::Serialize;
 
 use super::admitted;
@@ -18,9 +19,6 @@ use super::sample::{self, Estimate, Missed};
 use super::stream::{NEVER, Stream};
 
 pub use super::latency::Latency;
-
-/// No slot.
-const NONE: u32 = u32::MAX;
 
 /// Requests between two reports of progress, as a mask.
 const PROGRESS_MASK: usize = (1 << 16) - 1;
@@ -33,11 +31,11 @@ pub struct Run {
     /// Capacity in the unit of the stream: bytes where it has sizes, else objects. Of the whole
     /// cache, not of a sample.
     pub size: u64,
-    /// Who decides what comes in; empty where everything does and nobody is asked.
+    /// The admissions that are asked; empty to admit everything.
     pub admit: Vec<admission::registry::Choice>,
 }
 
-/// What a run found: the fields of `floe simulate --policy`.
+/// The results of a run: the fields of `floe simulate --policy`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The trace's name.
@@ -52,9 +50,9 @@ pub struct Outcome {
     /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampled_requests: Option<u64>,
-    /// How many found their object.
+    /// The number of requests that found their object.
     pub hits: u64,
-    /// How many did not.
+    /// The number of requests that did not.
     pub misses: u64,
     /// Objects put in, where an admission was asked: what is written to the cache.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,8 +63,7 @@ pub struct Outcome {
     pub prefetches: u64,
     /// Share of requests that missed.
     pub miss_ratio: f64,
-    /// How far off `miss_ratio` may be when it is estimated from a sample: in 19 of 20 cases no
-    /// further.
+    /// The error of `miss_ratio` when it is estimated from a sample: in 19 of 20 cases no larger.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub miss_ratio_ci95: Option<f64>,
     /// Share of bytes that missed; the same as `miss_ratio` where objects have no sizes.
@@ -179,8 +176,7 @@ impl Counts {
         Missed { asked: self.bytes as f64, missed: self.missed_bytes as f64 }
     }
 
-    /// What a sample says of the requests and, where there are sizes, of the bytes of the whole
-    /// trace.
+    /// Estimates the misses of requests and, where there are sizes, of bytes of the whole trace.
     fn estimated(
         &self,
         stream: &Stream,
@@ -241,18 +237,18 @@ impl Visitor for Simulation<'_> {
     type Out = Counts;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Counts {
-        let mut order = make();
-        let mut counts = match &self.stream.sizes {
-            Some(sizes) => self.by_size(&mut order, sizes),
-            None => self.by_count(&mut order),
-        };
-        counts.policy_bytes = order.memory_bytes();
-        counts
+        match &self.stream.sizes {
+            Some(sizes) => self.run::<P, Vec<u32>>(make(), 0, |at| sizes[at]),
+            None => {
+                let slots = self.capacity.min(self.stream.distinct as u64) as usize;
+                self.run::<P, UnitWeights>(make(), slots, |_| 1)
+            }
+        }
     }
 }
 
 impl Simulation<'_> {
-    /// What the policy is told, as far as it looks at it: reading the rest would cost a cache miss.
+    /// The fields of an access that the policy looks at: reading others would cost a cache miss.
     #[inline]
     fn access<P: Policy>(&self, at: usize, key: u32, weight: u32, in_a_row: u64) -> Access {
         let next_use = match &self.stream.next_use {
@@ -263,91 +259,43 @@ impl Simulation<'_> {
         Access { direction, next_use, in_a_row, weight, ..Access::new(mix(u64::from(key))) }
     }
 
-    /// What the policy is told of an object that nobody has asked for yet.
-    #[inline]
-    fn fetch(&self, key: u32, weight: u32) -> Access {
-        Access { weight, ahead: true, ..Access::new(mix(u64::from(key))) }
-    }
-
-    /// The loop that speed is measured on: every object counts one.
-    fn by_count<P: Policy>(&self, order: &mut P) -> Counts {
-        let slots = self.capacity.min(self.stream.distinct as u64) as usize;
-        order.reserve(slots);
-        order.set_capacity(self.capacity);
-        let mut cache = Counted {
-            slot_of: vec![NONE; self.stream.distinct],
-            key_of: vec![NONE; slots],
-            used: 0,
-        };
-        let (mut hits, mut prefetches) = (0, 0);
+    /// The loop that speed is measured on. An object larger than the cache is not cached.
+    fn run<P: Policy, W: SlotWeights>(
+        &self,
+        policy: P,
+        slots: usize,
+        size_at: impl Fn(usize) -> u32,
+    ) -> Counts {
         let mut misses_of = PerKey::new(self.stream);
-        let mut positions = Positions::of(self.stream, order);
-        for (at, &key) in self.stream.keys.iter().enumerate() {
-            let slot = cache.slot_of[key as usize];
-            let in_a_row = if P::ABOUT.streams { positions.follow(key) } else { 0 };
-            if slot != NONE {
-                hits += 1;
-                if P::ABOUT.next_uses {
-                    order.hit(Slot(slot), &self.access::<P>(at, key, 1, in_a_row));
-                } else {
-                    order.access(Slot(slot));
-                }
-            } else {
-                misses_of.add(key);
-                cache.insert(order, key, &self.access::<P>(at, key, 1, in_a_row));
-            }
-            if P::ABOUT.streams {
-                for ahead in positions.ahead() {
-                    if cache.slot_of[ahead as usize] == NONE {
-                        prefetches += 1;
-                        cache.insert(order, ahead, &self.fetch(ahead, 1));
-                    }
-                }
-            }
-            if at & PROGRESS_MASK == PROGRESS_MASK {
-                self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
-            }
-        }
-        let slope = misses_of.slope(self.stream);
-        Counts { hits, prefetches, slope, most_objects: slots, ..Counts::default() }
-    }
-
-    /// Objects take their size; one larger than the cache is not cached.
-    fn by_size<P: Policy>(&self, order: &mut P, sizes: &[u32]) -> Counts {
-        order.set_capacity(self.capacity);
-        let mut cache = Weighed {
-            slot_of: vec![NONE; self.stream.distinct],
-            held: Vec::new(),
-            reserved: 0,
-            free: Vec::new(),
-            weight: 0,
-            capacity: self.capacity,
-        };
+        let mut positions = Positions::of(self.stream, &policy);
+        let index = DenseIndex::new(self.stream.distinct);
+        let mut owner = SlotOwner::<P, DenseIndex, W>::new(policy, index, self.capacity, slots);
         let mut counts = Counts::default();
-        let mut misses_of = PerKey::new(self.stream);
-        let mut positions = Positions::of(self.stream, order);
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            let size = sizes[at];
+            let size = size_at(at);
             counts.bytes += u64::from(size);
-            let slot = cache.slot_of[key as usize];
             let in_a_row = if P::ABOUT.streams { positions.follow(key) } else { 0 };
-            if slot != NONE {
+            if let Some(slot) = owner.find(key) {
                 counts.hits += 1;
-                order.hit(
-                    Slot(slot),
-                    &self.access::<P>(at, key, cache.held[slot as usize].1, in_a_row),
-                );
+                if P::ABOUT.next_uses {
+                    let access = self.access::<P>(at, key, owner.weight(slot), in_a_row);
+                    owner.hit(slot, &access);
+                } else {
+                    owner.access(slot);
+                }
             } else {
                 counts.missed_bytes += u64::from(size);
                 misses_of.add(key);
-                cache.insert(order, key, &self.access::<P>(at, key, size, in_a_row));
+                owner.insert(key, &self.access::<P>(at, key, size, in_a_row), |_, _, _| ());
             }
             if P::ABOUT.streams {
                 for ahead in positions.ahead() {
-                    if cache.slot_of[ahead as usize] == NONE {
-                        // What lies next to an object is taken to be as large.
+                    if owner.find(ahead).is_none() {
+                        // The object next to another is taken to be as large.
+                        let fetch = Access::new(mix(u64::from(ahead)));
+                        let fetch = Access { weight: size, ahead: true, ..fetch };
                         counts.prefetches += 1;
-                        cache.insert(order, ahead, &self.fetch(ahead, size));
+                        owner.insert(ahead, &fetch, |_, _, _| ());
                     }
                 }
             }
@@ -355,74 +303,12 @@ impl Simulation<'_> {
                 self.progress.fetch_add(PROGRESS_MASK as u64 + 1, Relaxed); // only a number to show
             }
         }
-        Counts { slope: misses_of.slope(self.stream), most_objects: cache.held.len(), ..counts }
-    }
-}
-
-/// A cache of objects that count one each.
-struct Counted {
-    slot_of: Vec<u32>,
-    key_of: Vec<u32>,
-    used: usize,
-}
-
-impl Counted {
-    /// Takes a key in that is not cached, in the place of another one when there is no other.
-    #[inline]
-    fn insert<P: Policy>(&mut self, order: &mut P, key: u32, access: &Access) {
-        let slot = if self.used < self.key_of.len() {
-            self.used += 1;
-            self.used as u32 - 1
-        } else {
-            let Some(victim) = order.evict(Some(access)) else { return };
-            self.slot_of[self.key_of[victim.index()] as usize] = NONE;
-            victim.0
-        };
-        self.slot_of[key as usize] = slot;
-        self.key_of[slot as usize] = key;
-        order.insert(Slot(slot), access);
-    }
-}
-
-/// A cache of objects with sizes.
-struct Weighed {
-    slot_of: Vec<u32>,
-    /// Key and size of each slot.
-    held: Vec<(u32, u32)>,
-    /// Slots that the policy has room for.
-    reserved: usize,
-    free: Vec<u32>,
-    weight: u64,
-    capacity: u64,
-}
-
-impl Weighed {
-    /// Takes a key in that is not cached, in the place of as many others as it needs.
-    fn insert<P: Policy>(&mut self, order: &mut P, key: u32, access: &Access) {
-        let size = access.weight;
-        if u64::from(size) > self.capacity {
-            return;
+        Counts {
+            slope: misses_of.slope(self.stream),
+            policy_bytes: owner.policy().memory_bytes(),
+            most_objects: owner.most(),
+            ..counts
         }
-        while self.weight + u64::from(size) > self.capacity {
-            let Some(victim) = order.evict(Some(access)) else { break };
-            let (victim_key, victim_size) = self.held[victim.index()];
-            self.slot_of[victim_key as usize] = NONE;
-            self.weight -= u64::from(victim_size);
-            self.free.push(victim.0);
-        }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.held.push((NONE, 0));
-            if self.held.len() > self.reserved {
-                // Policies take the number of slots for about what the cache holds.
-                self.reserved = (self.held.len() * 2).min(self.slot_of.len());
-                order.reserve(self.reserved);
-            }
-            self.held.len() as u32 - 1
-        });
-        self.held[slot as usize] = (key, size);
-        self.slot_of[key as usize] = slot;
-        self.weight += u64::from(size);
-        order.insert(Slot(slot), access);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What policies do to their lists over a trace, counted by what becomes of each request.
+//! Counts the list operations of policies over a trace by the outcome of each request.
 //!
 //! The loop of [`super::objects`] over the same policy code, compiled once more with counters in
 //! its lists (`floe-policy-counted`). The trace is run twice and counted the second time: what
@@ -10,13 +10,12 @@ use std::collections::BTreeMap;
 use floe_model::counted::{Counted, Counts};
 use floe_model::{Operation, counted};
 use floe_policy_counted::count::{self, Operation as Done};
+use floe_policy_counted::owner::{DenseIndex, SlotOwner};
 use floe_policy_counted::registry::{Choice, Visitor};
-use floe_policy_counted::{Access, Direction, Kind, Marks, POLICIES, Policy, Slot, Touch, mix};
+use floe_policy_counted::{Access, Direction, Kind, Marks, POLICIES, Policy, Touch, mix};
 
 use super::stream::Stream;
 
-/// No slot.
-const NONE: u32 = u32::MAX;
 /// The entries that are drawn in what a service file calls a sample (Redis).
 const DRAWS_PER_SAMPLE: f64 = 5.0;
 
@@ -66,7 +65,7 @@ impl Candidate {
         self.choice.name()
     }
 
-    /// Whether hits can owe it anything that takes its lock.
+    /// Returns whether hits can owe it anything that takes its lock.
     pub fn promotes(&self) -> bool {
         self.kind == Kind::LruLike
     }
@@ -78,7 +77,7 @@ impl Candidate {
     }
 }
 
-/// What was counted.
+/// The counted operations.
 #[derive(Debug, Clone)]
 pub struct Operations {
     /// By outcome: hits, misses, and misses on keys that left lately.
@@ -97,56 +96,35 @@ impl Visitor for Run<'_> {
     type Out = Operations;
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Operations {
-        let mut order = make();
         let slots = self.capacity.min(self.stream.distinct as u64) as usize;
-        order.reserve(slots);
-        order.set_capacity(self.capacity);
-        let mut cache =
-            Cache { slot_of: vec![NONE; self.stream.distinct], key_of: vec![NONE; slots], used: 0 };
+        let index = DenseIndex::new(self.stream.distinct);
+        let mut owner = SlotOwner::<P, DenseIndex>::new(make(), index, self.capacity, slots);
         for at in 0..self.stream.keys.len() {
-            cache.request(&mut order, self.stream, at);
+            self.request(&mut owner, at);
         }
         count::drain(|_, _, _| {});
         let mut tally = Tally::default();
         for at in 0..self.stream.keys.len() {
-            tally.request(cache.request(&mut order, self.stream, at));
+            tally.request(self.request(&mut owner, at));
         }
         tally.finish()
     }
 }
 
-/// A cache of objects that count one each.
-struct Cache {
-    slot_of: Vec<u32>,
-    key_of: Vec<u32>,
-    used: usize,
-}
-
-impl Cache {
-    /// Answers a request: what a hit owed, nothing for a miss.
-    fn request<P: Policy>(&mut self, order: &mut P, stream: &Stream, at: usize) -> Option<Touch> {
-        let key = stream.keys[at] as usize;
-        if self.slot_of[key] != NONE {
-            let slot = Slot(self.slot_of[key]);
-            let touch = order.marks().touch(slot);
+impl Run<'_> {
+    /// Answers a request; returns what the policy said to a hit, and `None` for a miss.
+    fn request<P: Policy>(&self, owner: &mut SlotOwner<P, DenseIndex>, at: usize) -> Option<Touch> {
+        let key = self.stream.keys[at];
+        if let Some(slot) = owner.find(key) {
+            let touch = owner.policy().marks().touch(slot);
             if touch != Touch::Noted {
-                order.promote(slot);
+                owner.policy_mut().promote(slot);
             }
             return Some(touch);
         }
-        let direction = if stream.writes(at) { Direction::Write } else { Direction::Read };
-        let access = Access { direction, ..Access::new(mix(key as u64)) };
-        let slot = if self.used < self.key_of.len() {
-            self.used += 1;
-            self.used as u32 - 1
-        } else {
-            let victim = order.evict(Some(&access))?;
-            self.slot_of[self.key_of[victim.index()] as usize] = NONE;
-            victim.0
-        };
-        self.slot_of[key] = slot;
-        self.key_of[slot as usize] = key as u32;
-        order.insert(Slot(slot), &access);
+        let direction = if self.stream.writes(at) { Direction::Write } else { Direction::Read };
+        let access = Access { direction, ..Access::new(mix(u64::from(key))) };
+        owner.insert(key, &access, |_, _, _| ());
         None
     }
 }
@@ -162,7 +140,7 @@ struct Tally {
     requests: [u64; OUTCOMES.len()],
     operations: [BTreeMap<(&'static str, Operation), f64>; OUTCOMES.len()],
     promoting: u64,
-    /// What one request did.
+    /// The operations of one request.
     done: Vec<(&'static str, Done, u64)>,
 }
 

@@ -39,7 +39,7 @@ impl<'a> Positions<'a> {
         self
     }
 
-    /// How many positions in a row a request is the last of; 0 where nobody looks.
+    /// Returns the length of the run of positions that a request ends; 0 where it is not followed.
     #[inline]
     pub(super) fn follow(&mut self, key: u32) -> u64 {
         let Some(streams) = &mut self.streams else { return 0 };

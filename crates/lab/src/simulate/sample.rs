@@ -1,4 +1,4 @@
-//! What a sample of the keys says about the whole trace, and how far off that may be.
+//! Estimates the misses of a whole trace from a sample of its keys, and the error of that.
 //!
 //! The sampled keys fall into a few groups by a hash. Each goes through a cache of its own, with
 //! its part of the size, and is as good a sample as all of them, only smaller; so what the
@@ -23,7 +23,7 @@ pub(super) const LEAST_GROUPS: u64 = 6;
 /// Objects that fit into the cache of a group, if there are to be more than [`LEAST_GROUPS`].
 pub(super) const OBJECTS: u64 = 8;
 
-/// What was asked of a cache, and what of that it missed: requests or bytes.
+/// The requests or bytes asked of a cache, and those that it missed.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Missed {
     pub(super) asked: f64,

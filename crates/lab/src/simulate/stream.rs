@@ -18,7 +18,7 @@ const SAMPLE_SALT: u64 = 0x5eed_5a3b_1e00_0001;
 /// Another, so that which part a key falls into does not depend on either.
 const PART_SALT: u64 = 0x5eed_5a3b_1e00_0002;
 
-/// What of a trace to keep.
+/// The parts of a trace to keep.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
     /// Share of keys, above 0 and at most 1.
@@ -34,7 +34,7 @@ pub struct Keep {
 pub struct Stream {
     /// The key of each request, from 0 to `distinct - 1` in order of appearance.
     pub keys: Vec<u32>,
-    /// How many distinct keys there are.
+    /// The number of distinct keys.
     pub distinct: usize,
     /// The number of each dense key in the trace.
     pub numbers: Vec<u64>,
@@ -42,7 +42,7 @@ pub struct Stream {
     pub sizes: Option<Vec<u32>>,
     /// The request at which each request's key comes back, or [`NEVER`], where that is kept.
     pub next_use: Option<Vec<u32>>,
-    /// Which requests write, one bit each.
+    /// The requests that write, one bit each.
     writes: Vec<u64>,
     /// Requests of the whole trace, sampled or not.
     pub requests: u64,
@@ -165,7 +165,7 @@ impl Builder {
 }
 
 impl Stream {
-    /// Whether a request writes.
+    /// Returns whether a request writes.
     #[inline]
     pub fn writes(&self, request: usize) -> bool {
         self.writes[request / 64] >> (request % 64) & 1 == 1

@@ -9,7 +9,8 @@ use floe_lab::bench::{
     Contender, Contestant, Disk, Load, Looped, Measured, Order, Plan, Setup, Step, Subject, measure,
 };
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
-use floe_policy::{Access, Eviction, Lru, Slot};
+use floe_policy::owner::SlotOwner;
+use floe_policy::{Access, Lru, Slot};
 use floe_trace::{GeneratorSpec, Trace};
 
 /// Shards of LRU. Counts what it is asked for.
@@ -18,25 +19,13 @@ struct Shards {
     lookups: AtomicU64,
 }
 
-struct Shard {
-    order: Lru,
-    slots: HashMap<u64, u32>,
-    keys: Vec<u64>,
-    capacity: usize,
-}
+type Shard = SlotOwner<Lru, HashMap<u64, Slot>>;
 
 impl Shards {
     fn new(shards: usize, capacity: usize) -> Self {
-        let shard = || {
-            let mut order = Lru::default();
-            order.reserve(capacity / shards);
-            Mutex::new(Shard {
-                order,
-                slots: HashMap::new(),
-                keys: Vec::new(),
-                capacity: capacity / shards,
-            })
-        };
+        let capacity = capacity / shards;
+        let shard =
+            || Mutex::new(Shard::new(Lru::default(), HashMap::new(), capacity as u64, capacity));
         Self { shards: (0..shards).map(|_| shard()).collect(), lookups: AtomicU64::new(0) }
     }
 
@@ -45,41 +34,30 @@ impl Shards {
     }
 }
 
-impl Shard {
-    fn touch(&mut self, key: u64) -> bool {
-        let slot = self.slots.get(&key).copied();
-        slot.inspect(|&slot| self.order.access(Slot(slot))).is_some()
-    }
+fn touch(shard: &mut Shard, key: u64) -> bool {
+    let slot = shard.find(key);
+    slot.inspect(|&slot| shard.access(slot)).is_some()
+}
 
-    fn insert(&mut self, key: u64) {
-        if self.touch(key) {
-            return; // another client has brought it in
-        }
-        let slot = if self.keys.len() < self.capacity {
-            self.keys.push(key);
-            self.keys.len() as u32 - 1
-        } else {
-            let Slot(victim) = self.order.evict(None).expect("a full cache has a victim");
-            self.slots.remove(&std::mem::replace(&mut self.keys[victim as usize], key));
-            victim
-        };
-        self.slots.insert(key, slot);
-        self.order.insert(Slot(slot), &Access::new(key));
+fn insert(shard: &mut Shard, key: u64) {
+    // Another client may have brought it in.
+    if !touch(shard, key) {
+        shard.insert(key, &Access::new(key), |_, _, _| ());
     }
 }
 
 impl Subject for Shards {
     fn lookup(&self, key: u64) -> bool {
         self.lookups.fetch_add(1, Relaxed);
-        self.with(key, |shard| shard.touch(key))
+        self.with(key, |shard| touch(shard, key))
     }
 
     fn fill(&self, key: u64) {
-        self.with(key, |shard| shard.insert(key));
+        self.with(key, |shard| insert(shard, key));
     }
 
     fn update(&self, key: u64) {
-        self.with(key, |shard| shard.insert(key));
+        self.with(key, |shard| insert(shard, key));
     }
 }
 

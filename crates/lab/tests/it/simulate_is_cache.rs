@@ -8,10 +8,12 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use floe_lab::simulate::objects::{Run, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
-use floe_memory::{BuildError, Cache};
+use floe_memory::{BuildError, Cache, Cause};
+use floe_policy::owner::SlotOwner;
 use floe_policy::registry::{Choice, Visitor, names};
 use floe_policy::{Access, Policy, Slot, mix};
 use floe_trace::{Kind, Op, Request};
@@ -165,6 +167,79 @@ fn a_cache_of_one_shard_hits_as_simulated_key_by_key() {
             cached.iter().zip(&reference).position(|(cached, reference)| cached != reference);
         assert_eq!(differs, None, "{name}: the first request at which cache and simulator differ");
     });
+}
+
+/// The victims of an owner of slots, in the order in which they left.
+struct Owned<'a> {
+    stream: &'a Stream,
+    weigh: fn(u64) -> u32,
+}
+
+impl Visitor for Owned<'_> {
+    type Out = Vec<u64>;
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Vec<u64> {
+        let index: HashMap<u64, Slot> = HashMap::new();
+        let mut owner = SlotOwner::<P, _, Vec<u32>>::new(make(), index, CAPACITY, 0);
+        let mut victims = Vec::new();
+        for &key in &self.stream.keys {
+            let key = u64::from(key);
+            match owner.find(key) {
+                Some(slot) => owner.access(slot),
+                None => {
+                    let access = Access { weight: (self.weigh)(key), ..Access::new(mix(key)) };
+                    owner.insert(key, &access, |_, victim, _| victims.push(victim));
+                }
+            }
+        }
+        victims
+    }
+}
+
+/// The victims of a cache of one shard.
+fn evicted(policy: &str, stream: &Stream, weigh: fn(u64) -> u32) -> Vec<u64> {
+    let victims = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&victims);
+    let cache = Cache::<u64, ()>::builder()
+        .weight_capacity(CAPACITY)
+        .weigher(move |&key, ()| weigh(key))
+        .shards(1)
+        .hasher(BuildHasherDefault::<Identity>::default())
+        .listener(move |&key, (), cause| {
+            if cause == Cause::Evicted {
+                told.lock().expect("nothing panicked").push(key);
+            }
+        })
+        .policy_named(policy)
+        .expect("the policy is registered")
+        .build();
+    for &key in &stream.keys {
+        if cache.get(&u64::from(key)).is_none() {
+            cache.insert(u64::from(key), ());
+        }
+    }
+    drop(cache);
+    let victims = victims.lock().expect("nothing panicked");
+    victims.clone()
+}
+
+/// The shard of the cache in memory has an owner of its own (see `floe_policy::owner`).
+#[test]
+fn a_shard_evicts_the_victims_of_the_one_owner_of_slots() {
+    let stream = stream();
+    let weights: [fn(u64) -> u32; 2] = [|_| 1, |key| 1 + (mix(key) % 7) as u32];
+    for weigh in weights {
+        // These do not size anything by the number of slots.
+        for policy in ["fifo", "lru", "clock", "sieve", "slru", "lfu"] {
+            let choice: Choice = policy.parse().expect("it is registered");
+            let owned = floe_policy::with(&choice, Owned { stream: &stream, weigh });
+            assert!(owned.len() > REQUESTS / 20, "{policy}: {} victims", owned.len());
+            let evicted = evicted(policy, &stream, weigh);
+            let differs = owned.iter().zip(&evicted).position(|(owned, evicted)| owned != evicted);
+            assert_eq!(differs, None, "{policy}: the first victim that differs");
+            assert_eq!(owned.len(), evicted.len(), "{policy}");
+        }
+    }
 }
 
 /// Hits of a cache of one shard behind an admission.

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use floe_policy::owner::SlotOwner;
 use floe_policy::registry::Choice;
 use floe_policy::{Access, AnyPolicy, Cursor, Eviction, Slot, mix};
 
@@ -129,13 +130,10 @@ pub(crate) struct World {
     /// Time in which the index served.
     pub(crate) served: Duration,
     random: u64,
-    order: AnyPolicy,
+    owner: SlotOwner<AnyPolicy, HashMap<u64, Slot>>,
     capacity: usize,
-    slots: HashMap<u64, Slot>,
-    held: Vec<u64>,
     frozen: Vec<bool>,
     frozen_count: u64,
-    free: Vec<Slot>,
     /// Whether there is an index, and whether it is bypassed.
     index: bool,
     bypassed: bool,
@@ -154,9 +152,7 @@ impl World {
         machine: Machine,
         options: Freezing,
     ) -> Self {
-        let mut order = AnyPolicy::new(&policy.parse::<Choice>().expect("a policy"));
-        order.reserve(capacity);
-        order.set_capacity(capacity as u64);
+        let order = AnyPolicy::new(&policy.parse::<Choice>().expect("a policy"));
         Self {
             machine,
             keys,
@@ -169,13 +165,10 @@ impl World {
             phases: Vec::new(),
             served: Duration::ZERO,
             random: mix(1),
-            order,
+            owner: SlotOwner::new(order, HashMap::new(), capacity as u64, capacity),
             capacity,
-            slots: HashMap::new(),
-            held: vec![0; capacity],
             frozen: vec![false; capacity],
             frozen_count: 0,
-            free: (0..capacity as u32).rev().map(Slot).collect(),
             index: false,
             bypassed: false,
             skips_insertions: false,
@@ -226,12 +219,12 @@ impl World {
         let index_serves = self.index && !self.bypassed;
         let Machine { frozen, lookup, promotion, failing, load, insertion, .. } = self.machine;
         let in_vain = if index_serves { failing } else { 0.0 };
-        let (mean, kind) = match self.slots.get(&key).copied() {
+        let (mean, kind) = match self.owner.find(key) {
             Some(slot) if self.frozen[slot.index()] => {
                 (if index_serves { frozen } else { lookup }, Kind::Frozen)
             }
             Some(slot) => {
-                self.order.access(slot);
+                self.owner.access(slot);
                 (in_vain + lookup + promotion, Kind::Dynamic)
             }
             None => {
@@ -263,22 +256,10 @@ impl World {
 
     fn insert(&mut self, key: u64) -> bool {
         let access = Access::new(mix(key));
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None => match self.order.evict(Some(&access)) {
-                Some(victim) => {
-                    self.slots.remove(&self.held[victim.index()]);
-                    self.counts.evictions += 1;
-                    victim
-                }
-                None => return false,
-            },
-        };
-        self.order.insert(slot, &access);
-        self.slots.insert(key, slot);
-        self.held[slot.index()] = key;
-        self.counts.insertions += 1;
-        true
+        let evictions = &mut self.counts.evictions;
+        let slot = self.owner.insert(key, &access, |_, _, _| *evictions += 1);
+        self.counts.insertions += u64::from(slot.is_some());
+        slot.is_some()
     }
 
     /// Freezes what is ranked best until so many are frozen.
@@ -286,9 +267,9 @@ impl World {
         let (mut cursor, mut before) = (Cursor::START, self.frozen_count);
         while self.machine.freezes && self.frozen_count < wanted && cursor != Cursor::END {
             let mut batch = Vec::new();
-            cursor = self.order.rank(cursor, &mut batch);
+            cursor = self.owner.policy().rank(cursor, &mut batch);
             batch.truncate((wanted - self.frozen_count) as usize);
-            self.order.freeze(&batch);
+            self.owner.policy_mut().freeze(&batch);
             batch.iter().for_each(|slot| self.frozen[slot.index()] = true);
             self.frozen_count += batch.len() as u64;
             if cursor == Cursor::END && self.frozen_count > before {
@@ -298,14 +279,14 @@ impl World {
     }
 
     fn thaw(&mut self) {
-        self.order.thaw();
+        self.owner.policy_mut().thaw();
         self.frozen.fill(false);
         self.frozen_count = 0;
         (self.index, self.bypassed, self.skips_insertions) = (false, false, false);
     }
 
     fn entries(&self) -> u64 {
-        self.slots.len() as u64
+        self.owner.len() as u64
     }
 
     fn perform(&mut self, action: Action) {

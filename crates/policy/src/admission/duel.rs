@@ -1,11 +1,11 @@
-//! Who comes in must have been asked for more often than who would leave (TinyLFU).
+//! TinyLFU's duel: a candidate is admitted if it was requested more often than the victim.
 //!
 //! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger,
 //! Friedman, Manes, "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
 //!
 //! Not to be used by owners that tell no hits: what is hit all the time then seems to be used
 //! never. Nor where nobody says who would leave ([`Eviction::victim`](crate::Eviction::victim), or
-//! [`Due`](crate::Due) over policies that do not): everything comes in then.
+//! [`PendingVictims`](crate::PendingVictims) over policies that do not): everything comes in then.
 
 use super::{Admission, Choosable, Needs, Room, Verdict, Victim};
 use crate::index::Tag;

@@ -2,8 +2,9 @@
 //! returned twice, frozen ones stay until they thaw, and nothing that is not in the order has any
 //! effect.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use floe_policy::owner::SlotOwner;
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
     Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement,
@@ -584,33 +585,29 @@ proptest! {
     }
 }
 
-/// A full cache of `SLOTS` entries and whom it has evicted.
+/// A full cache of `SLOTS` entries and its victims.
 struct Filled<P> {
-    order: P,
-    held: Vec<Option<u64>>,
+    owner: SlotOwner<P, HashMap<u64, Slot>>,
     victims: Vec<Slot>,
 }
 
 impl<P: Replacement> Filled<P> {
-    fn new(mut order: P) -> Self {
-        order.reserve(SLOTS as usize);
-        Self { order, held: vec![None; SLOTS as usize], victims: Vec::new() }
+    fn new(order: P) -> Self {
+        let owner = SlotOwner::new(order, HashMap::new(), u64::from(SLOTS), SLOTS as usize);
+        Self { owner, victims: Vec::new() }
     }
 
     fn request(&mut self, request: u64) {
         // A few keys are asked for often.
         let key = mix(request) % KEYS * (mix(request) >> 32) % KEYS;
         let access = access(key, 1);
-        if let Some(slot) = self.held.iter().position(|&held| held == Some(key)) {
-            return self.order.hit(Slot(slot as u32), &access);
+        match self.owner.find(key) {
+            Some(slot) => self.owner.hit(slot, &access),
+            None => {
+                let slot = self.owner.insert(key, &access, |slot, _, _| self.victims.push(slot));
+                assert!(slot.is_some(), "a full order has a victim");
+            }
         }
-        let slot = self.held.iter().position(Option::is_none).unwrap_or_else(|| {
-            let victim = self.order.evict(Some(&access)).expect("a full order has a victim");
-            self.victims.push(victim);
-            victim.index()
-        });
-        self.held[slot] = Some(key);
-        self.order.insert(Slot(slot as u32), &access);
     }
 
     fn victims(mut self, requests: impl Iterator<Item = u64>) -> Vec<Slot> {

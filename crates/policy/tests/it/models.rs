@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use floe_policy::owner::SlotOwner;
 use floe_policy::registry::{Choice, Visitor};
 use floe_policy::{Access, Policy, Slot, mix, with};
 use proptest::prelude::*;
@@ -601,17 +602,15 @@ impl Visitor for Agrees<'_> {
     type Out = ();
 
     fn visit<P: Policy>(mut self, make: impl Fn() -> P) {
-        let mut order = make();
-        order.set_capacity(self.size as u64);
-        order.reserve(self.slots);
-        let mut slot_of: HashMap<Key, Slot> = HashMap::new();
+        let index: HashMap<Key, Slot> = HashMap::new();
+        let mut owner = SlotOwner::<P, _>::new(make(), index, self.size as u64, self.slots);
         for (at, &key) in self.keys.iter().enumerate() {
             let later = self.keys[at + 1..].iter().position(|&other| other == key);
             // Keys that never come back still differ, so that Belady has no ties.
             let next_use =
                 later.map_or(Access::NEVER - at as u64, |distance| (at + 1 + distance) as u64);
             let access = Access { next_use, ..Access::new(mix(key)) };
-            let hit = slot_of.get(&key).copied();
+            let hit = owner.find(key);
             assert_eq!(
                 hit.is_some(),
                 self.model.request(key, next_use),
@@ -619,19 +618,13 @@ impl Visitor for Agrees<'_> {
                 P::ABOUT.name,
                 self.size
             );
-            if let Some(slot) = hit {
-                order.hit(slot, &access);
-                continue;
+            match hit {
+                Some(slot) => owner.hit(slot, &access),
+                None => {
+                    let slot = owner.insert(key, &access, |_, _, _| ());
+                    assert!(slot.is_some(), "a full cache has a victim");
+                }
             }
-            let slot = if slot_of.len() < self.size {
-                Slot(slot_of.len() as u32)
-            } else {
-                let victim = order.evict(Some(&access)).expect("a full cache has a victim");
-                slot_of.retain(|_, slot| *slot != victim);
-                victim
-            };
-            order.insert(slot, &access);
-            slot_of.insert(key, slot);
         }
     }
 }

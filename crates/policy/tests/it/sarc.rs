@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use floe_policy::owner::SlotOwner;
 use floe_policy::streams::Streams;
 use floe_policy::{Access, Eviction, Sarc, Slot, mix};
 
@@ -9,43 +10,35 @@ const SIZE: usize = 64;
 
 /// A cache of as many positions.
 struct Cache {
-    order: Sarc,
-    slot_of: HashMap<u64, Slot>,
+    owner: SlotOwner<Sarc, HashMap<u64, Slot>>,
     streams: Streams,
     fetches: bool,
 }
 
 impl Cache {
     fn new(fetches: bool) -> Self {
-        let mut order = Sarc::default();
-        order.reserve(SIZE);
-        Self { order, slot_of: HashMap::new(), streams: Streams::default(), fetches }
+        let owner = SlotOwner::new(Sarc::default(), HashMap::new(), SIZE as u64, SIZE);
+        Self { owner, streams: Streams::default(), fetches }
     }
 
     fn insert(&mut self, position: u64, access: Access) {
-        let slot = if self.slot_of.len() < SIZE {
-            Slot(self.slot_of.len() as u32)
-        } else {
-            let victim = self.order.evict(Some(&access)).expect("a full cache has a victim");
-            self.slot_of.retain(|_, slot| *slot != victim);
-            victim
-        };
-        self.order.insert(slot, &access);
-        self.slot_of.insert(position, slot);
+        let slot = self.owner.insert(position, &access, |_, _, _| ());
+        assert!(slot.is_some(), "a full cache has a victim");
     }
 
     /// Reads a position, and says whether it was there.
     fn read(&mut self, position: u64) -> bool {
         let in_a_row = position + 1 - self.streams.follow(&(position..position + 1));
         let access = Access { in_a_row, ..Access::new(mix(position)) };
-        let found = self.slot_of.get(&position).copied();
+        let found = self.owner.find(position);
         match found {
-            Some(slot) => self.order.access(slot),
+            Some(slot) => self.owner.access(slot),
             None => self.insert(position, access),
         }
-        let ahead = self.order.fetches_ahead().and_then(|threshold| self.streams.ahead(threshold));
+        let ahead =
+            self.owner.policy().fetches_ahead().and_then(|threshold| self.streams.ahead(threshold));
         for ahead in ahead.into_iter().flatten() {
-            if self.fetches && !self.slot_of.contains_key(&ahead) {
+            if self.fetches && self.owner.find(ahead).is_none() {
                 self.insert(ahead, Access { ahead: true, ..Access::new(mix(ahead)) });
             }
         }

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::PathBuf;
 
-use floe_policy::{Access, Replacement, Slot, mix};
+use floe_policy::owner::{DenseIndex, SlotOwner};
+use floe_policy::{Access, Replacement, mix};
 use floe_trace::{OpenOptions, Trace};
-
-const NOWHERE: u32 = u32::MAX;
 
 /// A trace whose keys are numbered in order of appearance.
 pub struct Dense {
@@ -56,55 +55,28 @@ impl Dense {
 
 /// A cache of `size` entries of weight 1 over dense keys.
 pub struct Cache<E> {
-    pub order: E,
-    slot_of: Vec<u32>,
-    key_of: Vec<u32>,
-    used: usize,
+    pub owner: SlotOwner<E, DenseIndex>,
 }
 
 impl<E: Replacement> Cache<E> {
-    pub fn new(mut order: E, size: usize, trace: &Dense) -> Self {
-        order.reserve(size);
-        order.set_capacity(size as u64);
-        Self { order, slot_of: vec![NOWHERE; trace.distinct], key_of: vec![0; size], used: 0 }
+    pub fn new(order: E, size: usize, trace: &Dense) -> Self {
+        let index = DenseIndex::new(trace.distinct);
+        Self { owner: SlotOwner::new(order, index, size as u64, size) }
     }
 
     /// Asks for a key and says whether it was there.
     #[inline(always)]
     pub fn request(&mut self, key: u32, next_use: u64) -> bool {
-        let slot = self.slot_of[key as usize];
-        if slot != NOWHERE {
-            let about = self.order.about();
-            if about.next_uses {
-                self.order.hit(Slot(slot), &self.access(key, next_use));
-            } else {
-                self.order.access(Slot(slot));
+        let access = Access { next_use, ..Access::new(mix(u64::from(key))) };
+        let found = self.owner.find(key);
+        match found {
+            Some(slot) if self.owner.policy().about().next_uses => self.owner.hit(slot, &access),
+            Some(slot) => self.owner.access(slot),
+            None => {
+                let slot = self.owner.insert(key, &access, |_, _, _| ());
+                assert!(slot.is_some(), "a full cache has a victim");
             }
-            return true;
         }
-        self.miss(key, next_use);
-        false
-    }
-
-    /// What the policy is told, as far as it looks at it: reading the rest would cost a cache miss.
-    #[inline]
-    fn access(&self, key: u32, next_use: u64) -> Access {
-        Access { next_use, ..Access::new(mix(u64::from(key))) }
-    }
-
-    #[inline]
-    fn miss(&mut self, key: u32, next_use: u64) {
-        let access = self.access(key, next_use);
-        let slot = if self.used < self.key_of.len() {
-            self.used += 1;
-            Slot(self.used as u32 - 1)
-        } else {
-            let victim = self.order.evict(Some(&access)).expect("a full cache has a victim");
-            self.slot_of[self.key_of[victim.index()] as usize] = NOWHERE;
-            victim
-        };
-        self.order.insert(slot, &access);
-        self.slot_of[key as usize] = slot.0;
-        self.key_of[slot.index()] = key;
+        found.is_some()
     }
 }

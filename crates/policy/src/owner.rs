@@ -1,0 +1,310 @@
+//! One owner of slots: it inserts, evicts and hands out slots for any [`Eviction`].
+//!
+//! The simulator, the counting of operations, the simulated machine of freezing and the tests of
+//! policies all run this code, so they cannot drift apart. An owner keeps four things: an index
+//! from keys to slots, which the caller supplies, the key and the weight of each slot, the vacant
+//! slots, and the victims that were named and still hold their slots.
+//!
+//! The shard of the cache in memory does not use it. Its entries share a budget with other shards,
+//! may be pinned or frozen, and change under a lock while readers look on, so each step differs and
+//! a hit or an insertion would pay for the general form. A test drives both with one stream of
+//! requests and compares every victim.
+//!
+//! Invariants: a slot is vacant, or it has a key and the index maps that key to it; the weights of
+//! the held slots add up to `held`, which never exceeds the capacity.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
+
+use crate::admission::{Admission, Verdict, Victim};
+use crate::{Access, Eviction, PendingVictims, Slot};
+
+/// Maps keys to slots.
+pub trait SlotIndex {
+    /// The key of an entry.
+    type Key: Copy;
+
+    /// The most keys that can ever be held at once; an owner reserves no more slots.
+    fn keys_max(&self) -> usize {
+        usize::MAX
+    }
+
+    /// The slot of a key, if it is held.
+    fn find(&self, key: Self::Key) -> Option<Slot>;
+
+    /// Maps a key to a slot.
+    fn put(&mut self, key: Self::Key, slot: Slot);
+
+    /// Forgets a key.
+    fn remove(&mut self, key: Self::Key);
+}
+
+impl<K: Copy + Eq + Hash, S: BuildHasher> SlotIndex for HashMap<K, Slot, S> {
+    type Key = K;
+
+    fn find(&self, key: K) -> Option<Slot> {
+        self.get(&key).copied()
+    }
+
+    fn put(&mut self, key: K, slot: Slot) {
+        self.insert(key, slot);
+    }
+
+    fn remove(&mut self, key: K) {
+        HashMap::remove(self, &key);
+    }
+}
+
+/// Maps keys that are dense small numbers.
+#[derive(Debug, Clone)]
+pub struct DenseIndex(Vec<u32>);
+
+impl DenseIndex {
+    const NONE: u32 = u32::MAX;
+
+    /// An index of keys `0..keys`, none of which is held.
+    pub fn new(keys: usize) -> Self {
+        Self(vec![Self::NONE; keys])
+    }
+}
+
+impl SlotIndex for DenseIndex {
+    type Key = u32;
+
+    fn keys_max(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn find(&self, key: u32) -> Option<Slot> {
+        let slot = self.0[key as usize];
+        (slot != Self::NONE).then_some(Slot(slot))
+    }
+
+    #[inline]
+    fn put(&mut self, key: u32, slot: Slot) {
+        self.0[key as usize] = slot.0;
+    }
+
+    #[inline]
+    fn remove(&mut self, key: u32) {
+        self.0[key as usize] = Self::NONE;
+    }
+}
+
+/// The weights of held slots.
+pub trait SlotWeights: Default {
+    /// The weight of a slot.
+    fn of(&self, slot: Slot) -> u32;
+
+    /// Notes the weight of a slot.
+    fn set(&mut self, slot: Slot, weight: u32);
+}
+
+/// Every entry weighs 1, and nothing is stored.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct UnitWeights;
+
+impl SlotWeights for UnitWeights {
+    #[inline]
+    fn of(&self, _: Slot) -> u32 {
+        1
+    }
+
+    #[inline]
+    fn set(&mut self, _: Slot, weight: u32) {
+        debug_assert_eq!(weight, 1, "entries of an owner that counts weigh 1");
+    }
+}
+
+impl SlotWeights for Vec<u32> {
+    #[inline]
+    fn of(&self, slot: Slot) -> u32 {
+        self[slot.index()]
+    }
+
+    fn set(&mut self, slot: Slot, weight: u32) {
+        if slot.index() == self.len() {
+            self.push(weight);
+        } else {
+            self[slot.index()] = weight;
+        }
+    }
+}
+
+/// Owns the slots that a policy orders.
+#[derive(Debug)]
+pub struct SlotOwner<P, I: SlotIndex, W = UnitWeights> {
+    order: PendingVictims<P>,
+    index: I,
+    /// The last key of each slot.
+    keys: Vec<I::Key>,
+    weights: W,
+    vacant: Vec<Slot>,
+    /// Slots that the policy has room for.
+    reserved: usize,
+    held: u64,
+    capacity: u64,
+}
+
+impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
+    /// An empty owner of `capacity` in weight. The policy has room for `slots` at first, and for
+    /// twice as many whenever more are needed.
+    pub fn new(mut policy: P, index: I, capacity: u64, slots: usize) -> Self {
+        policy.reserve(slots);
+        policy.set_capacity(capacity);
+        Self {
+            order: PendingVictims::new(policy),
+            index,
+            keys: Vec::with_capacity(slots),
+            weights: W::default(),
+            vacant: Vec::new(),
+            reserved: slots,
+            held: 0,
+            capacity,
+        }
+    }
+
+    /// The order.
+    pub fn policy(&self) -> &P {
+        self.order.policy()
+    }
+
+    /// The order, for what changes no slot's owner: promotions, freezing, thawing.
+    pub fn policy_mut(&mut self) -> &mut P {
+        self.order.policy_mut()
+    }
+
+    /// The number of entries held.
+    pub fn len(&self) -> usize {
+        self.keys.len() - self.vacant.len()
+    }
+
+    /// Returns whether no entry is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most entries that were held at once.
+    pub fn most(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns whether an entry of this weight needs an eviction.
+    #[inline]
+    pub fn is_full_for(&self, weight: u32) -> bool {
+        self.held + u64::from(weight) > self.capacity
+    }
+
+    /// The slot of a key, if it is held.
+    #[inline]
+    pub fn find(&self, key: I::Key) -> Option<Slot> {
+        self.index.find(key)
+    }
+
+    /// The weight of a held slot.
+    #[inline]
+    pub fn weight(&self, slot: Slot) -> u32 {
+        self.weights.of(slot)
+    }
+
+    /// Notes a hit where no victims are named ahead of their eviction.
+    #[inline]
+    pub fn access(&mut self, slot: Slot) {
+        self.order.policy_mut().access(slot);
+    }
+
+    /// Notes a hit. A pending victim comes back into the order.
+    #[inline]
+    pub fn hit(&mut self, slot: Slot, access: &Access) {
+        if self.order.forgo(slot) {
+            self.order.policy_mut().insert(slot, access);
+        } else {
+            self.order.policy_mut().hit(slot, access);
+        }
+    }
+
+    /// Asks an admission about a candidate that is not held. Where an eviction is needed, the
+    /// admission learns the victim if the policy can say it, and always with `names_victims`.
+    /// While the admission `holds`, nothing is evicted for a candidate.
+    pub fn admits(
+        &mut self,
+        candidate: &Access,
+        admission: &mut impl Admission,
+        (names_victims, holds): (bool, bool),
+        hash: impl FnOnce(I::Key) -> u64,
+    ) -> bool {
+        if u64::from(candidate.weight) > self.capacity {
+            return false;
+        }
+        let is_full = self.is_full_for(candidate.weight);
+        let victim = match is_full {
+            false => None,
+            true if names_victims => self.order.victim(Some(candidate)),
+            // As the cache in memory asks: some policies change while they look for a victim.
+            true => self.order.policy_mut().victim(Some(candidate)),
+        };
+        let victim = victim.map(|slot| Victim { slot, hash: hash(self.keys[slot.index()]) });
+        let verdict = admission.judge(candidate, victim.as_ref());
+        let verdict = if holds && is_full { Verdict::Bypass } else { verdict };
+        admission.settle(candidate, verdict);
+        verdict.admits()
+    }
+
+    /// Inserts a key that is not held, and evicts others until it fits. Calls `evicted` with slot,
+    /// key and weight of each. Returns `None` for an entry larger than the capacity, and where no
+    /// further entry can be evicted.
+    #[inline]
+    pub fn insert(
+        &mut self,
+        key: I::Key,
+        access: &Access,
+        mut evicted: impl FnMut(Slot, I::Key, u32),
+    ) -> Option<Slot> {
+        if u64::from(access.weight) > self.capacity {
+            return None;
+        }
+        let mut vacated = None;
+        while self.is_full_for(access.weight) {
+            let victim = self.order.evict(Some(access));
+            if let Some(earlier) = vacated.take() {
+                self.vacant.push(earlier);
+            }
+            let victim = victim?;
+            let (key, weight) = (self.keys[victim.index()], self.weights.of(victim));
+            self.index.remove(key);
+            self.held -= u64::from(weight);
+            evicted(victim, key, weight);
+            vacated = Some(victim);
+        }
+        let slot = match vacated.or_else(|| self.vacant.pop()) {
+            Some(slot) => {
+                self.keys[slot.index()] = key;
+                slot
+            }
+            None => self.next_slot(key),
+        };
+        self.weights.set(slot, access.weight);
+        self.index.put(key, slot);
+        self.held += u64::from(access.weight);
+        self.order.policy_mut().insert(slot, access);
+        Some(slot)
+    }
+
+    /// Gives a key a slot that was never used.
+    fn next_slot(&mut self, key: I::Key) -> Slot {
+        let slot = Slot(self.keys.len() as u32);
+        self.keys.push(key);
+        if self.keys.len() > self.reserved {
+            // Policies take the number of slots for about what the cache holds.
+            self.reserved = (self.keys.len() * 2).min(self.index.keys_max());
+            self.order.policy_mut().reserve(self.reserved);
+        }
+        slot
+    }
+
+    /// Bytes of memory held by the order and its pending victims.
+    pub fn memory_bytes(&self) -> usize {
+        self.order.memory_bytes()
+    }
+}
