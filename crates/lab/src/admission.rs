@@ -1,12 +1,12 @@
-//! What an admission did in a replay or a simulation.
+//! Results of an admission in a replay or a simulation.
 
 use floe_block::{Gate, Stats};
 use serde::Serialize;
 
-/// What became of what was offered to the cache, in smallest blocks.
+/// The fate of the offers to the cache, in smallest blocks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AdmissionOutcome {
-    /// Who was asked.
+    /// The admission that was asked.
     pub admission: String,
     /// Read or written, and not cached.
     pub offered_blocks: u64,
@@ -25,17 +25,17 @@ pub struct AdmissionOutcome {
     pub admission_bytes: u64,
 }
 
-/// What one of several would not have.
+/// The offers that one of several admissions declined.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Declined {
-    /// Which.
+    /// The admission.
     pub by: String,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
 impl AdmissionOutcome {
-    /// What was counted; `None` where nobody was asked.
+    /// Returns the counts; `None` without an admission.
     pub(crate) fn of(gate: &Gate, stats: &Stats) -> Option<Self> {
         let (admission, counted) = (&gate.admission, &stats.counters);
         let declined = |(by, blocks): (&str, &u64)| Declined { by: by.to_owned(), blocks: *blocks };

@@ -21,7 +21,7 @@ use crate::simulate::operations::{Candidate, Operations};
 /// Falls up to this share of the peak do not count.
 pub const FALL_MIN: f64 = 0.02;
 
-/// What the paper says of policies: by measurement (table 1) or by conjecture (table 2).
+/// The paper's classes of policies: by measurement (table 1) or by conjecture (table 2).
 pub const PAPER: [(&str, Class); 16] = [
     ("lru", Class::LruLike),
     ("fifo", Class::FifoLike),
@@ -44,17 +44,17 @@ pub const PAPER: [(&str, Class); 16] = [
 /// On which machine, under which load.
 #[derive(Debug, Clone)]
 pub struct Conditions {
-    /// What operations take.
+    /// The times of operations.
     pub service: std::sync::Arc<Service>,
     /// Requests in flight, and cores.
     pub load: Load,
-    /// What a miss waits for, in microseconds.
+    /// The time that a miss waits for, in microseconds.
     pub disk_us: f64,
-    /// Which operations exclude one another.
+    /// The operations that exclude one another.
     pub locks: Locks,
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Debug, Clone, Serialize)]
 pub struct Identity {
     /// The trace.
@@ -66,7 +66,7 @@ pub struct Identity {
     /// Cores, where said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// What a miss waits for, in microseconds.
+    /// The time that a miss waits for, in microseconds.
     pub disk_us: f64,
     /// `operation`: a station for each operation on each list; `list`: one lock.
     pub locks: Locks,
@@ -75,7 +75,7 @@ pub struct Identity {
 /// A policy at one size.
 #[derive(Debug, Clone, Serialize)]
 pub struct Point {
-    /// What it is about.
+    /// The subject.
     #[serde(flatten)]
     pub identity: Identity,
     /// Entries of the cache.
@@ -89,7 +89,7 @@ pub struct Point {
     pub hits_locking: f64,
     /// List operations of a hit, in the mean.
     pub operations_per_hit: f64,
-    /// How often a request has each outcome, and what it then does in the mean: `delink of list`.
+    /// The share of requests with each outcome, and their mean operations: `delink of list`.
     pub outcomes: BTreeMap<&'static str, Means>,
     /// The station that requests need longest.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,35 +98,35 @@ pub struct Point {
     pub bottleneck_us: f64,
 }
 
-/// What requests with one outcome do.
+/// The mean operations of requests with one outcome.
 #[derive(Debug, Clone, Serialize)]
 pub struct Means {
     /// Share of all requests.
     pub probability: f64,
-    /// How often each of them does what.
+    /// The mean number of each operation.
     pub operations: BTreeMap<String, f64>,
 }
 
-/// What comes out for a policy.
+/// The verdict on a policy.
 #[derive(Debug, Clone, Serialize)]
 pub struct Verdict {
-    /// What it is about.
+    /// The subject.
     #[serde(flatten)]
     pub identity: Identity,
     /// The measured hit ratio past which throughput falls; 1 if it never does.
     pub p_star: f64,
     /// Throughput there.
     pub peak_mrps: f64,
-    /// How far it falls at more hits, as a share of the peak.
+    /// The fall at more hits, as a share of the peak.
     pub fall: f64,
     /// Hit ratio where it has fallen furthest.
     pub lowest_at: f64,
     /// `LRU-like` or `FIFO-like`.
     pub classification: &'static str,
-    /// What the paper says.
+    /// The paper's class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paper: Option<&'static str>,
-    /// What all wait for where throughput has fallen furthest, or at the most hits.
+    /// The bottleneck where throughput has fallen furthest, or at the most hits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<String>,
 }
@@ -190,7 +190,7 @@ fn is_at_list(operation: Operation) -> bool {
 }
 
 impl Verdict {
-    /// What points of one policy say together, which are sorted by hit ratio; `None` without any.
+    /// Judges a policy by its points, and sorts them by hit ratio; `None` without any.
     pub fn of(policy: &str, points: &mut [Point]) -> Option<Self> {
         points.sort_by(|a, b| a.hit_ratio.total_cmp(&b.hit_ratio));
         let points: &[Point] = points;

@@ -1,4 +1,4 @@
-//! How writes slow the reads of a device, and what an admission should make of it.
+//! Measures the slowdown of a device's reads by writes, and derives settings of admissions.
 //!
 //! "Writes Hurt" (the NVCache paper) found persistent memory whose reads fall to a quarter beside
 //! one writer, and chose by hand how many writes a cache on it may cause. Here that is measured, on

@@ -26,7 +26,7 @@ const UNIT_BYTES: u64 = 4096;
 /// Longest latency kept apart, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What to ask for.
+/// The settings of a load.
 #[derive(Debug, Clone)]
 pub struct Load {
     /// Share of reads, 0 to 1.
@@ -58,7 +58,7 @@ pub enum LoadError {
     Skew(f64),
 }
 
-/// What a load measured.
+/// The results of a load.
 #[derive(Debug, Clone)]
 pub struct Measured {
     /// Time it ran.
@@ -108,7 +108,7 @@ impl Source {
         })
     }
 
-    /// Whether to read, the offset and the length.
+    /// Draws a request: whether it reads, its offset and its length.
     fn draw(&mut self) -> (bool, u64, u64) {
         let rank = self.popularity.sample(&mut self.random) as usize - 1;
         let size = self.sizes[self.random.random_range(0..self.sizes.len())];

@@ -14,17 +14,17 @@ use serde::Serialize;
 pub struct Curve {
     /// The policy.
     pub policy: Policy,
-    /// What its operations take.
+    /// The times of its operations.
     pub service: std::sync::Arc<Service>,
     /// Disk, q and frozen share; its hit ratio does not count.
     pub setting: Setting,
-    /// How requests come.
+    /// The arrival of requests.
     pub demand: Demand,
     /// Cores that requests share; `None` when there are enough.
     pub cores: Option<u32>,
 }
 
-/// How requests come.
+/// The arrival of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Demand {
     /// So many are in flight at all times.
@@ -33,7 +33,7 @@ pub enum Demand {
     Open(f64),
 }
 
-/// What a curve is of.
+/// The subject of a curve.
 #[derive(Debug, Clone, Serialize)]
 pub struct Identity {
     /// The policy.
@@ -53,14 +53,14 @@ pub struct Identity {
     /// Cores, where said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// What a miss waits for.
+    /// The disk that a miss waits for.
     pub disk_us: f64,
 }
 
-/// What a hit ratio comes to; throughputs are in million requests a second.
+/// The results at a hit ratio; throughputs are in million requests a second.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// What curve it is on.
+    /// The curve it is on.
     #[serde(flatten)]
     pub identity: Identity,
     /// The hit ratio.
@@ -68,12 +68,12 @@ pub struct Line {
     /// The answers.
     #[serde(flatten)]
     pub answer: Answer,
-    /// What limits throughput when everything waits: a station, or `cores`.
+    /// The bottleneck when everything waits: a station, or `cores`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bottleneck: Option<&'static str>,
 }
 
-/// What a model says.
+/// The answer of a model.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
 pub enum Answer {
@@ -104,7 +104,7 @@ pub enum Answer {
 /// Where a curve is highest, and why it does not stay there.
 #[derive(Debug, Clone, Serialize)]
 pub struct Star {
-    /// What curve.
+    /// The curve.
     #[serde(flatten)]
     pub identity: Identity,
     /// The hit ratio past which throughput falls; 1 if it never does.
@@ -124,7 +124,7 @@ pub struct Star {
 }
 
 impl Curve {
-    /// What it is of.
+    /// Returns the subject of the curve.
     pub fn identity(&self) -> Identity {
         Identity {
             policy: self.policy.name,
@@ -137,7 +137,7 @@ impl Curve {
         }
     }
 
-    /// What a hit ratio comes to, without simulating.
+    /// Computes the results at a hit ratio, without simulating.
     ///
     /// # Errors
     /// There is no such model.

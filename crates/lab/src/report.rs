@@ -31,7 +31,7 @@ pub use chart::{Band, Chart, Point, Series};
 pub use html::html;
 pub use table::Table;
 
-/// What a page says, from top to bottom.
+/// The contents of a page, from top to bottom.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Heading of the page.
@@ -45,11 +45,11 @@ pub struct Report {
 /// A part of a report with a heading of its own.
 #[derive(Debug, Clone, Default)]
 pub struct Section {
-    /// What it is about: a trace's name.
+    /// The subject: a trace's name.
     pub heading: String,
-    /// What was done, in a line.
+    /// The command, in a line.
     pub lead: String,
-    /// What to take home; stands before the charts.
+    /// The summary; stands before the charts.
     pub summary: Option<Table>,
     /// Pictures, most telling first.
     pub charts: Vec<Chart>,

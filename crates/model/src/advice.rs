@@ -1,4 +1,4 @@
-//! What limits a running cache, whether more hits would still help it, and what else would.
+//! Advice for a running cache: its bottleneck, the gain of more hits, and alternatives.
 //!
 //! A [`Situation`] is where a cache is: its policy, hit ratio, requests in flight, cores and
 //! shards, and what its misses wait for. [`advise`] puts it into the model and asks four things:
@@ -51,11 +51,11 @@ pub struct Alternative {
     pub q: Option<f64>,
     /// Throughput with it, in million requests a second.
     pub throughput_mrps: f64,
-    /// How much more that is, as a share; negative when it is less.
+    /// The gain as a share; negative for a loss.
     pub gain: f64,
 }
 
-/// What the model says of a [`Situation`].
+/// The advice of the model for a [`Situation`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Advice {
     /// The policy.
@@ -66,26 +66,26 @@ pub struct Advice {
     pub mpl: u32,
     /// Throughput now, in million requests a second.
     pub throughput_mrps: f64,
-    /// What is busiest; `None` when requests wait for nothing but the disk.
+    /// The busiest station; `None` when requests wait for nothing but the disk.
     pub bottleneck: Option<Busy>,
     /// The hit ratio past which throughput falls; 1 if it never does.
     pub p_star: f64,
     /// Throughput there, in million requests a second.
     pub peak_mrps: f64,
-    /// Whether the hit ratio is past p*, and throughput less than it was there.
+    /// True if the hit ratio is past p*, and throughput lower than it was there.
     pub is_past_p_star: bool,
-    /// What freezing all hits would give; `None` where the time of a lookup in a frozen index is
-    /// not known.
+    /// The gain of freezing all hits; `None` where the time of a lookup in a frozen index is
+    /// unknown.
     pub frozen: Option<Alternative>,
-    /// What the best of the other policies would give at the same hit ratio; `None` where no
-    /// other's times are known.
+    /// The gain of the best other policy at the same hit ratio; `None` where no other's times are
+    /// known.
     pub other: Option<Alternative>,
 }
 
 /// Less of a fall, or of a gain, is not worth a word: models are not that good.
 const NOTABLE: f64 = 0.005;
 
-/// What the model says.
+/// Evaluates the model for a situation.
 ///
 /// ```
 /// use floe_model::{Load, Policy, Service, Setting, Situation, advice::advise};

@@ -9,7 +9,7 @@
 
 use crate::Network;
 
-/// How a station serves.
+/// The service of a station.
 pub(crate) enum Serving<'a> {
     /// One at a time, always as fast.
     Steady {
@@ -53,7 +53,7 @@ impl<'a> Closed<'a> {
         Self { think_us, stations: network.stations().iter().enumerate().map(serving).collect() }
     }
 
-    /// Whether a request is over as soon as it begins.
+    /// Returns whether a request is over as soon as it begins.
     pub(crate) fn takes_no_time(&self) -> bool {
         let none = |(serving, _): &(Serving<'_>, u32)| match serving {
             Serving::Steady { demand_us } => *demand_us == 0.0,

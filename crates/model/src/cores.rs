@@ -22,8 +22,8 @@ pub(crate) fn throughput(network: &Network, load: &Load) -> Result<f64, ModelErr
     Ok(outside.throughputs(load.mpl)[load.mpl as usize - 1])
 }
 
-/// What the part that needs cores does with 1 to `cores` requests in it, in million requests a
-/// second.
+/// Returns the throughput of the part that needs cores with 1 to `cores` requests in it, in million
+/// requests a second.
 pub(crate) fn rates(network: &Network, cores: u32) -> Result<Vec<f64>, ModelError> {
     let inside = Closed::of(network, network.compute_us());
     if inside.takes_no_time() {

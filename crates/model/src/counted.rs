@@ -13,35 +13,35 @@ use crate::{
     Locks, ModelError, Network, Operation, Outcome, Service, Station, Step, Time, Times, Visit,
 };
 
-/// What requests did.
+/// The counted operations of requests.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counted {
     /// Every outcome that there was.
     pub outcomes: Vec<Counts>,
 }
 
-/// What requests with one outcome did, all together.
+/// The operations of all requests with one outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts {
     /// The outcome: `hit`.
     pub outcome: &'static str,
-    /// Whether it is a miss.
+    /// True if it is a miss.
     pub is_miss: bool,
-    /// How many requests had it, at least 1.
+    /// The number of requests that had it, at least 1.
     pub requests: u64,
-    /// How often they did what to which list. Those of [`Operation`] that need no lock are not at a
-    /// list: its name does not count.
+    /// The number of operations by list and kind. Those of [`Operation`] that need no lock are not
+    /// at a list: its name does not count.
     pub operations: BTreeMap<(&'static str, Operation), f64>,
 }
 
-/// What stands behind a station.
+/// The place that a station models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// An operation on a list.
     List {
         /// The list.
         name: &'static str,
-        /// What is done to it.
+        /// The operation on it.
         operation: Operation,
     },
     /// All lists under one lock.
@@ -62,7 +62,7 @@ impl std::fmt::Display for Place {
 pub struct Drawn {
     /// The network.
     pub network: Network,
-    /// What stands behind each of its stations.
+    /// The place that each of its stations models.
     pub places: Vec<Place>,
 }
 
@@ -77,7 +77,7 @@ impl Drawn {
 }
 
 impl Counts {
-    /// How often a request with this outcome does that, in the mean over all lists.
+    /// Returns the mean number of such operations of a request with this outcome, over all lists.
     pub fn each(&self, operation: Operation) -> f64 {
         let times = self
             .operations
@@ -87,7 +87,8 @@ impl Counts {
         times.sum::<f64>() / self.requests as f64
     }
 
-    /// How many list operations a request with this outcome does, steps past others not counted.
+    /// Returns the mean number of list operations of a request with this outcome, without steps
+    /// past others.
     pub fn list_operations(&self) -> f64 {
         [Operation::Delink, Operation::Head, Operation::Tail]
             .map(|operation| self.each(operation))
@@ -97,7 +98,7 @@ impl Counts {
 }
 
 impl Counted {
-    /// How many requests there were.
+    /// Returns the number of requests.
     pub fn requests(&self) -> u64 {
         self.outcomes.iter().map(|counts| counts.requests).sum()
     }

@@ -2,7 +2,7 @@
 
 use crate::Operation;
 
-/// What is impossible.
+/// An impossible network, load or setting.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -11,7 +11,7 @@ pub enum ModelError {
     Share {
         /// Of what.
         what: &'static str,
-        /// What was given.
+        /// The value that was given.
         share: f64,
     },
     /// A time that is negative, or none at all.
@@ -19,7 +19,7 @@ pub enum ModelError {
     Time {
         /// Of what.
         what: &'static str,
-        /// What was given.
+        /// The value that was given.
         us: f64,
     },
     /// A time under contention has no place in order.
@@ -37,7 +37,7 @@ pub enum ModelError {
     /// Outcomes that are not all there is.
     #[error("the probabilities of all outcomes add up to {sum} instead of 1")]
     Probabilities {
-        /// What they add up to.
+        /// Their sum.
         sum: f64,
     },
     /// A visit to nowhere.
@@ -55,29 +55,29 @@ pub enum ModelError {
     /// A rate that is not above 0.
     #[error("an arrival rate of {mrps} million requests a second is not above 0")]
     Rate {
-        /// What was given.
+        /// The value that was given.
         mrps: f64,
     },
     /// A number that must not be 0.
     #[error("{what} is 0")]
     Zero {
-        /// What.
+        /// The name of the value.
         what: &'static str,
     },
     /// A number past what can be solved in reasonable time.
     #[error("{what} is {number}, more than {most}")]
     TooMany {
-        /// What.
+        /// The name of the value.
         what: &'static str,
-        /// What was given.
+        /// The value that was given.
         number: u32,
-        /// What can be.
+        /// The highest number allowed.
         most: u32,
     },
     /// A policy without a network.
     #[error("no model is called `{name}`; there are: {}", known.join(", "))]
     UnknownPolicy {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
         /// The policies that have one.
         known: Vec<&'static str>,
@@ -87,7 +87,7 @@ pub enum ModelError {
     NoTimes {
         /// The policy.
         policy: &'static str,
-        /// What there is.
+        /// The known names.
         known: Vec<String>,
     },
     /// Service times lack an operation.
@@ -104,7 +104,7 @@ pub enum ModelError {
          not {squared}"
     )]
     Variation {
-        /// What was given.
+        /// The value that was given.
         squared: f64,
     },
     /// A distribution that is none of those there are.
@@ -113,7 +113,7 @@ pub enum ModelError {
          and measured"
     )]
     UnknownDistribution {
-        /// What was given.
+        /// The value that was given.
         name: String,
     },
     /// Something that was not measured.

@@ -21,7 +21,7 @@ use crate::{Load, ModelError, Network, bound::bound};
 use batches::{BATCHES, Batches};
 use run::Run;
 
-/// How the times of a simulation are distributed around their means.
+/// The distributions of a simulation's times around their means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distributions {
     /// Those of list operations.
@@ -37,14 +37,14 @@ impl Default for Distributions {
     }
 }
 
-/// How long to simulate.
+/// The length and precision of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Effort {
     /// Half the 95 % interval shall be no more than this share of the mean.
     pub precision: f64,
     /// No further than so many visits, and requests without any.
     pub visits_max: u64,
-    /// What random numbers begin with: the same seed gives the same run.
+    /// The seed of the random numbers: the same seed gives the same run.
     pub seed: u64,
 }
 
@@ -54,7 +54,7 @@ impl Default for Effort {
     }
 }
 
-/// What came of a simulation.
+/// The results of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Simulated {
     /// Throughput in million requests a second.
@@ -65,7 +65,7 @@ pub struct Simulated {
     pub visits: u64,
     /// Misses in the whole run.
     pub misses: u64,
-    /// Whether all that was asked for was reached.
+    /// True if all that was asked for was reached.
     pub is_settled: bool,
 }
 

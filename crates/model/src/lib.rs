@@ -27,7 +27,7 @@ pub use service::{Locks, Service, Time, Times};
 pub use shares::Shares;
 pub use student::t_975;
 
-/// How a cache is used: a closed loop of clients.
+/// The use of a cache: a closed loop of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
     /// Requests in flight, at least 1.
@@ -55,7 +55,7 @@ impl Load {
         self.cores.map_or(Ok(()), |cores| count("the number of cores", cores, Self::MOST))
     }
 
-    /// How many requests can compute side by side.
+    /// Returns the number of requests that can compute side by side.
     pub(crate) fn computing_max(&self) -> u32 {
         self.cores.unwrap_or(self.mpl).min(self.mpl)
     }

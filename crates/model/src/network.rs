@@ -17,10 +17,9 @@ use crate::{Load, ModelError, Time};
 pub struct Station {
     /// Its name: `delink`, `head-S`.
     pub name: &'static str,
-    /// How many it serves at a time.
+    /// The number of requests it serves at a time.
     pub servers: u32,
-    /// How many of it there are; each visit goes to one of them at random, as to one of many
-    /// shards.
+    /// The number of copies; each visit goes to one of them at random, as to one of many shards.
     pub copies: u32,
 }
 
@@ -40,23 +39,23 @@ pub enum Step {
 pub struct Visit {
     /// Index of the station.
     pub station: usize,
-    /// How long it is served.
+    /// The service time.
     pub time: Time,
-    /// Whether the time is known as an upper limit only. The bound on throughput then takes it as
+    /// True if the time is known as an upper limit only. The bound on throughput then takes it as
     /// 0, as the paper does with tail updates.
     pub is_limit: bool,
 }
 
-/// What may come of a request.
+/// The possible outcomes of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// Its name: `hit`.
     pub name: &'static str,
-    /// How probable it is.
+    /// Its probability.
     pub probability: f64,
-    /// Whether the entry was not in the cache.
+    /// True for a miss.
     pub is_miss: bool,
-    /// What it does, in order.
+    /// Its steps, in order.
     pub steps: Vec<Step>,
 }
 
@@ -104,7 +103,7 @@ impl Network {
         &self.stations
     }
 
-    /// What may come of a request.
+    /// The possible outcomes of a request.
     pub fn outcomes(&self) -> &[Outcome] {
         &self.outcomes
     }
@@ -146,8 +145,9 @@ impl Network {
             .unwrap_or(1)
     }
 
-    /// What limits throughput when everything waits, by name: the station that is longest with each
-    /// request, or the cores where they are. `None` when requests wait for nothing.
+    /// Returns the name of what limits throughput when everything waits: the station that is
+    /// longest with each request, or the cores where they are. `None` when requests wait for
+    /// nothing.
     pub fn bottleneck(&self, load: &Load) -> Option<&'static str> {
         self.longest(load).map(|(name, _)| name)
     }

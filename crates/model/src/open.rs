@@ -37,7 +37,7 @@ pub fn saturation(network: &Network, cores: Option<u32>) -> Result<f64, ModelErr
     }
 }
 
-/// What becomes of so many million requests a second.
+/// Solves a network for an arrival rate in million requests a second.
 ///
 /// # Errors
 /// The rate is not above 0, there are 0 cores, or a request takes no time at all.
@@ -72,8 +72,8 @@ pub fn open(network: &Network, arrival_mrps: f64, cores: Option<u32>) -> Result<
     Ok(Open { saturation_mrps, response_us: Some(response_us) })
 }
 
-/// How many are at a station on average: births at a rate, deaths in the time that each takes when
-/// so many are there.
+/// Returns the mean number of requests at a station: births at a rate, deaths in the time that each
+/// takes when so many are there.
 fn present(arrival_mrps: f64, demand_us: impl Fn(u32) -> f64, steady_from: u32) -> f64 {
     // Logarithms of how probable each number is, but for a factor; the last stands for it and all
     // above.

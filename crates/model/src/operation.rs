@@ -28,7 +28,7 @@ pub enum Operation {
     Step,
     /// Choosing who leaves among entries drawn at random.
     Sample,
-    /// What else a miss computes outside of locks: a value made, another freed.
+    /// The other work of a miss outside of locks: a value made, another freed.
     Miss,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Load, ModelError, Policy, Service, Setting, mva, open};
 
-/// How throughput goes with the hit ratio.
+/// The course of throughput with the hit ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// It falls past some hit ratio.
@@ -30,10 +30,10 @@ pub struct Peak {
     pub throughput_mrps: f64,
     /// Throughput when everything hits.
     pub all_hits_mrps: f64,
-    /// Whether it falls from there.
+    /// The course of throughput: whether it falls from there.
     pub class: Class,
-    /// What everything waits for in the end, as the hit ratio goes to 1: a station, or `cores`;
-    /// `None` where requests visit none.
+    /// The bottleneck as the hit ratio goes to 1: a station, or `cores`; `None` where requests
+    /// visit none.
     pub bottleneck: Option<&'static str>,
 }
 
@@ -44,7 +44,7 @@ const EXACT_TO: f64 = 1e-4;
 /// Saturation rates that differ by less than this share are the same: they have corners and level
 /// parts.
 const ROUNDING: f64 = 1e-12;
-/// What falls by less than this is taken not to: rounding, and fits that do not quite fit.
+/// A smaller fall than this is ignored: it comes from rounding and from imprecise fits.
 const FALL_MIN: f64 = 1e-3;
 
 /// The peak of a policy's throughput over all hit ratios.

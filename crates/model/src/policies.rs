@@ -19,13 +19,13 @@ use route::{At, Walk};
 pub struct Policy {
     /// Its name.
     pub name: &'static str,
-    /// What its hits and misses do.
+    /// The work of its hits and misses.
     pub about: &'static str,
     q: Q,
     walks: fn(&At<'_>) -> Result<Vec<Walk>, ModelError>,
 }
 
-/// What share of the hits skips the list.
+/// The share of the hits that skips the list.
 #[derive(Debug, Clone, Copy)]
 enum Q {
     /// As many as the policy does, always.
@@ -114,14 +114,14 @@ pub fn names() -> Vec<&'static str> {
     POLICIES.iter().map(|policy| policy.name).collect()
 }
 
-/// What a network is drawn for.
+/// The setting that a network is built for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
     /// Share of requests that hit.
     pub hit_ratio: f64,
-    /// What a miss waits for, in microseconds.
+    /// The time that a miss waits for the disk, in microseconds.
     pub disk_us: f64,
-    /// What each request computes besides what the model knows of, in microseconds: parsing,
+    /// The computing time of each request beside the modelled operations, in microseconds: parsing,
     /// copying, sending.
     pub compute_us: f64,
     /// Share of hits that skips the list, for the policies that have it as a parameter, or instead
@@ -129,7 +129,7 @@ pub struct Setting {
     pub q: Option<f64>,
     /// Share of hits that finds its entry frozen; `None` without a frozen part.
     pub frozen: Option<f64>,
-    /// How often each outcome comes about, where not as fitted by the authors.
+    /// The shares of outcomes, where they differ from the authors' fits.
     pub shares: Option<Shares>,
 }
 
@@ -146,7 +146,7 @@ impl Setting {
 }
 
 impl Policy {
-    /// What [`Setting::q`] is taken as where it is a parameter and not given.
+    /// The default of [`Setting::q`] where it is a parameter.
     pub const Q_DEFAULT: f64 = 0.5;
 
     /// The policy of a name.
@@ -185,7 +185,7 @@ impl Policy {
         matches!(self.q, Q::Parameter).then(|| 1.0 - 1.0 / f64::from(mpl))
     }
 
-    /// Whether [`Setting::q`] makes a difference.
+    /// Returns whether [`Setting::q`] makes a difference.
     pub fn takes_q(&self) -> bool {
         matches!(self.q, Q::Parameter | Q::Measured)
     }

@@ -1,4 +1,4 @@
-//! What list operations take: the authors' times, or those of another machine.
+//! Service times of list operations: the authors', or those of another machine.
 //!
 //! A [`Service`] has a row of times for each policy it knows. How long an operation takes depends
 //! on how many threads want it (section 4.1 of "Can Increasing the Hit Ratio Hurt Cache
@@ -15,7 +15,7 @@ pub use crate::operation::Operation;
 mod form;
 mod paper;
 
-/// How long something takes, in microseconds.
+/// A service time in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Time {
     /// When nobody else wants it.
@@ -23,8 +23,8 @@ pub struct Time {
     /// With so many there, the one that is served among them: growing queue lengths above 1.
     /// Between them the time changes evenly, and past the last it stays.
     pub contended: Vec<(u32, f64)>,
-    /// How it is distributed: times and how often each was seen. Only their form counts; the mean
-    /// is as above. May be empty.
+    /// The distribution: times and how often each was seen. Only their form counts; the mean is as
+    /// above. May be empty.
     pub histogram: Vec<(f64, f64)>,
 }
 
@@ -104,7 +104,7 @@ impl Time {
     }
 }
 
-/// Which list operations exclude one another.
+/// The list operations that exclude one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -133,13 +133,13 @@ pub struct Times {
     /// rows that differ in it only, times are interpolated.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "Option::is_none"))]
     pub q: Option<f64>,
-    /// Which operations exclude one another.
+    /// The operations that exclude one another.
     #[cfg_attr(feature = "serde", serde(default))]
     pub locks: Locks,
-    /// How many independent parts the cache has, each with locks of its own.
+    /// The number of independent parts of the cache, each with locks of its own.
     #[cfg_attr(feature = "serde", serde(default = "one"))]
     pub shards: u32,
-    /// What its operations take.
+    /// The times of its operations.
     #[cfg_attr(feature = "serde", serde(rename = "times_us"))]
     pub times: BTreeMap<Operation, Time>,
 }

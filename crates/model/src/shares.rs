@@ -1,5 +1,5 @@
-//! How often a policy's outcomes come about at a hit ratio: functions that the authors fitted to
-//! their simulations.
+//! Shares of a policy's outcomes at a hit ratio: functions that the authors fitted to their
+//! simulations.
 //!
 //! Which share of hits is in the protected segment, how many misses the ghosts know: that depends
 //! on policy and load, not only on the hit ratio. The fits are to Zipf 0.99 and hold for p_hit of

@@ -1,4 +1,4 @@
-//! How wide an interval has to be that a few measurements are to give.
+//! The width of intervals from a few measurements: quantiles of Student's t.
 
 /// Student's t for 95 % intervals with so many degrees of freedom, from that of the normal
 /// distribution (Fisher's expansion; to 0.001 from 10 on, to 0.01 from 4 on).

@@ -1,4 +1,4 @@
-//! How a policy introduces itself, and the parameters it is made from.
+//! The name and description of a policy, and the parameters it is made from.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -12,15 +12,15 @@ use crate::Eviction;
 /// shard. A clone of an order *with* room has its own lists but may share its marks, which are
 /// handles ([`Marks`](crate::Marks)); nobody should use both.
 pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
-    /// What it is called and takes.
+    /// Its name, idea, source and parameters.
     const ABOUT: About;
 
     /// An empty order without room.
     fn new(parameters: &Parameters) -> Self;
 }
 
-/// What a cache needs of its order, whether the policy was chosen by type (any [`Policy`]) or at
-/// run time ([`AnyPolicy`](crate::AnyPolicy)): a template for its shards, and what it is called and
+/// An order that a cache can use, chosen by type (any [`Policy`]) or at run time
+/// ([`AnyPolicy`](crate::AnyPolicy)): a template for its shards, with its name and the inputs it
 /// looks at.
 pub trait Replacement: Eviction + Clone + Send + Sync + 'static {
     /// The policy's name and what else there is to know about it.
@@ -39,16 +39,16 @@ impl<P: Policy> Replacement for P {
 pub struct About {
     /// The name by which it is chosen.
     pub name: &'static str,
-    /// What it does, in one line.
+    /// The idea, in one line.
     pub idea: &'static str,
     /// The paper or system it comes from.
     pub source: &'static str,
-    /// What it can be told.
+    /// Its parameters.
     pub parameters: &'static [Parameter],
-    /// Whether it looks at [`Access::in_a_row`](crate::Access::in_a_row), and at what was [fetched
+    /// True if it looks at [`Access::in_a_row`](crate::Access::in_a_row), and at what was [fetched
     /// ahead](Eviction::fetches_ahead).
     pub streams: bool,
-    /// Whether it looks at [`Access::next_use`](crate::Access::next_use), of hits too.
+    /// True if it looks at [`Access::next_use`](crate::Access::next_use), of hits too.
     pub next_uses: bool,
 }
 
@@ -85,9 +85,9 @@ pub struct Parameter {
     pub min: f64,
     /// The largest value.
     pub max: f64,
-    /// Whether it counts something.
+    /// True if the value is a count.
     pub whole: bool,
-    /// What it is, in a few words.
+    /// Its meaning, in a few words.
     pub about: &'static str,
 }
 
@@ -120,7 +120,7 @@ impl Parameter {
         }
     }
 
-    /// Whether a value is one of its.
+    /// Returns whether the parameter allows a value.
     pub fn allows(&self, value: f64) -> bool {
         (self.min..=self.max).contains(&value) && (!self.whole || value.fract() == 0.0)
     }

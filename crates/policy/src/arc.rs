@@ -28,7 +28,7 @@ pub struct Arc {
     tags: Vec<Tag>,
     /// p, the size that T1 should have.
     once_target: f64,
-    /// What the ghosts knew about the request for which room is being made.
+    /// The ghost list that held the request for which room is being made.
     coming: Option<(Tag, Option<usize>)>,
 }
 

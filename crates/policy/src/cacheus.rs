@@ -144,7 +144,7 @@ pub struct Cacheus {
     random: Random,
     /// Entries there were at the last eviction: what the cache holds.
     entries: usize,
-    /// What was known of the key for which room is being made.
+    /// The ghost of the key for which room is being made.
     coming: Option<(Tag, Option<u16>)>,
 }
 

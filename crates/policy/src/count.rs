@@ -1,4 +1,4 @@
-//! What requests do to shared ordered structures, counted by list and operation: the visits of a
+//! Counts the operations of requests on shared ordered structures by list and kind: the visits of a
 //! queueing network.
 //!
 //! Lists, heaps, bags and ghosts say here what they do. With the feature `count-operations` it is
@@ -12,7 +12,7 @@
 
 use crate::Slot;
 
-/// What is done to an ordered structure, in the words of the paper ("Can Increasing the Hit Ratio
+/// An operation on an ordered structure, in the words of the paper ("Can Increasing the Hit Ratio
 /// Hurt Cache Throughput?", section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(
@@ -120,7 +120,7 @@ pub(crate) fn looked_up_ghost(found: bool) {
 /// Where lookups among ghosts are counted.
 const GHOSTS: &str = "ghosts";
 
-/// What the lists of a structure are called. Lists with one name are one list in two parts.
+/// The names of the lists of a structure. Lists with one name are one list in two parts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Names<const N: usize> {
     #[cfg(feature = "count-operations")]

@@ -51,7 +51,7 @@ impl<const N: usize, Note: Copy + Default> Ghosts<N, Note> {
         }
     }
 
-    /// How many ghosts a list has.
+    /// Returns the number of ghosts of a list.
     #[inline]
     pub(crate) fn len(&self, list: usize) -> usize {
         self.order.size(list) as usize

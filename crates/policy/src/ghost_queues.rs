@@ -53,7 +53,7 @@ struct Queue {
     oldest: u32,
     /// The number of the next departure.
     next: u32,
-    /// Which numbers are remembered, by their lowest bits.
+    /// The remembered numbers, as bits by their lowest bits.
     present: Vec<u64>,
     /// Their weights, kept once one differs from 1.
     weights: Vec<u32>,
@@ -69,7 +69,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// How many numbers there are from one to another.
+    /// Returns the distance from one number to another.
     #[inline]
     fn distance(from: u32, to: u32) -> u32 {
         to.wrapping_sub(from) & NUMBER_MASK
@@ -140,7 +140,7 @@ impl Queue {
         false
     }
 
-    /// Whether the bits are used up. The word that the oldest is in cannot be used twice.
+    /// Returns whether the bits are used up. The word that the oldest is in cannot be used twice.
     #[inline]
     fn is_full(&self) -> bool {
         Self::distance(self.oldest, self.next) as usize + WORD >= self.present.len() * WORD

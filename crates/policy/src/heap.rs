@@ -14,7 +14,7 @@ const OUT: u32 = u32::MAX;
 /// Added to the place among the frozen of a slot that is.
 const FROZEN: u32 = 1 << 31;
 
-/// What moves up or down a heap is counted as an operation of a list, which it takes no less than.
+/// The name under which moves in a heap are counted: each takes no less than a list operation.
 const NAMES: Names<1> = Names::new(["heap"]);
 
 /// Slots by number.

@@ -6,7 +6,7 @@
 
 use crate::Slot;
 
-/// What a slot that has left leaves behind.
+/// Marks the place of a slot that has left.
 const GONE: Slot = Slot(u32::MAX);
 /// Of the places, more than half and so many have to be left before they are closed up.
 const GONE_MIN: usize = 64;

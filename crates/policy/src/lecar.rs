@@ -33,7 +33,7 @@ const DISCOUNT: f64 = 0.005;
 /// Seed of the draws; any number does.
 const SEED: u64 = 0xf10e;
 
-/// What a ghost remembers of its entry.
+/// The memory of an entry that was evicted.
 #[derive(Debug, Clone, Copy, Default)]
 struct Left {
     at: u64,
@@ -54,7 +54,7 @@ pub struct LeCaR {
     now: u64,
     /// Entries there were at the last eviction: what the cache holds.
     entries: usize,
-    /// How often the key was used for which room is being made.
+    /// The uses of the key for which room is being made.
     coming: Option<(Tag, u16)>,
 }
 

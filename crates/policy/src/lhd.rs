@@ -36,7 +36,7 @@ const COUNT_MAX: u32 = 1 << (CLASSES - 2);
 const SPAN: usize = 8;
 /// One slot in so many is watched.
 const WATCHED_ONE_IN: u64 = 4;
-/// What is left of the counts when densities are computed anew (the authors' code).
+/// The share of the counts that stays when densities are computed anew (the authors' code).
 const DECAY: f32 = 0.9;
 
 /// Stamps, and hits by class and age.
@@ -116,7 +116,7 @@ pub struct Lhd {
     evictions: Vec<f32>,
     density: Vec<f32>,
     samples: u64,
-    /// Whether room had to be made.
+    /// True once an eviction was needed.
     is_full: bool,
     /// Insertions since densities were computed.
     insertions: usize,

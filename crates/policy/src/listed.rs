@@ -12,12 +12,12 @@ use crate::{Access, Counters, Cursor, Eviction, Marks, Slot};
 ///
 /// The contract of each method that [`Eviction`] has, too, is the one there.
 pub trait Listed {
-    /// What a hit notes.
+    /// The marks that a hit sets.
     type Marks: Marks;
     /// The lists, as many as the policy has.
     type Lists: SlotLists;
 
-    /// Whether segments or targets are sized by weight. Otherwise every slot weighs 1.
+    /// True if segments or targets are sized by weight. Otherwise every slot weighs 1.
     const WEIGHTED: bool = false;
 
     /// The lists.
@@ -81,7 +81,7 @@ pub trait SlotLists {
     fn set_capacity(&mut self, weight: u64);
     /// The number of slots in the lists or frozen.
     fn len(&self) -> usize;
-    /// Whether no slot is listed or frozen.
+    /// Returns whether no slot is listed or frozen.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

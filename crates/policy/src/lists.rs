@@ -110,8 +110,8 @@ impl<const N: usize> Lists<N> {
         self.assumed = Some(slots as u64);
     }
 
-    /// What the lists may hold: the capacity (the number of slots where none was set) without what
-    /// is frozen.
+    /// Returns the weight that the lists may hold: the capacity (the number of slots where none was
+    /// set) without the frozen weight.
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity
@@ -126,7 +126,7 @@ impl<const N: usize> Lists<N> {
         self.len
     }
 
-    /// Whether no slot is listed or frozen.
+    /// Returns whether no slot is listed or frozen.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -185,13 +185,13 @@ impl<const N: usize> Lists<N> {
         if N > 1 { self.list_of[slot.index()] as usize % N } else { 0 }
     }
 
-    /// Whether `slot` is in one of the lists.
+    /// Returns whether `slot` is in one of the lists.
     #[inline]
     pub fn contains(&self, slot: Slot) -> bool {
         self.links[slot.index() + N].hotter < FROZEN
     }
 
-    /// Whether `slot` is frozen.
+    /// Returns whether `slot` is frozen.
     #[inline]
     pub fn is_frozen(&self, slot: Slot) -> bool {
         self.links[slot.index() + N].hotter == FROZEN

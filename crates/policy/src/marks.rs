@@ -1,4 +1,4 @@
-//! What hits leave behind without owning the order: nothing, a small counter, or the time.
+//! The marks that hits set without owning the order: nothing, a small counter, or the time.
 //!
 //! All accesses are `Relaxed`: a mark is a hint about one slot, no other memory is published
 //! through it, and a lost update between two hits at once costs at most one count. Plain loads and

@@ -20,7 +20,7 @@ impl Slot {
     }
 }
 
-/// Which way a request moves data.
+/// The direction in which a request moves data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Out of the cache.
@@ -30,23 +30,23 @@ pub enum Direction {
     Write,
 }
 
-/// What a request tells a policy beyond the slot.
+/// The properties of a request that a policy sees beyond the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     /// A hash of the key, well mixed in all its bits and the same each time the key comes back;
     /// ghost lists and sketches remember it.
     pub hash: u64,
-    /// What the entry takes of the capacity: bytes, blocks, or 1 where entries are counted. At
-    /// least 1.
+    /// The part of the capacity that the entry takes: bytes, blocks, or 1 where entries are
+    /// counted. At least 1.
     pub weight: u32,
-    /// Which way the data moves.
+    /// The direction of the data.
     pub direction: Direction,
     /// The block number, where there is one.
     pub position: u64,
-    /// How many positions in a row it is the last of, as the owner's
-    /// [`Streams`](crate::streams::Streams) have followed them; 0 where nobody does.
+    /// The length of the run of positions that it ends, as the owner's
+    /// [`Streams`](crate::streams::Streams) follow them; 0 where none are followed.
     pub in_a_row: u64,
-    /// Whether nobody has asked for it: it is [fetched ahead](Eviction::fetches_ahead).
+    /// True if it was not requested but [fetched ahead](Eviction::fetches_ahead).
     pub ahead: bool,
     /// When the same key is asked for next, as any increasing count of requests; [`Access::NEVER`]
     /// if it is not or nobody knows. Only Belady looks.
@@ -78,7 +78,7 @@ impl Default for Access {
     }
 }
 
-/// What a hit still owes the order after it has left its mark.
+/// The work that a hit still owes the order after it has set its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
     /// Nothing: the mark was all.
@@ -89,7 +89,7 @@ pub enum Touch {
     TryPromote,
 }
 
-/// How throughput answers to hits (queueing paper, table 2).
+/// The response of throughput to hits (queueing paper, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A hit does no list operation: throughput rises with every further hit.
@@ -98,7 +98,7 @@ pub enum Kind {
     LruLike,
 }
 
-/// What a hit may note concurrently, from any thread.
+/// Marks that hits set concurrently, from any thread.
 ///
 /// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the
 /// order. A [`Eviction::reserve`] that grows leaves handles taken before it behind; who shares
@@ -108,7 +108,8 @@ pub enum Kind {
 /// hit least. Those of a crate of your own may do anything, this cache included, so a hit protects
 /// them for the time of the touch.
 pub trait Marks: Clone + Send + Sync {
-    /// Whether touches can ever owe the order something.
+    /// The response of throughput to hits: a FIFO-like policy's touches never owe the order
+    /// anything.
     const KIND: Kind;
 
     /// For the marks of this crate: their touches call no code but their own, so nothing need
@@ -185,7 +186,7 @@ pub trait Eviction {
     /// The number of slots in the order, frozen ones included.
     fn len(&self) -> usize;
 
-    /// Whether no slot is in the order.
+    /// Returns whether no slot is in the order.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -201,10 +202,10 @@ pub trait Eviction {
     /// room is for, where that is known; policies with ghost lists decide better with it.
     fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
 
-    /// Who [`evict`](Self::evict), called next with the same `incoming`, takes out, where the order
-    /// can say: for an [admission](crate::admission) that compares who comes with who would leave.
-    /// On the way there it does as `evict` does, so a hand moves on; but nobody leaves. `None`
-    /// where nobody can leave, and from orders that do not say.
+    /// Returns the slot that [`evict`](Self::evict), called next with the same `incoming`, takes
+    /// out, where the order can say: for an [admission](crate::admission) that compares candidate
+    /// and victim. It searches as `evict` does, so a hand moves on, but no slot leaves. `None`
+    /// where no slot is in reach, and from orders that cannot say.
     fn victim(&mut self, _incoming: Option<&Access>) -> Option<Slot> {
         None
     }

@@ -11,12 +11,12 @@ use std::str::FromStr;
 
 use crate::{About, Kind, Marks, Parameter, Parameters, Policy};
 
-/// What the registry knows about a policy.
+/// A policy in the registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// How it introduces itself.
+    /// Its name, idea, source and parameters.
     pub about: About,
-    /// What its hits cost.
+    /// The cost of its hits.
     pub kind: Kind,
 }
 
@@ -28,7 +28,7 @@ impl Entry {
 
 /// Code that runs over a policy chosen by name.
 pub trait Visitor {
-    /// What it comes to.
+    /// The result.
     type Out;
 
     /// Runs over policies of type `P`; `make` makes an empty one, without room.
@@ -90,31 +90,31 @@ pub enum ChoiceError {
     /// None has the name.
     #[error("no {kind} is called `{name}`; there are: {}", known.join(", "))]
     UnknownName {
-        /// What was to be chosen.
+        /// The kind of thing to choose.
         kind: &'static str,
         /// The name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: Vec<&'static str>,
     },
     /// It has no such parameter.
     #[error("{kind} {chosen} has no parameter `{name}`; {}", list(known))]
     UnknownParameter {
-        /// What was to be chosen.
+        /// The kind of thing to choose.
         kind: &'static str,
-        /// What was chosen.
+        /// The name of the choice.
         chosen: &'static str,
         /// The name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: Vec<String>,
     },
     /// It is told the same parameter twice.
     #[error("{kind} {chosen}: parameter {name} is given twice")]
     GivenTwice {
-        /// What was to be chosen.
+        /// The kind of thing to choose.
         kind: &'static str,
-        /// What was chosen.
+        /// The name of the choice.
         chosen: &'static str,
         /// The parameter.
         name: &'static str,
@@ -122,23 +122,23 @@ pub enum ChoiceError {
     /// It is to be asked twice.
     #[error("{kind} {chosen} is given twice; one of them is enough")]
     ChosenTwice {
-        /// What was to be chosen.
+        /// The kind of thing to choose.
         kind: &'static str,
-        /// What was chosen.
+        /// The name of the choice.
         chosen: &'static str,
     },
     /// The parameter does not take the value.
     #[error("{kind} {chosen}: parameter {name} is {expected}, not `{value}`")]
     BadValue {
-        /// What was to be chosen.
+        /// The kind of thing to choose.
         kind: &'static str,
-        /// What was chosen.
+        /// The name of the choice.
         chosen: &'static str,
         /// The parameter.
         name: &'static str,
-        /// What it could be.
+        /// The values that are allowed.
         expected: String,
-        /// What was given.
+        /// The value that was given.
         value: String,
     },
 }

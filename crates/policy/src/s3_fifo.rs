@@ -21,7 +21,7 @@ const MAIN: usize = 1;
 
 /// Two bits of hits (section 4.1).
 const HITS_MAX: u8 = 3;
-/// How much of the cache the small queue has.
+/// The share of the cache that the small queue has.
 pub(crate) const SMALL_SHARE: Parameter =
     Parameter::share("small", 0.1, "share of the small queue");
 /// S3-FIFO: two hits in the small queue (algorithm 1).
@@ -79,7 +79,8 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
         }
     }
 
-    /// Whether the order is filling and its main queue has room that the small one has no claim to.
+    /// Returns whether the order is filling and its main queue has room that the small one has no
+    /// claim to.
     #[inline]
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= MAIN_FIRST && self.queues.is_empty();

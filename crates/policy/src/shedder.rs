@@ -82,7 +82,7 @@ impl Shedder {
         self.shedding.share()
     }
 
-    /// What is being shed, in trials too.
+    /// Returns the share that is shed now, in trials too.
     pub fn share_now(&self) -> f64 {
         self.share_now
     }

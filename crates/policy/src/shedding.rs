@@ -25,14 +25,14 @@ use crate::trial::{Backoff, Difference, Level, Mode, Record, Seen, Trial, TrialO
 /// Decisions that are kept.
 const RECORD: usize = 32;
 
-/// How much may be shed, and how that is tried.
+/// The limits of shedding, and the settings of its trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SheddingOptions {
     /// From one share of requests to the next.
     pub step: f64,
     /// No more is shed, in trials too.
     pub max: f64,
-    /// How trials are run. [`interval_min`](TrialOptions::interval_min) and
+    /// The settings of trials. [`interval_min`](TrialOptions::interval_min) and
     /// [`interval_max`](TrialOptions::interval_max) are the waits between those that change
     /// nothing. [`shift`](TrialOptions::shift) is in powers of two of the mean time, where a
     /// [`Shedder`](crate::shedder::Shedder) watches that.
@@ -46,7 +46,7 @@ impl Default for SheddingOptions {
     }
 }
 
-/// What share of the requests to send to the disk, and when to come back with what was seen.
+/// The share of the requests to send to the disk, and the time of the next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Order {
     /// The share, from 0 to the highest.
@@ -62,7 +62,7 @@ pub struct Decision {
     pub at: Duration,
     /// The share from then on.
     pub share: f64,
-    /// What a rung more was found to gain; `None` when too little was seen.
+    /// The gain of one rung more; `None` when too little was seen.
     pub difference: Option<Difference>,
     /// Why, in words and numbers.
     pub reason: String,
@@ -141,7 +141,7 @@ impl Shedding {
         self.share_of(self.rung)
     }
 
-    /// Whether a trial is being run.
+    /// Returns whether a trial is being run.
     pub fn is_trying(&self) -> bool {
         matches!(self.state, State::Trying { .. })
     }

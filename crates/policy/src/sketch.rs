@@ -1,4 +1,4 @@
-//! How often a key was asked for lately, roughly, in eight bytes per entry of the cache.
+//! Estimates how often a key was requested lately, in eight bytes per entry of the cache.
 //!
 //! A count-min sketch of four-bit counters: a key has four counters in one cache line, each in a
 //! different pair of its words; an addition raises all four, the estimate is their minimum
@@ -48,7 +48,7 @@ impl Sketch {
         (line as usize, [place(0), place(1), place(2), place(3)])
     }
 
-    /// How often a key was added, at most 15.
+    /// Returns how often a key was added, at most 15.
     #[inline]
     pub(crate) fn estimate(&self, key: u32) -> u64 {
         let (line, counters) = self.counters(key);

@@ -15,7 +15,7 @@ use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, 
 /// The most segments there can be.
 const SEGMENTS_MAX: usize = 8;
 
-/// What they are called where operations are counted.
+/// The names of the segments where operations are counted.
 const NAMES: [&str; SEGMENTS_MAX] = [
     "segment 1",
     "segment 2",

@@ -29,7 +29,7 @@ const PROTECTED: usize = 2;
 const PROTECTED_SHARE: f64 = 0.8;
 /// First step of the climb, as a share of the cache (Caffeine).
 const STEP: f64 = 0.0625;
-/// What is left of a step after it was taken (Caffeine).
+/// The part of a step that is left after it was taken (Caffeine).
 const STEP_DECAY: f64 = 0.98;
 /// Change of the hit ratio that starts the climb afresh (Caffeine).
 const RESTART: f64 = 0.05;
@@ -52,7 +52,7 @@ pub struct WTinyLfu {
     step: f64,
     window_target: u64,
     protected_target: u64,
-    /// Whether room had to be made.
+    /// True once an eviction was needed.
     is_full: bool,
     hits: u64,
     requests: u64,
@@ -89,8 +89,8 @@ impl WTinyLfu {
         (self.hits, self.requests) = (0, 0);
     }
 
-    /// What no longer fits into the window goes on without a contest: while the cache fills, or
-    /// when the window shrinks.
+    /// Moves entries that no longer fit into the window on without a contest: while the cache
+    /// fills, or when the window shrinks.
     #[inline]
     fn overflow(&mut self) {
         for _ in 0..MOVES_MAX {

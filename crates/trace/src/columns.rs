@@ -1,9 +1,9 @@
-//! Which columns of a table are which, where its header does not say:
+//! The roles of a table's columns, where its header does not say them:
 //! `time=when,key=obj,time-unit=ms`.
 
 use std::str::FromStr;
 
-/// What a column can be.
+/// The roles of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Time,
@@ -24,7 +24,7 @@ impl Role {
     }
 }
 
-/// What a column of times counts.
+/// The units of a column of times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeUnit {
     S,
@@ -89,7 +89,7 @@ pub enum ColumnsError {
     /// There is nothing of this name to set.
     #[error("there is no {name:?} to set; there are {SETTINGS}")]
     Unknown {
-        /// What was to be set.
+        /// The name of the setting.
         name: String,
     },
     /// A setting is not what it should be.
@@ -97,9 +97,9 @@ pub enum ColumnsError {
     Value {
         /// The setting.
         name: String,
-        /// What should have been there.
+        /// The expected value.
         expected: &'static str,
-        /// What was there.
+        /// The value that was found.
         found: String,
     },
     /// A table is read as objects or as disk I/O.

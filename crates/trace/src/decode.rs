@@ -24,7 +24,7 @@ pub(crate) struct Run {
     pub(crate) count: u64,
 }
 
-/// What a decoder hands over at once.
+/// Requests that a decoder hands over at once.
 pub(crate) struct Batch {
     /// The requests.
     pub(crate) runs: Vec<Run>,
@@ -60,7 +60,7 @@ impl Batch {
         self.runs.push(Run { first, count });
     }
 
-    /// How many runs it still takes.
+    /// Returns the number of runs it still takes.
     pub(crate) fn room(&self) -> usize {
         BATCH_RUNS.saturating_sub(self.runs.len())
     }
@@ -87,7 +87,7 @@ pub(crate) trait Decode: Send {
     /// Returns the bytes used. `ended` says that the stream ends where `input` does.
     fn decode(&mut self, input: &[u8], ended: bool, batch: &mut Batch) -> usize;
 
-    /// What one of this format's records is called.
+    /// Returns the word for a record of this format.
     fn unit(&self) -> &'static str;
 
     /// The kind of trace, where the stream's first bytes tell and not the format.
@@ -101,8 +101,8 @@ pub(crate) trait Line: Send {
     /// Decodes a line, without its end and the blanks around it, and not empty.
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw>;
 
-    /// Whether a line that is no record is a header. Asked again further on, since files get
-    /// concatenated.
+    /// Returns whether a line that is no record is a header. Asked again further on, since files
+    /// get concatenated.
     fn header(&mut self, _line: &[u8]) -> bool {
         false
     }
@@ -178,7 +178,7 @@ impl<L: Line> Decode for Lines<L> {
     }
 }
 
-/// What became of a binary record.
+/// The result of decoding a binary record.
 pub(crate) enum Step {
     /// It was good and this long.
     Took(usize),

@@ -50,7 +50,7 @@ impl Numbering {
         }
     }
 
-    /// How many keys have a number.
+    /// Returns the number of keys that have a number.
     pub fn distinct(&self) -> u32 {
         self.table.len() as u32
     }
@@ -71,7 +71,7 @@ fn hash(volume: u32, key: u64) -> u64 {
 pub struct DenseKeys {
     /// The key of each touch, below `distinct`.
     pub keys: Vec<u32>,
-    /// How many keys there are.
+    /// The number of keys.
     pub distinct: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Which format is this? Content decides; the name breaks ties.
+//! Detects the format of a trace. Content decides; the name breaks ties.
 //!
 //! Every format of the registry looks at the first [`SAMPLE_BYTES`] of the decompressed stream and
 //! says how well they fit, from 0 to 100. The best fit wins. When two fit equally well, the one

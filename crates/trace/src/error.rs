@@ -1,4 +1,4 @@
-//! What can go wrong with a trace, each told in one line: which input, where, what was expected.
+//! Errors of traces, each in one line: the input, the place, and the expected value.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::generate::SpecError;
 pub struct Error(Box<ErrorKind>);
 
 impl Error {
-    /// What went wrong, to match on.
+    /// Returns the kind of error, to match on.
     pub fn kind(&self) -> &ErrorKind {
         &self.0
     }
@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Open {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Reading or decompressing failed.
@@ -40,9 +40,9 @@ pub enum ErrorKind {
     Read {
         /// The file.
         path: String,
-        /// How much of the decompressed stream had been read.
+        /// The bytes of the decompressed stream read until then.
         offset_bytes: u64,
-        /// What the system or the decompressor said.
+        /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// A record is not what its format promises.
@@ -50,15 +50,15 @@ pub enum ErrorKind {
     Malformed {
         /// The file.
         path: String,
-        /// What this format's records are called: `line` or `record`.
+        /// The word for this format's records: `line` or `record`.
         unit: &'static str,
-        /// Which one, counted from 1.
+        /// Its number, counted from 1.
         record: u64,
         /// Where it starts in the decompressed stream.
         offset_bytes: u64,
-        /// What should have been there.
+        /// The expected value.
         expected: String,
-        /// What was there.
+        /// The value that was found.
         found: String,
     },
     /// There is nothing to tell the format from.
@@ -114,7 +114,7 @@ pub enum ErrorKind {
     Write {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A file is no trace in the compact form, or holds no dense keys.
@@ -130,7 +130,7 @@ pub enum ErrorKind {
     Spec {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The error in it.
         source: SpecError,
     },
     /// Disk I/O was asked of a generator of keys.

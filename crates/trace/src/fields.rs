@@ -8,15 +8,15 @@ use crate::request::BLOCK_REQUEST_BYTES_MAX;
 /// Why a record is bad. The reader adds the file and the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flaw {
-    /// What should have been there.
+    /// The expected value.
     pub(crate) expected: &'static str,
     /// The column it should have been in, counted from 1; 0 where there are no columns.
     pub(crate) column: u32,
-    /// What was there: text as it stood, or a description.
+    /// The value that was found: text as it stood, or a description.
     pub(crate) found: Found,
 }
 
-/// What stood in the place of something else.
+/// A value in the place of an expected one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Text of the trace, cut to a length that can be shown.
@@ -40,7 +40,7 @@ impl Flaw {
         Self { expected, column: 0, found: Found::Number(found) }
     }
 
-    /// What was expected, and where.
+    /// Returns the expected value and its place.
     pub(crate) fn expected(&self) -> String {
         match self.column {
             0 => self.expected.to_owned(),
@@ -48,7 +48,7 @@ impl Flaw {
         }
     }
 
-    /// What was found, printable.
+    /// Returns the value that was found, printable.
     pub(crate) fn found(&self) -> String {
         match &self.found {
             Found::Text(text) if text.is_empty() => "nothing".to_owned(),

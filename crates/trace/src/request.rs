@@ -1,4 +1,4 @@
-//! What a trace is made of: requests.
+//! The requests of a trace.
 //!
 //! One plain struct serves every kind of trace, so that a simulator has one loop. [`Kind`] says how
 //! to read `key` and `bytes`.
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// it.
 pub const BLOCK_REQUEST_BYTES_MAX: u64 = 1 << 32;
 
-/// What the keys and sizes of a trace mean.
+/// The meaning of the keys and sizes of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -25,7 +25,7 @@ pub enum Kind {
     Key,
 }
 
-/// What a request asks for.
+/// The operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {

@@ -1,4 +1,4 @@
-//! How popular keys are, and how far apart touches of one key lie.
+//! Measures the popularity of keys and the distance between touches of one key.
 //!
 //! The reuse distance of a touch is the size of the smallest LRU cache that hits it: the distinct
 //! keys since the last touch of its key, with the key itself (Mattson et al., 1970). It is counted
@@ -82,7 +82,7 @@ impl ReuseStats {
         Ok(())
     }
 
-    /// What has been added up.
+    /// Returns the sums.
     pub fn reuse(self) -> Reuse {
         let distinct = self.numbering.distinct();
         Reuse::of(&DenseKeys { keys: self.keys, distinct }, self.exact_touches_max)

@@ -6,16 +6,16 @@ pub(crate) const SAMPLE_BYTES: usize = 64 << 10;
 /// Lines looked at: enough to be sure, few enough to be instant.
 const SAMPLE_LINES: usize = 256;
 
-/// What formats judge by.
+/// The start of a trace, from which formats are recognised.
 pub(crate) struct Sample<'a> {
     /// The start of the decompressed stream.
     pub(crate) bytes: &'a [u8],
-    /// Whether that is all of it.
+    /// True if that is all of it.
     pub(crate) whole: bool,
 }
 
 impl<'a> Sample<'a> {
-    /// Whether this is text: no control characters but blanks and line ends.
+    /// Returns whether this is text: no control characters but blanks and line ends.
     pub(crate) fn is_text(&self) -> bool {
         self.bytes.iter().all(|&b| b >= b' ' && b != 0x7f || (b'\t'..=b'\r').contains(&b))
     }

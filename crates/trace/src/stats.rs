@@ -21,11 +21,11 @@ pub struct Info {
     pub trace: String,
     /// Its format.
     pub format: &'static str,
-    /// How many requests.
+    /// The number of requests.
     pub requests: u64,
-    /// How many of them read.
+    /// The number of requests that read.
     pub reads: u64,
-    /// How many of them write.
+    /// The number of requests that write.
     pub writes: u64,
     /// Distinct blocks of 4 KiB of a block trace; distinct keys otherwise.
     pub unique: u64,
@@ -36,7 +36,7 @@ pub struct Info {
     pub mean_bytes: f64,
     /// Time from the first record to the latest; 0 when the trace has no times.
     pub seconds: f64,
-    /// How often blocks of 4 KiB, or keys, were touched.
+    /// The number of touches of blocks of 4 KiB, or of keys.
     #[serde(skip)]
     pub touches: u64,
 }
@@ -143,7 +143,7 @@ impl Stats {
         self.last_ns
     }
 
-    /// What has been added up so far.
+    /// Returns the statistics so far.
     pub fn info(&self, trace: &str, format: &'static str) -> Info {
         let footprint_bytes =
             if self.kind == Kind::Block { self.unique * BLOCK_BYTES } else { self.object_bytes };

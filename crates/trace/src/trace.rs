@@ -18,7 +18,7 @@ use crate::request::{Kind, Request};
 use crate::sample::SAMPLE_BYTES;
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
-/// How to open a trace.
+/// The options for opening a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenOptions {
     /// The format; recognised from content and name when not given.
@@ -29,7 +29,8 @@ pub struct OpenOptions {
     /// `count` sectors of 512 bytes rather than `count` keys. Other formats of keys refuse; block
     /// traces are what they are anyway.
     pub as_blocks: bool,
-    /// What the columns of a `csv` trace are, where their names do not tell; implies that format.
+    /// The roles of the columns of a `csv` trace, where their names do not tell; implies that
+    /// format.
     pub columns: Option<Columns>,
 }
 
@@ -48,7 +49,7 @@ pub struct Trace {
     kind: Kind,
     origin: Origin,
     batch: Batch,
-    /// Which run of the batch comes next, and how much of it is used.
+    /// The run of the batch that comes next, and the used part of it.
     run: usize,
     step: u64,
     /// An error that waits for the requests before it.
@@ -183,7 +184,7 @@ impl Trace {
         self.format
     }
 
-    /// How to read keys and sizes.
+    /// The meaning of keys and sizes.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -309,7 +310,7 @@ pub(crate) fn open_window(path: &Path) -> Result<(String, Window), Error> {
     }
 }
 
-/// How far the reading of a trace has come; for progress bars.
+/// The progress of reading a trace.
 #[derive(Debug, Clone)]
 pub struct Progress {
     bytes_read: Arc<AtomicU64>,

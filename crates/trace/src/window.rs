@@ -36,7 +36,7 @@ impl Window {
         self.offset_bytes
     }
 
-    /// Whether the stream ends where the window does.
+    /// Returns whether the stream ends where the window does.
     pub(crate) fn ended(&self) -> bool {
         self.ended
     }

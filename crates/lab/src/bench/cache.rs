@@ -18,9 +18,9 @@ use super::subject::{Freezes, Subject};
 /// A cache to be built.
 #[derive(Debug, Clone, Copy)]
 pub struct Cache<'a> {
-    /// Who leaves.
+    /// The eviction policy.
     pub policy: &'a Choice,
-    /// Who comes in; `None` for everything.
+    /// The admission; `None` to admit everything.
     pub admission: Option<&'a Admissions>,
     /// Independent parts; `None` for as many as the cache thinks best.
     pub shards: Option<usize>,
@@ -28,7 +28,7 @@ pub struct Cache<'a> {
     pub capacity: u64,
     /// Bytes of a value, at least 8. With 8 or 64 they lie in the entry.
     pub value_bytes: usize,
-    /// Whether and how it freezes.
+    /// The settings of freezing.
     pub freezing: Freezing,
 }
 
@@ -66,7 +66,7 @@ impl Cache<'_> {
     }
 }
 
-/// What a cache begins with, and what its clients do besides.
+/// The contents of a cache at the start, and the other work of its clients.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Filling {
     /// These keys.

@@ -1,4 +1,4 @@
-//! What list operations take on this machine: the service times that `floe model` is fed with.
+//! Measures the times of list operations on this machine: the service times of `floe model`.
 //!
 //! Nothing here waits for a disk, and nothing is fitted to what the model is to explain: each time
 //! comes from runs of one kind only. Caches of one shard, so that one lock guards one list, are
@@ -71,7 +71,7 @@ const PAUSE: u32 = 500;
 /// A hit ratio that is off by more than that is not of one kind of requests.
 const IMPURE: f64 = 0.02;
 
-/// What a policy's hits do beyond looking up.
+/// The work of a policy's hits beyond the lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hits {
     /// Nothing.
@@ -93,7 +93,7 @@ struct Known {
     /// Hits that make an entry be passed by once.
     touches: Option<u32>,
     ghosts: bool,
-    /// What else the model calls it.
+    /// The model's other name for it.
     alias: Option<&'static str>,
 }
 
@@ -119,7 +119,7 @@ const BASES: [&str; 2] = ["lru", "fifo"];
 /// Policies measured by default.
 pub const POLICIES: &str = "lru,fifo,prob-lru,clock,sieve,slru:segments=2,s3-fifo";
 
-/// What stands for every policy that tosses a coin.
+/// The policy that stands for every one that tosses a coin.
 const COIN: &str = "prob-lru:q=1";
 
 /// Why nothing can be calibrated.
@@ -130,13 +130,13 @@ pub enum CalibrateError {
     Policy {
         /// Its name.
         policy: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
     /// Too few keys.
     #[error("calibration takes a load of at least {KEYS_MIN} keys; this one has {keys}")]
     Keys {
-        /// How many there are.
+        /// The number of distinct keys.
         keys: usize,
     },
     /// A name that should be right is not.
@@ -154,25 +154,25 @@ pub enum CalibrateError {
     /// A run did nothing.
     #[error("{policy}: nothing was done in one of the runs; a larger --seconds leaves time for it")]
     Nothing {
-        /// Whose.
+        /// The policy.
         policy: String,
     },
-    /// What was measured makes no model.
+    /// The measured times make no model.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// Requests that should all hit, or all miss, did not.
     #[error("{policy}: {share:.4} of the requests hit where {wanted} should; more --keys may help")]
     Impure {
-        /// Whose.
+        /// The policy.
         policy: String,
-        /// What share hit.
+        /// The share of requests that hit.
         share: f64,
-        /// What share should.
+        /// The share of requests that should have hit.
         wanted: f64,
     },
 }
 
-/// What to calibrate.
+/// The settings of a calibration.
 #[derive(Debug)]
 pub struct Calibrate<'a> {
     /// Keys as they are asked for where all hit.
@@ -183,7 +183,7 @@ pub struct Calibrate<'a> {
     pub threads: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// How often and how long.
+    /// The number and the length of runs.
     pub plan: Plan,
 }
 
@@ -191,7 +191,7 @@ pub struct Calibrate<'a> {
 /// one with `confidence`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
-    /// Whose, with parameters.
+    /// The policy with its parameters.
     pub policy: String,
     /// Of what.
     pub operation: String,
@@ -203,11 +203,11 @@ pub struct Figure {
     pub ns_low: f64,
     /// Where it ends.
     pub ns_high: f64,
-    /// How sure the interval is.
+    /// The confidence of the interval.
     pub confidence: f64,
 }
 
-/// What was found.
+/// The result of a calibration.
 #[derive(Debug, Clone)]
 pub struct Calibration {
     /// For the model.
@@ -216,14 +216,14 @@ pub struct Calibration {
     pub figures: Vec<Figure>,
 }
 
-/// What the requests of a run are.
+/// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Hits,
     Misses,
 }
 
-/// How the requests of a run come.
+/// The arrival of requests in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Pace {
     /// As fast as so many threads can.
@@ -313,7 +313,7 @@ impl Subject for Nobody {
 }
 
 impl Calibrate<'_> {
-    /// Whether that can be calibrated; what is, the bases first.
+    /// Checks the settings, and returns the policies to calibrate, the bases first.
     fn choices(&self) -> Result<Vec<(Choice, Known)>, CalibrateError> {
         let keys = self.load.keys();
         if keys < KEYS_MIN {
@@ -331,7 +331,7 @@ impl Calibrate<'_> {
         Ok(choices)
     }
 
-    /// Whether that can be calibrated.
+    /// Checks that the settings can be calibrated.
     ///
     /// # Errors
     /// A policy is not among those that can be, or there are too few keys.
@@ -339,7 +339,8 @@ impl Calibrate<'_> {
         self.choices().map(drop)
     }
 
-    /// What is measured: powers of two of threads together, and all of them together and apart.
+    /// Returns the runs to measure: powers of two of threads together, and all of them together and
+    /// apart.
     fn paces(&self) -> Vec<Pace> {
         let powers = std::iter::successors(Some(1), |count| Some(2 * count));
         let mut paces: Vec<Pace> =

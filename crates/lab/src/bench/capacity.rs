@@ -26,8 +26,7 @@ pub struct Found {
     pub hit_ratio: f64,
 }
 
-/// What is known of a policy's hit ratios on a load, by capacity: searches add to it and begin from
-/// it.
+/// The known hit ratios of a policy on a load, by capacity: searches add to it and begin from it.
 pub type Curve = BTreeMap<u64, f64>;
 
 /// Finds the capacity for a hit ratio of a policy on a looped load: the nearest that it tries. A

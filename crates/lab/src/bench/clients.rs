@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// A client that waits for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parked {
-    /// What it waits for.
+    /// The key it waits for.
     pub key: u64,
     /// When it began to.
     pub since_ns: u64,
@@ -34,7 +34,7 @@ impl Clients {
         Self { ready: count, parked: VecDeque::with_capacity(count) }
     }
 
-    /// How many can go on.
+    /// Returns the number of clients that can go on.
     pub fn ready(&self) -> usize {
         self.ready
     }

@@ -58,7 +58,7 @@ impl Clock {
     }
 }
 
-/// What one reading of the clock adds to a time between two: the median of many.
+/// Returns the time that one reading of the clock adds to a time between two: the median of many.
 pub(super) fn reading_ns() -> u64 {
     let clock = Clock::new();
     let mut times: Vec<u64> = (0..READINGS)

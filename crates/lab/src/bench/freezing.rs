@@ -1,16 +1,17 @@
-//! Whether and how a cache freezes its hottest entries, in the words of a command line.
+//! Settings of freezing as a command line gives them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What to freeze. Parses from `off`, `adaptive` or a share of the entries, and prints as that.
+/// The part of a cache to freeze. Parses from `off`, `adaptive` or a share of the entries, and
+/// prints as that.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Frozen {
     /// Nothing.
     #[default]
     Off,
-    /// What the cache finds best.
+    /// The share that the cache finds best.
     Adaptive,
     /// Always this share of the entries.
     Fixed(f64),
@@ -32,10 +33,10 @@ pub enum Lifetime {
     Fixed(Duration),
 }
 
-/// How a cache freezes.
+/// The settings of freezing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Freezing {
-    /// What.
+    /// The part to freeze.
     pub frozen: Frozen,
     /// For how long.
     pub lifetime: Lifetime,

@@ -1,4 +1,4 @@
-//! What the clients ask for: the keys of a trace in a loop, some of them to be written.
+//! The requests of the clients: the keys of a trace in a loop, some of them to be written.
 //!
 //! A key and whether it is written share four bytes, so that reading the load costs little beside
 //! the fastest hit. All threads take from one place in turn, a chunk at a time, so that together
@@ -25,7 +25,7 @@ impl Operation {
         u64::from(self.0 & !WRITE)
     }
 
-    /// Whether it writes.
+    /// Returns whether it writes.
     #[inline]
     pub fn writes(self) -> bool {
         self.0 & WRITE != 0
@@ -67,17 +67,17 @@ impl Load {
         Ok(Self { operations, keys: stream.distinct, order })
     }
 
-    /// How many operations there are before they begin again.
+    /// Returns the number of operations before they begin again.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
 
-    /// How many distinct keys.
+    /// Returns the number of distinct keys.
     pub fn keys(&self) -> usize {
         self.keys
     }

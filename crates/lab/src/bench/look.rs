@@ -1,4 +1,4 @@
-//! How many lookups to do before the next look at the clock.
+//! Chooses the number of lookups before the next reading of the clock.
 //!
 //! A look costs as much as several hits, so there cannot be one after each; and what a parked
 //! client waits longer than its disk takes is what the measurement gets wrong. So the time until
@@ -14,7 +14,7 @@ const MOST: u32 = 1024;
 /// A lookup is taken for this long before any was timed.
 const FIRST_GUESS_NS: f64 = 50.0;
 
-/// How much of the estimate each observation replaces.
+/// The share of the estimate that each observation replaces.
 const WEIGHT: f64 = 1.0 / 16.0;
 
 /// An observation counts for at most this many times the estimate: a thread that was stopped for a

@@ -35,21 +35,21 @@ const PATIENCE: u32 = 100;
 const WINDOWS: f64 = 10.0;
 const WINDOW_SECONDS: (f64, f64) = (0.002, 0.1);
 
-/// How a cache is used.
+/// The use of a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setup {
     /// Threads of the operating system.
     pub threads: usize,
     /// Clients on all of them together; at least one each.
     pub mpl: usize,
-    /// What a miss waits for.
+    /// The disk that a miss waits for.
     pub disk: Disk,
 }
 
-/// How to measure.
+/// The number and the length of measurements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// How often each cache is run.
+    /// The number of runs of each cache.
     pub repetitions: usize,
     /// For how long each time, without the ramp.
     pub seconds: f64,
@@ -57,16 +57,16 @@ pub struct Plan {
     pub warm_up_seconds_max: f64,
 }
 
-/// How a cache was warmed up.
+/// The warm-up of a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Warmed {
-    /// How long it took.
+    /// Its duration in seconds.
     pub seconds: f64,
-    /// Whether it was warm in the end, or the time was up.
+    /// True if the cache was warm in the end, false if the time was up.
     pub settled: bool,
 }
 
-/// What one repetition found.
+/// The results of one repetition.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Repetition {
     /// Operations a second on all threads together.
@@ -75,24 +75,24 @@ pub struct Repetition {
     pub cpu_ns_per_op: f64,
 }
 
-/// What was found about one cache.
+/// The results of one cache.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// How it was warmed up.
+    /// Its warm-up.
     pub warmed: Warmed,
     /// Each repetition.
     pub repetitions: Vec<Repetition>,
     /// All repetitions and threads together.
     pub total: Tally,
-    /// What reading the clock takes, which is taken off each latency.
+    /// The time of reading the clock, which is subtracted from each latency.
     pub clock_ns: u64,
-    /// How it went, and what freezing did.
+    /// Its course, and the decisions of freezing.
     pub watch: Watch,
-    /// What came of offers, warming up included, where there is an admission.
+    /// The fate of offers with those of the warm-up, where there is an admission.
     pub admission: Option<AdmissionStats>,
 }
 
-/// How far a measurement is.
+/// The progress of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Step {
     /// The cache of this number is being warmed up.
@@ -109,10 +109,10 @@ pub trait Contestant {
     /// Runs it for a time, after a ramp; a tally for each thread.
     fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally>;
 
-    /// What was seen of it in all runs.
+    /// Returns the observations of all runs.
     fn watch(&self) -> Watch;
 
-    /// What came of offers in all runs, where it has an admission.
+    /// Returns the fate of offers in all runs, where it has an admission.
     fn admission(&self) -> Option<AdmissionStats>;
 }
 

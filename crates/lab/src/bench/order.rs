@@ -12,7 +12,7 @@ use floe_policy::mix;
 /// Operations that stay together, and that a thread takes at a time.
 pub(super) const CHUNK: usize = 512;
 
-/// How the passes over a load go.
+/// The order of requests in a pass over a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// All like the first.

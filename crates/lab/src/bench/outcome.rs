@@ -1,4 +1,4 @@
-//! What is said about a measured cache: the fields of `floe bench memory`.
+//! Results of a measured cache: the fields of `floe bench memory`.
 
 use floe_memory::{AdmissionStats, FreezeStats};
 use hdrhistogram::Histogram;
@@ -9,7 +9,7 @@ use super::measure::{Measured, Repetition, Setup};
 use super::statistics::Estimate;
 use super::watch::Decision;
 
-/// What was measured.
+/// The cache that was measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Identity {
     /// The policy with its parameters, and with the admission if there is one.
@@ -22,9 +22,9 @@ pub struct Identity {
     pub value_bytes: usize,
     /// Distinct keys of the load.
     pub keys: usize,
-    /// Whether and how it freezes.
+    /// The settings of freezing.
     pub freezing: Freezing,
-    /// How the cache was used.
+    /// The use of the cache.
     pub setup: Setup,
 }
 
@@ -33,16 +33,16 @@ pub struct Identity {
 /// repetitions together.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// Whose cache it is.
+    /// The library of the cache.
     pub cache: &'static str,
     /// The policy with its parameters, and with the admission if there is one.
     pub policy: String,
-    /// What the admission did, where there is one.
+    /// The results of the admission, where there is one.
     #[serde(flatten)]
     pub admission: Option<Admitted>,
-    /// Whether the cache may freeze its hottest entries.
+    /// True if the cache may freeze its hottest entries.
     pub frozen: bool,
-    /// How: `off`, `adaptive`, or the share of the entries that it always freezes.
+    /// The setting of freezing: `off`, `adaptive`, or the share of the entries that it always freezes.
     pub freezing: String,
     /// Independent parts of the cache.
     pub shards: usize,
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub frozen_share: f64,
     /// Share of the entries that were frozen, on average.
     pub frozen_ratio: f64,
-    /// What freezing did, where the cache may freeze.
+    /// The results of freezing, where the cache may freeze.
     #[serde(flatten)]
     pub freeze: Option<Freeze>,
     /// Operations a second on all threads together.
@@ -73,7 +73,7 @@ pub struct Outcome {
     pub ops_per_second_low: f64,
     /// Where its interval ends.
     pub ops_per_second_high: f64,
-    /// How likely the intervals hold the true medians.
+    /// The probability that the intervals hold the true medians.
     pub confidence: f64,
     /// Throughput as a ratio to that of the first cache, which ran in turn with this one: the
     /// median of the pairs.
@@ -90,7 +90,7 @@ pub struct Outcome {
     /// Latency of a write, where there were any.
     #[serde(flatten)]
     pub write: Option<Write>,
-    /// How long clients were really parked, where there is a disk.
+    /// The times that clients were really parked, where there is a disk.
     #[serde(flatten)]
     pub park: Option<Park>,
     /// Processor time for each operation, precise waiting for the disk included.
@@ -116,13 +116,13 @@ pub struct Outcome {
     pub seconds: f64,
     /// Time it took until the cache was warm.
     pub warm_up_seconds: f64,
-    /// Whether it was, or time was up.
+    /// True if the cache was warm, false if time was up.
     pub settled: bool,
-    /// What reading the clock takes, which is taken off each latency.
+    /// The time of reading the clock, which is subtracted from each latency.
     pub clock_ns: u64,
 }
 
-/// What came of offers since the cache was made, warming up included.
+/// The fate of offers since the cache was made, with those of the warm-up.
 #[derive(Debug, Clone, Serialize)]
 pub struct Admitted {
     /// The admission with its parameters.
@@ -142,10 +142,10 @@ impl Admitted {
     }
 }
 
-/// What the controller said last. Latencies are of what was measured last, by the cache itself.
+/// The last state of the controller. Latencies are of what was measured last, by the cache itself.
 #[derive(Debug, Clone, Serialize)]
 pub struct Freeze {
-    /// What it was doing.
+    /// Its phase.
     pub phase: &'static str,
     /// The share of the entries to be frozen that it learned; 0 when freezing does not pay.
     pub learned_ratio: f64,
@@ -159,17 +159,17 @@ pub struct Freeze {
     pub baseline_ns: Option<f64>,
     /// Of a request while the frozen index serves.
     pub freezing_ns: Option<f64>,
-    /// How long the index took to build.
+    /// The time to build the index.
     pub construction_seconds: f64,
     /// When it is built anew, by its age.
     pub lifetime_seconds: f64,
-    /// How often learning came to an end.
+    /// The number of times that learning came to an end.
     pub learned: u64,
-    /// How often an index was published.
+    /// The number of times that an index was published.
     pub constructed: u64,
     /// Of these, those that took the place of another.
     pub refreshed: u64,
-    /// How often freezing did not pay.
+    /// The number of times that freezing did not pay.
     pub given_up: u64,
 }
 
@@ -178,7 +178,7 @@ pub struct Freeze {
 pub struct Decided {
     /// The number of the decision, from 0.
     pub decision: usize,
-    /// Whose cache it is.
+    /// The library of the cache.
     pub cache: &'static str,
     /// The policy with its parameters.
     pub policy: String,
@@ -198,12 +198,12 @@ pub struct Decided {
     pub phase: &'static str,
     /// Why.
     pub reason: String,
-    /// What it knew then, a look later at the latest.
+    /// Its knowledge then, a look later at the latest.
     #[serde(flatten)]
     pub known: Known,
 }
 
-/// What the controller knew.
+/// The knowledge of the controller.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Known {
     /// The share of the entries to be frozen that it learned.
@@ -292,7 +292,7 @@ pub struct Write {
     pub write_ns_p99: u64,
 }
 
-/// How long clients were parked.
+/// The times that clients were parked.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Park {
     /// The mean.
@@ -304,7 +304,7 @@ pub struct Park {
 }
 
 impl Outcome {
-    /// What was found about one of Floe's caches, and beside the one that ran first.
+    /// Makes the results of one of Floe's caches, beside those of the one that ran first.
     pub fn new(identity: &Identity, measured: &Measured, first: Option<&Measured>) -> Self {
         let ops_per_second = Estimate::of(each(measured, |repetition| repetition.ops_per_second));
         let cpu_ns_per_op = Estimate::of(each(measured, |repetition| repetition.cpu_ns_per_op));

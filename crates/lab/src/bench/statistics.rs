@@ -5,7 +5,7 @@
 //! at least 95 %. With fewer than six measurements no two are far enough apart; the interval is
 //! then all of them, and its confidence says how sure that is.
 
-/// How sure an interval has to be.
+/// The confidence that an interval has to reach.
 const CONFIDENCE: f64 = 0.95;
 
 /// A median, and the interval that holds the true one.
@@ -17,8 +17,8 @@ pub struct Estimate {
     pub low: f64,
     /// Where it ends.
     pub high: f64,
-    /// How likely it holds the true median: 0.95 or more, or less where the measurements were too
-    /// few for that.
+    /// The probability that it holds the true median: 0.95 or more, or less where the measurements
+    /// were too few for that.
     pub confidence: f64,
 }
 
@@ -55,7 +55,8 @@ impl Estimate {
     }
 }
 
-/// How many measurements to leave off at each end, and how likely the rest surrounds the median.
+/// Returns the number of measurements to leave off at each end, and the probability that the rest
+/// surrounds the median.
 fn cut(count: usize) -> (usize, f64) {
     // Each measurement is as likely below the median as above: the number of those below is
     // binomial.

@@ -1,4 +1,4 @@
-//! What is measured: anything that can be looked up in, and filled after a miss.
+//! The subject of a measurement: a cache that can be looked up in, and filled after a miss.
 
 use floe_memory::{AdmissionStats, FreezeStats};
 
@@ -15,12 +15,12 @@ pub trait Subject: Sync {
     /// Writes a key, there or not.
     fn update(&self, key: u64);
 
-    /// What freezing has done so far, where the subject freezes.
+    /// Returns the results of freezing so far, where the subject freezes.
     fn freezes(&self) -> Option<Freezes> {
         None
     }
 
-    /// What came of offers so far, where the subject has an admission.
+    /// Returns the fate of offers so far, where the subject has an admission.
     fn admission(&self) -> Option<AdmissionStats> {
         None
     }
@@ -29,7 +29,7 @@ pub trait Subject: Sync {
     fn forget(&self) {}
 }
 
-/// What a subject tells of freezing.
+/// A subject's report of freezing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Freezes {
     /// Hits since it was made.
@@ -40,6 +40,6 @@ pub struct Freezes {
     pub entries: u64,
     /// Of these, the frozen ones.
     pub frozen: u64,
-    /// What the controller says.
+    /// The statistics of the controller.
     pub stats: FreezeStats,
 }

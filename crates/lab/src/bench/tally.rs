@@ -1,4 +1,4 @@
-//! What a thread counts and times.
+//! The counters and times of a thread.
 
 use hdrhistogram::Histogram;
 
@@ -23,7 +23,7 @@ pub struct Tally {
     pub miss_ns: Histogram<u64>,
     /// Latency of sampled writes.
     pub write_ns: Histogram<u64>,
-    /// How long each parked client was parked.
+    /// The time that each parked client was parked.
     pub park_ns: Histogram<u64>,
     /// Time in which all clients of the thread were parked.
     pub idle_ns: u64,

@@ -25,7 +25,7 @@ const CHANCE: f64 = 2.0;
 /// bound.
 const LEAST: u64 = 50_000;
 
-/// What happened in a window of time.
+/// The events in a window of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
     /// Lookups that hit.
@@ -34,7 +34,7 @@ pub struct Window {
     pub misses: u64,
     /// Writes.
     pub writes: u64,
-    /// How long it was.
+    /// Its length.
     pub seconds: f64,
 }
 
@@ -49,8 +49,8 @@ impl Window {
     }
 }
 
-/// What a window has to hold at least: the fills or the operations, whichever come first, but not
-/// fewer than the least.
+/// The least length of a window: the fills or the operations, whichever come first, but not fewer
+/// than the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Entries taken in after a miss.
@@ -89,7 +89,7 @@ impl Span {
 #[derive(Debug, Clone)]
 pub struct WarmUp {
     span: Span,
-    /// What is not a whole window yet.
+    /// The window that is not complete yet.
     open: Window,
     windows: VecDeque<Window>,
 }

@@ -1,5 +1,4 @@
-//! What is seen of a cache while it runs: how fast it is from moment to moment, and what its
-//! freezing does and decides.
+//! Observes a cache while it runs: its speed from moment to moment, and the decisions of freezing.
 //!
 //! The thread that conducts a run looks at it every so often. A cache keeps its last decisions
 //! only; those that are seen are kept here, with the latencies known then.
@@ -13,12 +12,12 @@ use super::subject::Freezes;
 /// Between two looks at a cache that is being measured.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
 
-/// How a cache did since the look before.
+/// The observation of a cache since the one before.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Time of the cache's own runs until now, warming up included.
     pub seconds: f64,
-    /// How long that was.
+    /// Its length in seconds.
     pub span: f64,
     /// Operations a second.
     pub ops_per_second: f64,
@@ -28,7 +27,7 @@ pub struct Sample {
     pub frozen_share: f64,
     /// Share of the entries that are frozen.
     pub frozen_ratio: f64,
-    /// What the controller was doing, where there is one.
+    /// The phase of the controller, where there is one.
     pub phase: Option<Phase>,
 }
 
@@ -39,7 +38,7 @@ pub struct Decision {
     pub seconds: f64,
     /// The decision.
     pub decision: FreezeDecision,
-    /// What was told then, without the decisions.
+    /// The statistics then, without the decisions.
     pub stats: FreezeStats,
 }
 
@@ -50,15 +49,15 @@ pub struct Watch {
     pub samples: Vec<Sample>,
     /// All decisions, oldest first.
     pub decisions: Vec<Decision>,
-    /// What freezing said last, where the cache freezes.
+    /// The last report of freezing, where the cache freezes.
     pub freezes: Option<Freezes>,
     /// Hits, and those on frozen entries, while it was measured.
     pub measured_hits: (u64, u64),
     /// Shares of frozen entries while it was measured, summed up, and how many.
     measured_ratio: (f64, u64),
-    /// How long the runs took that are over.
+    /// The length of the runs that are over.
     ran: Duration,
-    /// Whether the controller has come to a conclusion.
+    /// True if the controller has come to a conclusion.
     has_concluded: bool,
 }
 
@@ -69,7 +68,7 @@ impl Watch {
         Run { watch: self, began: now, at: now, done: [0; 3], freezes, is_counting: false }
     }
 
-    /// What was concluded no longer holds.
+    /// Forgets the conclusion, which no longer holds.
     pub(super) fn forget(&mut self) {
         self.has_concluded = false;
     }
@@ -101,8 +100,8 @@ impl Run<'_> {
         self.is_counting = true;
     }
 
-    /// Whether there is nothing to wait for before measuring: a cache that freezes has tried it,
-    /// and freezes or lets it be.
+    /// Returns whether measuring can begin: a cache that freezes has tried it, and freezes or lets
+    /// it be.
     pub(super) fn has_concluded(&self) -> bool {
         self.watch.has_concluded || self.freezes.is_none()
     }

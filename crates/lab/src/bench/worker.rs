@@ -26,7 +26,7 @@ pub const SAMPLED: usize = 100;
 
 /// Threads run, and nothing counts yet.
 const RAMP: u8 = 0;
-/// What threads do counts.
+/// The flag of phases in which operations count.
 const COUNT: u8 = 1;
 /// Threads stop.
 const STOP: u8 = 2;
@@ -35,21 +35,21 @@ const STOP: u8 = 2;
 /// a sleep.
 const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
-/// How threads are told what to do, and tell how far they are.
+/// The board on which threads read their task and report their progress.
 #[derive(Debug)]
 pub(super) struct Board {
     phase: AtomicU8,
     counters: Vec<Counter>,
 }
 
-/// What a thread has done since it began, on cache lines of its own.
+/// The operations of a thread since it began, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Counter {
     hits: AtomicU64,
     misses: AtomicU64,
     writes: AtomicU64,
-    /// What the thread knows it is to do.
+    /// The phase that the thread has seen.
     phase: AtomicU8,
 }
 
@@ -85,12 +85,12 @@ impl Board {
     }
 }
 
-/// How long the emulated disk takes.
+/// The latency of the emulated disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Disk {
     /// The mean time, in nanoseconds; with 0 there is no disk, and no client is ever parked.
     pub mean_ns: u64,
-    /// Whether times are exponentially distributed instead of all the same.
+    /// True if times are exponentially distributed instead of all equal.
     pub exponential: bool,
 }
 
@@ -98,7 +98,7 @@ impl Disk {
     /// No disk.
     pub const NONE: Self = Self { mean_ns: 0, exponential: false };
 
-    /// How long it takes one time.
+    /// Draws the time of one access.
     fn draw_ns(self, random: &mut impl Rng) -> u64 {
         let Self { mean_ns, exponential } = self;
         if exponential {
@@ -110,21 +110,21 @@ impl Disk {
     }
 }
 
-/// What a thread needs to know.
+/// The task of a thread.
 pub(super) struct Job<'a, S> {
     pub(super) subject: &'a S,
     pub(super) load: &'a Load,
     pub(super) feed: &'a Feed,
     pub(super) board: &'a Board,
-    /// Which of the threads this one is.
+    /// The number of this thread.
     pub(super) thread: usize,
-    /// How many clients it has.
+    /// The number of its clients.
     pub(super) clients: usize,
     pub(super) disk: Disk,
     pub(super) clock: Clock,
-    /// What reading the clock adds to a latency.
+    /// The time that reading the clock adds to a latency.
     pub(super) reading_ns: u64,
-    /// Whether there are more threads than processors.
+    /// True if there are more threads than processors.
     pub(super) yielding: bool,
     /// With a disk, rounds of arithmetic after each operation, before anything else happens; 0 for
     /// none.

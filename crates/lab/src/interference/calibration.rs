@@ -1,4 +1,4 @@
-//! What a calibration found, as it is printed and kept in a file.
+//! Results of a calibration, as they are printed and kept in a file.
 
 use floe_policy::admission::Calibrated;
 use serde::{Deserialize, Serialize};
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 use super::derive::{Derived, derive};
 use super::measure::Point;
 
-/// What a device does to reads when it is written, and what follows.
+/// The slowdown of a device's reads by writes, and the settings that follow.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     /// The device, as it was named.
     pub device: String,
-    /// Whose time it was: `real` or `virtual`.
+    /// The clock: `real` or `virtual`.
     pub time: String,
     /// Operations in flight.
     pub depth: usize,
@@ -19,7 +19,7 @@ pub struct Calibration {
     pub loss_max: f64,
     /// The size of the tier's blocks.
     pub block_bytes: u64,
-    /// What follows for blocks of that size.
+    /// The settings for blocks of that size.
     #[serde(flatten)]
     pub derived: Derived,
     /// The device below, if it was measured.
@@ -33,23 +33,23 @@ pub struct Calibration {
 pub struct Backing {
     /// As it was named.
     pub device: String,
-    /// What it reads alone, at each size.
+    /// The speed of reads alone, at each size.
     pub points: Vec<Point>,
 }
 
-/// What was found at a size.
+/// The results at a size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OfBlock {
     /// Size of the operations.
     pub block_bytes: u64,
-    /// What follows.
+    /// The settings that follow.
     #[serde(flatten)]
     pub derived: Derived,
     /// By share of writes.
     pub points: Vec<Point>,
 }
 
-/// What to know of a measurement besides its points.
+/// The circumstances of a measurement besides its points.
 #[derive(Debug, Clone)]
 pub struct Circumstances {
     /// See [`Calibration::device`].
@@ -85,7 +85,7 @@ impl Calibration {
         Some(Self { device, time, depth, loss_max, block_bytes, derived, backing, sizes })
     }
 
-    /// What admissions are told.
+    /// Returns the settings of admissions.
     pub fn calibrated(&self) -> Calibrated {
         let Derived { write_cost, target, target_bytes, .. } = self.derived;
         Calibrated { write_cost, target, target_bytes }

@@ -24,7 +24,7 @@ const SETTLE: u32 = 5;
 const READS_LEAST: u64 = 8;
 const PATIENCE: u32 = 100;
 
-/// What is asked of the device.
+/// The mix of requests to the device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mix {
     /// Size of every operation.
@@ -35,10 +35,10 @@ pub(super) struct Mix {
     pub(super) depth: usize,
 }
 
-/// What a round counted: latencies in nanoseconds of what ended in it.
+/// The counts of a round: latencies in nanoseconds of what ended in it.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// How long it was in the end.
+    /// Its final length.
     pub(super) seconds: f64,
     pub(super) read_ns: Histogram<u64>,
     pub(super) write_ns: Histogram<u64>,
@@ -108,7 +108,7 @@ pub(super) fn run(bed: &mut TestBed, mix: Mix, length: Duration, seed: u64) -> i
 }
 
 impl Round {
-    /// Whether enough was read to say anything.
+    /// Returns whether there are enough reads for a result.
     pub(super) fn has_enough(&self) -> bool {
         self.read_ns.len() >= READS_LEAST
     }

@@ -36,7 +36,7 @@ const HIT_RATIO: f64 = 0.5;
 /// Of what hits gain, what writes may take.
 const SHARE_OF_GAIN: f64 = 0.5;
 
-/// What follows from a measurement at one size.
+/// The settings that follow from a measurement at one size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Derived {
     /// Bytes of reads lost for each byte written.
@@ -121,7 +121,7 @@ mod tests {
     /// A third of a read a lookup.
     const LOSS_MAX: f64 = 0.25;
 
-    /// What a device does that spends `cost` reads of time on a write.
+    /// Returns the points of a device that spends the time of `cost` reads on a write.
     fn linear(cost: f64) -> Vec<Point> {
         [0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5]
             .map(|share| point(share, ALONE / (1.0 - share + share * cost)))

@@ -9,7 +9,7 @@ use super::closed_loop::{Mix, Round, run};
 use super::testbed::TestBed;
 use crate::bench::Estimate;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Sizes of operations in bytes.
@@ -20,18 +20,18 @@ pub struct Plan {
     pub depth: usize,
     /// Rounds at each size and share.
     pub rounds: usize,
-    /// How long each of them counts.
+    /// The length of each round.
     pub round: Duration,
 }
 
 impl Plan {
-    /// How many rounds there are in all.
+    /// Returns the number of all rounds.
     pub fn rounds_all(&self) -> usize {
         self.rounds * self.block_bytes.len() * self.write_shares.len()
     }
 }
 
-/// What was measured at a size and a share of writes: medians over the rounds.
+/// The results at a size and a share of writes: medians over the rounds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Size of the operations.
@@ -48,7 +48,7 @@ pub struct Point {
     pub write_bytes_per_second: f64,
     /// Mean latency of a read.
     pub read_us_mean: f64,
-    /// What 99 % of the reads stay below.
+    /// The latency that 99 % of the reads stay below.
     pub read_us_p99: f64,
     /// Mean latency of a write; `None` without writes.
     pub write_us_mean: Option<f64>,

@@ -22,7 +22,7 @@ const RING_ENTRIES: u32 = 512;
 /// Memory for operations under way; more is taken as needed.
 const ARENA_BYTES: usize = 32 << 20;
 
-/// What is read, filled and zeroed at a time.
+/// The bytes that are read, filled and zeroed at a time.
 const STRIDE_BYTES: u64 = 1 << 20;
 
 /// Why there is nothing to measure on.
@@ -60,15 +60,15 @@ pub enum TestBedError {
     Small {
         /// The device.
         spec: String,
-        /// How much of it.
+        /// The size of the range.
         bytes: u64,
-        /// What is needed.
+        /// The size that is needed.
         wanted: u64,
     },
     /// A volume to read from is not there.
     #[error("{} does not exist, so there is nothing to read from it", .0.display())]
     Missing(PathBuf),
-    /// What was made cannot be removed again.
+    /// The file that was made cannot be removed.
     #[error("cannot remove {}, which was made for the measurement: {source}", path.display())]
     Remove {
         /// The file.
@@ -79,7 +79,7 @@ pub enum TestBedError {
     /// The device fails.
     #[error("{doing} {spec}: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// To what.
         spec: String,
@@ -96,7 +96,7 @@ pub struct TestBed {
     pub(super) pool: Pool,
     pub(super) range: Range<u64>,
     name: String,
-    /// Whether the range is to be zeros again.
+    /// True if the range is to be zeros again.
     restores: bool,
 }
 
@@ -213,7 +213,7 @@ impl TestBed {
         Ok(start..start + len)
     }
 
-    /// Whether all of the range reads as zeros.
+    /// Returns whether all of the range reads as zeros.
     fn is_zero(&mut self) -> Result<bool, TestBedError> {
         let into = self.pool.allocate(STRIDE_BYTES as usize).whole();
         for offset in self.strides() {

@@ -42,7 +42,7 @@ impl VirtualClock {
     }
 }
 
-/// What a replay runs by.
+/// The clock of a replay.
 #[derive(Debug)]
 pub enum Clock {
     /// The machine's clock, and the ring that real devices answer through.

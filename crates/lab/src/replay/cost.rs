@@ -1,4 +1,4 @@
-//! What the tiers of a replay would cost to buy, and what is had for that.
+//! The price of the tiers of a replay, and the performance per price.
 //!
 //! A price is that of a byte beside a byte of DRAM, so a cost is so many GiB of DRAM, and setups of
 //! any media can be compared by what they do for the money ("Writes Hurt", the NVCache paper,
@@ -6,12 +6,12 @@
 
 use serde::Serialize;
 
-/// What the cache would cost.
+/// The price of the cache.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CostOutcome {
     /// The price of a byte of each tier, from the top, in bytes of DRAM.
     pub prices: Vec<f64>,
-    /// What all tiers cost together: as much as so many GiB of DRAM.
+    /// The price of all tiers, in GiB of DRAM.
     pub gib: f64,
     /// Requests a second for each of these; none where no time passed.
     pub requests_per_second_per_gib: Option<f64>,

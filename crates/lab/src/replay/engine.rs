@@ -20,16 +20,16 @@ use super::shed::Shed;
 use super::stage::Stage;
 use super::verify::{self, Mismatch, Verifier};
 
-/// How to replay.
+/// The settings of a replay.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// How requests follow each other.
+    /// The pace of requests.
     pub pace: Pace,
     /// Requests at the start that do not count.
     pub warmup: u64,
-    /// Whether to check what is read. A simulated stage must hold data for it.
+    /// True to check the data that is read. A simulated stage must hold data for it.
     pub verify: bool,
-    /// How often dirty data is brought to the backing devices, with write-back.
+    /// The interval at which dirty data is written to the backing devices, with write-back.
     pub flush_interval: Duration,
     /// The most of the hits, as a share, that may be read from the backing devices instead; `None`
     /// for none.
@@ -48,24 +48,24 @@ pub enum ReplayError {
     /// A request failed.
     #[error("request {number} of the trace, {what}: {fault}")]
     Request {
-        /// Which, counted from 1.
+        /// Its number, counted from 1.
         number: u64,
-        /// What it wanted.
+        /// The operation.
         what: String,
-        /// What the cache said.
+        /// The error of the cache.
         fault: Fault,
     },
     /// A read returned other bytes than were written.
     #[error("wrong data: request {number} of the trace, {what}: {mismatch}")]
     Mismatch {
-        /// Which, counted from 1.
+        /// Its number, counted from 1.
         number: u64,
-        /// What it wanted.
+        /// The operation.
         what: String,
-        /// What is wrong.
+        /// The mismatch.
         mismatch: Mismatch,
     },
-    /// What was dirty at the end cannot be brought to a backing device.
+    /// Data that was dirty at the end cannot be written to a backing device.
     #[error("cannot flush at the end: {0}; {1} bytes are in the cache only")]
     Flush(Fault, u64),
 }
@@ -147,7 +147,7 @@ pub fn run(
     Ok(Outcome::new(trace, &stage.tiers, time, measured, &before, &stats(&stage)))
 }
 
-/// What each tier has counted.
+/// Returns the counters of each tier.
 fn stats(stage: &Stage) -> Vec<Stats> {
     stage.driver.tiers().map(Driver::stats).collect()
 }

@@ -17,7 +17,7 @@ pub const LONGEST_REQUEST_BYTES: u64 = 32 << 20;
 const ALIGNMENT_BYTES: u64 = 1 << 20;
 const UNIT_BYTES: u64 = 4096;
 
-/// What to do with addresses that do not fit.
+/// The treatment of addresses that do not fit.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Fit {
     /// Take addresses beyond a volume modulo its size.
@@ -46,7 +46,7 @@ pub enum LayoutError {
         exact(*wanted_bytes), exact(*there_bytes), large = format_size(wanted_bytes.next_multiple_of(1 << 30))
     )]
     Size {
-        /// Which volume, counted from 1.
+        /// The volume, counted from 1.
         volume: usize,
         /// The first byte past all requests.
         wanted_bytes: u64,

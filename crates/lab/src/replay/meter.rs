@@ -1,5 +1,4 @@
-//! How long the cache's own code takes: the time in its driver, less the time its devices take of
-//! it.
+//! Measures the time of the cache's own code: the time in its driver, less that of its devices.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What a replay found: the fields of `floe replay`.
+//! Results of a replay: the fields of `floe replay`.
 
 use std::fmt;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl Latencies {
         self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// How many.
+    /// Returns the number of latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -54,8 +54,8 @@ impl Latencies {
         (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
     }
 
-    /// How many there are in steps that double, from the first that has any to the last: the upper
-    /// end in microseconds, and the count.
+    /// Returns the counts in steps that double, from the first step that has any to the last: the
+    /// upper end in microseconds, and the count.
     pub fn steps(&self) -> Vec<(f64, u64)> {
         let steps: Vec<(f64, u64)> = self
             .0
@@ -73,13 +73,13 @@ impl Latencies {
 pub struct Step {
     /// Latencies up to here, and above the step before.
     pub up_to_us: f64,
-    /// How many.
+    /// The number of requests.
     pub count: u64,
 }
 
-/// What a replay found. Warm-up is left out of everything but `metadata_bytes`, which is as at the
-/// end and of all tiers. Where a cache has several tiers, what else is said of the cache is of the
-/// first one, and backing devices are those that the last one stands on; `tiers` has each.
+/// The results of a replay. Warm-up is left out of everything but `metadata_bytes`, which is as at
+/// the end and of all tiers. Where a cache has several tiers, what else is said of the cache is of
+/// the first one, and backing devices are those that the last one stands on; `tiers` has each.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     /// The trace.
@@ -135,7 +135,7 @@ pub struct Outcome {
     pub requests_per_second: Option<f64>,
     /// Bytes read and written a second, likewise.
     pub bytes_per_second: Option<f64>,
-    /// How late a request began at most, at recorded times.
+    /// The longest delay of a request's begin, at recorded times.
     pub late_us_max: f64,
     /// Reads that found all they wanted cached.
     pub read_hits: u64,
@@ -175,16 +175,16 @@ pub struct Outcome {
     pub prefetched_bytes: u64,
     /// Those that were read before they left.
     pub prefetched_used_blocks: u64,
-    /// What was offered to the cache and what came in, where somebody was asked.
+    /// The offers to the cache and their fate, where an admission was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
     /// The tiers of the cache, from the top, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<TierOutcome>,
-    /// What the tiers would cost, where their prices were told.
+    /// The price of the tiers, where prices were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostOutcome>,
-    /// What was shed, where that was allowed.
+    /// The requests that were shed, where that was allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shed: Option<ShedOutcome>,
     /// Latencies of reads, where asked for.
@@ -201,7 +201,7 @@ pub struct Outcome {
     pub write_latencies: Latencies,
 }
 
-/// What was measured beside the cache's own counters.
+/// The measurements beside the cache's own counters.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) reads: Latencies,
@@ -335,7 +335,7 @@ impl Outcome {
     }
 }
 
-/// What the cache counted between two moments.
+/// Returns the difference of the cache's counters between two moments.
 fn gained(before: &Stats, after: &Stats) -> Stats {
     let mut gained = after.clone();
     let (requests, old) = (&mut gained.requests, &before.requests);

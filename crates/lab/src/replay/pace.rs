@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How requests follow each other.
+/// The pace of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
     /// So many at a time.
@@ -18,14 +18,14 @@ pub enum Pace {
     },
     /// When the trace says.
     Recorded {
-        /// How many times as fast as recorded.
+        /// The factor of the recorded speed.
         speed: f64,
         /// Most requests in flight.
         in_flight: usize,
     },
 }
 
-/// Whether a request may begin.
+/// The answer to a request that wants to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     /// At once; its latency counts from the moment given.
@@ -54,7 +54,8 @@ impl Pacer {
         Self { pace, start: now, latest: Duration::ZERO, waited: false, late_most: Duration::ZERO }
     }
 
-    /// Whether the next request, recorded at `time_ns`, may begin `now` with so many in flight.
+    /// Returns whether the next request, recorded at `time_ns`, may begin `now` with so many in
+    /// flight.
     pub(super) fn turn(&mut self, time_ns: u64, now: Instant, under_way: usize) -> Turn {
         let (speed, in_flight) = match self.pace {
             Pace::Closed { in_flight } if under_way < in_flight => return Turn::Now(now),
@@ -90,7 +91,7 @@ impl Pacer {
         }
     }
 
-    /// How late a request began at most.
+    /// Returns the longest delay of a request's begin.
     pub(super) fn late_most(&self) -> Duration {
         self.late_most
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use floe_block::{Driver, Shedder, shedding_options};
 use serde::Serialize;
 
-/// What decides how much is shed, and what it goes by.
+/// The shed controller and its measurements.
 #[derive(Debug)]
 pub(super) struct Shed {
     shedder: Shedder,
@@ -25,7 +25,7 @@ pub struct ShedDecision {
     pub reason: String,
 }
 
-/// What was shed.
+/// The results of shedding.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ShedOutcome {
     /// The share of hits that was shed in the end.
@@ -56,7 +56,7 @@ impl Shed {
         }
     }
 
-    /// How it ended; bytes are the cache's to tell.
+    /// Returns the results; the cache tells the bytes.
     pub(super) fn into_outcome(self) -> ShedOutcome {
         let decisions = self.shedder.decisions().iter().map(|decision| ShedDecision {
             seconds: decision.at.as_secs_f64(),

@@ -15,7 +15,7 @@ use super::clock::VirtualClock;
 pub struct SimulatedDevice {
     clock: VirtualClock,
     size_bytes: u64,
-    /// What says how long an operation takes; without, it takes no time.
+    /// The model of operation times; without one, operations take no time.
     model: Option<Model>,
     /// The bytes, where somebody will look at them.
     content: Option<MemoryDevice>,

@@ -13,14 +13,14 @@ use floe_trace::{Error, Op, Request, Trace};
 const BATCH_REQUESTS: usize = 8192;
 const BATCHES_AHEAD: usize = 8;
 
-/// What a trace asks for.
+/// The properties of a trace's requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// How many requests.
+    /// The number of requests.
     pub requests: u64,
-    /// How many of them change data.
+    /// The number of requests that change data.
     pub changes: u64,
-    /// Whether it says when.
+    /// True if requests have times.
     pub has_times: bool,
     /// Volumes in order of appearance, by their number in the trace, with the first byte past all
     /// requests.

@@ -1,4 +1,4 @@
-//! What a trace is replayed on: a cache, its devices, and the clock they keep.
+//! The stage of a replay: a cache, its devices, and their clock.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -35,7 +35,7 @@ pub struct Plan {
 pub struct Tier {
     /// Its part of the cache.
     pub config: Config,
-    /// How much of it may be newer than what is below, in bytes; `None` for all.
+    /// The most dirty bytes that it may hold; `None` for no limit.
     pub most_dirty_bytes: Option<u64>,
     /// Its device.
     pub cache: Spec,
@@ -140,12 +140,12 @@ pub struct OpenTier {
 /// A cache with devices, ready to be asked.
 pub struct Stage {
     pub(super) driver: Driver,
-    /// How its tiers were made, from the top.
+    /// The settings of its tiers, from the top.
     pub(super) tiers: Vec<Config>,
     pub(super) volumes: Vec<Opened>,
     pub(super) clock: Clock,
     pub(super) meter: Meter,
-    /// Whether what is written arrives anywhere.
+    /// True if written data is stored.
     pub(super) holds_data: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What each tier of the cache had to do in a replay.
+//! Results of each tier of the cache in a replay.
 
 use floe_block::{Config, Stats};
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub struct TierOutcome {
     pub prefetched_used_blocks: u64,
     /// Memory held for blocks, groups, and valid and dirty bits.
     pub metadata_bytes: u64,
-    /// What was offered to it and what came in, where somebody was asked.
+    /// The offers to it and their fate, where an admission was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admission: Option<AdmissionOutcome>,
 }

@@ -1,4 +1,4 @@
-//! Whether reads return what was written.
+//! Verifies that reads return the data that was written.
 //!
 //! Each write stores bytes made from their address and its version ([`pattern`]); [`spans`] knows
 //! which versions each byte may have. A write that has been answered ends every version that was
@@ -23,7 +23,7 @@ use spans::{Candidates, Spans};
 /// A request under way, by the caller's name for it.
 pub(super) type Ticket = u64;
 
-/// What a volume holds at the start.
+/// The content of a volume at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Zeros.
@@ -69,7 +69,7 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// What is under way.
+/// The operations under way.
 #[derive(Debug)]
 enum Under {
     /// A write or a trim: its version, and the versions of those it overlaps in place and time.

@@ -1,5 +1,4 @@
-//! What admissions did, for the pages of replays and simulations of blocks: what became of the
-//! offers.
+//! Results of admissions, for the pages of replays and simulations of blocks: the fate of offers.
 
 use super::table::{Group, Row};
 use super::{Axis, Chart, Point, Series, Unit};
@@ -34,7 +33,7 @@ pub(super) fn group(about: &str, admission: &AdmissionOutcome) -> Group {
     Group { heading: format!("{about}: {}", admission.admission), rows }
 }
 
-/// What became of the offers as a picture, a row each; `tier` is its number from the top.
+/// Draws the fate of the offers, a row each; `tier` is its number from the top.
 pub(super) fn chart(tier: usize, admission: &AdmissionOutcome) -> Chart {
     let one = |(look, (name, blocks)): (usize, (String, u64))| Series {
         name,

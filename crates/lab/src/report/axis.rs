@@ -1,6 +1,6 @@
 //! Axes: what is measured, in which unit, where the ticks are and how a number reads.
 
-/// What a number is, and so how it is written.
+/// The unit of a number, which decides its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Things.
@@ -64,7 +64,7 @@ impl Unit {
         }
     }
 
-    /// What an axis appends to its label.
+    /// Returns the unit that an axis appends to its label.
     fn suffix(self) -> &'static str {
         match self {
             Unit::Ratio => " (%)",
@@ -129,7 +129,7 @@ fn prefixed(value: f64, base: f64, prefixes: &[&str]) -> String {
     format!("{text}{}", prefixes[at])
 }
 
-/// How values are spread along an axis.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
     /// Equal differences are equally long.
@@ -157,11 +157,11 @@ impl Scale {
 /// One axis of a chart.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// What is measured, without the unit.
+    /// The measured quantity, without the unit.
     pub label: String,
     /// In what.
     pub unit: Unit,
-    /// How spread.
+    /// Its scale.
     pub scale: Scale,
 }
 

@@ -70,7 +70,7 @@ pub fn report(command: &str, trace: &str, outcomes: &[Outcome]) -> Report {
     }
 }
 
-/// What an outcome is told from the others by.
+/// Returns the name that tells an outcome from the others.
 fn name(outcome: &Outcome, among: &[Outcome]) -> String {
     let admission = admission_of(outcome);
     let alike = |of: &dyn Fn(&Outcome) -> bool| among.iter().all(of);
@@ -83,7 +83,7 @@ fn name(outcome: &Outcome, among: &[Outcome]) -> String {
     }
 }
 
-/// Who was asked.
+/// The admission that was asked.
 fn admission_of(outcome: &Outcome) -> &str {
     outcome.admission.as_ref().map_or("always", |it| &it.admission)
 }

@@ -11,9 +11,9 @@ use super::axis::{Axis, span};
 pub struct Chart {
     /// Ends the name of its file: `miss-ratio`.
     pub name: String,
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// How to read it, in a sentence; may be empty.
+    /// A sentence on reading the chart; may be empty.
     pub note: String,
     /// Across.
     pub x: Axis,
@@ -28,7 +28,7 @@ pub struct Chart {
 /// A stretch of the x axis: those with the same name look the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Band {
-    /// What is written of it.
+    /// Its name in the legend.
     pub name: String,
     /// Where it begins.
     pub from: f64,
@@ -41,7 +41,7 @@ pub struct Band {
 /// Points that belong together.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// What is written beside it.
+    /// The text beside it.
     pub name: String,
     /// Its look: series of one report with the same number look the same. `None` for a bound that
     /// nothing real reaches.
@@ -73,7 +73,7 @@ impl Chart {
         chart
     }
 
-    /// Whether all points lie at one place along x.
+    /// Returns whether all points lie at one place along x.
     pub(super) fn is_single(&self) -> bool {
         self.places().len() <= 1
     }

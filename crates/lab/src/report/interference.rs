@@ -1,4 +1,4 @@
-//! How writes slow a device's reads, as a chart.
+//! The chart of the slowdown of a device's reads by writes.
 
 use super::{Axis, Chart, Point, Report, Section, Series, Unit};
 use crate::interference::Calibration;

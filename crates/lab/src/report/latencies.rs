@@ -134,7 +134,7 @@ fn figures(outcome: &Outcome) -> Table {
     figures
 }
 
-/// What a tier is, and what it had to do.
+/// Makes the rows of a tier's settings and work.
 fn tier(number: usize, tier: &TierOutcome) -> Group {
     let bytes = |bytes: u64| Unit::Bytes.value(bytes as f64);
     let rows = [

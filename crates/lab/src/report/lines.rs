@@ -13,7 +13,7 @@ const NAME_STEP: f64 = 17.0;
 const NAME_LETTERS: usize = 28;
 const ABOVE: f64 = 34.0;
 const BELOW: f64 = 52.0;
-/// How far names may reach below the axis.
+/// The space that names may take below the axis.
 const NAMES_BELOW: f64 = 36.0;
 /// More points than that on a line are not marked one by one.
 const MARKED: usize = 24;

@@ -60,7 +60,7 @@ pub(super) enum Marker {
     Ring,
 }
 
-/// How a series looks.
+/// The look of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Look {
     pub(super) ink: Ink,

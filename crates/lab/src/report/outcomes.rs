@@ -7,7 +7,7 @@ use super::table::{Group, Rank, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
 use crate::simulate::objects::Outcome;
 
-/// What the sizes of the caches count.
+/// The unit of the sizes of the caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sizes {
     /// Objects, whatever their size.
@@ -16,7 +16,7 @@ pub enum Sizes {
     Bytes,
 }
 
-/// What a chart shows of an outcome: the value, and half the width of its interval.
+/// The value that a chart shows of an outcome, and half the width of its interval.
 type Height<'a> = &'a dyn Fn(&Outcome) -> Option<(f64, Option<f64>)>;
 
 /// A report with a section for each trace, in the order in which they come.
@@ -51,7 +51,7 @@ fn names(outcomes: &[Outcome]) -> Vec<&str> {
     names
 }
 
-/// Whether a policy knows the future and so only bounds the others.
+/// Returns whether a policy knows the future and so only bounds the others.
 fn is_bound(policy: &str) -> bool {
     policy.split(':').next().is_some_and(|name| name.eq_ignore_ascii_case("belady"))
 }

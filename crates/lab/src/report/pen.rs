@@ -26,10 +26,10 @@ pub(super) const EM: f64 = 13.0;
 /// draws itself.
 const NOTO_LINE: f64 = 1.362;
 
-/// What plotters divides by for the size of text in SVG.
+/// The divisor of plotters for the size of text in SVG.
 const SVG_LINE: f64 = 1.24;
 
-/// Who draws the letters.
+/// The renderer of letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Letters {
     /// The browser.
@@ -38,12 +38,12 @@ pub(super) enum Letters {
     Embedded,
 }
 
-/// What shall be shown when the pointer rests on a place.
+/// The text that is shown when the pointer rests on a place.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tip {
     /// Left, top, width and height.
     pub(super) area: [f64; 4],
-    /// Whether it is a single point, drawn over the others.
+    /// True if it is a single point, drawn over the others.
     pub(super) is_point: bool,
     pub(super) text: String,
 }

@@ -27,7 +27,7 @@ pub enum Error {
     Draw {
         /// Its name.
         chart: String,
-        /// What the drawing library says.
+        /// The error of the drawing library.
         reason: String,
     },
     /// The picture could not be written.

@@ -3,11 +3,11 @@
 /// A table.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// What it lists.
+    /// Its caption.
     pub caption: String,
     /// Headings.
     pub columns: Vec<String>,
-    /// How many columns at the left hold text; the others hold numbers.
+    /// The number of columns at the left that hold text; the others hold numbers.
     pub text_columns: usize,
     /// The rows.
     pub groups: Vec<Group>,
@@ -27,11 +27,11 @@ pub struct Group {
 pub struct Row {
     /// A text for each column.
     pub cells: Vec<String>,
-    /// How it stands out.
+    /// Its emphasis.
     pub rank: Rank,
 }
 
-/// How a row stands out.
+/// The emphasis of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rank {
     /// Not at all.

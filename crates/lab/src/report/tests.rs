@@ -1,4 +1,4 @@
-//! What a reader of the page and of the pictures may rely on.
+//! Tests of the page and of the pictures.
 
 use super::outcomes::{Sizes, report};
 use super::{Chart, Report, Scale, html, png};

@@ -11,9 +11,9 @@ const POINTS: usize = 240;
 /// A cache over time.
 #[derive(Debug, Clone)]
 pub struct Timeline {
-    /// Whose it is.
+    /// The name of the cache.
     pub name: String,
-    /// How it went.
+    /// The samples over time.
     pub samples: Vec<Sample>,
 }
 

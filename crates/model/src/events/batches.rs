@@ -17,13 +17,13 @@ pub(super) struct Batches {
     ready: usize,
 }
 
-/// What batches say.
+/// The estimate from batches.
 pub(super) struct Estimate {
     /// Requests a microsecond.
     pub(super) mean: f64,
     /// Half of the 95 % interval.
     pub(super) half_width: f64,
-    /// How much a batch resembles the next: 0 when not at all.
+    /// The correlation of a batch with the next: 0 without any.
     pub(super) correlation: f64,
 }
 
@@ -44,7 +44,7 @@ impl Batches {
         batches as f64 * self.length_us
     }
 
-    /// How many are over.
+    /// Returns the number of batches that are over.
     pub(super) fn ready(&self) -> usize {
         self.ready
     }

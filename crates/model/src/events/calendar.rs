@@ -1,4 +1,4 @@
-//! Who is next: each request has one event ahead of it, and the earliest wins.
+//! The calendar of events: each request has one event ahead of it, and the earliest is next.
 //!
 //! A tournament over a fixed number of players, each with a time: changing one replays only its own
 //! matches, log₂ n of them, on a path that is known beforehand. Requests that wait for somebody

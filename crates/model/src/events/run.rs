@@ -51,12 +51,12 @@ struct Service {
     shape: Shape,
 }
 
-/// What may come of a request.
+/// The possible outcomes of a request.
 struct Course {
     /// Of this and all before it.
     probability: f64,
     is_miss: bool,
-    /// What comes before the first stage.
+    /// The time before the first stage.
     think: Think,
     /// The first stage; none when it has nothing to wait for.
     first: Option<u32>,

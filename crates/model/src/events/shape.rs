@@ -1,4 +1,4 @@
-//! How service times are distributed around their means, and the random numbers they are made of.
+//! Distributions of service times around their means, and the random numbers they are drawn from.
 
 use std::str::FromStr;
 

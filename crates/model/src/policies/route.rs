@@ -1,12 +1,11 @@
-//! How the functions of policies write down their outcomes: walks past stations that are known by
-//! name.
+//! Builds the outcomes of a policy: routes past stations that are known by name.
 
 use super::{
     Locks, ModelError, Network, Operation, Outcome, Setting, Shares, Station, Step, Time, Times,
     Visit,
 };
 
-/// What a policy's function is told.
+/// The arguments of a policy's function.
 pub(super) struct At<'a> {
     policy: &'static str,
     times: &'a Times,
@@ -19,7 +18,7 @@ pub(super) struct At<'a> {
     misses: f64,
     /// Of hits, those that skip the list.
     pub(super) q: f64,
-    /// How often which outcome comes about.
+    /// The share of each outcome.
     pub(super) shares: Shares,
     lookup_us: f64,
     frozen_lookup_us: f64,
@@ -79,13 +78,13 @@ impl<'a> At<'a> {
         Ok(at)
     }
 
-    /// What an operation takes.
+    /// Returns the time of an operation.
     pub(super) fn time(&self, operation: Operation) -> Result<Time, ModelError> {
         let policy = self.policy;
         self.times.times.get(&operation).cloned().ok_or(ModelError::NoTime { policy, operation })
     }
 
-    /// What finding who leaves takes where marked entries are passed by.
+    /// Returns the time to find a victim where marked entries are passed by.
     pub(super) fn tail_past_marks(&self) -> Result<Time, ModelError> {
         let step = self.time(Operation::Step)?.times(self.shares.passed_by);
         Ok(self.time(Operation::Tail)?.then(&step))

@@ -69,18 +69,18 @@ impl Admissions {
         }
     }
 
-    /// How many offers each of them would not have, whatever the others said.
+    /// Returns how many offers each admission declined, independent of the others.
     pub fn declined(&self) -> &[u64] {
         &self.declined
     }
 
-    /// What each of them is called, with its parameters, in the order of
+    /// Returns the name of each admission with its parameters, in the order of
     /// [`declined`](Self::declined).
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.text.split(" + ")
     }
 
-    /// Whether everything comes in, always, so that an owner need not ask.
+    /// Returns whether every offer is always admitted, so that an owner need not ask.
     pub fn is_always(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Always(_)))
     }

@@ -1,19 +1,19 @@
-//! What was measured of a tier before it was used, for admissions that were not told better.
+//! Measurements of a tier from before its use, the defaults of admissions that were given none.
 
 use super::registry::Choice;
 
-/// What a write is taken to cost at least.
+/// The least cost of a write that is assumed.
 const LEAST_COST: f64 = 1e-4;
 
-/// How writes slow the reads of a tier's medium, and what an admission is to make of it.
+/// The slowdown of a tier's reads by writes, and the settings of admissions that follow from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibrated {
     /// Bytes of reads lost for each byte written, those included that writes make slower: more than
     /// [`Times::write_cost`](super::Times::write_cost) can see, so it takes its place.
     pub write_cost: f64,
-    /// What OBP aims at, in blocks.
+    /// The target of OBP, in blocks.
     pub target: f64,
-    /// What it aims at with `bytes=1`.
+    /// The target of OBP with `bytes=1`.
     pub target_bytes: f64,
 }
 

@@ -1,4 +1,4 @@
-//! How much distinct data was touched lately, in eight kilobytes.
+//! Estimates the amount of distinct data touched lately, in eight kilobytes of memory.
 //!
 //! A HyperLogLog (Flajolet et al., AofA '07) for the current window and one for the window before;
 //! what is asked for is the union. A window ends after a given weight of accesses. Whether an

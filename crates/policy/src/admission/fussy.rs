@@ -35,12 +35,12 @@ use super::{Admission, Choosable, Needs, Orders, Room, Verdict, Victim, Window};
 use crate::{About, Access, Parameter, Parameters, Tick};
 use tuning::{Seen, Tuning};
 
-/// How requests are served.
+/// The ways to serve requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// Everything comes in, and the table is not needed yet.
     WarmUp,
-    /// What is popular comes in.
+    /// Popular blocks are admitted.
     Fussy,
     /// Everything comes in.
     Plain,
@@ -78,7 +78,7 @@ pub struct Fussy {
 }
 
 impl Fussy {
-    /// Whether every miss comes in: while it warms up, and while the cache is plain.
+    /// Returns whether every miss is admitted: during warm-up, and while the cache is plain.
     pub fn admits_all(&self) -> bool {
         self.mode != Mode::Fussy
     }

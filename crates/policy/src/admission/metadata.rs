@@ -1,5 +1,4 @@
-//! Which blocks that are not cached were asked for, and how often: FussyCache's dynamic metadata
-//! cache (DMC).
+//! Counts requests for blocks that are not cached: FussyCache's dynamic metadata cache (DMC).
 //!
 //! Lists by popularity, each from the latest to the oldest access; when the table is full, the
 //! oldest of the least popular makes room. So what has become popular is found without looking at
@@ -23,7 +22,7 @@ struct Block {
     hash: u64,
     position: u64,
     popularity: u16,
-    /// Whether it left the cache.
+    /// True if it left the cache.
     left: bool,
 }
 
@@ -147,7 +146,7 @@ impl Metadata {
         }
     }
 
-    /// How many blocks were accessed `threshold` times or more.
+    /// Returns the number of blocks accessed `threshold` times or more.
     pub(crate) fn popular(&self, threshold: usize) -> usize {
         (threshold.min(POPULARITY_MAX)..CLASSES)
             .map(|class| self.classes.size(class) as usize)

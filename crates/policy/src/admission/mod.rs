@@ -66,7 +66,7 @@ pub use any::Admissions;
 pub use calibrated::Calibrated;
 pub use window::{Times, Traffic, Window};
 
-/// What is decided about an offer.
+/// The decision about an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It comes in; where room is needed, the order of eviction says who leaves.
@@ -78,13 +78,13 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Whether the offer comes in.
+    /// Returns whether the offer is admitted.
     pub fn admits(self) -> bool {
         self != Self::Bypass
     }
 }
 
-/// Who would have to leave.
+/// The entry that would be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
     /// Its slot.
@@ -93,15 +93,14 @@ pub struct Victim {
     pub hash: u64,
 }
 
-/// How large the cache is, and what lies above it.
+/// The size of the cache and of the caches above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
     /// Entries that fit, roughly.
     pub entries: usize,
     /// The weight that fits, in the unit of [`Access::weight`].
     pub weight: u64,
-    /// What caches above hold, in the same unit: the memory that answers before this cache is
-    /// asked. 0 where none does.
+    /// The capacity of the caches above that answer first, in the same unit; 0 without any.
     pub above: u64,
 }
 
@@ -114,19 +113,19 @@ pub struct Fetch {
     pub position: u64,
 }
 
-/// What an admission wants done. The owner keeps one and hands it to every [`Admission::tick`],
-/// which fills it anew.
+/// The orders of an admission. The owner keeps one and hands it to every [`Admission::tick`], which
+/// fills it anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orders {
     /// Blocks to read from below and to insert without asking again; those that are cached already
     /// are left out by the owner.
     pub fetch: Vec<Fetch>,
-    /// Whether to evict nothing, neither ahead of need nor for an offer, which then stays out:
-    /// making room would cost, too.
+    /// True if nothing is to be evicted, neither ahead of need nor for an offer, which is then
+    /// bypassed: making room would cost, too.
     pub hold: bool,
 }
 
-/// What an admission cannot do without, beside what every owner tells.
+/// The inputs that an admission requires beside those that every owner gives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
     /// [`Access::in_a_row`].
@@ -140,13 +139,13 @@ pub struct Needs {
     pub above: bool,
 }
 
-/// Who comes in. One owner at a time.
+/// Decides which blocks are cached. One owner at a time.
 ///
 /// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else,
 /// [`admit`](Self::admit) for each offer, and now and then [`observe`](Self::observe), then
 /// [`tick`](Self::tick).
 pub trait Admission {
-    /// What it cannot do without. Owners that cannot give it refuse the admission.
+    /// The inputs it requires. Owners that cannot give it refuse the admission.
     fn needs(&self) -> Needs {
         Needs::default()
     }
@@ -167,7 +166,7 @@ pub trait Admission {
     /// where the owner serves alone. All or a fair sample of them.
     fn used(&mut self, _: &Access) {}
 
-    /// What it would say, noting that there was an offer; [`settle`](Self::settle) follows.
+    /// Returns its own verdict and notes the offer; [`settle`](Self::settle) follows.
     fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict;
 
     /// Takes in what was decided about the offer just judged, by all who were asked.
@@ -206,15 +205,15 @@ pub trait Admission {
 /// An admission that can be chosen by name. One without room is a template, to be cloned for each
 /// shard.
 pub trait Choosable: Admission + Clone + Send + Sync + 'static {
-    /// What it is called and takes.
+    /// Its name, idea, source and parameters.
     const ABOUT: About;
 
     /// One without room.
     fn with(parameters: &Parameters) -> Self;
 }
 
-/// What a cache needs of its admission, whether that was chosen by type (any [`Choosable`]) or at
-/// run time ([`Admissions`]): a template for its shards, and what it is called.
+/// Makes the admissions of a cache's shards, chosen by type (any [`RegisteredAdmission`]) or at run
+/// time ([`Admissions`]): a template to clone, with its name.
 pub trait Admittance: Admission + Clone + Send + Sync + 'static {
     /// Its name; with its parameters, where it was chosen by a text.
     fn name(&self) -> String;

@@ -23,7 +23,7 @@
 use super::{Admission, Choosable, Orders, Room, Traffic, Verdict, Victim, Window};
 use crate::{About, Access, Parameter, Parameters, Tick};
 
-/// What a byte written costs unless it is told or found to cost more. What is measured is a lower
+/// The cost of a byte written unless a higher one is given or measured. A measurement is a lower
 /// bound: a device that is not busy, or answers writes before they are done, seems to write for
 /// nothing.
 const LEAST_COST: f64 = 1.0;
@@ -41,12 +41,12 @@ pub struct Obp {
     is_told: bool,
     written: f64,
     looked_up: f64,
-    /// What was admitted and evicted since the last window.
+    /// The amount admitted and evicted since the last window.
     pending: f64,
-    /// How much there is room for, and how much of that is still to come in at the start.
+    /// The room of the cache, and the part of it that is still to be filled at the start.
     room: f64,
     unfilled: f64,
-    /// What is not to be counted, of insertions and removals that windows have yet to tell of.
+    /// The part of insertions and removals in coming windows that is not to be counted.
     exempt: f64,
 }
 
@@ -67,8 +67,8 @@ impl Obp {
         if written == 0.0 { 0.0 } else { written / self.looked_up }
     }
 
-    /// Whether the cache is written too much. No division: at the start there is nothing to divide
-    /// by.
+    /// Returns whether the cache is written too much. No division: at the start there is nothing to
+    /// divide by.
     fn exceeds(&self) -> bool {
         let exceeds = self.written + self.pending > self.target * self.looked_up;
         self.target == 0.0 || (self.unfilled <= 0.0 && exceeds)

@@ -1,4 +1,4 @@
-//! What is offered for the second time comes in.
+//! Admits a block when it is offered for the second time.
 //!
 //! A ghost list remembers what stayed out. Who returns while it is remembered has shown that it
 //! returns. Not to be used where blocks come back after more other blocks than the list remembers:

@@ -1,4 +1,4 @@
-//! What fits comes in and stays: nothing is evicted. The cache that writes least, to compare with
+//! Admits while there is room, and evicts nothing. The cache that writes least, to compare with
 //! ("Writes Hurt", figure 3).
 //!
 //! Not to be used where what is popular changes.

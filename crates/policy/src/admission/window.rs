@@ -1,11 +1,11 @@
-//! What an owner tells an admission of an interval.
+//! Counts of an interval, from an owner to its admission.
 
 use std::ops::AddAssign;
 
 /// Blocks, and the bytes in them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -30,12 +30,12 @@ pub struct Times {
     pub backing_write_ns: Option<f64>,
     /// To put a block into this cache.
     pub insert_ns: Option<f64>,
-    /// What a byte written to this cache costs at least, in bytes read from it: by the time that
-    /// each takes, waiting included.
+    /// The least cost of a byte written to this cache, in bytes read from it: the ratio of the
+    /// times that each takes, waiting included.
     pub write_cost: Option<f64>,
 }
 
-/// What happened in an interval.
+/// The events of an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
     /// Blocks looked up, found or not, for reads and writes.
@@ -52,6 +52,6 @@ pub struct Window {
     pub replaced: Traffic,
     /// Entries held at the end.
     pub entries: u64,
-    /// What it took.
+    /// The times of operations.
     pub times: Times,
 }

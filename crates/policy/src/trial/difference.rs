@@ -17,8 +17,8 @@ const STEPS: usize = 1024;
 /// Degrees of freedom above which more do not matter.
 const FREEDOM_MAX: f64 = 500.0;
 
-/// How much lower the variant is than the baseline. In the unit of what was measured, as a rule
-/// nanoseconds.
+/// The amount by which the variant is lower than the baseline, in the unit of the measurement, as a
+/// rule nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
     /// The mean of the baseline.
@@ -63,17 +63,17 @@ impl Difference {
         })
     }
 
-    /// Whether the variant is better by more than the error and this share of the baseline.
+    /// Returns whether the variant is better by more than the error and this share of the baseline.
     pub fn is_gain(&self, margin: f64) -> bool {
         self.gain - self.error > margin * self.baseline
     }
 
-    /// Whether it is worse by more than the error and this share of the baseline.
+    /// Returns whether it is worse by more than the error and this share of the baseline.
     pub fn is_loss(&self, margin: f64) -> bool {
         self.gain + self.error < -margin * self.baseline
     }
 
-    /// Whether the error leaves open which of the two is better.
+    /// Returns whether the error leaves open which of the two is better.
     pub fn is_open(&self) -> bool {
         self.gain.abs() <= self.error
     }
@@ -148,8 +148,8 @@ pub fn trimmed_mean(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// How many standard errors hold the truth except for a share of `risk`: the two-sided quantile of
-/// Student's t.
+/// Returns the number of standard errors that hold the truth except for a share of `risk`: the
+/// two-sided quantile of Student's t.
 ///
 /// With t = √ν·tan θ its density is that of cosᵛ⁻¹θ, which one walk from the far end adds up.
 fn student(risk: f64, freedom: f64) -> f64 {

@@ -1,7 +1,7 @@
-//! Whether the world has changed: a level that is watched, smoothed, against what it was when
-//! something was decided.
+//! Detects that the load has changed: compares a smoothed level with its value at the last
+//! decision.
 
-/// How much a new level counts against the ones before.
+/// The weight of a new level against the ones before.
 const WEIGHT: f64 = 0.3;
 
 /// A level that is watched.

@@ -37,7 +37,7 @@ const RECORD: usize = 32;
 /// Trials that found nothing and count in the next ones, too.
 const TRIALS_KEPT: usize = 4;
 
-/// Which of two ways to work.
+/// One of two ways to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Without the mechanism.
@@ -56,13 +56,13 @@ impl Mode {
     }
 }
 
-/// How trials are run.
+/// The settings of trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialOptions {
     /// Length of a window.
     pub window: Duration,
-    /// What passes after a switch before a window begins: the other mode's traces in caches and
-    /// queues.
+    /// The time between a switch and the next window, in which the other mode's traces leave caches
+    /// and queues.
     pub settle: Duration,
     /// Measurements that a window has at least.
     pub count_min: u64,
@@ -101,14 +101,15 @@ impl Default for TrialOptions {
     }
 }
 
-/// What was seen since the step before, in the mode that was ordered.
+/// The observations since the step before, in the mode that was ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Seen {
     /// Since any fixed start.
     pub now: Duration,
     /// Of latencies, in any unit as long as it is the same for both modes.
     pub sums: Sums,
-    /// What says that the world has changed, such as the hit ratio; `None` when nothing does.
+    /// A level whose shift says that the load has changed, such as the hit ratio; `None` without
+    /// one.
     pub level: Option<f64>,
 }
 
@@ -119,21 +120,21 @@ pub struct Order {
     pub mode: Mode,
     /// In the time of [`Seen::now`].
     pub until: Duration,
-    /// Whether what is seen until then counts. Otherwise a switch has yet to settle, or there is no
-    /// trial.
+    /// True if the observations until then count. Otherwise a switch has yet to settle, or there is
+    /// no trial.
     pub counts: bool,
 }
 
-/// What a trial decided.
+/// The decision of a trial.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decision {
     /// When.
     pub at: Duration,
     /// The mode from then on.
     pub mode: Mode,
-    /// Whether that is another one than before.
+    /// True if the mode is another one than before.
     pub changed: bool,
-    /// What was found; `None` when too little was seen.
+    /// The measured difference; `None` when too little was seen.
     pub difference: Option<Difference>,
     /// Why, in words and numbers.
     pub reason: String,
@@ -198,7 +199,7 @@ impl Trial {
         self
     }
 
-    /// Whether a trial is being run.
+    /// Returns whether a trial is being run.
     pub fn is_trying(&self) -> bool {
         matches!(self.state, State::Trying { .. })
     }

@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-/// How many measurements there were, their sum and the sum of their squares. Latencies are in
+/// The number of measurements, their sum and the sum of their squares. Latencies are in
 /// nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sums {

@@ -34,24 +34,24 @@ const SECTION_BYTES: usize = 24;
 const DENSE: u8 = 1;
 const NEXT: u8 = 2;
 
-/// What the header of a compact trace tells without reading on.
+/// The header of a compact trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// How to read keys and sizes.
+    /// The meaning of keys and sizes.
     pub kind: Kind,
-    /// Whether keys are numbered; not in block traces, whose keys are places on a disk.
+    /// True if keys are numbered; not in block traces, whose keys are places on a disk.
     pub dense: bool,
-    /// Whether it tells for each request when its key comes next.
+    /// True if each request has the time at which its key comes next.
     pub next_accesses: bool,
-    /// How many requests.
+    /// The number of requests.
     pub requests: u64,
     /// Distinct keys; of block traces, distinct blocks of 4 KiB.
     pub distinct: u64,
     /// Bytes in them, as in [`crate::Info`].
     pub footprint_bytes: u64,
-    /// How many requests read.
+    /// The number of requests that read.
     pub reads: u64,
-    /// How many requests write.
+    /// The number of requests that write.
     pub writes: u64,
     /// Time from the first record to the latest.
     pub duration_ns: u64,

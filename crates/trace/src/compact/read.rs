@@ -55,7 +55,7 @@ impl CompactTrace {
         Ok(Self { name, window, header, keys: Vec::new(), requests: 0, sections: 1, ended: false })
     }
 
-    /// What is known before reading on.
+    /// Returns the header, which is read first.
     pub fn header(&self) -> &Header {
         &self.header
     }

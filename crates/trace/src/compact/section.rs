@@ -11,7 +11,7 @@ pub(super) const REQUESTS: u8 = b'R';
 pub(super) const NEXT_ACCESSES: u8 = b'N';
 pub(super) const END: u8 = b'E';
 
-/// Whether a stream starts as a compact trace does, or is the start of one.
+/// Returns whether a stream starts as a compact trace does, or is the start of one.
 pub(crate) fn is_compact(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -26,7 +26,7 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// What precedes a payload.
+    /// Returns the bytes that precede a payload.
     pub(super) fn head(
         tag: u8,
         count: usize,

@@ -9,7 +9,7 @@ use crate::dense::{DenseKeys, NEVER, Numbering};
 use crate::request::{Kind, Op, Request};
 use crate::stats::Stats;
 
-/// What to write besides the requests, and how.
+/// The options for writing a compact trace.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CompactOptions {
     /// Compress at this level of zstd.

@@ -52,7 +52,7 @@ pub(super) static ISSUED: Spec = Spec {
     block_decoder: None,
 };
 
-/// How the lines of the summary start.
+/// The first words of the lines of the summary.
 const SUMMARY: [&str; 9] = [
     "CPU",
     "Reads ",
@@ -130,8 +130,8 @@ fn device_numbers(text: &[u8]) -> Option<(u32, u32)> {
     Some((number(&text[..comma])?, number(&text[comma + 1..])?))
 }
 
-/// What RWBS says: `None` if it says nothing that can be understood, `Some(None)` for what moves no
-/// data. An F in front asks for a flush before, which alone is no request.
+/// Reads an RWBS field: `None` if it cannot be understood, `Some(None)` for an operation that moves
+/// no data. An F in front asks for a flush before, which alone is no request.
 #[expect(clippy::option_option, reason = "a request, none, or nonsense")]
 fn operation(rwbs: &[u8]) -> Option<Option<Op>> {
     if rwbs.is_empty() || !rwbs.iter().all(u8::is_ascii_alphabetic) {
@@ -146,7 +146,7 @@ fn operation(rwbs: &[u8]) -> Option<Option<Op>> {
     }
 }
 
-/// Whether a line of the sample has this action.
+/// Returns whether a line of the sample has this action.
 fn has(sample: &Sample<'_>, action: &[u8]) -> bool {
     let action_of = |line| {
         let mut fields = Fields::blanks(line);

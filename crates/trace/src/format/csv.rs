@@ -40,14 +40,14 @@ const HEADER: &str = "a header that names a key, or an offset and a size (--colu
 struct Csv {
     told: Columns,
     layout: Option<Layout>,
-    /// What the stream's first bytes said, which the header must keep.
+    /// The kind that the stream's first bytes gave, which the header must keep.
     kind: Option<Kind>,
     time_unit: Option<TimeUnit>,
     clock: Clock,
     volumes: Volumes,
 }
 
-/// What a header says.
+/// The layout that a header gives.
 struct Layout {
     header: Vec<u8>,
     separator: u8,
@@ -191,7 +191,7 @@ impl Layout {
         })
     }
 
-    /// How many of the roles are filled.
+    /// Returns the number of roles that are filled.
     fn filled(&self) -> usize {
         self.places.iter().filter(|&&place| place > 0).count()
     }

@@ -12,15 +12,15 @@ use crate::sample::Sample;
 
 /// A format's entry in the registry.
 pub(crate) struct Spec {
-    /// What users call it.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What its keys and sizes mean.
+    /// The meaning of its keys and sizes.
     pub(crate) kind: Kind,
     /// Layout of a record, for the table of formats.
     pub(crate) layout: &'static str,
-    /// Who publishes traces like this.
+    /// The publisher of such traces.
     pub(crate) origin: &'static str,
-    /// How well a sample fits, from 0 (not at all) to 100.
+    /// Rates how well a sample fits, from 0 (not at all) to 100.
     pub(crate) fit: fn(&Sample<'_>) -> u8,
     /// Parts of file names, in lower case, that break ties; so does the format's own name.
     pub(crate) names: &'static [&'static str],
@@ -59,8 +59,7 @@ formats! {
     vscsi: VSCSI;
 }
 
-/// What generated traces answer when asked for their format; not in the registry, since no file has
-/// it.
+/// The format of generated traces; not in the registry, since no file has it.
 static GENERATED: Spec = Spec {
     name: "generated",
     kind: Kind::Key,
@@ -82,7 +81,7 @@ impl Format {
         SPECS.iter().map(|spec| Self(spec))
     }
 
-    /// What stands in for the format of a generated trace.
+    /// Returns the format of a generated trace.
     pub(crate) fn generated() -> Self {
         Self(&GENERATED)
     }
@@ -97,17 +96,17 @@ impl Format {
         self.0.name
     }
 
-    /// How its keys and sizes are read, unless opened `as_blocks`.
+    /// Returns the meaning of its keys and sizes, unless opened `as_blocks`.
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// What a record looks like, in a few words.
+    /// Describes a record in a few words.
     pub fn layout(&self) -> &'static str {
         self.0.layout
     }
 
-    /// Whose traces have it.
+    /// Returns the publisher of such traces.
     pub fn origin(&self) -> &'static str {
         self.0.origin
     }
@@ -184,8 +183,8 @@ pub fn formats_table() -> String {
     table
 }
 
-/// How well a text sample fits `format`: 90 when every line does. A few bad lines are forgiven, so
-/// that a trace with one is recognised and its error tells where it is.
+/// Rates how well a text sample fits `format`: 90 when every line does. A few bad lines are
+/// forgiven, so that a trace with one is recognised and its error tells where it is.
 fn fit_lines(sample: &Sample<'_>, mut format: impl Line) -> u8 {
     if !sample.is_text() {
         return 0;
@@ -202,7 +201,7 @@ fn fit_lines(sample: &Sample<'_>, mut format: impl Line) -> u8 {
     if good == 0 || bad * 5 > good { 0 } else { (90 * good / (good + bad)) as u8 }
 }
 
-/// How well a binary sample fits `format`: 95 when every record does.
+/// Rates how well a binary sample fits `format`: 95 when every record does.
 fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> u8 {
     const RECORDS: usize = 256;
     let mut batch = Batch::new(false);
@@ -225,12 +224,12 @@ fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> u8 {
     if good == 0 || bad * 5 > good { 0 } else { (95 * good / (good + bad)) as u8 }
 }
 
-/// Whether a line starts like this, in upper or lower case.
+/// Returns whether a line starts with a text, in upper or lower case.
 fn starts_with(line: &[u8], start: &[u8]) -> bool {
     line.get(..start.len()).is_some_and(|head| head.eq_ignore_ascii_case(start))
 }
 
-/// What a word for an operation means, in upper or lower case: `R`, `GET_LEASE`,
+/// Reads a word for an operation, in upper or lower case: `R`, `GET_LEASE`,
 /// `getChunkData.Permanent`; `W`, `SET`, `putChunk.Permanent`; `DEL`, `DELETE`, `trim` and their
 /// like.
 fn operation(text: &[u8]) -> Option<Op> {

@@ -27,9 +27,9 @@ pub enum SpecError {
     Value {
         /// The parameter.
         parameter: &'static str,
-        /// What should have been there.
+        /// The expected value.
         expected: &'static str,
-        /// What was there.
+        /// The value that was found.
         found: String,
     },
     /// A parameter is there twice.
@@ -53,7 +53,7 @@ pub enum SpecError {
     /// The last block would lie behind the end of any disk.
     #[error("{keys} keys of this block size do not fit on a disk")]
     TooFar {
-        /// How many keys there are.
+        /// The number of keys.
         keys: u64,
     },
 }

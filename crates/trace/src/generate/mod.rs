@@ -32,13 +32,13 @@ use rng::Rng;
 
 /// A generator's entry in the registry.
 pub(crate) struct Entry {
-    /// What users call it.
+    /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What it makes, in a few words.
+    /// Describes its requests in a few words.
     pub(crate) about: &'static str,
     /// Its own parameters; all have `requests`, `seed` and `block`.
     pub(crate) parameters: &'static [Parameter],
-    /// Whether it says itself what reads and what writes, and so takes no `read`.
+    /// True if it chooses reads and writes itself, and so takes no `read`.
     pub(crate) chooses_ops: bool,
     /// The generator a spec describes.
     pub(crate) make: fn(&GeneratorSpec, Plan) -> Result<Made, SpecError>,
@@ -61,11 +61,11 @@ generators! {
     sfs::SFS,
 }
 
-/// What a generator is to draw from.
+/// The plan that a generator draws from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// How many requests there will be, at most.
+    /// The most requests there will be.
     pub(crate) requests: u64,
 }
 
@@ -172,9 +172,9 @@ impl Generated {
 pub struct GeneratorInfo {
     /// Its name.
     pub generator: &'static str,
-    /// What it makes, in a few words.
+    /// Describes its requests in a few words.
     pub about: &'static str,
-    /// What it can be told.
+    /// Its parameters.
     pub parameters: Vec<ParameterInfo>,
 }
 
@@ -183,11 +183,11 @@ pub struct GeneratorInfo {
 pub struct ParameterInfo {
     /// Its name.
     pub name: &'static str,
-    /// What it is when not given.
+    /// The default.
     pub default: &'static str,
-    /// What it may be.
+    /// The values it may have.
     pub expected: &'static str,
-    /// What it means.
+    /// Its meaning.
     pub about: &'static str,
 }
 

@@ -56,7 +56,7 @@ pub(super) const WEIGHT: Parameter = Parameter {
 /// Parameters that a part of a mix takes besides its generator's own.
 pub(super) const OF_PARTS: &[Parameter] = &[WEIGHT];
 
-/// What a parameter may be.
+/// The types of parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Count,

@@ -20,7 +20,7 @@ use super::zipf::{Ranks, Scatter};
 use super::{Access, Entry, Generate, Made};
 use crate::request::Op;
 
-/// What a key is.
+/// The size of the block that a key names.
 pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// Exponents of the popularity of places.

@@ -21,7 +21,7 @@ use super::{ENTRIES, Entry, Made, Plan, SpecError, mix, sfs};
 #[derive(Clone)]
 pub struct GeneratorSpec {
     entry: &'static Entry,
-    /// What was given, in the order of the registry.
+    /// The given values, in the order of the registry.
     given: Vec<(&'static Parameter, Value)>,
     parts: Vec<GeneratorSpec>,
     is_part: bool,
@@ -45,12 +45,12 @@ impl GeneratorSpec {
         self.entry.name
     }
 
-    /// How many requests it makes.
+    /// Returns the number of requests it makes.
     pub fn requests(&self) -> u64 {
         self.whole("requests")
     }
 
-    /// Whether `text` starts as a spec does: with a word and a colon, or with the name of a
+    /// Returns whether `text` starts as a spec does: with a word and a colon, or with the name of a
     /// generator.
     pub(crate) fn looks_like(text: &str) -> bool {
         let name = text.split([':', '+']).next().unwrap_or(text);
@@ -113,7 +113,7 @@ impl GeneratorSpec {
         }
     }
 
-    /// What was given, or the default.
+    /// Returns the given value, or the default.
     fn value(&self, name: &str) -> Option<Value> {
         let given = self
             .given

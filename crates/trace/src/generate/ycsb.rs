@@ -68,7 +68,7 @@ enum Operation {
     ReadModifyWrite,
 }
 
-/// What is left to do of the current operation.
+/// The rest of the current operation.
 enum Rest {
     Nothing,
     Write(u64),

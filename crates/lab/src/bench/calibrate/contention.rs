@@ -21,17 +21,17 @@ const ROUNDS: usize = 12;
 /// A run of threads that visit the list with every request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meeting {
-    /// How many, above 1.
+    /// The number of threads, above 1.
     pub(super) threads: u32,
-    /// What each request computes beside its visit, in microseconds.
+    /// The computing time of each request beside its visit, in microseconds.
     pub(super) compute_us: f64,
     /// Of all together, in million requests a second.
     pub(super) throughput_mrps: f64,
 }
 
-/// How long a visit takes alone and with others there: from one run of threads that seldom meet,
-/// and from runs of threads that meet, with growing numbers of them. No time is below `least_us`,
-/// or above that of a request of the run it is found from.
+/// Returns the time of a visit alone and with others there: from one run of threads that seldom
+/// meet, and from runs of threads that meet, with growing numbers of them. No time is below
+/// `least_us`, or above that of a request of the run it is found from.
 ///
 /// # Errors
 /// A time is none.
@@ -50,7 +50,7 @@ pub(super) fn visit(
     contended(time.alone_us, together, least_us)
 }
 
-/// How long a visit takes with others there when the time alone is known.
+/// Returns the time of a visit with others there when the time alone is known.
 fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time, ModelError> {
     let mut time = Time::of(alone_us);
     for run in together {
@@ -65,8 +65,8 @@ fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time,
     Ok(time)
 }
 
-/// What each request of several threads computes when a share of them visits the list, for the
-/// throughput that was measured; at least 0.
+/// Returns the computing time of each request that explains the measured throughput of several
+/// threads when a share of them visits the list; at least 0.
 ///
 /// # Errors
 /// A time is none.
@@ -108,7 +108,7 @@ impl Meeting {
         f64::from(self.threads) / self.throughput_mrps
     }
 
-    /// What the model says of such threads, with another time of the list.
+    /// Returns the modelled throughput of such threads with another time of the list.
     fn throughput_of(&self, time: Time) -> Result<f64, ModelError> {
         let station = Station { name: "list", servers: 1, copies: 1 };
         let visit = Step::Visit(Visit { station: 0, time, is_limit: false });

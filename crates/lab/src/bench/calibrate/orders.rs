@@ -1,4 +1,4 @@
-//! What changes of an order take by themselves: without lock, cache and other threads.
+//! Measures changes of an order by themselves: without lock, cache and other threads.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -38,7 +38,7 @@ struct Batches {
     batches: usize,
 }
 
-/// What a slot is entered with.
+/// Returns the access that a slot is inserted with.
 fn access(round: u64, slot: u32) -> Access {
     Access::new(mix(round << 32 | u64::from(slot)))
 }

@@ -30,7 +30,7 @@ impl ByPace {
         together.next().expect("one thread, at least").1
     }
 
-    /// What they take longer than others, repetition by repetition.
+    /// Returns the additional time over other requests, repetition by repetition.
     fn beyond(&self, base: &ByPace) -> ByPace {
         let beyond = |(pace, series): (&Pace, &Series)| {
             let times = series.iter().zip(&base.0[pace]);
@@ -56,8 +56,8 @@ fn median(series: &[f64]) -> f64 {
     Estimate::of(series.iter().copied()).median.max(LEAST_US)
 }
 
-/// What the requests of a kind take of the list beyond what they `compute`, repetition by
-/// repetition.
+/// Returns the time that requests of a kind spend at the list beyond their computing time,
+/// repetition by repetition.
 fn visits(requests: &ByPace, compute: &ByPace) -> Result<ByPace, ModelError> {
     let mut visits = requests.beyond(compute);
     let meeting = |pace: Pace, at: usize| Meeting {
@@ -230,7 +230,7 @@ impl Calibrate<'_> {
         })
     }
 
-    /// What else there is to know.
+    /// Returns the properties of the machine.
     fn machine(&self) -> BTreeMap<String, String> {
         let fact = |name: &str, value: String| (name.to_owned(), value);
         let Plan { repetitions, seconds, .. } = self.plan;

@@ -7,8 +7,8 @@
 
 use floe_policy::mix;
 
-/// What a word gains from one address to the next; odd, so that no two addresses of a volume share
-/// a word.
+/// The difference of the words at two neighbouring addresses; odd, so that no two addresses of a
+/// volume share a word.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 const WORD_BYTES: u64 = 8;

@@ -1,4 +1,4 @@
-//! Which versions each byte of a volume may have: a map from ranges to candidates.
+//! The versions that each byte of a volume may have: a map from ranges to candidates.
 //!
 //! Ranges nobody has written hold the volume's first version and take no memory. A range that one
 //! write has settled is one span again, so there are never more than two spans for each write.
@@ -48,7 +48,7 @@ struct Span {
 /// The versions of a volume's bytes.
 #[derive(Debug)]
 pub(super) struct Spans {
-    /// What is nowhere else.
+    /// The version of all bytes outside of the spans.
     initial: u64,
     spans: BTreeMap<u64, Span>,
 }

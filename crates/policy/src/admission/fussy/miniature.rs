@@ -51,7 +51,7 @@ impl Line {
     }
 }
 
-/// What an access is worth; see [`Prices`](super::prices::Prices).
+/// The worth of an access; see [`Prices`](super::prices::Prices).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worth {
     /// A hit.

@@ -1,4 +1,4 @@
-//! What hits save and fetches cost, from measured times.
+//! Savings of hits and costs of fetches, from measured times.
 //!
 //! All of it in *best hits*: what a hit saves of the direction in which it saves more. So a read
 //! above a device that writes four times as slowly as it reads is worth a quarter.
@@ -23,7 +23,7 @@ impl Prices {
         known.insert_ns = new.insert_ns.or(known.insert_ns);
     }
 
-    /// What a hit of a read and one of a write save in nanoseconds. A direction that was not
+    /// Returns the nanoseconds that a read hit and a write hit save. A direction that was not
     /// measured is taken to be like the other; `None` before anything was.
     fn saved_ns(&self) -> Option<[f64; 2]> {
         let hit = self.times.hit_ns?;
@@ -38,20 +38,19 @@ impl Prices {
         Some(read.max(write)).filter(|&best| best > 0.0)
     }
 
-    /// What a hit of this access is worth: from 0 to 1, and 1 while nothing is known.
+    /// Returns the worth of a hit of this access: from 0 to 1, and 1 while nothing is known.
     pub(super) fn hit(&self, access: &Access) -> f64 {
         let Some([read, write]) = self.saved_ns() else { return 1.0 };
         let saved = if access.direction == Direction::Read { read } else { write };
         self.best_ns().map_or(0.0, |best| saved / best)
     }
 
-    /// What this access counts in the table.
+    /// Returns the count of this access in the table.
     pub(super) fn count(&self, access: &Access) -> u16 {
         (self.hit(access) * f64::from(UNIT)).round() as u16
     }
 
-    /// What putting a block into the cache costs. Where hits save nothing it is a loss all the
-    /// same.
+    /// Returns the cost of inserting a block. Where hits save nothing it is a loss all the same.
     pub(super) fn insertion(&self) -> f64 {
         let is_useless = self.saved_ns().is_some() && self.best_ns().is_none();
         let measured =
@@ -59,7 +58,7 @@ impl Prices {
         if is_useless { 1.0 } else { measured }
     }
 
-    /// What fetching one costs, its insertion included; `None` while that is not known.
+    /// Returns the cost of a fetch with its insertion; `None` while it is unknown.
     pub(super) fn fetch(&self) -> Option<f64> {
         let read = self.times.backing_read_ns.or(self.times.backing_write_ns)?;
         Some(read / self.best_ns()? + self.insertion())

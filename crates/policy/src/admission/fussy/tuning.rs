@@ -19,15 +19,15 @@ use crate::Access;
 use crate::admission::Window;
 use crate::admission::metadata::POPULARITY_MAX;
 
-/// What a change costs: a best hit for each so many entries. What one way left in the cache serves
-/// the next, too, so it is much less than filling it.
+/// The cost of a change: a best hit for each so many entries. The next way also serves from entries
+/// that the last one left, so a change costs much less than filling the cache.
 const ENTRIES_PER_HIT: f64 = 16.0;
-/// What a change has to be worth at most, in that.
+/// The highest worth that is asked of a change, as a multiple of its cost.
 const DOUBT_MAX: f64 = 16.0;
 /// Requests per entry without a change after which the next one has to be worth half as much.
 const CALM: f64 = 8.0;
 
-/// What an interval between checks was like.
+/// Observations of an interval between checks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     pub(super) requests: u64,
@@ -51,9 +51,9 @@ pub(super) struct Tuning {
     /// The way it is run in: 0 is plain, and as much as it asks of the popular the others are
     /// fussy.
     way: usize,
-    /// What each would have saved more, in best hits.
+    /// The additional saving of each way, in best hits.
     accounts: [f64; WAYS],
-    /// How much more than it costs a change has to be worth.
+    /// The factor by which the worth of a change has to exceed its cost.
     doubt: f64,
     /// Requests since the last change, or since doubt was halved.
     calm: u64,
@@ -92,7 +92,7 @@ impl Tuning {
         }
     }
 
-    /// What an access counts in the table.
+    /// Returns the count of an access in the table.
     pub(super) fn count(&self, access: &Access) -> u16 {
         self.prices.count(access)
     }
@@ -106,7 +106,7 @@ impl Tuning {
         miniatures.serve(access, Worth { hit, insertion, count }, all);
     }
 
-    /// Whether only the popular come in.
+    /// Returns whether only popular blocks are admitted.
     pub(super) fn is_fussy(&self) -> bool {
         self.way > 0
     }
@@ -124,7 +124,7 @@ impl Tuning {
         self.stricter(self.way.max(1))
     }
 
-    /// What the so-manieth way to be fussy asks of the popular.
+    /// Returns the threshold of popularity of one of the fussy ways.
     fn stricter(&self, way: usize) -> usize {
         (self.threshold * way).clamp(1, POPULARITY_MAX)
     }
