@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use clap::Args;
-use floe_block::{Calibrated, Salvage};
+use floe_block::{Calibrated, SECTOR_BYTES, Salvage, Sectors};
 use floe_device::{Role, Spec};
 use floe_export::kept::{Checked, Holds, StartError, check, holds, repair};
 use floe_export::server::DeviceSource;
 use serde::Serialize;
 
 use crate::error::CliError;
-use crate::export_dirty::Range;
 use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
@@ -83,6 +82,19 @@ struct Lost {
 struct OfVolume {
     name: String,
     bytes: u64,
+}
+
+/// A run of a volume.
+#[derive(Debug, Serialize)]
+pub(crate) struct Range {
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+impl Range {
+    pub(crate) fn of(run: &Sectors) -> Self {
+        Self { offset: run.start * SECTOR_BYTES, length: (run.end - run.start) * SECTOR_BYTES }
+    }
 }
 
 /// A cache device as text: a path alone is a file or block device.

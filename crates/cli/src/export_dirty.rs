@@ -4,13 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use floe_block::{SECTOR_BYTES, Sectors};
 use floe_device::{Role, Spec};
 use floe_export::kept::{Target, WrittenBack, write_back};
 use floe_export::server::DeviceSource;
 use serde::Serialize;
 
-use crate::check::{cache, open, refused};
+use crate::check::{Range, cache, open, refused};
 use crate::error::CliError;
 use crate::state_dir::state_dir;
 use crate::{OrFail, output};
@@ -55,19 +54,6 @@ struct Row<'a> {
     /// What only the cache had and has no more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<Range>,
-}
-
-/// A run of a volume.
-#[derive(Debug, Serialize)]
-pub(crate) struct Range {
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
-
-impl Range {
-    pub(crate) fn of(run: &Sectors) -> Self {
-        Self { offset: run.start * SECTOR_BYTES, length: (run.end - run.start) * SECTOR_BYTES }
-    }
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {

@@ -17,6 +17,7 @@ mod man;
 mod model;
 mod output;
 mod replay;
+mod report;
 mod serve;
 mod settings;
 mod simulate;
@@ -115,7 +116,7 @@ pub fn run() -> ExitCode {
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(refusal) => return error::explain(&refusal),
+        Err(refusal) => return report::explain(&refusal),
     };
     let result = match cli.command {
         Command::Serve(arguments) => serve::run(*arguments),
@@ -142,7 +143,7 @@ pub fn run() -> ExitCode {
             log::end();
             ExitCode::SUCCESS
         }
-        Err(error) => error.report(),
+        Err(error) => report::report(&error),
     }
 }
 

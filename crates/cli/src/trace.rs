@@ -11,6 +11,7 @@ use floe_trace::{
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::report::report;
 use crate::{OrFail, output};
 
 #[derive(Debug, Subcommand)]
@@ -219,7 +220,7 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
     }
     let last = refused.pop();
     refused.iter().for_each(|error| {
-        error.report();
+        report(error);
     });
     last.map_or(Ok(()), Err)
 }
