@@ -38,6 +38,7 @@ macro_rules! planted {
 mod allocate;
 mod bits;
 mod cache;
+mod counters;
 mod directory;
 mod driver;
 mod evict;
@@ -69,6 +70,7 @@ mod turns;
 mod volumes;
 
 pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
+pub use counters::{CounterType, Counts, Declaration};
 pub use driver::{Answer, Driver, PartJournal};
 pub use evict::{Evict, EvictError};
 pub use exchange::{Bell, Exchange, Traffic};

@@ -142,8 +142,8 @@ impl Row {
     fn new(run: &'static str, measured: &Measured, before: &Status, after: &Status) -> Self {
         let all = measured.all_ns();
         let seconds = measured.elapsed.as_secs_f64();
-        let reads = after.read_requests - before.read_requests;
-        let read_hits = after.read_hits - before.read_hits;
+        let gained = after.cache.since(&before.cache);
+        let (requests, counters) = (gained.requests, gained.counters);
         Self {
             run,
             requests_per_second: all.len() as f64 / seconds,
@@ -152,9 +152,9 @@ impl Row {
             p99_us: all.value_at_quantile(0.99) as f64 / 1e3,
             read_mean_us: measured.read_ns.mean() / 1e3,
             write_mean_us: measured.write_ns.mean() / 1e3,
-            read_hit_ratio: read_hits as f64 / reads.max(1) as f64,
-            backing_read_bytes: after.backing_read_bytes - before.backing_read_bytes,
-            backing_write_bytes: after.backing_write_bytes - before.backing_write_bytes,
+            read_hit_ratio: requests.read_hits as f64 / requests.reads.max(1) as f64,
+            backing_read_bytes: counters.backing_read_bytes,
+            backing_write_bytes: counters.backing_write_bytes,
         }
     }
 }

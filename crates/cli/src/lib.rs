@@ -23,6 +23,7 @@ mod settings;
 mod simulate;
 mod size;
 mod state_dir;
+mod status;
 mod tier;
 mod trace;
 mod volume;
@@ -64,7 +65,7 @@ enum Command {
     /// Serve a volume through a cache, over NBD
     Serve(Box<serve::Arguments>),
     /// Show the counters of a running server
-    Status(admin::StatusArguments),
+    Status(status::Arguments),
     /// Write all dirty data of a running server to its volumes
     Flush(admin::FlushArguments),
     /// Use a failed cache device again
@@ -120,7 +121,7 @@ pub fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(arguments) => serve::run(*arguments),
-        Command::Status(arguments) => admin::status(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
         Command::Flush(arguments) => admin::flush(&arguments),
         Command::Restore(arguments) => admin::restore(&arguments),
         Command::Volume(command) => volume::run(&command),

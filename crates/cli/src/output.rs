@@ -33,6 +33,13 @@ pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     table
 }
 
+/// Aligns one column of a table to the left.
+pub(crate) fn align_left(table: &mut Table, column: usize) {
+    if let Some(column) = table.column_mut(column) {
+        column.set_cell_alignment(CellAlignment::Left);
+    }
+}
+
 /// Prints a line for people; a reader who has seen enough and closed the pipe is no error.
 macro_rules! say {
     ($($text:tt)*) => {{

@@ -195,7 +195,11 @@ fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() 
             admission.bypassed_blocks >= 25 + 49
                 && admission.offered_blocks == admission.bypassed_blocks
         );
-        assert_eq!((status.valid_bytes, status.read_hits), (0, 0), "{status:?}");
+        assert_eq!(
+            (status.cache.valid_bytes, status.cache.requests.read_hits),
+            (0, 0),
+            "{status:?}"
+        );
         let said = floe_ok(&["status", "--admin", &server.admin]);
         assert!(
             said.contains(&format!("admission never: 0 of {} ", admission.offered_blocks)),

@@ -220,9 +220,12 @@ fn fio_verifies_what_two_connections_wrote_at_random() {
         }
         wait_until("the end of fio's connections", || server.status().connections == 0);
         let status = server.status();
-        assert_eq!(status.errors, 0, "after write {mode} on {threads}");
+        assert_eq!(status.cache.requests.errors, 0, "after write {mode} on {threads}");
         // it did come here
-        assert!(status.write_bytes.min(status.read_bytes) > 16 << 20, "{status:?}");
+        assert!(
+            status.cache.requests.write_bytes.min(status.cache.requests.read_bytes) > 16 << 20,
+            "{status:?}"
+        );
         server.end();
     }
 }
@@ -237,7 +240,7 @@ fn a_signal_brings_what_a_volatile_cache_has_to_the_backing_device() {
         client.write(100_000 * at as u64, piece, false).expect("a write");
     }
     client.disconnect().expect("a goodbye");
-    let dirty_bytes = server.status().dirty_bytes;
+    let dirty_bytes = server.status().cache.dirty_bytes;
     assert!((1..=4 * MIB as u64).contains(&dirty_bytes), "{dirty_bytes} bytes are dirty");
     server.end();
     assert_same("the backing device", &volume.backing(), &after);
@@ -251,9 +254,9 @@ fn a_flush_leaves_nothing_dirty_and_goes_on_serving() {
     // well below what a part of so small a cache keeps before it begins to clean by itself
     let piece = noise(11, 200_000);
     client.write(12_345, &piece, false).expect("a write");
-    assert!(server.status().dirty_bytes >= piece.len() as u64);
+    assert!(server.status().cache.dirty_bytes >= piece.len() as u64);
     assert_eq!(floe_ok(&["flush", "--admin", &server.admin]), "");
-    assert_eq!(server.status().dirty_bytes, 0);
+    assert_eq!(server.status().cache.dirty_bytes, 0);
     assert_same(
         "the range on the backing device",
         &volume.backing()[12_345..][..piece.len()],
@@ -301,7 +304,10 @@ fn the_status_adds_up() {
         let volume = if mode == "back" { volume.with(&NEVER) } else { volume };
         let server = volume.serve();
         let idle = server.status();
-        assert_eq!((idle.read_requests, idle.write_requests, idle.connections), (0, 0, 0));
+        assert_eq!(
+            (idle.cache.requests.reads, idle.cache.requests.writes, idle.connections),
+            (0, 0, 0)
+        );
         let mut client = connect(&server.unix);
         let mut data = vec![0; 64 << 10];
         for _ in 0..2 {
@@ -322,38 +328,50 @@ fn the_status_adds_up() {
             (volume.name.as_str(), volume.bytes, volume.read_only),
             ("floe", 8 << 20, false)
         );
-        assert_eq!(status.write_mode, mode);
-        assert_eq!(status.cache_size_bytes, 4 << 20);
+        assert_eq!(status.server.write_mode, mode);
+        assert_eq!(status.devices.cache_size_bytes, 4 << 20);
         assert_eq!(status.connections, 1);
-        assert_eq!((status.read_requests, status.read_bytes), (32, 2 << 20));
-        assert_eq!((status.write_requests, status.write_bytes), (8, 512 << 10));
-        assert_eq!((status.flush_requests, status.trim_requests), (1, 2));
+        assert_eq!((status.cache.requests.reads, status.cache.requests.read_bytes), (32, 2 << 20));
+        assert_eq!(
+            (status.cache.requests.writes, status.cache.requests.write_bytes),
+            (8, 512 << 10)
+        );
+        assert_eq!((status.cache.requests.flushes, status.cache.requests.trims), (1, 2));
         // A read that comes before its block has reached the cache device joins the fetch, and may
         // count as a hit too.
         let keeps = mode != "pass" || status.memory.is_some();
         let spared_reads = if keeps { 16 } else { 0 };
-        assert!(status.read_hits <= spared_reads, "{mode}: {status:?}");
-        assert!(status.read_hits + status.joined_reads >= spared_reads, "{mode}: {status:?}");
-        assert!(status.write_hits <= status.write_requests);
-        assert!((status.read_hit_ratio - status.read_hits as f64 / 32.0).abs() < 1e-9);
+        assert!(status.cache.requests.read_hits <= spared_reads, "{mode}: {status:?}");
+        assert!(
+            status.cache.requests.read_hits + status.cache.counters.joined_reads >= spared_reads,
+            "{mode}: {status:?}"
+        );
+        assert!(status.cache.requests.write_hits <= status.cache.requests.writes);
+        assert!(
+            (status.requests.read_hit_ratio - status.cache.requests.read_hits as f64 / 32.0).abs()
+                < 1e-9
+        );
         let fetched = if keeps { 1 << 20 } else { 2 << 20 };
-        assert_eq!(status.backing_read_bytes, fetched, "{mode}");
+        assert_eq!(status.cache.counters.backing_read_bytes, fetched, "{mode}");
         let stays_dirty = mode == "back" && !threads.contains("volatile");
-        assert!(stays_dirty || status.backing_write_bytes >= 512 << 10, "{mode}: all is flushed");
-        assert_eq!((status.cache_errors, status.backing_errors), (0, 0));
+        assert!(
+            stays_dirty || status.cache.counters.backing_write_bytes >= 512 << 10,
+            "{mode}: all is flushed"
+        );
+        assert_eq!((status.devices.cache_errors, status.devices.backing_errors), (0, 0));
         assert_eq!(
-            status.dirty_bytes > 0,
+            status.cache.dirty_bytes > 0,
             stays_dirty,
             "a flush leaves what is dirty in a kept cache"
         );
         let allocated: u64 =
-            status.blocks.iter().map(|count| count.blocks * count.block_bytes).sum();
+            status.devices.blocks.iter().map(|count| count.blocks * count.block_bytes).sum();
         assert!(
-            status.valid_bytes <= allocated && allocated <= status.cache_size_bytes,
+            status.cache.valid_bytes <= allocated && allocated <= status.devices.cache_size_bytes,
             "{status:?}"
         );
-        assert_eq!(status.valid_bytes > 0, mode != "pass");
-        for latency in [status.read_latency, status.write_latency] {
+        assert_eq!(status.cache.valid_bytes > 0, mode != "pass");
+        for latency in [status.requests.read_latency, status.requests.write_latency] {
             let rising = [0.0, latency.p50_us, latency.p99_us, latency.p999_us];
             assert!(
                 rising.is_sorted() && latency.p50_us > 0.0 && latency.mean_us > 0.0,
@@ -683,7 +701,7 @@ fn a_client_killed_while_it_writes_leaves_others_served() {
     let server = volume.serve();
     let mut bystander = connect(&server.unix);
     for uri in [&server.unix, &server.tcp] {
-        let written = server.status().write_bytes;
+        let written = server.status().cache.requests.write_bytes;
         let uri = format!("--uri={uri}");
         let mut fio = Command::new("fio")
             .args([
@@ -700,7 +718,9 @@ fn a_client_killed_while_it_writes_leaves_others_served() {
             .stdout(Stdio::null())
             .spawn()
             .expect("fio runs");
-        wait_until("a write", || server.status().write_bytes > written + 8 * MIB as u64);
+        wait_until("a write", || {
+            server.status().cache.requests.write_bytes > written + 8 * MIB as u64
+        });
         fio.kill().expect("it is there");
         wait_for(&mut fio);
         let mut data = vec![0; MIB];
@@ -710,7 +730,7 @@ fn a_client_killed_while_it_writes_leaves_others_served() {
             server.status().connections == 1
         });
     }
-    assert_eq!(server.status().errors, 0);
+    assert_eq!(server.status().cache.requests.errors, 0);
     server.end();
     assert_same("the half nobody wrote to", &volume.backing()[..8 * MIB], &content[..8 * MIB]);
 }

@@ -97,7 +97,11 @@ fn fios_jobs_verify_what_they_wrote_over_tls() {
         wait_until("the end of all connections", || server.status().connections == 0);
         let status = server.status();
         assert_eq!(
-            (status.errors, status.cache_errors, status.backing_errors),
+            (
+                status.cache.requests.errors,
+                status.devices.cache_errors,
+                status.devices.backing_errors
+            ),
             (0, 0, 0),
             "after write {mode} on {threads}"
         );

@@ -93,12 +93,22 @@ fn fios_jobs_verify_what_they_wrote_side_by_side() {
         quiet(&server);
         let status = server.status();
         assert_eq!(
-            (status.errors, status.cache_errors, status.backing_errors),
+            (
+                status.cache.requests.errors,
+                status.devices.cache_errors,
+                status.devices.backing_errors
+            ),
             (0, 0, 0),
             "after write {mode} on {threads}"
         );
-        assert!(status.trim_requests >= 64 && status.flush_requests >= 32, "{status:?}");
-        assert!(status.write_bytes >= (8 + 4 + 3 * 4) * MIB as u64 / 2, "{status:?}");
+        assert!(
+            status.cache.requests.trims >= 64 && status.cache.requests.flushes >= 32,
+            "{status:?}"
+        );
+        assert!(
+            status.cache.requests.write_bytes >= (8 + 4 + 3 * 4) * MIB as u64 / 2,
+            "{status:?}"
+        );
         server.end();
         assert_same("the range nobody wrote to", &volume.backing()[20 * MIB..], &untouched);
     }

@@ -108,14 +108,15 @@ fn a_server_evicts_by_its_policy_goes_on_after_a_restart_and_says_so() {
         assert_same("what was read in turn", &read, &content[at..][..16 << 10]);
     }
     let status = server.status();
-    assert_eq!(status.evict, "sarc");
+    assert_eq!(status.server.evict, "sarc");
     assert!(
-        status.prefetched_used_blocks > 100
-            && status.prefetched_bytes >= status.prefetched_used_blocks * 4096,
+        status.cache.counters.prefetched_used_blocks > 100
+            && status.cache.counters.prefetched_bytes
+                >= status.cache.counters.prefetched_used_blocks * 4096,
         "{status:?}"
     );
     let said = floe_ok(&["status", "--admin", &server.admin]);
-    assert!(said.contains("evict sarc") && said.contains("fetched ahead"), "{said}");
+    assert!(said.contains("evict sarc") && said.contains("prefetched"), "{said}");
     drop(client);
     server.end();
     // What the cache has is not of the policy that chose it.
@@ -125,7 +126,11 @@ fn a_server_evicts_by_its_policy_goes_on_after_a_restart_and_says_so() {
     assert_same("what was cached before", &read, &content[..16 << 10]);
     let status = server.status();
     assert_eq!(
-        (status.evict.as_str(), status.read_hits, status.prefetched_blocks),
+        (
+            status.server.evict.as_str(),
+            status.cache.requests.read_hits,
+            status.cache.counters.prefetched_blocks
+        ),
         ("s3-fifo", 1, 0),
         "{status:?}"
     );

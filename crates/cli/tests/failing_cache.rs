@@ -108,7 +108,11 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
         }
         rig.check(&mut client);
         let status = server.status();
-        assert_eq!((status.refused_bytes, status.dirty_bytes), (0, 0), "{rules}: {status:?}");
+        assert_eq!(
+            (status.cache.refused_bytes, status.cache.dirty_bytes),
+            (0, 0),
+            "{rules}: {status:?}"
+        );
         let word = if status.degraded { "degraded" } else { "ok" };
         assert_eq!(health(&server), (200, word.into()), "{rules}");
         if status.degraded && rules == "all EIO" {
@@ -120,13 +124,13 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
         if status.degraded && !status.journal_lost {
             assert_eq!(ask(&server, "restore").0, Some(0), "{rules}");
             assert_eq!(health(&server), (200, "ok".into()), "{rules}");
-            let before = server.status().read_hits;
+            let before = server.status().cache.requests.read_hits;
             for _ in 0..3 {
                 let mut found = vec![0; PIECE];
                 client.read((3 * PIECE) as u64, &mut found).expect("a read");
                 assert_same("a piece", &found, &rig.model[3 * PIECE..][..PIECE]);
             }
-            assert!(server.status().read_hits > before, "{rules}: it caches again");
+            assert!(server.status().cache.requests.read_hits > before, "{rules}: it caches again");
         } else if status.journal_lost {
             wait_until("the end of the cache", || {
                 server.status().tiers[0].bypass.starts_with("ended")
@@ -183,7 +187,7 @@ fn dirty_data_of_a_cache_device_that_is_full_is_written_back_while_clients_go_on
         (0..48).for_each(|piece| rig.write(&mut client, piece).expect("a write"));
         client.flush().expect("a flush");
         (32..40).for_each(|piece| rig.write(&mut client, piece).expect("a write"));
-        assert!(server.status().dirty_bytes >= (8 * PIECE) as u64);
+        assert!(server.status().cache.dirty_bytes >= (8 * PIECE) as u64);
 
         rig.fail(rules);
         for piece in (0..64).chain(16..96) {
@@ -197,7 +201,11 @@ fn dirty_data_of_a_cache_device_that_is_full_is_written_back_while_clients_go_on
         client.flush().expect("a flush");
         assert_same("the backing device", &rig.volume.backing(), &rig.model);
         let status = server.status();
-        assert_eq!((status.refused_bytes, status.dirty_bytes), (0, 0), "{rules}: {status:?}");
+        assert_eq!(
+            (status.cache.refused_bytes, status.cache.dirty_bytes),
+            (0, 0),
+            "{rules}: {status:?}"
+        );
         assert!(status.tiers[0].bypass.starts_with("ended"), "{rules}: {status:?}");
         assert_eq!(health(&server), (200, "degraded".into()), "{rules}");
         drop(client);
@@ -226,7 +234,7 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
         client.flush().expect("a flush");
         let mut found = vec![0; 8 * PIECE];
         client.read(0, &mut found).expect("a read"); // and is cached
-        assert_eq!(server.status().dirty_bytes, 16 * PIECE as u64);
+        assert_eq!(server.status().cache.dirty_bytes, 16 * PIECE as u64);
 
         rig.fail("all EIO 65536-");
         // Until the journal is lost, and what is dirty is known to be out of reach.
@@ -258,7 +266,7 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
         );
         let status = server.status();
         assert_eq!(
-            (status.refused_bytes, status.dirty_bytes),
+            (status.cache.refused_bytes, status.cache.dirty_bytes),
             (16 * PIECE as u64, 16 * PIECE as u64)
         );
         let text = floe_ok(&["status", "--admin", &server.admin]);
@@ -331,7 +339,7 @@ fn a_cache_file_that_the_system_does_not_let_grow_is_gone_past() {
     client.flush().expect("a flush");
     rig.check(&mut client);
     let status = server.status();
-    assert!(status.cache_errors > 0 && status.refused_bytes == 0, "{status:?}");
+    assert!(status.devices.cache_errors > 0 && status.cache.refused_bytes == 0, "{status:?}");
     drop(client);
     server.end();
     assert_same("the backing device", &rig.volume.backing(), &rig.model);

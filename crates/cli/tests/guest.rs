@@ -159,8 +159,8 @@ fn session(script: &str, volume: &Volume, how: &str, tree: &Tree, seeds: &[u32])
     guest(script, &server, how, tree);
     wait_until("the end of the guest's connections", || server.status().connections == 0);
     let status = server.status();
-    assert_eq!(status.errors, 0, "{status:?}");
-    assert!(status.flush_requests > 0, "{status:?}");
+    assert_eq!(status.cache.requests.errors, 0, "{status:?}");
+    assert!(status.cache.requests.flushes > 0, "{status:?}");
     server.end();
     volume.serve().drain_and_end(); // what the cache has kept
     is_clean(&volume.path("backing.img"));

@@ -76,11 +76,14 @@ fn what_was_written_and_read_is_there_after_a_restart_on_any_number_of_threads()
         let server = Server::run(&line, volume.path("floe.log"));
         if round > 0 {
             let before = server.status();
-            assert!(before.dirty_bytes >= 128 << 10, "{before:?}");
+            assert!(before.cache.dirty_bytes >= 128 << 10, "{before:?}");
             assert_same("what was cached", &read(&server, 0, 256 << 10), &content[..256 << 10]);
             let after = server.status();
-            assert_eq!(after.read_hits, after.read_requests, "all of it is cached: {after:?}");
-            assert_eq!(after.backing_read_bytes, 0);
+            assert_eq!(
+                after.cache.requests.read_hits, after.cache.requests.reads,
+                "all of it is cached: {after:?}"
+            );
+            assert_eq!(after.cache.counters.backing_read_bytes, 0);
         } else {
             read(&server, 0, 256 << 10);
         }
@@ -357,7 +360,7 @@ fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
         Server::run(&line, volume.path("floe.log"))
     };
     let server = run();
-    assert_eq!(server.status().dirty_bytes, 12288);
+    assert_eq!(server.status().cache.dirty_bytes, 12288);
     let mut found = vec![0; 12288];
     connect(&server).read(0, &mut found).expect("a read");
     assert_same("the second volume", &found[4096..], &noise(11, 8192));
@@ -548,14 +551,18 @@ fn what_is_dirty_is_written_back_without_a_server() {
     let (code, said, _) = offline(&volume, &["export-dirty", "--backing", &backing, "--json"]);
     assert_eq!((code, said.as_str()), (Some(0), "{\"volume\":\"floe\",\"written_bytes\":0}\n"));
     let server = volume.serve();
-    assert_eq!(server.status().dirty_bytes, 0);
+    assert_eq!(server.status().cache.dirty_bytes, 0);
     assert_same(
         "what was written back",
         &read(&server, MIB, 64 << 10),
         &content[MIB..][..64 << 10],
     );
     let status = server.status();
-    assert_eq!((status.read_hits, status.session), (1, Some(4)), "it is still cached");
+    assert_eq!(
+        (status.cache.requests.read_hits, status.session),
+        (1, Some(4)),
+        "it is still cached"
+    );
     assert!(floe_ok(&["status", "--admin", &server.admin]).contains("it was opened 4 time(s)"));
     server.end();
 }
@@ -643,8 +650,11 @@ fn dirty_data_that_rotted_is_an_error_before_and_after_a_restart() {
     is_lost(&server);
     is_lost(&server);
     let status = server.status();
-    assert_eq!((status.corrupt_sectors, status.lost.bytes, status.lost.places.len()), (1, 4096, 1));
-    let place = &status.lost.places[0];
+    assert_eq!(
+        (status.cache.corrupt_sectors, status.devices.lost.bytes, status.devices.lost.places.len()),
+        (1, 4096, 1)
+    );
+    let place = &status.devices.lost.places[0];
     assert_eq!(
         (place.volume.as_str(), place.offset, place.bytes),
         ("floe", (MIB + 4096) as u64, 4096)
@@ -664,12 +674,12 @@ fn dirty_data_that_rotted_is_an_error_before_and_after_a_restart() {
 
     let server = volume.serve();
     is_lost(&server);
-    assert_eq!(server.status().lost.bytes, 4096);
+    assert_eq!(server.status().devices.lost.bytes, 4096);
     server.kill(&volume);
     let server = volume.serve();
     is_lost(&server);
     write(&server, MIB + 4096, &content[MIB + 4096..][..4096], true);
-    assert_eq!(server.status().lost.bytes, 0);
+    assert_eq!(server.status().devices.lost.bytes, 0);
     server.drain_and_end();
     assert_same("the volume", &volume.backing(), &content);
 }

@@ -114,7 +114,10 @@ fn tiers_that_are_kept_go_on_where_they_were_after_a_kill() {
                 .collect();
             assert_eq!(kept, wanted);
             let last = status.tiers.last().expect("there are tiers");
-            assert!(round == 0 || last.dirty_bytes > 0 || status.dirty_bytes > 0, "{status:?}");
+            assert!(
+                round == 0 || last.dirty_bytes > 0 || status.cache.dirty_bytes > 0,
+                "{status:?}"
+            );
             let piece = noise(10 + round as u64, 3 * MIB);
             let at = round * MIB + 12_345;
             client.write(at as u64, &piece, false).expect("a write");
@@ -166,10 +169,10 @@ fn fussycache_over_dram_keeps_dirty_pages_and_fetches_what_is_popular() {
             }
             let status = server.status();
             let admission = status.admission.as_ref().expect("there is one");
-            assert!(admission.offered_blocks > 500 && status.dirty_bytes > 0, "{status:?}");
+            assert!(admission.offered_blocks > 500 && status.cache.dirty_bytes > 0, "{status:?}");
             assert!(!fetches || admission.ordered_blocks > 0, "{status:?}");
             client.flush().expect("a flush");
-            assert_eq!(server.status().dirty_bytes, 0);
+            assert_eq!(server.status().cache.dirty_bytes, 0);
             assert_same("the volume", &volume.backing(), &content);
             for at in (0..content.len()).step_by(MIB) {
                 assert_same("what is read", &read(&mut client, at, MIB), &content[at..][..MIB]);

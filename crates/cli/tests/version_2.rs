@@ -97,7 +97,11 @@ fn a_cache_of_version_2_comes_back_warm_and_with_what_was_dirty() {
         let server = old.serve();
         assert!(!server.log().contains("WARN"), "{image}: {}", server.log());
         let status = server.status();
-        assert_eq!((status.dirty_bytes, status.valid_bytes), (96 << 10, 608 << 10), "{image}");
+        assert_eq!(
+            (status.cache.dirty_bytes, status.cache.valid_bytes),
+            (96 << 10, 608 << 10),
+            "{image}"
+        );
         for (name, volume, dirty) in VOLUMES {
             let uri = server.unix.replace("/alpha", &format!("/{name}"));
             let mut client =
@@ -111,7 +115,11 @@ fn a_cache_of_version_2_comes_back_warm_and_with_what_was_dirty() {
                 assert_same(name, &found, &expected[range]);
             }
         }
-        assert_eq!(server.status().backing_read_bytes, 0, "{image}: all of that is cached");
+        assert_eq!(
+            server.status().cache.counters.backing_read_bytes,
+            0,
+            "{image}: all of that is cached"
+        );
         server.drain_and_end();
         for (name, volume, dirty) in VOLUMES {
             let expected = sectors(volume, |sector| u64::from(dirty.contains(&sector)));
@@ -123,7 +131,7 @@ fn a_cache_of_version_2_comes_back_warm_and_with_what_was_dirty() {
             "it is of the newest version now"
         );
         let server = old.serve();
-        assert_eq!(server.status().dirty_bytes, 0);
+        assert_eq!(server.status().cache.dirty_bytes, 0);
         server.end();
     }
 }

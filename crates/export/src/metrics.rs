@@ -1,4 +1,8 @@
-//! What a server tells Prometheus: the text format, version 0.0.4, rendered from a [`Report`].
+//! The metrics of a server for Prometheus: the text format, version 0.0.4, rendered from a
+//! [`Report`].
+//!
+//! Counters of one value are written from their declarations ([`floe_block::counters!`]). What is
+//! here has labels, or is not counted.
 //!
 //! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on what only grows, labels
 //! instead of names that differ in a word. Source:
@@ -13,7 +17,7 @@ use std::time::Duration;
 
 use floe_block::Stats;
 
-use crate::status::{Answered, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
+use crate::status::{Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
 use page::{Kind, Page};
 
 /// The content type of [`render`]'s text.
@@ -30,7 +34,7 @@ pub(crate) fn render(report: &Report) -> String {
     let mut page = Page::default();
     page.family("floe_build_info", Kind::Gauge, "The version of floe; always 1.");
     page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.family("floe_write_mode_info", Kind::Gauge, "When writes reach which device; always 1.");
+    page.family("floe_write_mode_info", Kind::Gauge, "The write mode; always 1.");
     page.sample("floe_write_mode_info", &[("mode", &report.facts.top().mode.to_string())], 1);
     page.family(
         "floe_cache_evict_info",
@@ -41,8 +45,9 @@ pub(crate) fn render(report: &Report) -> String {
     volumes(&mut page, report);
     clients(&mut page, report);
     latencies(&mut page, report);
+    page.declared(&report.sum.tally.clients, &[]);
+    page.declared(&report.cache(), &settings(report));
     cache(&mut page, report);
-    prefetches(&mut page, report);
     admission(&mut page, report);
     tiers(&mut page, report);
     shedding(&mut page, report);
@@ -52,6 +57,17 @@ pub(crate) fn render(report: &Report) -> String {
     threads(&mut page, report);
     process::write(&mut page, report.facts.started);
     page.text()
+}
+
+/// The settings given, of those without which some metrics are left out.
+fn settings(report: &Report) -> Vec<&'static str> {
+    let facts = &report.facts;
+    let given = [
+        ("admit", facts.top().admission.is_some()),
+        ("memory", facts.memory.is_some()),
+        ("shed", facts.shedding.is_some()),
+    ];
+    given.into_iter().filter_map(|(setting, given)| given.then_some(setting)).collect()
 }
 
 fn volumes(page: &mut Page, report: &Report) {
@@ -71,44 +87,17 @@ fn volumes(page: &mut Page, report: &Report) {
     each("floe_volume_connections", Kind::Gauge, "Clients connected to a volume.", &|volume| {
         report.connections(volume.id)
     });
-    let mut requests = |name, help, which: &dyn Fn(&Answered) -> u64| {
-        page.family(name, Kind::Counter, help);
-        for volume in &report.facts.volumes {
-            let answered = report.sum.tally.volume(volume.id).answered;
-            for (operation, answered) in Operation::ALL.into_iter().zip(&answered) {
-                let labels = [("volume", volume.name.as_str()), ("operation", operation.name())];
-                page.sample(name, &labels, which(answered));
-            }
-        }
-    };
-    requests("floe_requests_total", "Requests answered, with errors or without.", &|it| {
-        it.requests
+    let answered = report.facts.volumes.iter().flat_map(|volume| {
+        let answered = report.sum.tally.volume(volume.id).answered;
+        Operation::ALL.into_iter().zip(answered).map(|(operation, answered)| {
+            (vec![("volume", volume.name.as_str()), ("operation", operation.name())], answered)
+        })
     });
-    requests("floe_request_errors_total", "Requests answered with an error.", &|it| it.errors);
-    requests("floe_request_bytes_total", "Bytes of requests answered without an error.", &|it| {
-        it.bytes
-    });
+    page.declared_by(&answered.collect::<Vec<_>>());
 }
 
 fn clients(page: &mut Page, report: &Report) {
-    let (sum, tally) = (&report.sum, &report.sum.tally);
-    page.gauge("floe_connections", "Clients connected.", sum.clients());
-    page.counter("floe_connections_total", "Connections taken.", tally.connections_taken);
-    page.counter(
-        "floe_connections_refused_total",
-        "Connections sent away because there were too many.",
-        tally.connections_refused,
-    );
-    page.counter(
-        "floe_clients_hung_up_on_total",
-        "Clients hung up on for what they sent, or for being too slow.",
-        tally.clients_hung_up_on,
-    );
-    page.counter(
-        "floe_requests_refused_total",
-        "Requests that were refused before they came to the cache.",
-        tally.requests_refused,
-    );
+    page.gauge("floe_connections", "Clients connected.", report.sum.clients());
     page.counter(
         "floe_log_lines_dropped_total",
         "Lines of the log that were dropped because nobody read them in time.",
@@ -141,34 +130,14 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
     page.sample(&format!("{name}_count"), &labels, latencies.count());
 }
 
-/// Of a server whose policy has something fetched ahead.
-fn prefetches(page: &mut Page, report: &Report) {
-    let counters = &report.sum.stats.counters;
-    page.counter(
-        "floe_cache_prefetched_bytes_total",
-        "Bytes fetched before they were asked for, because they came next in a stream.",
-        counters.prefetched_bytes,
-    );
-    page.counter(
-        "floe_cache_prefetched_blocks_total",
-        "The smallest blocks of those.",
-        counters.prefetched_blocks,
-    );
-    page.counter(
-        "floe_cache_prefetched_used_blocks_total",
-        "Smallest blocks fetched before they were asked for that were read before they left.",
-        counters.prefetched_used_blocks,
-    );
-}
-
 /// Of a server into whose cache not everything comes.
 fn admission(page: &mut Page, report: &Report) {
     let Some(admission) = &report.facts.top().admission else { return };
-    let (stats, counters) = (&report.sum.stats, &report.sum.stats.counters);
+    let counters = &report.sum.stats.counters;
     page.family(
         "floe_cache_admission_info",
         Kind::Gauge,
-        "Who decides what comes into the cache; always 1.",
+        "The admission, which decides what comes into the cache; always 1.",
     );
     page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
     let name = "floe_cache_offered_blocks_total";
@@ -180,18 +149,6 @@ fn admission(page: &mut Page, report: &Report) {
     let bypassed = counters.offered_blocks - counters.admitted_blocks;
     page.sample(name, &[("result", "admitted")], counters.admitted_blocks);
     page.sample(name, &[("result", "bypassed")], bypassed);
-    page.counter(
-        "floe_cache_stores_withheld_total",
-        "Blocks not made because the admission wanted nothing evicted.",
-        counters.stores_withheld,
-    );
-    page.counter(
-        "floe_cache_ordered_blocks_total",
-        "Smallest blocks that the admission ordered to be fetched.",
-        counters.ordered_blocks,
-    );
-    let help = "Memory of what decides who comes into the cache.";
-    page.gauge("floe_cache_admission_memory_bytes", help, stats.admission_bytes);
 }
 
 /// Of a server that may shed.
@@ -202,35 +159,18 @@ fn shedding(page: &mut Page, report: &Report) {
     page.gauge("floe_cache_shed_share", help, facts.share);
     page.gauge(
         "floe_cache_shed_share_now",
-        "The same at this moment, trials included.",
+        "The share of hits that is shed at this moment, trials included.",
         facts.share_now,
-    );
-    page.counter(
-        "floe_cache_shed_bytes_total",
-        "Bytes of hits that were read from the backing devices to spare the cache device.",
-        report.sum.stats.counters.shed_bytes,
     );
 }
 
 /// Of a server with a tier in memory.
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
-    let stats = &report.sum.stats;
-    page.family(
-        "floe_memory_write_mode_info",
-        Kind::Gauge,
-        "When writes go below memory; always 1.",
-    );
+    page.family("floe_memory_write_mode_info", Kind::Gauge, "The write mode of memory; always 1.");
     page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
     page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
     page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
-    page.gauge("floe_memory_dirty_bytes", "Bytes that only memory has.", stats.held_bytes);
-    page.counter("floe_memory_read_hits_total", "Reads answered from memory.", stats.memory_hits);
-    page.counter(
-        "floe_memory_read_bytes_total",
-        "Bytes of reads answered from memory.",
-        stats.memory_hit_bytes,
-    );
     page.counter(
         "floe_memory_pages_evicted_total",
         "Pages that left memory to make room for others.",
@@ -238,7 +178,7 @@ fn memory(page: &mut Page, report: &Report) {
     );
     if let Some(admission) = &usage.admission {
         let name = "floe_memory_admission_info";
-        page.family(name, Kind::Gauge, "Who decides what comes into memory; always 1.");
+        page.family(name, Kind::Gauge, "The admission of memory; always 1.");
         page.sample(name, &[("admission", &admission.name)], 1);
         let name = "floe_memory_offered_pages_total";
         page.family(
@@ -250,11 +190,7 @@ fn memory(page: &mut Page, report: &Report) {
         page.sample(name, &[("result", "bypassed")], admission.bypassed);
     }
     let Some(freezing) = freezing else { return };
-    page.family(
-        "floe_memory_freezing_phase_info",
-        Kind::Gauge,
-        "What freezing is doing; always 1.",
-    );
+    page.family("floe_memory_freezing_phase_info", Kind::Gauge, "The phase of freezing; always 1.");
     page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
     page.gauge(
         "floe_memory_frozen_ratio",
@@ -263,14 +199,10 @@ fn memory(page: &mut Page, report: &Report) {
     );
     let share = freezing.frozen_share.unwrap_or_default();
     page.gauge("floe_memory_frozen_share", "The share of hits that frozen pages had last.", share);
-    page.counter(
-        "floe_memory_freezings_total",
-        "How often pages were frozen.",
-        freezing.constructed,
-    );
+    page.counter("floe_memory_freezings_total", "Times pages were frozen.", freezing.constructed);
     page.counter(
         "floe_memory_freezings_given_up_total",
-        "How often it did not pay.",
+        "Times freezing did not pay.",
         freezing.given_up,
     );
 }
@@ -312,33 +244,10 @@ fn cache(page: &mut Page, report: &Report) {
         page.sample(name, &[("operation", operation), ("result", "miss")], all - hits);
     }
     page.gauge("floe_cache_size_bytes", "Bytes the cache may hold.", report.facts.top().size_bytes);
-    page.gauge("floe_cache_valid_bytes", "Bytes of valid data in the cache.", stats.valid_bytes);
-    page.gauge(
-        "floe_cache_dirty_bytes",
-        "Bytes in the cache that the backing devices do not have yet.",
-        stats.dirty_bytes,
-    );
-    page.counter(
-        "floe_cache_cleaned_bytes_total",
-        "Bytes that cleaning has brought to backing devices.",
-        counters.cleaned_bytes,
-    );
-    page.counter(
-        "floe_cache_corrupt_sectors_total",
-        "Sectors of the cache devices whose content was not what had been stored, each counted \
-         once.",
-        report.sum.tiers().map(|(stats, _)| stats.corrupt_sectors).sum::<u64>(),
-    );
-    page.gauge(
-        "floe_cache_lost_bytes",
-        "Bytes of dirty data of which the only copy is gone: they read as errors until they are \
-         written anew.",
-        report.sum.tiers().map(|(stats, _)| stats.lost_bytes).sum::<u64>(),
-    );
     page.gauge(
         "floe_cache_metadata_bytes",
         "Memory for blocks, groups and bits.",
-        stats.block_metadata_bytes + stats.sector_metadata_bytes,
+        stats.metadata_bytes(),
     );
     let name = "floe_cache_blocks";
     page.family(name, Kind::Gauge, "Blocks in the cache, by their size in bytes.");
@@ -350,21 +259,6 @@ fn cache(page: &mut Page, report: &Report) {
     for ((block_bytes, _), blocks) in stats.blocks.iter().zip(counters.blocks_allocated) {
         page.sample(name, &[("block_bytes", &block_bytes.to_string())], blocks);
     }
-    page.counter(
-        "floe_cache_blocks_replaced_total",
-        "Blocks whose place was given to another block of the same size.",
-        counters.blocks_replaced,
-    );
-    page.counter(
-        "floe_cache_groups_emptied_total",
-        "Groups emptied to make room.",
-        counters.groups_emptied,
-    );
-    page.counter(
-        "floe_cache_joined_reads_total",
-        "Reads served from another client's fetch or write.",
-        counters.joined_reads,
-    );
     page.gauge(
         "floe_cache_journal_lost",
         "1 when the journal of some tier cannot be written: nothing is cached there any more.",
@@ -376,19 +270,9 @@ fn cache(page: &mut Page, report: &Report) {
         u64::from(report.facts.top().session.is_some()),
     );
     page.gauge(
-        "floe_refused_bytes",
-        "Bytes of which some requests are refused, at most, in all tiers.",
-        report.sum.tiers().map(|(stats, _)| stats.refused_bytes).sum::<u64>(),
-    );
-    page.gauge(
         "floe_degraded",
         "1 when the cache device of some tier, or a part of it, has failed and been given up.",
         u64::from(report.is_degraded()),
-    );
-    page.counter(
-        "floe_cache_bypassed_bytes_total",
-        "Bytes of reads and writes that went past the cache because its device had been given up.",
-        counters.bypassed_bytes,
     );
 }
 

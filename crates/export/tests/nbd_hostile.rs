@@ -172,7 +172,7 @@ fn readers_that_stall_for_ever_keep_no_request_of_others_waiting() {
                 stream
             })
             .collect();
-        rig.wait_for(|status| status.read_requests >= stalled as u64);
+        rig.wait_for(|status| status.cache.requests.reads >= stalled as u64);
         others_are_served(&rig, &mut good, stalled);
         drop(deaf);
         rig.wait_for(|status| status.connections == 1);
@@ -233,7 +233,7 @@ fn huge_lengths_are_refused_counted_and_cost_no_memory() {
         stream.write_all(&header(command, 3, 0, u32::MAX)).unwrap();
         assert_eq!(simple_reply(&mut stream), (code, 3), "command {command}");
     }
-    assert_eq!(rig.status().errors, 5);
+    assert_eq!(rig.status().cache.requests.errors, 5);
     stream.write_all(&header(1, 4, 0, u32::MAX)).unwrap();
     assert_eq!(drained(&mut stream), b"");
     let mut stranger = rig.stranger();

@@ -2,12 +2,26 @@
 
 use std::fmt::{Display, Write};
 
-/// What a family is.
+use floe_block::{CounterType, Counts, Declaration};
+
+/// Said of a whole, whose fields have declarations of their own.
+const WHOLE: &Declaration = &Declaration::internal("");
+
+/// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
     Gauge,
     Histogram,
+}
+
+impl Kind {
+    fn of(declared: CounterType) -> Self {
+        match declared {
+            CounterType::Counter => Self::Counter,
+            CounterType::Gauge => Self::Gauge,
+        }
+    }
 }
 
 /// A page of metrics that grows family by family.
@@ -47,6 +61,36 @@ impl Page {
     pub(super) fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, Kind::Counter, help);
         self.sample(name, &[], value);
+    }
+
+    /// The declared metrics of counters, each a family of one sample, but for those of settings that
+    /// are not given.
+    pub(super) fn declared(&mut self, counts: &impl Counts, settings: &[&str]) {
+        counts.each(WHOLE, &mut |field, value| {
+            let is_there = field.with.is_empty() || settings.contains(&field.with);
+            if is_there && !field.metric.is_empty() {
+                self.family(field.metric, Kind::of(field.kind), field.meaning());
+                self.sample(field.metric, &[], value);
+            }
+        });
+    }
+
+    /// The declared metrics of counters that there are several of, each a family with a sample for
+    /// each of them.
+    pub(super) fn declared_by<T: Counts + Default>(&mut self, all: &[(Vec<(&str, &str)>, T)]) {
+        T::default().each(WHOLE, &mut |field, _| {
+            if field.metric.is_empty() {
+                return;
+            }
+            self.family(field.metric, Kind::of(field.kind), field.meaning());
+            for (labels, counts) in all {
+                counts.each(WHOLE, &mut |other, value| {
+                    if other.metric == field.metric {
+                        self.sample(field.metric, labels, value);
+                    }
+                });
+            }
+        });
     }
 
     pub(super) fn text(self) -> String {

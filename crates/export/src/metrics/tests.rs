@@ -1,11 +1,11 @@
 //! The page of metrics, read as Prometheus reads it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::SystemTime;
 
 use floe_block::{
-    AdmissionStats, Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId,
-    WriteMode,
+    AdmissionStats, Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, SheddingDecision,
+    Stats, VolumeId, WriteMode,
 };
 
 use super::*;
@@ -245,4 +245,124 @@ fn the_process_tells_about_itself() {
     assert!(read.value("process_max_fds", "") >= read.value("process_open_fds", ""));
     assert!(read.value("process_start_time_seconds", "") > 1.7e9);
     assert!(read.value("process_cpu_seconds_total", "") >= 0.0);
+}
+
+/// A server with everything that can be configured, in which everything has happened once.
+fn full_report() -> Report {
+    let mut thread = Snapshot::default();
+    let stats = &mut thread.stats;
+    stats.blocks = vec![(4096, 1)];
+    stats.lost_runs = vec![(VolumeId(0), 0..1)];
+    stats.memory_hits = 1;
+    for operation in Operation::ALL {
+        let latency = Duration::from_millis(1);
+        thread.tally.answered(VolumeId(0), operation, 4096, latency, true);
+    }
+    let mut report = report(&["floe"], vec![thread]);
+    let (at, reason) = (Duration::from_secs(1), "it paid".to_owned());
+    let decision = SheddingDecision { at, share: 0.1, difference: None, reason };
+    report.facts.shedding.as_mut().expect("there is one").decisions = vec![decision];
+    report.advise(&mut Lately::default(), Duration::from_millis(1));
+    report
+}
+
+/// The names of a JSON value's fields, with those of the fields around them.
+fn paths(value: &serde_json::Value, around: &str, found: &mut BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                paths(value, &format!("{around}.{name}"), found);
+            }
+        }
+        serde_json::Value::Array(values) => {
+            values.iter().for_each(|value| paths(value, &format!("{around}[]"), found));
+        }
+        _ => drop(found.insert(around.to_owned())),
+    }
+}
+
+/// Programs depend on these names: none is ever taken out of the list.
+#[test]
+fn published_names_stay() {
+    let report = full_report();
+    let mut found = BTreeSet::new();
+    let status = serde_json::to_value(report.status()).expect("a status is JSON");
+    paths(&status, "json ", &mut found);
+    for (name, labels) in Read::page(&render(&report)).samples.keys() {
+        let names: Vec<_> = labels.split("\",").filter_map(|it| it.split("=\"").next()).collect();
+        found.insert(format!("metric {name}{{{}}}", names.join(",")));
+    }
+    let pinned: Vec<_> = include_str!("published.txt").lines().collect();
+    let missing: Vec<_> = pinned.iter().filter(|name| !found.contains(**name)).collect();
+    assert!(!pinned.is_empty() && missing.is_empty(), "no longer published: {missing:#?}");
+}
+
+/// Metrics that are there only where a setting is given, from a server that lacks it.
+fn without(setting: &str) -> Report {
+    let mut report = full_report();
+    let facts = &mut report.facts;
+    match setting {
+        "admit" => facts.tiers[0].admission = None,
+        "shed" => facts.shedding = None,
+        "memory" => facts.memory = None,
+        "memory-admit" => facts.memory.iter_mut().for_each(|it| it.usage.admission = None),
+        "memory-freeze" => facts.memory.iter_mut().for_each(|it| it.freezing = None),
+        _ => report.advice = None,
+    }
+    report
+}
+
+/// The table of all metrics, in the order of the page.
+fn table() -> String {
+    let text = render(&full_report());
+    let all = Read::page(&text);
+    let settings = ["memory-admit", "memory-freeze", "memory", "admit", "shed", "reads"];
+    let lacking = settings.map(|setting| (setting, Read::page(&render(&without(setting)))));
+    let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {
+        let (name, help) = line.split_once(' ').expect("help follows the name");
+        let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let count = format!("{name}_count"); // of a histogram
+        for (_, given) in all.samples.keys().filter(|(it, _)| it == name || *it == count) {
+            for pair in given.split("\",") {
+                if let Some((label, value)) = pair.split_once("=\"") {
+                    labels.entry(label).or_default().insert(value.trim_end_matches('"'));
+                }
+            }
+        }
+        let label = |(label, values): (&&str, &BTreeSet<&str>)| match *label {
+            "device" | "direction" | "result" => {
+                let values: Vec<_> = values.iter().map(|value| format!("`{value}`")).collect();
+                format!("`{label}`: {}", values.join(" or "))
+            }
+            _ => format!("`{label}`"),
+        };
+        let labels: Vec<_> = labels.iter().map(label).collect();
+        let without = lacking.iter().find(|(_, page)| !page.types.contains_key(name));
+        let with = match without {
+            Some(("reads", _)) => " (while there are reads)".to_owned(),
+            Some((setting, _)) => format!(" (with `{setting}`)"),
+            None => String::new(),
+        };
+        let (kind, labels) = (&all.types[name], labels.join("; "));
+        table += &format!("| `{name}`{with} | {kind} | {labels} | {help} |\n");
+    }
+    table
+}
+
+/// The table in the documentation is the page's. With UPDATE_DOCS set, it is written instead of
+/// compared.
+#[test]
+fn the_documented_metrics_are_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/service/metrics.md");
+    let (begin, end) = ("<!-- metrics: generated -->\n\n", "\n<!-- metrics: end -->");
+    let text = std::fs::read_to_string(path).expect("the guide is there");
+    let (before, rest) = text.split_once(begin).expect("the guide has a table of metrics");
+    let (_, after) = rest.split_once(end).expect("the table has an end");
+    let current = [before, begin, &table(), end, after].concat();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, &current).expect("the guide can be written");
+    } else {
+        assert_eq!(text, current, "docs/service/metrics.md is stale: set UPDATE_DOCS");
+    }
 }

@@ -76,7 +76,7 @@ impl Worker {
         let index =
             self.sessions.insert_with(|key| Session::new(key, socket, exports, common, now));
         self.watch_at.get_or_insert(now + WATCH_INTERVAL);
-        self.tally.connections_taken += 1;
+        self.tally.clients.connections_taken += 1;
         tracing::debug!(thread = self.number, client = index, "connected");
         self.touched.push(index);
     }
@@ -159,19 +159,19 @@ impl Worker {
                 }
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
-                    self.tally.clients_hung_up_on += 1;
+                    self.tally.clients.clients_hung_up_on += 1;
                     self.warn(Complaint::NotTrusted, index, &error, now);
                     break; // it is told so
                 }
                 Err(error) => {
-                    self.tally.clients_hung_up_on += 1;
+                    self.tally.clients.clients_hung_up_on += 1;
                     self.warn(Complaint::BrokeProtocol, index, &error, now);
                     self.break_off(index);
                     break;
                 }
             }
         }
-        self.tally.requests_refused += self.sessions[index].take_refused();
+        self.tally.clients.requests_refused += self.sessions[index].take_refused();
         if self.common.budget.is_waited_for() {
             self.watch_at.get_or_insert(now + WATCH_INTERVAL);
         }
@@ -362,7 +362,7 @@ impl Worker {
             again |= self.sessions[index].is_in_handshake();
             self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
-                self.tally.clients_hung_up_on += 1;
+                self.tally.clients.clients_hung_up_on += 1;
                 self.warn(Complaint::TooSlow, index, &overdue, now);
                 self.break_off(index);
             }

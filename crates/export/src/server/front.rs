@@ -280,7 +280,7 @@ impl Front {
             if is_first && self.warnings.count(Complaint::TooMany, Instant::now()) {
                 tracing::warn!(connections, "{}", Complaint::TooMany.text());
             }
-            self.tally.connections_refused += 1;
+            self.tally.clients.connections_refused += 1;
             return; // closes it
         }
         self.crowded = false;

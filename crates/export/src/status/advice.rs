@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use floe_block::counters;
 use floe_model::advice::{Advice, advise};
 use floe_model::{Load, Policy, Service, Setting, Situation};
 use serde::{Deserialize, Serialize};
@@ -63,25 +64,27 @@ pub struct AdviceStatus {
     pub text: String,
 }
 
-/// What advice goes by, since the start or in a stretch of time.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Counted {
-    /// Its length.
-    time: Duration,
-    /// Requests of any kind.
-    requests: u64,
-    reads: u64,
-    memory_hits: u64,
-    /// Those of memory among them.
-    cache_hits: u64,
-    /// Latencies of reads, added up.
-    reading: Duration,
-    /// Of these, latencies of reads answered from memory.
-    from_memory: Duration,
-    /// Processor time, without what imitates media.
-    processor: Duration,
-    /// Bytes that cleaning has brought to the backing devices.
-    cleaned_bytes: u64,
+counters! {
+    /// Counts that advice goes by, since the start or in a stretch of time.
+    #[derive(Debug, Clone, Copy, Default, PartialEq)]
+    pub(crate) struct Counted {
+        /// Its length.
+        time: Duration,
+        /// Requests of any kind.
+        requests: u64,
+        reads: u64,
+        memory_hits: u64,
+        /// Those of memory among them.
+        cache_hits: u64,
+        /// Latencies of reads, added up.
+        reading: Duration,
+        /// Of these, latencies of reads answered from memory.
+        from_memory: Duration,
+        /// Processor time, without what imitates media.
+        processor: Duration,
+        /// Bytes that cleaning has brought to the backing devices.
+        cleaned_bytes: u64,
+    }
 }
 
 impl Counted {
@@ -101,21 +104,7 @@ impl Counted {
         }
     }
 
-    fn since(&self, earlier: &Self) -> Self {
-        Self {
-            time: self.time.saturating_sub(earlier.time),
-            requests: self.requests.saturating_sub(earlier.requests),
-            reads: self.reads.saturating_sub(earlier.reads),
-            memory_hits: self.memory_hits.saturating_sub(earlier.memory_hits),
-            cache_hits: self.cache_hits.saturating_sub(earlier.cache_hits),
-            reading: self.reading.saturating_sub(earlier.reading),
-            from_memory: self.from_memory.saturating_sub(earlier.from_memory),
-            processor: self.processor.saturating_sub(earlier.processor),
-            cleaned_bytes: self.cleaned_bytes.saturating_sub(earlier.cleaned_bytes),
-        }
-    }
-
-    /// How long it takes to clean so many bytes as fast as lately; `None` when nothing has been
+    /// Time it takes to clean so many bytes as fast as lately; `None` when nothing has been
     /// cleaned.
     pub(super) fn seconds_to_clean(&self, dirty_bytes: u64) -> Option<f64> {
         match (dirty_bytes, self.cleaned_bytes) {

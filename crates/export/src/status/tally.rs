@@ -1,12 +1,11 @@
-//! What one thread counts while it serves, and how the counts of all threads add up.
+//! Counts of one thread while it serves, and the sum of all threads'.
 //!
-//! A thread keeps a [`Tally`] that nobody else touches; asked how it is, it hands in a
-//! [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
+//! A thread keeps a [`Tally`] that no other touches; on request it hands in a [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
 
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use floe_block::{Stats, Traffic, VolumeId};
+use floe_block::{Stats, Traffic, VolumeId, counters};
 use hdrhistogram::Histogram;
 
 use super::Latency;
@@ -15,7 +14,7 @@ use crate::nbd::transmission::Command;
 /// Longest latency kept apart, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What clients ask for.
+/// Kinds of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -51,7 +50,7 @@ impl Operation {
         }
     }
 
-    /// What a command of NBD asks for; `None` for those that are not answered.
+    /// Returns the kind of an NBD command; `None` for those that are not answered.
     pub(crate) fn of(command: Command) -> Option<Self> {
         match command {
             Command::Read => Some(Self::Read),
@@ -95,7 +94,7 @@ impl Latencies {
         self.sum
     }
 
-    /// How many took so long or less, to the two digits that are kept apart.
+    /// Number of requests that took so long or less, to the two digits that are kept apart.
     pub(crate) fn within(&self, latency: Duration) -> u64 {
         self.histogram.count_between(0, latency.as_nanos() as u64)
     }
@@ -107,25 +106,42 @@ impl Latencies {
     }
 }
 
-/// Requests of one kind to one volume.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Answered {
-    /// Answered, well or not.
-    pub(crate) requests: u64,
-    /// Bytes of those that went well.
-    pub(crate) bytes: u64,
-    /// Answered with an error.
-    pub(crate) errors: u64,
+counters! {
+    /// Requests of one kind to one volume.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct Answered {
+        /// Requests answered, with errors or without.
+        pub(crate) requests: u64 = Counter { metric: "floe_requests_total" },
+        /// Requests answered with an error.
+        pub(crate) errors: u64 = Counter { metric: "floe_request_errors_total" },
+        /// Bytes of requests answered without an error.
+        pub(crate) bytes: u64 = Counter { metric: "floe_request_bytes_total" },
+    }
 }
 
-/// What clients had of one volume.
+/// Requests to one volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VolumeTally {
     /// By `Operation as usize`.
     pub(crate) answered: [Answered; Operation::ALL.len()],
 }
 
-/// What a thread counts.
+counters! {
+    /// Connections and requests that never came to the cache.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct ClientCounts {
+        /// Connections taken.
+        pub connections_taken: u64 = Counter { metric: "floe_connections_total" },
+        /// Connections sent away because there were too many.
+        pub connections_refused: u64 = Counter { metric: "floe_connections_refused_total" },
+        /// Clients hung up on for what they sent, or for being too slow.
+        pub clients_hung_up_on: u64 = Counter { metric: "floe_clients_hung_up_on_total" },
+        /// Requests that were refused before they came to the cache.
+        pub requests_refused: u64 = Counter { metric: "floe_requests_refused_total" },
+    }
+}
+
+/// Counts of a thread.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tally {
     /// By number of the volume; shorter when the last ones were not asked for anything.
@@ -134,14 +150,8 @@ pub(crate) struct Tally {
     latencies: [Latencies; Operation::ALL.len()],
     /// Of the latencies of reads, those of reads answered from memory, added up.
     pub(crate) from_memory: Duration,
-    /// Connections taken so far.
-    pub(crate) connections_taken: u64,
-    /// Connections sent away because there were too many.
-    pub(crate) connections_refused: u64,
-    /// Clients hung up on: for what they sent, or for being too slow.
-    pub(crate) clients_hung_up_on: u64,
-    /// Requests that never came to the cache.
-    pub(crate) requests_refused: u64,
+    /// Connections, and requests that never came to the cache.
+    pub(crate) clients: ClientCounts,
 }
 
 impl Tally {
@@ -201,9 +211,7 @@ impl AddAssign<&Tally> for Tally {
         self.volumes.resize_with(longer, VolumeTally::default);
         for (sum, part) in self.volumes.iter_mut().zip(&other.volumes) {
             for (sum, part) in sum.answered.iter_mut().zip(part.answered) {
-                sum.requests += part.requests;
-                sum.bytes += part.bytes;
-                sum.errors += part.errors;
+                *sum += &part;
             }
         }
         for (sum, part) in self.latencies.iter_mut().zip(&other.latencies) {
@@ -211,14 +219,11 @@ impl AddAssign<&Tally> for Tally {
             sum.sum += part.sum;
         }
         self.from_memory += other.from_memory;
-        self.connections_taken += other.connections_taken;
-        self.connections_refused += other.connections_refused;
-        self.clients_hung_up_on += other.clients_hung_up_on;
-        self.requests_refused += other.requests_refused;
+        self.clients += &other.clients;
     }
 }
 
-/// What a thread tells when it is asked; sums tell of all threads.
+/// Counts and state of a thread, or the sum of all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) tally: Tally,
@@ -236,7 +241,7 @@ pub(crate) struct Snapshot {
     pub(crate) backing_errors: u64,
     /// Processor time burnt in imitating fast media.
     pub(crate) spun: Duration,
-    /// What the thread has said to others.
+    /// Messages to other threads.
     pub(crate) traffic: Traffic,
 }
 
@@ -252,13 +257,13 @@ impl Snapshot {
         self.connections[volume] += 1;
     }
 
-    /// What the tiers count, and the failed operations of their cache devices, from the top.
+    /// Counters of the tiers, and failed operations of their cache devices, from the top.
     pub(crate) fn tiers(&self) -> impl Iterator<Item = (&Stats, u64)> {
         let below = self.below.iter().map(|(stats, errors)| (stats, *errors));
         std::iter::once((&self.stats, self.cache_errors)).chain(below)
     }
 
-    /// What the tier counts that stands on the backing devices.
+    /// Counters of the tier that stands on the backing devices.
     pub(crate) fn lowest(&self) -> &Stats {
         self.below.last().map_or(&self.stats, |(stats, _)| stats)
     }

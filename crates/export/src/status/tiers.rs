@@ -121,7 +121,7 @@ impl TierFacts {
             size_bytes: self.size_bytes,
             valid_bytes: stats.valid_bytes,
             dirty_bytes: stats.dirty_bytes,
-            metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
+            metadata_bytes: stats.metadata_bytes(),
             prefetched_blocks: counters.prefetched_blocks,
             prefetched_bytes: counters.prefetched_bytes,
             prefetched_used_blocks: counters.prefetched_used_blocks,

@@ -228,7 +228,7 @@ impl Outcome {
         after: &[Stats],
     ) -> Self {
         let all: Vec<Stats> =
-            before.iter().zip(after).map(|(before, after)| gained(before, after)).collect();
+            before.iter().zip(after).map(|(before, after)| after.since(before)).collect();
         let (config, gained, lowest) = (&tiers[0], &all[0], &all[all.len() - 1]);
         let counted = &gained.requests;
         let requests = counted.reads + counted.writes + measured.trims;
@@ -272,10 +272,7 @@ impl Outcome {
             backing_write_bytes: lowest.counters.backing_write_bytes,
             cache_read_bytes: gained.counters.cache_read_bytes,
             cache_write_bytes: gained.counters.cache_write_bytes,
-            metadata_bytes: all
-                .iter()
-                .map(|tier| tier.block_metadata_bytes + tier.sector_metadata_bytes)
-                .sum(),
+            metadata_bytes: all.iter().map(Stats::metadata_bytes).sum(),
             blocks_allocated: gained.blocks_allocated(),
             mean_block_bytes: gained.mean_block_bytes(),
             mean_missed_bytes: gained.mean_missed_bytes(),
@@ -333,37 +330,4 @@ impl Outcome {
         self.read_histogram = steps(&self.read_latencies);
         self.write_histogram = steps(&self.write_latencies);
     }
-}
-
-/// Returns the difference of the cache's counters between two moments.
-fn gained(before: &Stats, after: &Stats) -> Stats {
-    let mut gained = after.clone();
-    let (requests, old) = (&mut gained.requests, &before.requests);
-    requests.reads -= old.reads;
-    requests.read_hits -= old.read_hits;
-    requests.read_bytes -= old.read_bytes;
-    requests.writes -= old.writes;
-    requests.write_hits -= old.write_hits;
-    requests.write_bytes -= old.write_bytes;
-    requests.missed_bytes -= old.missed_bytes;
-    let (counters, old) = (&mut gained.counters, &before.counters);
-    counters.backing_read_bytes -= old.backing_read_bytes;
-    counters.backing_write_bytes -= old.backing_write_bytes;
-    counters.cache_read_bytes -= old.cache_read_bytes;
-    counters.cache_write_bytes -= old.cache_write_bytes;
-    counters.shed_bytes -= old.shed_bytes;
-    counters.offered_blocks -= old.offered_blocks;
-    counters.admitted_blocks -= old.admitted_blocks;
-    counters.stores_withheld -= old.stores_withheld;
-    counters.ordered_blocks -= old.ordered_blocks;
-    for (sum, blocks) in gained.declined_blocks.iter_mut().zip(&before.declined_blocks) {
-        *sum -= blocks;
-    }
-    counters.prefetched_blocks -= old.prefetched_blocks;
-    counters.prefetched_bytes -= old.prefetched_bytes;
-    counters.prefetched_used_blocks -= old.prefetched_used_blocks;
-    for (sum, blocks) in counters.blocks_allocated.iter_mut().zip(old.blocks_allocated) {
-        *sum -= blocks;
-    }
-    gained
 }

@@ -63,7 +63,7 @@ fn a_cache_device_that_fails_is_done_without_until_it_is_restored() {
         cache.fail(true);
         degrade(&rig, &mut clients[0]);
         let status = rig.status();
-        assert!(status.cache_errors >= 16, "{status:?}");
+        assert!(status.devices.cache_errors >= 16, "{status:?}");
         let quiet = cache.operations();
         let mut unread = 0;
         for piece in 0..CACHED / PIECE {
@@ -79,7 +79,7 @@ fn a_cache_device_that_fails_is_done_without_until_it_is_restored() {
         match mode {
             WriteMode::Back => {
                 assert_eq!(unread, 2 * CACHED / PIECE, "only the cache device has it");
-                assert!(rig.status().dirty_bytes > 0);
+                assert!(rig.status().cache.dirty_bytes > 0);
                 admin::flush(&rig.admin).unwrap_err();
             }
             _ => {
@@ -88,7 +88,7 @@ fn a_cache_device_that_fails_is_done_without_until_it_is_restored() {
                 admin::flush(&rig.admin).unwrap();
             }
         }
-        assert!(rig.status().bypassed_bytes > 0);
+        assert!(rig.status().cache.counters.bypassed_bytes > 0);
         // What is written now can be read at once, by everyone.
         for (piece, bytes) in model.chunks_mut(PIECE).enumerate().step_by(3) {
             bytes.copy_from_slice(&pattern(100 + piece as u64, PIECE));
@@ -107,9 +107,9 @@ fn a_cache_device_that_fails_is_done_without_until_it_is_restored() {
                 );
             }
         }
-        let hits = rig.status().read_hits;
+        let hits = rig.status().cache.requests.read_hits;
         assert!(read(&mut clients[0], 1).is_some());
-        assert_eq!(rig.status().read_hits, hits + 1);
+        assert_eq!(rig.status().cache.requests.read_hits, hits + 1);
         assert!(rig.end()[..CACHED] == model, "{mode}");
     }
 }
@@ -185,7 +185,7 @@ fn a_backing_device_that_fails_costs_errors_and_no_bytes() {
         );
         admin::flush(&rig.admin).unwrap_err();
         assert_eq!(admin::health(&rig.admin).unwrap(), "ok", "the cache device is well");
-        assert!(rig.status().backing_errors > 0);
+        assert!(rig.status().devices.backing_errors > 0);
         backing.fail(false);
         // A write that failed has the old bytes or the new ones.
         let found = read(&mut clients[0], 0).unwrap();

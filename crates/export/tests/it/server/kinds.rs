@@ -108,7 +108,7 @@ fn what_is_allocated_is_told_with_what_only_the_cache_has() {
             // A sector and two halves, and many regions.
             client.write(10_000, &[1; 5000], false).unwrap();
             client.write(4 * mib, &pattern(2, 600 << 10), false).unwrap();
-            assert_eq!(rig.status().dirty_bytes > 0, mode == WriteMode::Back);
+            assert_eq!(rig.status().cache.dirty_bytes > 0, mode == WriteMode::Back);
             let map = [
                 (8192, HOLE),
                 (8192, 0),
@@ -148,11 +148,11 @@ fn what_was_prefetched_is_a_hit() {
             assert_eq!(simple_reply(&mut raw), (0, 1));
             let mut other = rig.client();
             other.read(500_000, &mut vec![0; 1 << 20]).unwrap();
-            assert_eq!(rig.status().read_hits, 1, "{mode}, {threads} threads");
+            assert_eq!(rig.status().cache.requests.read_hits, 1, "{mode}, {threads} threads");
             other.read(1_500_000, &mut vec![0; 1 << 20]).unwrap();
-            assert_eq!(rig.status().read_hits, 1);
+            assert_eq!(rig.status().cache.requests.read_hits, 1);
             client.read(0, &mut [0; 512]).unwrap();
-            assert_eq!(rig.status().read_hits, 1, "another volume");
+            assert_eq!(rig.status().cache.requests.read_hits, 1, "another volume");
             rig.end();
         }
     }

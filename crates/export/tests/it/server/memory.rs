@@ -65,9 +65,12 @@ fn what_was_read_is_answered_on_the_thread_that_is_asked_without_any_device() {
         }
         let (after, hits) = (rig.status(), memory(&rig));
         assert_eq!((said(&after), mood.operations()), (said(&before), operations), "{mode}");
-        assert_eq!(after.cache_read_bytes, before.cache_read_bytes, "{mode}");
+        assert_eq!(
+            after.cache.counters.cache_read_bytes, before.cache.counters.cache_read_bytes,
+            "{mode}"
+        );
         assert_eq!((hits.read_hits, hits.read_bytes), (200, 200 * 4900), "{mode}");
-        assert_eq!(after.read_hits, before.read_hits + 200, "{mode}");
+        assert_eq!(after.cache.requests.read_hits, before.cache.requests.read_hits + 200, "{mode}");
         assert_eq!(hits.page_bytes % PAGE as u64, 0);
         assert!(
             hits.page_bytes >= 200 * PAGE as u64 && hits.page_bytes < hits.size_bytes,
@@ -185,7 +188,7 @@ fn writes_are_held_in_memory_until_a_flush_and_durable_ones_are_not() {
             (WRITTEN as u64, quiet),
             "{mode}"
         );
-        assert_eq!(rig.status().cache_write_bytes, 0, "{mode}");
+        assert_eq!(rig.status().cache.counters.cache_write_bytes, 0, "{mode}");
         client.write(0, &[9; PAGE], true).unwrap();
         assert_eq!(
             memory(&rig).dirty_bytes,
@@ -194,7 +197,7 @@ fn writes_are_held_in_memory_until_a_flush_and_durable_ones_are_not() {
         );
         assert!(mood.operations() > quiet);
         client.flush().unwrap();
-        assert_eq!((memory(&rig).dirty_bytes, rig.status().dirty_bytes), (0, 0), "{mode}");
+        assert_eq!((memory(&rig).dirty_bytes, rig.status().cache.dirty_bytes), (0, 0), "{mode}");
         let (result, volume) = {
             drop(client);
             rig.tell_to_end();
@@ -233,7 +236,7 @@ fn a_flush_that_fails_says_so_and_everything_stays_in_memory() {
         mood.fail(true);
         for _ in 0..2 {
             is_eio(clients[1].flush());
-            let held = memory(&rig).dirty_bytes + rig.status().dirty_bytes;
+            let held = memory(&rig).dirty_bytes + rig.status().cache.dirty_bytes;
             assert_eq!(held, WRITTEN as u64, "{mode}");
             for client in &mut clients {
                 assert!(read(client, 0, WRITTEN) == bytes, "{mode}: what was written is read");
@@ -242,7 +245,7 @@ fn a_flush_that_fails_says_so_and_everything_stays_in_memory() {
         is_eio(clients[0].write(0, &[1; PAGE], true));
         mood.fail(false);
         clients[1].flush().unwrap();
-        assert_eq!(memory(&rig).dirty_bytes + rig.status().dirty_bytes, 0, "{mode}");
+        assert_eq!(memory(&rig).dirty_bytes + rig.status().cache.dirty_bytes, 0, "{mode}");
         drop(clients);
         let volume = rig.end();
         // A write that failed has the old bytes or the new ones.

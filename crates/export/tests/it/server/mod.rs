@@ -208,7 +208,7 @@ fn the_end_comes_at_once_with_idle_clients_and_flushes_dirty_data() {
     let mut clients: Vec<_> = (0..5).map(|number| rig.client_on(number)).collect();
     let stranger = rig.stranger();
     clients[0].write(12_345, &data, false).unwrap();
-    assert!(rig.status().dirty_bytes > 0);
+    assert!(rig.status().cache.dirty_bytes > 0);
     let volume = rig.end();
     assert!(volume[12_345..][..data.len()] == data);
     for client in &mut clients {
@@ -325,7 +325,7 @@ fn everyone_who_asked_for_a_flush_or_the_end_is_told() {
     asked.extend([ask("stop"), ask("stop"), ask("flush"), ask("stop")]);
     let mut idle = rig.admin_stranger();
     idle.write_all(b"POST /st").unwrap();
-    assert!(rig.status().dirty_bytes > 0); // whoever came earlier has been heard
+    assert!(rig.status().cache.dirty_bytes > 0); // whoever came earlier has been heard
     gate.open();
     for mut asked in asked {
         let answer = String::from_utf8(drained(&mut asked)).unwrap();
@@ -348,7 +348,7 @@ fn admin_flushes_go_on_beside_writes() {
         }
     });
     admin::flush(&rig.admin).unwrap();
-    assert_eq!(rig.status().dirty_bytes, 0);
+    assert_eq!(rig.status().cache.dirty_bytes, 0);
     assert!(rig.end()[..bytes.len()] == bytes);
 }
 
@@ -413,7 +413,7 @@ fn a_failed_operation_reaches_the_client_as_eio_and_the_connection_goes_on() {
     let mut found = [0; 4096];
     client.read(4096, &mut found).unwrap();
     assert_eq!(found, [3; 4096]);
-    assert_eq!(rig.status().backing_errors, 3);
+    assert_eq!(rig.status().devices.backing_errors, 3);
     rig.end();
 }
 

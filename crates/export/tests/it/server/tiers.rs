@@ -91,12 +91,12 @@ fn each_tier_is_told_of_apart() {
         let [first, second] = &status.tiers[..] else { panic!("{status:?}") };
         assert_eq!(
             (first.read_requests, first.cache_read_bytes),
-            (status.read_requests, status.cache_read_bytes)
+            (status.cache.requests.reads, status.cache.counters.cache_read_bytes)
         );
         assert_eq!((first.size_bytes, second.size_bytes), (4 << 20, 16 << 20));
         assert_eq!(second.below_read_bytes, 8 << 20, "the second tier has all from then on");
         assert_eq!(
-            status.backing_read_bytes, second.below_read_bytes,
+            status.cache.counters.backing_read_bytes, second.below_read_bytes,
             "backing devices are below the last tier"
         );
         assert!(first.below_read_bytes > second.below_read_bytes);

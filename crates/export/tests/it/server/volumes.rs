@@ -114,7 +114,7 @@ fn a_volume_goes_with_all_its_bytes_and_comes_back_while_others_are_used() {
                 }
                 assert!(rig.client_of(&volume.name).is_err());
                 assert_eq!(
-                    rig.status().dirty_bytes > 0,
+                    rig.status().cache.dirty_bytes > 0,
                     mode == WriteMode::Back,
                     "the other one's"
                 );
@@ -172,7 +172,7 @@ fn a_client_that_reads_no_replies_keeps_no_volume() {
                 deaf.write_all(&header(command::READ, cookie, 0, 4 << 20)).unwrap();
             }
         }
-        rig.wait_for(|status| status.read_requests >= 3);
+        rig.wait_for(|status| status.cache.requests.reads >= 3);
         admin::remove_volume(&rig.admin, "floe", true).unwrap();
         deaf.iter_mut().for_each(|deaf| drop(drained(deaf)));
         rig.wait_for(|status| status.connections == 0 && status.volumes.is_empty());

@@ -1,0 +1,284 @@
+//! Counters, each declared once.
+//!
+//! [`counters!`](crate::counters!) makes a struct of the fields it is given, and knows how to add
+//! the counts of several threads, to subtract those of an earlier moment, and how each field is
+//! published: its name in JSON, its metric, and its meaning, which is the field's documentation.
+//! The server prints status, metrics and the table in docs/service.md from that.
+
+use std::time::Duration;
+
+use crate::geometry::{Sectors, VolumeId};
+
+/// The type of a declared counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CounterType {
+    /// It only grows; over time, its difference counts.
+    Counter,
+    /// It goes up and down; over time, its last value counts.
+    Gauge,
+}
+
+/// What a field's declaration says of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Declaration {
+    /// The field's documentation, with the space that doc comments begin with.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub kind: CounterType,
+    /// Its field in JSON; empty where there is none.
+    pub json: &'static str,
+    /// Its metric for Prometheus; empty where there is none.
+    pub metric: &'static str,
+    /// The setting without which there is no such metric; empty for those that are always there.
+    pub with: &'static str,
+}
+
+impl Declaration {
+    /// A field that is added up and not published.
+    pub const fn internal(help: &'static str) -> Self {
+        Self { help, kind: CounterType::Counter, json: "", metric: "", with: "" }
+    }
+
+    /// Whether it is in JSON or among the metrics.
+    pub const fn is_published(&self) -> bool {
+        !self.json.is_empty() || !self.metric.is_empty()
+    }
+
+    /// A sentence on what it counts.
+    pub fn meaning(&self) -> &'static str {
+        self.help.trim()
+    }
+}
+
+/// Something that threads count, each for itself.
+pub trait Counts {
+    /// Adds what another thread has counted.
+    fn add(&mut self, other: &Self);
+
+    /// Returns what was counted since an earlier moment.
+    fn since(&self, earlier: &Self) -> Self;
+
+    /// Calls `see` with each published field and its value. `declared` is said of the whole, which
+    /// is itself a field.
+    fn each(&self, declared: &'static Declaration, see: &mut dyn FnMut(&'static Declaration, u64)) {
+        let _ = (declared, see);
+    }
+
+    /// Calls `see` with each published field, whose value it may change.
+    fn each_mut(
+        &mut self,
+        declared: &'static Declaration,
+        see: &mut dyn FnMut(&'static Declaration, &mut u64),
+    ) {
+        let _ = (declared, see);
+    }
+}
+
+impl Counts for u64 {
+    fn add(&mut self, other: &Self) {
+        *self += other;
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        self.saturating_sub(*earlier)
+    }
+
+    fn each(&self, declared: &'static Declaration, see: &mut dyn FnMut(&'static Declaration, u64)) {
+        if declared.is_published() {
+            see(declared, *self);
+        }
+    }
+
+    fn each_mut(
+        &mut self,
+        declared: &'static Declaration,
+        see: &mut dyn FnMut(&'static Declaration, &mut u64),
+    ) {
+        if declared.is_published() {
+            see(declared, self);
+        }
+    }
+}
+
+impl Counts for Duration {
+    fn add(&mut self, other: &Self) {
+        *self += *other;
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        self.saturating_sub(*earlier)
+    }
+}
+
+impl<const N: usize> Counts for [u64; N] {
+    fn add(&mut self, other: &Self) {
+        self.iter_mut().zip(other).for_each(|(sum, part)| *sum += part);
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        std::array::from_fn(|at| self[at].saturating_sub(earlier[at]))
+    }
+}
+
+/// Those of longer lists are added to nothing.
+impl Counts for Vec<u64> {
+    fn add(&mut self, other: &Self) {
+        self.resize(self.len().max(other.len()), 0);
+        self.iter_mut().zip(other).for_each(|(sum, part)| *sum += part);
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        let earlier = earlier.iter().copied().chain(std::iter::repeat(0));
+        self.iter().zip(earlier).map(|(now, earlier)| now.saturating_sub(earlier)).collect()
+    }
+}
+
+/// Block sizes with a number of blocks, a level: parts of one cache have the same sizes.
+impl Counts for Vec<(u64, u64)> {
+    fn add(&mut self, other: &Self) {
+        if self.is_empty() {
+            self.clone_from(other);
+            return;
+        }
+        for (sum, part) in self.iter_mut().zip(other) {
+            debug_assert_eq!(sum.0, part.0);
+            sum.1 += part.1;
+        }
+    }
+
+    fn since(&self, _: &Self) -> Self {
+        self.clone()
+    }
+}
+
+/// Ranges of volumes, a level.
+impl Counts for Vec<(VolumeId, Sectors)> {
+    fn add(&mut self, other: &Self) {
+        self.extend_from_slice(other);
+    }
+
+    fn since(&self, _: &Self) -> Self {
+        self.clone()
+    }
+}
+
+/// Makes a struct of counters. A field is followed by how it is published, if it is: `Counter` or
+/// `Gauge` with `json`, `metric` and `with`, any of which may be left out.
+///
+/// ```
+/// floe_block::counters! {
+///     /// Counts of a kitchen.
+///     #[derive(Debug, Clone, Default)]
+///     pub struct Kitchen {
+///         /// Cakes baked.
+///         pub cakes: u64 = Counter { json: "cakes", metric: "kitchen_cakes_total" },
+///         /// Cakes on the table.
+///         pub on_table: u64 = Gauge { json: "cakes_on_table" },
+///         /// Cakes that fell to the floor, which is told to no one.
+///         pub dropped: u64,
+///     }
+/// }
+/// let now = Kitchen { cakes: 5, on_table: 2, dropped: 1 };
+/// let mut sum = now.clone();
+/// sum += &now;
+/// assert_eq!((sum.cakes, sum.on_table, sum.dropped), (10, 4, 2));
+/// let lately = sum.since(&now);
+/// assert_eq!((lately.cakes, lately.on_table), (5, 4));
+/// let mut said = Vec::new();
+/// sum.published(&mut |field, value| said.push((field.json, field.meaning(), value)));
+/// assert_eq!(said, [("cakes", "Cakes baked.", 10), ("cakes_on_table", "Cakes on the table.", 4)]);
+/// ```
+#[macro_export]
+macro_rules! counters {
+    (
+        $(#[$attribute:meta])*
+        $vis:vis struct $name:ident {
+            $(
+                $(#[doc = $help:literal])*
+                $field_vis:vis $field:ident: $type:ty
+                    $(= $kind:ident { $($key:ident: $value:expr),* $(,)? })?
+            ),* $(,)?
+        }
+    ) => {
+        $(#[$attribute])*
+        $vis struct $name {
+            $($(#[doc = $help])* $field_vis $field: $type,)*
+        }
+
+        impl $name {
+            /// Returns what was counted since an earlier moment; of what goes up and down, the
+            /// value now.
+            #[allow(dead_code)]
+            $vis fn since(&self, earlier: &Self) -> Self {
+                $crate::Counts::since(self, earlier)
+            }
+
+            /// Calls `see` with each published field and its value.
+            #[allow(dead_code)]
+            $vis fn published(&self, see: &mut dyn FnMut(&'static $crate::Declaration, u64)) {
+                $crate::Counts::each(self, const { &$crate::Declaration::internal("") }, see);
+            }
+        }
+
+        impl std::ops::AddAssign<&$name> for $name {
+            fn add_assign(&mut self, other: &$name) {
+                $crate::Counts::add(self, other);
+            }
+        }
+
+        impl $crate::Counts for $name {
+            fn add(&mut self, other: &Self) {
+                $($crate::Counts::add(&mut self.$field, &other.$field);)*
+            }
+
+            fn since(&self, earlier: &Self) -> Self {
+                Self {
+                    $($field: match $crate::counters!(
+                        @declaration [$($help)*] $($kind { $($key: $value),* })?
+                    ).kind {
+                        $crate::CounterType::Counter => {
+                            $crate::Counts::since(&self.$field, &earlier.$field)
+                        }
+                        $crate::CounterType::Gauge => self.$field.clone(),
+                    },)*
+                }
+            }
+
+            fn each(
+                &self,
+                _: &'static $crate::Declaration,
+                see: &mut dyn FnMut(&'static $crate::Declaration, u64),
+            ) {
+                $($crate::Counts::each(
+                    &self.$field,
+                    $crate::counters!(@declaration [$($help)*] $($kind { $($key: $value),* })?),
+                    see,
+                );)*
+            }
+
+            fn each_mut(
+                &mut self,
+                _: &'static $crate::Declaration,
+                see: &mut dyn FnMut(&'static $crate::Declaration, &mut u64),
+            ) {
+                $($crate::Counts::each_mut(
+                    &mut self.$field,
+                    $crate::counters!(@declaration [$($help)*] $($kind { $($key: $value),* })?),
+                    see,
+                );)*
+            }
+        }
+    };
+    (@declaration [$($help:literal)*]) => {
+        const { &$crate::Declaration::internal(concat!($($help),*)) }
+    };
+    (@declaration [$($help:literal)*] $kind:ident { $($key:ident: $value:expr),* }) => {
+        const {
+            &$crate::Declaration {
+                kind: $crate::CounterType::$kind,
+                $($key: $value,)*
+                ..$crate::Declaration::internal(concat!($($help),*))
+            }
+        }
+    };
+}
