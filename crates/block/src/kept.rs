@@ -215,7 +215,7 @@ impl KeptCache {
         if !superblock.clean {
             journal::clear_torn_pages(
                 io,
-                shards.iter().map(|shard| shard.journal.next_page_offset()),
+                shards.iter().filter_map(|shard| shard.journal.free_page_offset()),
             )?;
         }
         journal::begin_session(io, &mut superblock)?;

@@ -58,9 +58,11 @@ pub(super) struct Resume {
 }
 
 impl ShardJournal {
-    /// The place of the next page of the log, in bytes.
-    pub(crate) fn next_page_offset(&self) -> u64 {
-        self.layout.page_offset(u64::from(self.owner.shard), self.next)
+    /// The place of the next page of the log, in bytes; `None` where a page stands in it that
+    /// recovery still needs.
+    pub(crate) fn free_page_offset(&self) -> Option<u64> {
+        let is_free = self.next < self.first + self.layout.ring_pages;
+        is_free.then(|| self.layout.page_offset(self.shard(), self.next))
     }
 
     pub(super) fn new(layout: Layout, owner: Owner, session: u64, resume: Resume) -> Self {

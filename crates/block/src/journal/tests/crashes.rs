@@ -301,3 +301,31 @@ fn what_a_crash_left_beyond_the_end_of_a_log_is_not_taken_for_a_part_of_it() {
     disk.crash(0);
     assert_eq!(reopen(&mut disk, &mut random).model.sectors(), shard.model.sectors());
 }
+
+#[test]
+fn a_session_begins_behind_a_log_that_fills_its_ring() {
+    let layout = layout(GROUPS, 1);
+    let mut disk = Disk::new(layout.end_bytes());
+    disk.io(|io| create(io, new_cache(1, layout))).unwrap();
+    let mut opened = disk.open().unwrap().unwrap();
+    disk.io(|io| begin_session(io, &mut opened.superblock)).unwrap();
+    let (mut shard, mut random) = (Shard::new(opened), random(5));
+    let mut has_room = true;
+    while has_room {
+        shard.change(&mut random);
+        let mut pages = Vec::new();
+        has_room = shard.journal.commit(&mut pages);
+        assert!(disk.write(&pages) && disk.flush());
+        shard.journal.committed();
+    }
+    let found = |disk: &mut Disk| {
+        let opened = disk.open().unwrap().unwrap();
+        (Model::restored(&opened.shards[0].blocks, &opened.shards[0].sums).sectors(), opened)
+    };
+    let (before, opened) = found(&mut disk);
+    let places: Vec<u64> =
+        opened.shards.iter().filter_map(|shard| shard.journal.free_page_offset()).collect();
+    assert!(places.is_empty(), "the ring is full");
+    disk.io(|io| clear_torn_pages(io, places.into_iter())).unwrap();
+    assert_eq!(found(&mut disk).0, before);
+}
