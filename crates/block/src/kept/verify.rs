@@ -79,7 +79,7 @@ impl KeptCache {
 
     /// Forgets clean runs, durably, as a session of its own that serves nobody. Answers the
     /// superblock, which is to be written again to say that all is in order. `None` when a log has
-    /// no room for that, which a session that serves would make.
+    /// no room for that even after a checkpoint.
     ///
     /// # Errors
     /// When the device fails.
@@ -117,7 +117,7 @@ impl KeptCache {
 
     /// Writes the journals of these shards anew, durably, as a session of its own that serves
     /// nobody. Answers the superblock, which is to be written again to say that all is in order.
-    /// `None` when a log has no room, which a session that serves would make.
+    /// `None` when a log has no room even after a checkpoint.
     ///
     /// # Errors
     /// When the device fails.
@@ -148,8 +148,19 @@ impl KeptCache {
     }
 }
 
-/// Makes durable what a shard's journal has to say. Answers whether there was room for all of it.
+/// Makes durable what a shard's journal has to say, with a checkpoint where its log has no room.
+/// Answers whether there was room for all of it.
 fn commit(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> {
+    if write_log(io, shard)? {
+        return Ok(true);
+    }
+    journal::rewrite(io, shard)?;
+    write_log(io, shard)
+}
+
+/// Writes what a shard's journal has to say into its log. Answers whether there was room for all
+/// of it.
+fn write_log(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> {
     let mut pages = Vec::new();
     let had_room = shard.journal.commit(&mut pages);
     for page in &pages {

@@ -14,7 +14,7 @@ use floe_block::{
     LEAST_MEMORY_BYTES,
 };
 use floe_block::{
-    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Serving, StoreError,
+    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Salvage, Serving, StoreError,
     Superblock,
 };
 use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
@@ -53,6 +53,8 @@ pub enum NoBoot {
     Refused(StoreError),
     /// A sector of a volume that was flushed, and that only the cache has, has no checksum.
     Unsealed(usize, u64),
+    /// A journal that lost pages was salvaged, and says what it must not.
+    Salvaged(String),
 }
 
 impl Format {
@@ -143,6 +145,19 @@ impl Boot<'_> {
     /// Opens the kept cache, if there is one.
     pub fn open(&self) -> Result<Option<KeptCache>, NoBoot> {
         self.with_io(|io| KeptCache::open(io, &mut |_, _| {}))
+    }
+
+    /// Opens what can be trusted of a kept cache whose journals are damaged.
+    pub fn salvage(&self) -> Result<Option<(KeptCache, Vec<Salvage>)>, NoBoot> {
+        self.with_io(KeptCache::salvage)
+    }
+
+    /// Writes the journals anew of which that was salvaged.
+    pub fn rewrite(&self, kept: KeptCache, salvages: &[Salvage]) -> Result<(), NoBoot> {
+        match self.with_io(|io| kept.rewrite(io, salvages))? {
+            Some(_) => Ok(()),
+            None => Err(NoBoot::Salvaged("a log has no room".to_owned())),
+        }
     }
 
     /// Writes the superblock of a cache that is being served.

@@ -156,6 +156,17 @@ impl Disk {
         })))
     }
 
+    /// A disk that holds these bytes.
+    pub fn holding(machine: &Rc<Machine>, bytes: &[u8]) -> Disk {
+        let disk = Disk::new(machine, bytes.len(), 0, true);
+        {
+            let mut state = disk.0.borrow_mut();
+            state.bytes.copy_from_slice(bytes);
+            state.medium.copy_from_slice(bytes);
+        }
+        disk
+    }
+
     /// The disk for a driver, which hears of the operations it has submitted itself.
     pub fn handle(&self) -> Handle {
         let mut state = self.0.borrow_mut();

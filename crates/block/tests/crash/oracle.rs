@@ -74,7 +74,8 @@ struct Volume {
     units: Vec<Vec<Change>>,
     /// The units about which there is more than one thing to say.
     open: Vec<u32>,
-    /// Those that were so when the last crash came, if only because the same was written again.
+    /// Those that were so when a crash came since it was last found out what crashes have left, if
+    /// only because the same was written again.
     doubtful: HashSet<u32>,
 }
 
@@ -136,8 +137,13 @@ impl Oracle {
         which.checked_rem(open.len()).map(|at| open[at])
     }
 
-    /// Whether each of some units had been flushed when the last crash came, and nothing else was
-    /// to be there.
+    /// It has been found out what the crashes so far have left.
+    pub fn found(&mut self) {
+        self.volumes.iter_mut().for_each(|volume| volume.doubtful.clear());
+    }
+
+    /// Whether each of some units had been flushed whenever a crash came since that was last
+    /// [found out](Oracle::found), and nothing else was to be there.
     pub fn was_certain(&self, volume: usize, mut units: Range<u32>) -> bool {
         units.all(|unit| !self.volumes[volume].doubtful.contains(&unit))
     }
@@ -251,7 +257,6 @@ impl Oracle {
     pub fn crash(&mut self) {
         let now = self.tick();
         for Volume { units, open, doubtful } in &mut self.volumes {
-            doubtful.clear();
             doubtful.extend(open.iter().copied());
             open.retain(|&at| {
                 let unit = &mut units[at as usize];

@@ -18,11 +18,18 @@ const SUPERBLOCK: usize = 32 << 10;
 /// A page of the journal, as docs/format.md draws it.
 struct Page {
     at: usize,
-    is_log: bool,
+    kind: u8,
     shard: u16,
     seq: u64,
+    session: u64,
     mark: u64,
+    /// Of a parity page of a log: for how many pages before it that stands.
+    covers: u64,
 }
+
+const LOG: u8 = 1;
+const DUMP: u8 = 2;
+const PARITY: u8 = 4;
 
 fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
@@ -36,10 +43,12 @@ fn pages<'a>(metadata: &'a [u8], id: &'a [u8; 16]) -> impl Iterator<Item = Page>
             && number(bytes, 0) == crc_fast::crc64_nvme(&bytes[8..]);
         is_one.then(|| Page {
             at: 2 * SUPERBLOCK + number_of * PAGE,
-            is_log: bytes[12] == 1,
+            kind: bytes[12],
             shard: u16::from_le_bytes([bytes[14], bytes[15]]),
             seq: number(bytes, 32),
+            session: number(bytes, 40),
             mark: number(bytes, 48),
+            covers: u16::from_le_bytes([bytes[60], bytes[61]]).into(),
         })
     };
     metadata[2 * SUPERBLOCK..].chunks_exact(PAGE).enumerate().filter_map(page)
@@ -60,18 +69,95 @@ pub fn in_metadata(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option
         return Some(Rotten { byte: rng.random_range(0..2 * SUPERBLOCK), is_checkpoint: false });
     }
     let pages: Vec<Page> = pages(metadata, id).collect();
-    let is_missed = |page: &Page| {
-        let says = |other: &Page| {
-            other.is_log
-                && other.shard == page.shard
-                && other.seq > page.seq
-                && other.mark >= page.seq
-        };
-        !page.is_log || pages.iter().any(says)
-    };
+    let is_missed = |page: &Page| page.kind != LOG || is_missed(&pages, page);
     let may_rot: Vec<&Page> = pages.iter().filter(|page| is_missed(page)).collect();
     let page = may_rot.get(rng.random_range(0..may_rot.len().max(1)))?;
-    Some(Rotten { byte: page.at + rng.random_range(0..PAGE), is_checkpoint: !page.is_log })
+    Some(Rotten { byte: page.at + rng.random_range(0..PAGE), is_checkpoint: page.kind != LOG })
+}
+
+/// A later page of the log says that this one was durable.
+fn is_missed(pages: &[Page], page: &Page) -> bool {
+    let says = |other: &Page| {
+        other.kind == LOG
+            && other.shard == page.shard
+            && other.seq > page.seq
+            && other.mark >= page.seq
+    };
+    pages.iter().any(says)
+}
+
+/// Pages in a row, of a log or of a checkpoint, that get lost as a whole.
+#[derive(Debug)]
+pub struct LostPages {
+    /// The bytes of the device that each had.
+    pub pages: Vec<Range<usize>>,
+    pub is_of_log: bool,
+    /// It is one page of a log, and its parity is there with all other pages of the batch.
+    pub is_covered: bool,
+    /// Of a log, these pages and all later ones.
+    pub later: Vec<Range<usize>>,
+}
+
+impl LostPages {
+    pub fn bytes(&self) -> impl Iterator<Item = usize> {
+        self.pages.iter().flat_map(Clone::clone)
+    }
+}
+
+/// Pages of the metadata whose loss will be noticed.
+pub fn pages_to_lose(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option<LostPages> {
+    const MOST_LOST: usize = 3;
+    let pages: Vec<Page> = pages(metadata, id).collect();
+    let firsts: Vec<&Page> = pages.iter().filter(|page| matches!(page.kind, LOG | DUMP)).collect();
+    let first = *firsts.get(rng.random_range(0..firsts.len().max(1)))?;
+    let is_of_log = first.kind == LOG;
+    let follows = |page: &Page, last: &Page, by: u64| {
+        let kinds: &[u8] = if is_of_log { &[LOG, PARITY] } else { &[DUMP] };
+        kinds.contains(&page.kind)
+            && page.shard == last.shard
+            && page.seq == last.seq + by
+            && page.at == last.at + by as usize * PAGE
+    };
+    let mut lost = vec![first];
+    while lost.len() < MOST_LOST && rng.random() {
+        let Some(next) = pages.iter().find(|page| follows(page, lost[lost.len() - 1], 1)) else {
+            break;
+        };
+        lost.push(next);
+    }
+    if is_of_log && !is_missed(&pages, lost[lost.len() - 1]) {
+        return None;
+    }
+    let of_batch = |parity: &Page, from: u64| {
+        let is_there = |seq: u64| {
+            let is_it = |page: &Page| {
+                (page.kind, page.shard, page.session, page.seq)
+                    == (LOG, parity.shard, parity.session, seq)
+                    && page.at + (parity.seq - seq) as usize * PAGE == parity.at
+            };
+            pages.iter().any(is_it)
+        };
+        (from..parity.seq).all(is_there)
+    };
+    let covers_first = |parity: &Page| {
+        let by = parity.seq.saturating_sub(first.seq);
+        let from = parity.seq.saturating_sub(parity.covers);
+        parity.kind == PARITY
+            && follows(parity, first, by)
+            && parity.session == first.session
+            && from <= first.seq
+            && of_batch(parity, from)
+    };
+    let is_covered = is_of_log && lost.len() == 1 && pages.iter().any(covers_first);
+    let of_log = |page: &&Page| matches!(page.kind, LOG | PARITY) && page.shard == first.shard;
+    let later = pages.iter().filter(of_log).filter(|page| page.seq >= first.seq);
+    let bytes = |page: &Page| page.at..page.at + PAGE;
+    Some(LostPages {
+        later: if is_of_log { later.map(bytes).collect() } else { Vec::new() },
+        pages: lost.into_iter().map(bytes).collect(),
+        is_of_log,
+        is_covered,
+    })
 }
 
 /// A byte of the data that may rot, and whether only the cache has its sector: of none that may be

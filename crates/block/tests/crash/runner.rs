@@ -91,6 +91,7 @@ impl AddAssign for Survived {
         self.failed_requests += other.failed_requests;
         self.failed_operations += other.failed_operations;
         self.rotten_bits += other.rotten_bits;
+        self.lost_pages += other.lost_pages;
         self.checked_units += other.checked_units;
         self.checkpoints += other.checkpoints;
         self.bypassed += other.bypassed;
@@ -104,7 +105,7 @@ impl fmt::Display for Survived {
             f,
             "{} crashes ({} power cuts, {} of them while starting; {} kills) and {} orderly ends; \
              {} requests, {} of which failed after {} failures of devices; {} bits rotted; {} \
-             units of 512 bytes checked; {} checkpoints; {} journals gone past, {} caches retired",
+             pages lost in copies that were salvaged; {} units of 512 bytes checked; {} checkpoints; {} journals gone past, {} caches retired",
             self.crashes(),
             self.power_cuts,
             self.cuts_while_starting,
@@ -114,6 +115,7 @@ impl fmt::Display for Survived {
             self.failed_requests,
             self.failed_operations,
             self.rotten_bits,
+            self.lost_pages,
             self.checked_units,
             self.checkpoints,
             self.bypassed,

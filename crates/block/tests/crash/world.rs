@@ -7,6 +7,7 @@
 
 mod bypass;
 mod clients;
+mod mend;
 mod start;
 mod wishes;
 
@@ -47,9 +48,6 @@ pub struct Options {
     /// Whether the cache begins to serve before what it has found on its devices would survive a
     /// power cut.
     pub hasty: bool,
-    /// Also fails where flushed data has no checksum, or a healthy device is held to be corrupt,
-    /// and flips bits of data that only the cache has.
-    pub strict: bool,
     /// A fault of the cache itself.
     #[cfg(floe_crash)]
     pub planted: Option<floe_block::planted::Planted>,
@@ -73,6 +71,8 @@ pub struct Survived {
     pub failed_requests: u64,
     pub failed_operations: u64,
     pub rotten_bits: u64,
+    /// Pages of the journal, on copies of the cache device that were salvaged.
+    pub lost_pages: u64,
     pub checked_units: u64,
     pub checkpoints: u64,
     /// Journals that could not be written: how often requests went past the cache, and how often
@@ -94,8 +94,6 @@ pub struct World {
     format: Format,
     sizes: Vec<u32>,
     hasty: bool,
-    /// See [`Options::strict`].
-    strict: bool,
     /// Its disks lie.
     lies: bool,
     cache: Disk,
@@ -157,7 +155,6 @@ impl World {
             oracle: Oracle::new(&sizes),
             sizes,
             hasty: options.hasty,
-            strict: options.strict,
             lies: options.lie.is_some(),
             cache,
             backings,

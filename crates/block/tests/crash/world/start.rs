@@ -50,7 +50,7 @@ impl Kept {
 }
 
 impl World {
-    fn boot(&self) -> Boot<'_> {
+    pub(super) fn boot(&self) -> Boot<'_> {
         let (machine, format, pool) = (&self.machine, &self.format, &self.pool);
         Boot { machine, format, cache: &self.cache, backings: &self.backings, pool }
     }
@@ -90,6 +90,7 @@ impl World {
             Err(NoBoot::Refused(error)) => {
                 return Err(self.failure(format!("the cache does not start: {error}"), 0, 0..0));
             }
+            Err(NoBoot::Salvaged(what)) => return Err(self.failure(what, 0, 0..0)),
         }
         let (cache, backing, flips) = self.draw(|rng| {
             let rate = |rng: &mut SmallRng| [0.0, 0.01, 0.03, 0.1][rng.random_range(0..4)];
@@ -141,6 +142,9 @@ impl World {
             found => found?,
         };
         self.kept.rotten = None;
+        if let Some(kept) = &found {
+            self.lose_pages(kept)?;
+        }
         let kept = match found {
             Some(kept)
                 if !(self.kept.forsaken
@@ -244,7 +248,7 @@ impl World {
             runs.into_iter().flatten().map(move |sector| (volume, sector))
         };
         let unsealed: Vec<(usize, u64)> = (0..self.sizes.len()).flat_map(unsealed).collect();
-        if self.kept.sealed && self.strict {
+        if self.kept.sealed {
             for (volume, sector) in &unsealed {
                 let first = *sector as u32 * UNITS_A_SECTOR;
                 let units = first..(first + UNITS_A_SECTOR).min(self.sizes[*volume]);
@@ -253,6 +257,7 @@ impl World {
                 }
             }
         }
+        self.oracle.found();
         self.kept.sealed = unsealed.is_empty();
         Ok(())
     }
@@ -282,7 +287,7 @@ impl World {
         let corrupt = self.driver.as_ref().map_or(0, |driver| driver.stats().corrupt_sectors);
         match corrupt {
             0 => Ok(()),
-            _ if self.kept.harmed || !self.strict => Ok(()),
+            _ if self.kept.harmed => Ok(()),
             _ => Err(self.failure(
                 format!("{corrupt} sectors are held against a device that is well"),
                 0,
@@ -302,7 +307,7 @@ impl World {
             let rotten = self.draw(|rng| rot::in_data(kept, data.clone(), volumes, rng));
             // What only the cache has rots in the last life: what is about to be overwritten as one
             // ends has no checksum in the next.
-            let is_last = self.strict && self.life == LIVES;
+            let is_last = self.life == LIVES;
             if let Some((byte, is_dirty)) = rotten.filter(|(_, is_dirty)| !is_dirty || is_last) {
                 self.cache.rot(byte);
                 self.kept.harmed = true;
