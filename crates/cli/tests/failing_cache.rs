@@ -29,12 +29,17 @@ impl Failing {
     }
 
     fn serve(&self) -> Server {
+        self.attempt(&[]).unwrap_or_else(|log| panic!("{log}"))
+    }
+
+    /// Serves it with more on the command line, or tells why not.
+    fn attempt(&self, more: &[&str]) -> Result<Server, String> {
         let faults = self.volume.path("faults").display().to_string();
         let mut line = self.volume.command_line();
         let at = line.iter().position(|word| word == "--cache").expect("it has a cache") + 1;
         line[at] = format!("{},faults={faults}", line[at]);
-        let line: Vec<&str> = line.iter().map(String::as_str).collect();
-        Server::run(&line, self.volume.path("floe.log"))
+        let line: Vec<&str> = line.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        Server::attempt(&line, self.volume.path("floe.log"))
     }
 
     /// From now on the cache device fails so; not at all with no rules.
@@ -149,6 +154,60 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
         assert_eq!(health(&server), (200, "ok".into()), "{rules}");
         server.end();
     }
+}
+
+/// What has been written past it is newer than what it would say, so the state folder notes that
+/// for it.
+#[test]
+fn a_cache_that_was_passed_by_and_could_not_be_told_is_refused_by_the_state_folder() {
+    let mut rig = Failing::new("around", &[]);
+    let server = rig.serve();
+    let mut client = connect(&server);
+    rig.check(&mut client);
+    client.flush().expect("a flush");
+    rig.fail("write EIO");
+    for piece in 0..256 {
+        rig.write(&mut client, piece).expect("a write");
+    }
+    client.flush().expect("a flush");
+    wait_until("the end of the cache", || server.status().tiers[0].bypass == "ended-unnoted");
+    server.kill(&rig.volume);
+    rig.fail("");
+    let Err(said) = rig.attempt(&[]) else { panic!("a cache that was passed by is served") };
+    assert!(said.contains("the cache is an old copy") && said.contains("state/cache-"), "{said}");
+    let server = rig.attempt(&["--accept-backing"]).expect("it forgets what it has");
+    rig.check(&mut connect(&server));
+    server.end();
+}
+
+#[test]
+fn a_lower_tier_that_loses_its_journal_is_passed_by_and_counts_no_more() {
+    let mut rig = Failing::new("around", &[]);
+    let [tier, faults] =
+        ["tier.img", "tier.faults"].map(|name| rig.volume.path(name).display().to_string());
+    let spec = format!("file:{tier},size=16MiB,write=back,faults={faults}");
+    rig.volume = rig.volume.with(&["--tier", &spec]);
+    let server = rig.serve();
+    let mut client = connect(&server);
+    (0..64).for_each(|piece| rig.write(&mut client, piece).expect("a write"));
+    rig.check(&mut client);
+    client.flush().expect("a flush");
+    let rules = format!("write EIO {BUT_SUPERBLOCK}");
+    std::fs::write(rig.volume.path("faults.new"), rules).expect("a file");
+    std::fs::rename(rig.volume.path("faults.new"), &faults).expect("it is moved");
+    for piece in (0..160).chain(0..64) {
+        rig.write(&mut client, piece).expect("a write");
+    }
+    client.flush().expect("a flush");
+    rig.check(&mut client);
+    wait_until("the end of the tier", || server.status().tiers[1].bypass == "ended");
+    drop(client);
+    server.kill(&rig.volume);
+    std::fs::remove_file(&faults).expect("it is there");
+    let server = rig.serve();
+    rig.check(&mut connect(&server));
+    server.drain_and_end();
+    assert_same("the backing device", &rig.volume.backing(), &rig.model);
 }
 
 /// Its superblock can still be written, and says that the tier which was removed is not missed.
