@@ -62,13 +62,17 @@ impl GhostTable {
     pub(crate) fn take(&mut self, tag: Tag, limit: u64) -> bool {
         let now = self.departures;
         let Some(bucket) = self.bucket(tag) else { return false };
-        let same = (0..PLACES)
-            .fold(0u32, |same, at| same | u32::from(bucket.tags[at] == tag.bits()) << at);
-        if same == 0 {
+        // All tags at once: most keys are no ghosts, and where one stands matters for the few only.
+        let mut is_here = false;
+        for other in bucket.tags {
+            is_here |= other == tag.bits();
+        }
+        let at =
+            if is_here { bucket.tags.iter().position(|&other| other == tag.bits()) } else { None };
+        let Some(at) = at else {
             looked_up_ghost(false);
             return false;
-        }
-        let at = same.trailing_zeros() as usize % PLACES;
+        };
         let departed = std::mem::take(&mut bucket.departed[at]);
         bucket.tags[at] = 0;
         let found = departed != 0 && u64::from(now.wrapping_sub(departed)) < limit;
