@@ -1,4 +1,4 @@
-//! What a hit does, counted: instructions, fences, atomic read-modify-writes, locks, and lines
+//! Counts what a hit does: instructions, fences, atomic read-modify-writes, locks, and lines
 //! written that other threads read. What is asked of FIFO-like policies is 0, 0, 0 and at most
 //! 0.05; of hits on frozen entries 0 throughout, under any policy, and that is checked. And how
 //! many instructions an insertion takes that evicts another entry. The same of caches with an
@@ -74,6 +74,7 @@ fn one(policy: &str, capacity: usize, how: &str) {
     }
 }
 
+#[inline(never)] // else the policies share their registers
 fn ask<P: Replacement>(policy: P, capacity: usize, how: &str) {
     let described = Cache::<u64, u64>::builder().capacity(capacity).policy(policy);
     let described = match how {
@@ -133,7 +134,7 @@ fn ask<P: Replacement>(policy: P, capacity: usize, how: &str) {
     }
 }
 
-/// What is known of the program that is looked at.
+/// Holds what is known of the program that is looked at.
 #[derive(Default)]
 struct Places {
     begin: usize,
@@ -182,7 +183,7 @@ impl Places {
     }
 }
 
-/// What an instruction does to other threads, by its bytes.
+/// Holds what an instruction does to other threads, by its bytes.
 #[derive(PartialEq)]
 enum Effect {
     None,

@@ -95,7 +95,7 @@ where
     /// assert_eq!(value.len(), 3);
     /// assert!(cache.get("a").is_none());
     /// ```
-    #[inline(always)] // cold parts are not: see `Shard::find`
+    #[inline(always)] // cold parts are not: see `Shard::sure_lookup`
     pub fn get<Q>(&self, key: &Q) -> Option<Ref<'_, V>>
     where
         K: Borrow<Q>,
@@ -177,8 +177,8 @@ where
         found
     }
 
-    /// Whether a key is there. No hit is counted, the policy does not learn of it, and an entry
-    /// with a time to idle expires as if nobody had asked.
+    /// Returns whether a key is there. No hit is counted, the policy does not learn of it, and an
+    /// entry with a time to idle expires as if nobody had asked.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -514,7 +514,7 @@ where
         Iter::new(&self.inner)
     }
 
-    /// How many entries there are, expired ones that have not been noticed included.
+    /// Returns how many entries there are, expired ones that have not been noticed included.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -526,7 +526,7 @@ where
         self.inner.shards.iter().map(|shard| shard.owner().held().entries as usize).sum()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there is no entry.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -536,8 +536,8 @@ where
         self.len() == 0
     }
 
-    /// What the cache has counted. Goes through all threads and takes the lock of each shard: for
-    /// once a second, not once a request.
+    /// Returns what the cache has counted. Goes through all threads and takes the lock of each
+    /// shard: for once a second, not once a request.
     ///
     /// ```
     /// # use floe_memory as floe;

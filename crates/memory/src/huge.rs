@@ -52,7 +52,9 @@ mod system {
     /// # Safety
     /// The memory is the caller's, and may be treated as the advice says.
     unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) {
-        let page = rustix::param::page_size();
+        // Not from the auxiliary vector: valgrind hides a part of that from its programs.
+        // SAFETY: reads a constant of the system's.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let begin = memory.addr().next_multiple_of(page);
         let end = (memory.addr() + bytes) / page * page;
         if let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) {

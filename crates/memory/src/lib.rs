@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // entries are read without locks; each block says why it is sound
 
 mod admission;
-mod advice;
 mod arrival;
 mod barrier;
 mod budget;
@@ -40,6 +39,7 @@ mod lookup;
 mod newcomer;
 mod options;
 mod owner;
+mod plain;
 mod prefetch;
 mod quiet;
 mod reclaim;
@@ -47,10 +47,6 @@ mod records;
 mod room;
 mod shard;
 mod shares;
-mod shedding;
-#[cfg(test)]
-#[path = "shedding/tests.rs"]
-mod shedding_tests; // as `index_tests`
 #[cfg(test)]
 #[path = "frozen/simulation.rs"]
 mod simulation; // as `histories`
@@ -71,13 +67,11 @@ pub use cache::Cache;
 pub use cause::Cause;
 pub use clock::Clock;
 pub use floe_policy as policy;
-pub use floe_policy::shedding::SheddingOptions;
 pub use frozen::freezer::Frozen;
 pub use frozen::options::{FreezeDecision, FreezeStats, Freezing, Phase};
 pub use guard::{Held, Item, Ref};
 pub use iter::Iter;
 pub use options::InsertOptions;
-pub use shedding::{Loaded, SheddingStats};
 pub use stats::{AdmissionStats, Stats};
 
 /// For counting what hits write: where the calling thread has its own record in a cache.
@@ -124,9 +118,9 @@ pub fn without_membarrier() {
     barrier::without_membarrier();
 }
 
-/// Whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox forbids
-/// `membarrier(2)`. Elsewhere each hit passes one, which about doubles its time and changes nothing
-/// else.
+/// Returns whether hits do without a memory fence here: on Linux from 4.14, unless a sandbox
+/// forbids `membarrier(2)`. Elsewhere each hit passes one, which about doubles its time and changes
+/// nothing else.
 ///
 /// A sandbox should allow the call, or be there before the first cache. If one forbids it later,
 /// hits fence from then on, and frozen entries are looked up like others. As long as a thread that

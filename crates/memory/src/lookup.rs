@@ -13,16 +13,16 @@ use crate::frozen::index::FrozenIndex;
 use crate::frozen::timing::{self, Outcome};
 use crate::guard::Keep;
 use crate::hash::KeyHash;
-use crate::hazard::Record;
+use crate::hazard::{Cell, Record};
 use crate::inner::Inner;
-use crate::shard::{Found, Shard};
+use crate::shard::{Fast, Found, Shard};
 use crate::sync::Ordering;
 
 /// Lookups that [`Inner::look_up_many`] has under way at once.
 pub(crate) const BATCH: usize = 16;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Whether an entry whose expiry is set is still to be had; notes its use if so.
+    /// Returns whether an entry whose expiry is set is still to be had; notes its use if so.
     #[cold]
     pub(crate) fn is_alive(&self, entry: &Entry<K, V>) -> bool {
         let now = self.clock.now();
@@ -35,17 +35,18 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 
     /// Notes a hit in the policy's marks, and in its order where they say so.
     #[inline(always)]
-    pub(crate) fn note_hit(
+    fn note_hit(
         &self,
         shard: &Shard<K, V, P>,
         record: &Record,
-        found: &Found<'_, K, V, P::Marks>,
+        found: &Found<'_, K, V>,
+        marks: Option<&P::Marks>,
     ) {
         // A hit on a frozen entry is what remains of all lookups, so that the usual case there
         // counts once.
         let Some(slot) = found.entry.slot_unless_frozen() else { return };
         record.dynamic_hits.add(1);
-        let Some(marks) = found.marks else { return };
+        let Some(marks) = marks else { return };
         let touch = if <P::Marks as Marks>::PLAIN.is_some() {
             marks.touch(Slot(slot))
         } else {
@@ -61,7 +62,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     #[inline(never)]
     fn touch_with_care(
         record: &Record,
-        found: &Found<'_, K, V, P::Marks>,
+        found: &Found<'_, K, V>,
         marks: &P::Marks,
         slot: u32,
     ) -> Touch {
@@ -85,7 +86,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 
     /// A guard for a found entry.
     #[inline(always)]
-    pub(crate) fn keep<'a>(found: &Found<'a, K, V, P::Marks>) -> Keep<'a> {
+    pub(crate) fn keep<'a>(found: &Found<'a, K, V>) -> Keep<'a> {
         Keep::new(found.cell)
     }
 }
@@ -102,23 +103,6 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// Looks a key up that has not expired, for a lookup that is counted. Marks nothing.
-    #[inline(always)]
-    pub(crate) fn find<'a, Q>(
-        &'a self,
-        shard: &'a Shard<K, V, P>,
-        record: &'a Record,
-        hash: KeyHash,
-        key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
-    where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
-    {
-        let found = shard.find(record, hash.in_shard(), key)?;
-        if found.entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
-    }
-
     /// Looks a key up that has not expired. Counts nothing, marks nothing, and renews a time to
     /// idle only if it `is_use`.
     pub(crate) fn peek<'a, Q>(
@@ -127,7 +111,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         key: &Q,
         is_use: bool,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -138,7 +122,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             return Some(found);
         }
         if is_use {
-            return self.drop_expired(found);
+            return self.unless_expired(found);
         }
         let keep = Self::keep(&found);
         (!expiry.has_expired(self.clock.now())).then(|| {
@@ -154,7 +138,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         record: &'a Record,
         hash: KeyHash,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -179,7 +163,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         record: &'a Record,
         hash: KeyHash,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -209,7 +193,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         record: &'a Record,
         hashes: &[KeyHash],
         keys: &[Q],
-        mut found: impl FnMut(usize, Found<'a, K, V, P::Marks>),
+        mut found: impl FnMut(usize, Found<'a, K, V>),
     ) where
         K: Borrow<Q>,
         Q: Eq,
@@ -239,8 +223,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             let likely = likely[at].filter(|_| !is_timed);
             let frozen = likely.zip(index).and_then(|(likely, index)| {
                 let (entry, cell) = index.find_at(likely, record, key)?;
-                let found = Found { entry, cell, marks: None };
-                if entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
+                let found = Found { entry, cell };
+                self.unless_expired(found)
             });
             if let Some(hit) = frozen {
                 record.lookups.add(1);
@@ -268,17 +252,24 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         (self.frozen.load(Ordering::Acquire) == index).then(|| (unsafe { &*index }, keep))
     }
 
-    /// What was found, unless it has expired.
-    #[cold]
-    fn drop_expired<'a>(
-        &self,
-        found: Found<'a, K, V, P::Marks>,
-    ) -> Option<Found<'a, K, V, P::Marks>> {
-        if self.is_alive(found.entry) {
-            return Some(found);
+    /// Returns the entry that was found, unless it has expired.
+    #[inline(always)]
+    fn unless_expired<'a>(&self, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
+        if found.entry.expiry.is_set() && self.drop_expired(found.entry, found.cell) {
+            return None;
         }
-        drop(Self::keep(&found));
-        None
+        Some(found)
+    }
+
+    /// Lets an entry go that was found and has expired; false if it has not.
+    #[cold]
+    #[inline(never)]
+    fn drop_expired(&self, entry: &Entry<K, V>, cell: &Cell) -> bool {
+        let is_over = !self.is_alive(entry);
+        if is_over {
+            drop(Keep::new(cell));
+        }
+        is_over
     }
 
     /// Looks a key up in the frozen index; not to find it there says nothing.
@@ -289,7 +280,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         record: &'a Record,
         hash: KeyHash,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -307,8 +298,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         let index = unsafe { &*index };
         let (entry, cell) = index.find(record, hash.in_shard(), key)?;
         record.probed_out();
-        let found = Found { entry, cell, marks: None };
-        if entry.expiry.is_set() { self.drop_expired(found) } else { Some(found) }
+        let found = Found { entry, cell };
+        self.unless_expired(found)
     }
 
     /// [`look_up`](Self::look_up) for what is not in the frozen index.
@@ -318,7 +309,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         record: &'a Record,
         hash: KeyHash,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -333,15 +324,57 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         record: &'a Record,
         hash: KeyHash,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
         let shard = self.shard(hash);
-        let found = self.find(shard, record, hash, key);
+        match shard.fast_lookup(record, hash.in_shard(), key) {
+            Fast::Hit((found, marks)) => self.count(shard, record, found, marks),
+            Fast::Miss => {
+                record.misses.add(1);
+                None
+            }
+            Fast::Unsure => self.look_up_slowly(shard, record, hash, key),
+        }
+    }
+
+    /// [`look_up_dynamic`](Self::look_up_dynamic) where the fast lookup was unsure.
+    #[cold]
+    #[inline(never)]
+    fn look_up_slowly<'a, Q>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        match shard.sure_lookup(record, hash.in_shard(), key) {
+            Some((found, marks)) => self.count(shard, record, found, marks),
+            None => {
+                record.misses.add(1);
+                None
+            }
+        }
+    }
+
+    /// Counts and marks a hit, or counts a miss where the entry has expired.
+    #[inline(always)]
+    fn count<'a>(
+        &self,
+        shard: &Shard<K, V, P>,
+        record: &Record,
+        found: Found<'a, K, V>,
+        marks: Option<&P::Marks>,
+    ) -> Option<Found<'a, K, V>> {
+        let found = self.unless_expired(found);
         match &found {
-            Some(found) => self.note_hit(shard, record, found),
+            Some(found) => self.note_hit(shard, record, found, marks),
             None => record.misses.add(1),
         }
         found

@@ -11,6 +11,7 @@ use crate::guard::Keep;
 use crate::hazard::{Cell, Record};
 use crate::index::{Hash32, NOWHERE};
 use crate::owner::{Owner, TableOf};
+use crate::plain::compares_plainly;
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// Something on cache lines of its own.
@@ -28,7 +29,7 @@ pub(crate) struct Shard<K, V, P: Eviction> {
     pub(crate) flights: Mutex<Flights<K, V>>,
 }
 
-/// What is under the lock, and what is looked at with it.
+/// Holds what is under the lock, and what is looked at with it.
 #[derive(Debug)]
 #[repr(C)] // on one line
 struct Owned<T> {
@@ -46,21 +47,21 @@ unsafe impl<K: Send + Sync, V: Send + Sync, P: Eviction<Marks: Send + Sync> + Se
 // SAFETY: as above.
 unsafe impl<K: Send, V: Send, P: Eviction + Send> Send for Shard<K, V, P> {}
 
-/// An entry that a reader has found, kept by a cell.
-pub(crate) struct Found<'a, K, V, M> {
+/// An entry that a reader has found, kept by a cell. Two words, which functions return in
+/// registers.
+pub(crate) struct Found<'a, K, V> {
     pub(crate) entry: &'a Entry<K, V>,
     pub(crate) cell: &'a Cell,
-    /// The policy's marks, unless comparing keys has led this thread away from the table.
-    pub(crate) marks: Option<&'a M>,
 }
 
-/// An entry, and the table in which it was found.
-type Searched<'a, K, V, P> = (Found<'a, K, V, <P as Eviction>::Marks>, *const TableOf<P>);
+/// An entry with the policy's marks, unless comparing keys has led the thread away from the table.
+type Marked<'a, K, V, P> = (Found<'a, K, V>, Option<&'a <P as Eviction>::Marks>);
 
-/// What a short look has shown.
-enum Glance<'a, K, V, M> {
-    Hit(Found<'a, K, V, M>),
+/// The result of a fast lookup.
+pub(crate) enum Fast<'a, K, V, P: Eviction> {
+    Hit(Marked<'a, K, V, P>),
     Miss,
+    /// Only a slow lookup can tell.
     Unsure,
 }
 
@@ -142,57 +143,54 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up, for a lookup that is counted already. Takes no lock, and writes nothing but
-    /// the thread's own record.
-    #[inline(always)]
-    pub(crate) fn find<'a, Q>(
+    /// Looks a key up, whatever happens meanwhile, for a lookup that is counted already and of which
+    /// the [fast](Self::fast_lookup) one was unsure.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn sure_lookup<'a, Q>(
         &'a self,
         record: &'a Record,
         hash: Hash32,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Marked<'a, K, V, P>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        match self.glance(record, hash, key) {
-            Glance::Hit(found) => Some(found),
-            Glance::Miss => None,
-            Glance::Unsure => {
-                let lookups = record.lookups.get();
-                let (found, table) = self.search(record, hash, key, true)?;
-                // SAFETY: the record names the table, unless comparing keys has looked something
-                // else up.
-                let marks = (!record.has_strayed(lookups)).then(|| unsafe { &(*table).marks });
-                Some(Found { marks, ..found })
-            }
-        }
+        let lookups = record.lookups.get();
+        let (found, table) = self.slow_lookup(record, hash, key, true)?;
+        // SAFETY: the record names the table, unless comparing keys has looked something else up.
+        let marks = (!record.has_strayed(lookups)).then(|| unsafe { &(*table).marks });
+        Some((found, marks))
     }
 
-    /// [`search`](Self::search) for the usual case, in as few instructions as it takes: the fewer
+    /// Looks a key up in the usual case, for a lookup that is counted already. Takes no lock, and
+    /// writes nothing but the thread's own record. Takes as few instructions as it can: the fewer
     /// there are, the more lookups the processor has under way while it waits for the memory of the
     /// first.
     #[inline(always)]
-    fn glance<'a, Q>(
+    pub(crate) fn fast_lookup<'a, Q>(
         &'a self,
         record: &'a Record,
         hash: Hash32,
         key: &Q,
-    ) -> Glance<'a, K, V, P::Marks>
+    ) -> Fast<'a, K, V, P>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
         if !barrier::is_asymmetric() {
-            return Glance::Unsure;
+            return Fast::Unsure;
         }
-        let lookups = record.lookups.get();
+        // Only keys of the user's can lead astray.
+        let is_plain = compares_plainly::<K, Q>();
+        let lookups = if is_plain { 0 } else { record.lookups.get() };
         let address = self.table.0.load(Ordering::Relaxed); // not used before it is read again
         record.probe(address as usize);
         barrier::light_if_asymmetric();
         if self.table.0.load(Ordering::Acquire) != address {
             // as in `probe`
-            return Glance::Unsure;
+            return Fast::Unsure;
         }
         // SAFETY: the record names the table, and it was published after the record did.
         let table = unsafe { &*address };
@@ -203,41 +201,41 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             let tags = bucket.tags();
             for lane in tags.matching(hash) {
                 let entry = bucket.entry(lane);
-                let Some(cell) = record.first_cell() else { return Glance::Unsure };
+                let Some(cell) = record.first_cell() else { return Fast::Unsure };
                 if entry == NOWHERE {
-                    return Glance::Unsure;
+                    return Fast::Unsure;
                 }
                 cell.store(entry, Ordering::Release); // see `Record::looked_at`
                 barrier::light_if_asymmetric();
                 let keep = Keep::new(cell); // comparing keys is the user's code and may panic
                 if bucket.entry(lane) != entry {
-                    return Glance::Unsure;
+                    return Fast::Unsure;
                 }
-                // SAFETY: as in `search`.
+                // SAFETY: as in `slow_lookup`.
                 let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                 let found = entry.key.borrow() == key;
                 // Comparing keys is the user's code and may have used this cache: then the table
                 // may be gone.
-                let astray = record.has_strayed(lookups);
+                let astray = !is_plain && record.has_strayed(lookups);
                 if found {
                     std::mem::forget(keep);
                     let marks = if astray { None } else { Some(&table.marks) };
-                    return Glance::Hit(Found { entry, cell, marks });
+                    return Fast::Hit((Found { entry, cell }, marks));
                 }
                 if astray {
-                    return Glance::Unsure;
+                    return Fast::Unsure;
                 }
             }
             if !tags.were_passed_by() {
-                // Acquire: see `search`. Where there is an old index, that is to be looked at
+                // Acquire: see `slow_lookup`. Where there is an old index, that is to be looked at
                 // first.
                 let is_miss =
                     table.old.is_none() && self.table.0.load(Ordering::Acquire) == address;
-                return if is_miss { Glance::Miss } else { Glance::Unsure };
+                return if is_miss { Fast::Miss } else { Fast::Unsure };
             }
             number = table.index.after(number);
             if number == first {
-                return Glance::Unsure;
+                return Fast::Unsure;
             }
         }
     }
@@ -249,12 +247,12 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         record: &'a Record,
         hash: Hash32,
         key: &Q,
-    ) -> Option<Found<'a, K, V, P::Marks>>
+    ) -> Option<Found<'a, K, V>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        Some(self.search(record, hash, key, false)?.0)
+        Some(self.slow_lookup(record, hash, key, false)?.0)
     }
 
     /// Looks a key up, whatever happens meanwhile. Also returns the table that was searched, which
@@ -264,13 +262,13 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     /// Comparing keys is the user's code and may use this cache, that is, probe other tables and
     /// replace this one. So a cell names the table throughout.
     #[inline(never)]
-    fn search<'a, Q>(
+    fn slow_lookup<'a, Q>(
         &'a self,
         record: &'a Record,
         hash: Hash32,
         key: &Q,
         counted: bool,
-    ) -> Option<Searched<'a, K, V, P>>
+    ) -> Option<(Found<'a, K, V>, *const TableOf<P>)>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -313,7 +311,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                             unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                         if entry.key.borrow() == key {
                             let cell = keep.into_cell();
-                            return Some((Found { entry, cell, marks: None }, address));
+                            return Some((Found { entry, cell }, address));
                         }
                     }
                     if !tags.were_passed_by() {

@@ -1,0 +1,113 @@
+//! Counts the instructions of a hit and of an insertion that evicts, in seconds.
+//!
+//!     cargo bench -p floe-memory --bench instructions
+//!
+//! Valgrind's callgrind runs this program again and counts. The load is Zipf 0.99 over 10,000 keys
+//! on one thread. A hit is the difference between two runs of which one has more of them, with the
+//! loop around it. An insertion is all within [`insertion`]. The benchmark `count` says more, of
+//! what hits write as well, and takes a quarter of an hour.
+
+use std::process::Command;
+
+use floe_memory::Cache;
+use floe_memory::policy::{Clock, Fifo, Lru, QdClock, Replacement, S3Fifo, Sieve};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+const POLICIES: [&str; 6] = ["qd-clock", "s3-fifo", "sieve", "clock", "fifo", "lru"];
+const KEYS: u64 = 10_000;
+const LOOKUPS: usize = 20_000;
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    if let Some(at) = words.iter().position(|word| word == "--one") {
+        return one(&words[at + 1], &words[at + 2], words[at + 3].parse().expect("a number"));
+    }
+    println!("{:<10} {:>6} {:>10}", "policy", "hit", "insertion");
+    for policy in POLICIES {
+        let [few, many] = [1, 2].map(|rounds| count(policy, "hits", rounds, None));
+        let inserted = count(policy, "insertions", 1, Some("instructions::insertion*"));
+        let (Some((few, _)), Some((many, _)), Some((all, insertions))) = (few, many, inserted)
+        else {
+            println!("not counted: valgrind is not installed");
+            return;
+        };
+        let hit = (many - few) as f64 / LOOKUPS as f64;
+        println!("{policy:<10} {hit:>6.1} {:>10.1}", all as f64 / insertions as f64);
+    }
+}
+
+/// Runs a policy under callgrind. Returns the instructions, and the insertions that it told of;
+/// `None` without valgrind.
+fn count(policy: &str, what: &str, rounds: u64, within: Option<&str>) -> Option<(u64, u64)> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    command.args(within.map(|function| format!("--toggle-collect={function}")));
+    let run = command
+        .arg(std::env::current_exe().ok()?)
+        .args(["--one", policy, what, &rounds.to_string()])
+        .output()
+        .ok()?;
+    assert!(run.status.success(), "valgrind: {policy}, {what}");
+    let said = String::from_utf8_lossy(&run.stderr);
+    let collected = said.split_once("Collected : ").expect("callgrind says what it collected").1;
+    let number = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
+    let insertions = number(&String::from_utf8_lossy(&run.stdout)).expect("a number of insertions");
+    Some((number(collected).expect("a number of instructions"), insertions))
+}
+
+/// The program that is counted.
+fn one(policy: &str, what: &str, rounds: u64) {
+    match policy {
+        "qd-clock" => ask(QdClock::default(), what, rounds),
+        "s3-fifo" => ask(S3Fifo::default(), what, rounds),
+        "sieve" => ask(Sieve::default(), what, rounds),
+        "clock" => ask(Clock::default(), what, rounds),
+        "fifo" => ask(Fifo::default(), what, rounds),
+        "lru" => ask(Lru::default(), what, rounds),
+        other => panic!("no such policy here: {other}"),
+    }
+}
+
+fn ask<P: Replacement>(policy: P, what: &str, rounds: u64) {
+    let hits = what == "hits";
+    let capacity = if hits { 2 * KEYS } else { KEYS / 10 } as usize;
+    let cache = Cache::<u64, u64>::builder().capacity(capacity).policy(policy).build();
+    let keys = zipf();
+    if hits {
+        (0..KEYS).for_each(|key| cache.insert(key, key));
+        // Often enough that no policy counts any more.
+        let sum: u64 = (0..16 + rounds).map(|_| look_up(&cache, &keys)).sum();
+        assert_ne!(sum, 0);
+    }
+    let mut insertions = 0;
+    for key in keys.iter().filter(|_| !hits) {
+        if cache.get(key).is_none() {
+            insertion(&cache, *key);
+            insertions += 1;
+        }
+    }
+    println!("{insertions}");
+}
+
+fn zipf() -> Vec<u64> {
+    let mut sums = Vec::new();
+    let mut sum = 0.0;
+    for rank in 1..=KEYS {
+        sum += (rank as f64).powf(-0.99);
+        sums.push(sum);
+    }
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut next = || sums.partition_point(|&up_to| up_to < random.random::<f64>() * sum) as u64;
+    (0..LOOKUPS).map(|_| next()).collect()
+}
+
+#[inline(never)]
+fn look_up<P: Replacement>(cache: &Cache<u64, u64, P>, keys: &[u64]) -> u64 {
+    keys.iter().filter_map(|key| cache.get(key).map(|value| *value)).sum()
+}
+
+#[inline(never)]
+fn insertion<P: Replacement>(cache: &Cache<u64, u64, P>, key: u64) {
+    cache.insert(key, key);
+}
