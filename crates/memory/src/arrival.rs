@@ -1,5 +1,5 @@
-//! How an entry comes into a shard: in the place of its predecessor, of one that is evicted for it,
-//! or of nobody. What is usual is short; the rest is functions of its own.
+//! Insertion into a shard: in the place of its predecessor, of one that is evicted for it, or of
+//! nobody. What is usual is short; the rest is functions of its own.
 
 use floe_policy::{Access, Eviction, Slot};
 
@@ -88,7 +88,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             let access = newcomer.hash.access(newcomer.weight);
             let fits = taken.is_some();
             // The victim of another shard is not known before it leaves.
-            let leaves_elsewhere = asks_others && self.is_owed(budget, need);
+            let leaves_elsewhere = asks_others && self.is_owed(budget, need, need);
             let victim =
                 if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
             // the order can be the user's
@@ -207,12 +207,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         Ok(())
     }
 
-    /// Whether the shard is to evict its own entries for a need, which takes so much more than
-    /// there is: not for what can never be in, nor for what others owe it.
+    /// Returns whether the shard is to evict its own entries for a need, which takes so much more
+    /// than there is: not for what can never be in, nor for what others owe it.
     #[inline(always)]
     fn makes_room(&self, budget: &Budget, need: Amount, more: Amount, asks_others: bool) -> bool {
-        let fits = need.weight <= self.share.weight || budget.could_hold(need);
-        fits && !(asks_others && self.is_owed(budget, more))
+        let fits = self.share.fits(need.weight) || budget.could_hold(need);
+        fits && !(asks_others && self.is_owed(budget, need, more))
     }
 
     /// An entry takes a slot for itself, which is returned.
@@ -237,6 +237,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
         self.held += Amount::of(placed.weight);
         self.spare -= Amount::of(placed.weight);
+        self.share.came(placed.weight.into());
         let pinned = placed.pinned;
         self.tenants[slot as usize] = placed;
         self.counts.insertions += 1;
@@ -317,6 +318,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.spare += Amount::of(before.weight);
         self.held += Amount::of(weight);
         self.spare -= Amount::of(weight);
+        self.share.left(before.weight.into());
+        self.share.came(weight.into());
         self.pinned = self.pinned + usize::from(pinned) - usize::from(before.pinned);
         self.counts.insertions += 1;
         self.counts.note(Cause::Replaced);

@@ -1,4 +1,4 @@
-//! How much a cache may hold, and how its shards share that.
+//! The limits of a cache, and the shares of its shards in them.
 //!
 //! Every shard has the same *share* of the limits, and it has *room*: what its entries take, and
 //! what it may fill without asking. The rooms of all shards and what is left in the budget make up
@@ -12,13 +12,16 @@
 //! - A shard whose room would stay within its share with the newcomer evicts nothing: it gets the
 //!   room of a shard that has more than its share. There is one then, because the rooms make up the
 //!   limits.
-//! - An entry that is heavier than a share takes its shard's room, and the rest from all others in
-//!   turns. They get it back, as they have less than their shares from then on.
+//! - An entry that weighs a sixteenth of a share or more is *heavy*: all shards make room for it
+//!   alike, in turns. While it is in, each share is smaller by the entry's weight divided by the
+//!   number of shards, and the share of its own shard is larger by its weight. Otherwise the shard
+//!   of such an entry would lose a good part of its other entries, and with them hits, which no
+//!   other shard gains.
 //!
-//! So insertions never make a shard lose room that is within its share, except to an entry that is
-//! heavier than a share: shares do not drift. And a full cache whose shards have their shares
-//! touches nothing shared for an insertion.
+//! So insertions never make a shard lose room that is within its share: shares do not drift. And a
+//! full cache whose shards have their shares writes nothing shared for an insertion.
 
+use std::sync::Arc; // not that of the models: a sum
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Entries and weight.
@@ -29,13 +32,13 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// What an entry takes.
+    /// Returns what an entry takes.
     #[inline(always)]
     pub(crate) fn of(weight: u32) -> Self {
         Self { entries: 1, weight: i64::from(weight) }
     }
 
-    /// What is missing here of another amount.
+    /// Returns what is missing here of another amount.
     #[inline(always)]
     pub(crate) fn lacks(self, need: Self) -> Self {
         Self {
@@ -49,7 +52,7 @@ impl Amount {
         self == Self::default()
     }
 
-    /// What both have.
+    /// Returns what both have.
     pub(crate) fn min(self, other: Self) -> Self {
         Self { entries: self.entries.min(other.entries), weight: self.weight.min(other.weight) }
     }
@@ -89,7 +92,7 @@ struct Purse {
     left: AtomicI64,
 }
 
-/// What stands for "no limit".
+/// Tells what stands for "no limit".
 const UNLIMITED: u64 = i64::MAX as u64 / 2;
 
 impl Purse {
@@ -128,6 +131,96 @@ pub(crate) struct Budget {
     entries: Purse,
     weight: Purse,
     lender: AtomicUsize,
+    /// The weight of all heavy entries.
+    heavy: Arc<AtomicI64>,
+}
+
+/// The part of a share that makes an entry heavy.
+const HEAVY_PART: i64 = 16;
+
+/// The share of a shard, which changes as heavy entries come and go.
+#[derive(Debug)]
+pub(crate) struct Share {
+    /// The share while no entry is heavy.
+    limits: Amount,
+    /// The least weight of a heavy entry.
+    heavy_from: i64,
+    /// The logarithm of the number of shards.
+    shards_log: u32,
+    /// The weight of the shard's own heavy entries.
+    own_heavy: i64,
+    all_heavy: Arc<AtomicI64>,
+}
+
+/// The least weight of a heavy entry, where each of some shards has this part of the limits.
+fn heavy_from(limits: Amount, shards: u64) -> i64 {
+    if shards == 1 { i64::MAX } else { (limits.weight / HEAVY_PART).max(2) }
+}
+
+impl Share {
+    /// The share at this moment. The sum over all shards is at most the limit.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Amount {
+        self.with(0)
+    }
+
+    /// The share at this moment if an entry of this weight, which the shard does not hold, were in.
+    #[inline(always)]
+    pub(crate) fn with(&self, weight: i64) -> Amount {
+        let coming = if weight >= self.heavy_from { weight } else { 0 };
+        let all = self.all_heavy.load(Relaxed) + coming; // a sum; no memory is handed over
+        let part = (all + (1 << self.shards_log) - 1) >> self.shards_log; // rounded up
+        Amount { weight: self.limits.weight + self.own_heavy + coming - part, ..self.limits }
+    }
+
+    /// Returns whether an entry of this weight fits a share, so that it fits the cache.
+    #[inline(always)]
+    pub(crate) fn fits(&self, weight: i64) -> bool {
+        weight <= self.limits.weight
+    }
+
+    /// Notes an entry that has come in.
+    #[inline(always)]
+    pub(crate) fn came(&mut self, weight: i64) {
+        if weight >= self.heavy_from {
+            self.change(weight);
+        }
+    }
+
+    /// Notes an entry that has left.
+    #[inline(always)]
+    pub(crate) fn left(&mut self, weight: i64) {
+        if weight >= self.heavy_from {
+            self.change(-weight);
+        }
+    }
+
+    #[cold]
+    fn change(&mut self, by: i64) {
+        self.own_heavy += by;
+        self.all_heavy.fetch_add(by, Relaxed); // see `with`
+    }
+
+    /// Takes over the share by other limits, for a shard that holds entries of these weights.
+    pub(crate) fn reshape(&mut self, other: Self, held: impl Iterator<Item = i64>) {
+        self.change(-self.own_heavy);
+        *self = other;
+        let heavy = held.filter(|&weight| weight >= self.heavy_from).sum();
+        self.change(heavy);
+    }
+}
+
+/// A heavy entry that is about to come in, for which all shards make room.
+#[derive(Debug)]
+pub(crate) struct Coming<'a> {
+    budget: &'a Budget,
+    weight: i64,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.budget.heavy.fetch_sub(self.weight, Relaxed); // see `Share::with`
+    }
 }
 
 impl Budget {
@@ -136,7 +229,28 @@ impl Budget {
             entries: Purse::new(entries),
             weight: Purse::new(weight),
             lender: AtomicUsize::new(0),
+            heavy: Arc::default(),
         }
+    }
+
+    /// The share of one of some shards, a power of two, which holds nothing heavy yet.
+    pub(crate) fn share_of(&self, shards: usize) -> Share {
+        let limits = self.share(shards as u64);
+        Share {
+            limits,
+            heavy_from: heavy_from(limits, shards as u64),
+            shards_log: shards.ilog2(),
+            own_heavy: 0,
+            all_heavy: Arc::clone(&self.heavy),
+        }
+    }
+
+    /// Has each of some shards make room for an entry, if it is heavy, as long as the guard lives.
+    pub(crate) fn makes_room_for(&self, weight: i64, shards: usize) -> Coming<'_> {
+        let from = heavy_from(self.share(shards as u64), shards as u64);
+        let weight = if weight >= from { weight } else { 0 };
+        self.heavy.fetch_add(weight, Relaxed); // see `Share::with`
+        Coming { budget: self, weight }
     }
 
     /// Takes all of an amount, or nothing.
@@ -159,7 +273,8 @@ impl Budget {
         self.weight.give(amount.weight);
     }
 
-    /// What nobody has; less than nothing while a cache that was made smaller still shrinks.
+    /// Returns what nobody has; less than nothing while a cache that was made smaller still
+    /// shrinks.
     #[inline(always)]
     pub(crate) fn left(&self) -> Amount {
         // See `Purse::take`.
@@ -171,7 +286,7 @@ impl Budget {
         self.left().lacks(Amount::default())
     }
 
-    /// Whether less is left than nothing.
+    /// Returns whether less is left than nothing.
     pub(crate) fn is_exceeded(&self) -> bool {
         !self.excess().is_nothing()
     }
@@ -190,7 +305,7 @@ impl Budget {
         }
     }
 
-    /// Whether something as heavy can ever be in.
+    /// Returns whether something as heavy can ever be in.
     #[inline(always)]
     pub(crate) fn could_hold(&self, amount: Amount) -> bool {
         // see `Purse::take`

@@ -1,11 +1,10 @@
-//! How a cache is described before it is made.
+//! The builder describes a cache before it is made.
 
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 use floe_policy::admission::{Admissions, Admittance};
 use floe_policy::registry::ChoiceError;
-use floe_policy::shedding::SheddingOptions;
 use floe_policy::{AnyPolicy, QdClock, Replacement};
 
 use crate::admission::{Gate, Template};
@@ -21,7 +20,6 @@ use crate::local::Threads;
 use crate::owner::Owner;
 use crate::records::Records;
 use crate::shard::Shard;
-use crate::shedding::Valve;
 use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
 use crate::upkeep::Upkeep;
 
@@ -70,8 +68,6 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     shards: Option<usize>,
     clock: Clock,
     freezing: Option<Freezing>,
-    /// Apart: builders are moved at every step.
-    shedding: Option<Box<SheddingOptions>>,
 }
 
 impl<K, V> Default for Builder<K, V> {
@@ -89,7 +85,6 @@ impl<K, V> Default for Builder<K, V> {
             shards: None,
             clock: Clock::system(),
             freezing: None,
-            shedding: None,
         }
     }
 }
@@ -122,8 +117,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { weight: Some(weight), ..self }
     }
 
-    /// What an entry weighs: bytes, mostly. Called once for each insertion, outside of locks; 0
-    /// counts as 1.
+    /// Sets the function that weighs an entry: in bytes, mostly. Called once for each insertion,
+    /// outside of locks; 0 counts as 1.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -165,8 +160,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { listener: Some(Box::new(listen)), ..self }
     }
 
-    /// Who leaves when room is needed, by type: hits are compiled for it. The order given is a
-    /// template, without room.
+    /// Sets the eviction policy by type: hits are compiled for it. The order given is a template,
+    /// without room.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -193,7 +188,6 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            shedding,
         } = self;
         Builder {
             entries,
@@ -208,12 +202,11 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            shedding,
         }
     }
 
-    /// Who leaves when room is needed, by name, with parameters if need be: `lru`,
-    /// `slru:segments=2`, as `floe simulate` takes them.
+    /// Sets the eviction policy by name, with parameters if need be: `lru`, `slru:segments=2`, as
+    /// `floe simulate` takes them.
     ///
     /// # Errors
     /// When there is no such policy or parameter; says which there are.
@@ -230,11 +223,11 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.policy::<AnyPolicy>(policy))
     }
 
-    /// Who comes in: an admission, asked whenever a key is inserted that is not there. By default
+    /// Sets the admission, asked whenever a key is inserted that is not there. By default
     /// everything comes in, and such a cache does nothing for this. The one given is a template,
     /// without room; each shard has its own.
     ///
-    /// What is not admitted is not kept: `insert` returns, the value is dropped, and the
+    /// A key that is not admitted is not kept: `insert` returns, the value is dropped, and the
     /// [listener](Self::listener) is told with [`Cause::Bypassed`]. `get_or_insert_with` and its
     /// sisters hand out what was loaded all the same, to all who waited. A value inserted under a
     /// key that is there replaces the other without a question, and pinned entries always come in.
@@ -272,9 +265,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { admission: Some(Box::new(admission)), ..self }
     }
 
-    /// Who comes in, by name, with parameters if need be, and with `+` between several that have to
-    /// agree: `obp:target=0.2`, `second-access + obp`, as `floe simulate --admit` takes them. See
-    /// [`admission`](Self::admission).
+    /// Sets the admission by name, with parameters if need be, and with `+` between several that
+    /// have to agree: `obp:target=0.2`, `second-access + obp`, as `floe simulate --admit` takes
+    /// them. See [`admission`](Self::admission).
     ///
     /// # Errors
     /// When there is no such admission or parameter; says which there are.
@@ -293,8 +286,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.admission(admission))
     }
 
-    /// How keys are hashed. Any hasher will do, for its result is mixed once more; one that can be
-    /// foreseen, such as an identity, lets whoever chooses keys make lookups slow.
+    /// Sets the hasher of keys. Any hasher will do, for its result is mixed once more; one that can
+    /// be foreseen, such as an identity, lets whoever chooses keys make lookups slow.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -318,7 +311,6 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            shedding,
         } = self;
         Builder {
             entries,
@@ -333,14 +325,13 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            shedding,
         }
     }
 
-    /// How long after its insertion an entry expires: at that time or up to 25 ms later. It is not
-    /// found from then on, and freed within a second or two, by a thread of the library's; where
-    /// the system has no thread to give, by those who insert. Times over 124 days count as 124
-    /// days.
+    /// Sets the time after its insertion at which an entry expires: at that time or up to 25 ms
+    /// later. It is not found from then on, and freed within a second or two, by a thread of the
+    /// library's; where the system has no thread to give, by those who insert. Times over 124 days
+    /// count as 124 days.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -357,8 +348,9 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { live: Some(time), ..self }
     }
 
-    /// How long after its last use an entry expires, as [`time_to_live`](Self::time_to_live)
-    /// otherwise. Every hit of such an entry reads the coarse time, and one a tick writes it.
+    /// Sets the time after its last use at which an entry expires, as
+    /// [`time_to_live`](Self::time_to_live) otherwise. Every hit of such an entry reads the coarse
+    /// time, and one a tick writes it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -379,15 +371,16 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { idle: Some(time), ..self }
     }
 
-    /// How many parts the cache has, each with a lock and an order of its own, that hits of
-    /// FIFO-like policies never take: a power of two. By default four a core, and fewer where they
-    /// would have less than 256 entries. A cache that has no limit but one of weight is taken to
-    /// hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from the
-    /// truth, give the number of shards. With one, a cache decides exactly as `floe simulate` says.
+    /// Sets the number of parts of the cache, each with a lock and an order of its own, that hits
+    /// of FIFO-like policies never take: a power of two. By default four a core, and fewer where
+    /// they would have less than 256 entries. A cache that has no limit but one of weight is taken
+    /// to hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from
+    /// the truth, give the number of shards. With one, a cache decides exactly as `floe simulate`
+    /// says.
     ///
-    /// Shards have equal shares of the limits. An entry should weigh a small part of a share: one
-    /// that is heavier than all of it takes the rest from the other shards, and leaves as soon as
-    /// they need that back.
+    /// Shards have equal shares of the limits. All shards make room alike for an entry that weighs
+    /// a sixteenth of a share or more, and take one lock each for it: most entries should be
+    /// lighter.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -417,34 +410,6 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// ```
     pub fn freezing(self, freezing: Freezing) -> Self {
         Self { freezing: Some(freezing), ..self }
-    }
-
-    /// Lets [`get_or_load`](Cache::get_or_load) send a share of its requests straight to the
-    /// source, as far as all requests together are served faster by that: where hits wait for each
-    /// other's changes of the policy's order more than a load takes. A thread of the library finds
-    /// out, by trials of the next share beside the present one; it never sheds more than
-    /// [`max`](SheddingOptions::max). By default nothing is shed, and a cache whose hits take no
-    /// lock has no use for it.
-    ///
-    /// To ask for it is to promise that a load brings what is as new as the value in the cache:
-    /// whoever changes the source does so before the cache, and no key has a value in the cache
-    /// alone.
-    ///
-    /// ```
-    /// # use floe_memory as floe;
-    /// use floe::{Cache, SheddingOptions, policy::Lru};
-    ///
-    /// let cache = Cache::builder()
-    ///     .capacity(1000)
-    ///     .policy(Lru::default())
-    ///     .shedding(SheddingOptions { max: 0.2, ..SheddingOptions::default() })
-    ///     .build();
-    /// assert_eq!(*cache.get_or_load(&1, || Ok::<_, std::io::Error>("one"))?, "one");
-    /// println!("{:.0} % are shed", 100.0 * cache.stats().shedding.unwrap().share);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn shedding(self, shedding: SheddingOptions) -> Self {
-        Self { shedding: Some(Box::new(shedding)), ..self }
     }
 }
 
@@ -504,7 +469,8 @@ where
                 Box::new(Gate::new(template, number, shards, Arc::clone(&threads)))
             };
             let gate = self.admission.as_deref().map(gate);
-            let (owner, table) = Owner::new(self.policy.clone(), shape, slab, gate);
+            let (owner, table) =
+                Owner::new(self.policy.clone(), shape, budget.share_of(shards), slab, gate);
             budget.take(shape.unlimited);
             made.push(Shard::new(owner, table));
         }
@@ -521,7 +487,6 @@ where
             freezer: Mutex::new(Freezer::new(self.freezing)),
             index_bytes: AtomicUsize::new(0),
             freeze_stats: Mutex::new(self.freezing.map(|_| FreezeStats::default())),
-            valve: Valve::new(self.shedding.as_deref()),
             budget,
             weigher: self.weigher,
             listener: self.listener,
@@ -537,7 +502,7 @@ where
             failed_loads: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
-        if self.freezing.is_some() || inner.valve.is_driven() {
+        if self.freezing.is_some() {
             inner.keep_house(true).map_err(|error| BuildError::Thread(error.to_string()))?;
         }
         Ok(Cache::from_inner(inner))
@@ -564,11 +529,6 @@ where
                 return Err(BuildError::ZeroTime(name));
             }
         }
-        if let Some(problem) =
-            self.shedding.as_deref().and_then(|options| self.cannot_shed(options))
-        {
-            return Err(BuildError::Shedding(problem));
-        }
         if let Some(template) = &self.admission
             && let Some(needs) = template.is_refused()
         {
@@ -581,18 +541,5 @@ where
             _ => return Ok(()),
         };
         Err(BuildError::Policy { policy: about.name, needs })
-    }
-
-    fn cannot_shed(&self, options: &SheddingOptions) -> Option<&'static str> {
-        if self.freezing.is_some() {
-            return Some(
-                "freezing decides by trials, too, and each would disturb the other's; choose one",
-            );
-        }
-        if !(options.step > 0.0 && options.step <= 1.0) {
-            return Some("the step is a share of requests, above 0 and not above 1");
-        }
-        (!(0.0..=1.0).contains(&options.max))
-            .then_some("the most is a share of requests, from 0 to 1")
     }
 }

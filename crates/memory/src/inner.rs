@@ -1,4 +1,4 @@
-//! What clones of a cache share, and what every operation on it is made of.
+//! State that clones of a cache share, and the steps of every operation on it.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -22,7 +22,6 @@ use crate::local::{self, Threads};
 use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
-use crate::shedding::Valve;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
     Weak, lock,
@@ -47,15 +46,14 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) frozen: AtomicPtr<FrozenIndex<K, V>>,
     /// One lookup in so many is timed; 0 for none.
     pub(crate) timed_one_in: AtomicU32,
-    /// Whether nothing can be evicted, as all is frozen.
+    /// True if nothing can be evicted, as all is frozen.
     pub(crate) all_frozen: AtomicBool,
     pub(crate) freezer: Mutex<Freezer<K, V>>,
     /// Bytes of the freezer's indexes.
     pub(crate) index_bytes: AtomicUsize,
-    /// What the controller of freezing tells, if there is one. Apart from the freezer, which can be
-    /// busy for long.
+    /// Tells what the controller of freezing tells, if there is one. Apart from the freezer, which
+    /// can be busy for long.
     pub(crate) freeze_stats: Mutex<Option<FreezeStats>>,
-    pub(crate) valve: Valve,
     pub(crate) budget: Budget,
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
@@ -65,9 +63,9 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) about: &'static About,
     /// The name of the admission, if there is one.
     pub(crate) admission: Option<String>,
-    /// Whether entries can expire, so that somebody has to see to it.
+    /// True if entries can expire, so that somebody has to see to it.
     pub(crate) expires: AtomicBool,
-    /// What the library's threads do for it.
+    /// Tells what the library's threads do for it.
     pub(crate) upkeep: Upkeep,
     /// Requests of threads that the last tick has seen.
     pub(crate) requests_seen: AtomicU64,
@@ -208,9 +206,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// brings anything in from now on. A load that begins later reads what the caller has changed
     /// before this.
     ///
-    /// Whoever loads is counted under the same lock before it reads anything (see `Cache::turn`).
-    /// So where nobody is counted, whoever loads the key takes the lock after this, and the lock
-    /// says that it reads what is new.
+    /// A thread that loads is counted under the same lock before it reads anything (see
+    /// `Cache::turn`). So where nobody is counted, whoever loads the key takes the lock after this,
+    /// and the lock says that it reads what is new.
     #[inline(always)]
     pub(crate) fn owner_past_loads<'a, Q>(
         &self,
@@ -251,9 +249,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for Inner<K, V, P, S> {
     fn tick(&self) -> bool {
         self.drive();
-        self.step_shedding();
-        let counted = self.threads.records.counted();
-        let requests = counted.lookups.wrapping_add(counted.shed);
+        let requests = self.threads.records.counted().lookups;
         // a number that only ticks look at
         self.requests_seen.swap(requests, Ordering::Relaxed) != requests
     }
@@ -272,7 +268,7 @@ impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     }
 }
 
-/// What each of some shards is to be, by the limits of the cache.
+/// Returns what each of some shards is to be, by the limits of the cache.
 pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shape {
     let number = shards;
     let shards = shards as u64;
@@ -302,7 +298,6 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
         batch,
         batch_weight,
         capacity,
-        share,
         unlimited: budget.unlimited(share),
     }
 }

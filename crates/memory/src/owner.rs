@@ -10,7 +10,7 @@ use std::ops::Range;
 use floe_policy::{Access, Cursor, Eviction, Slot};
 
 use crate::admission::Gate;
-use crate::budget::{Amount, Budget};
+use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::frozen::index::FrozenIndex;
@@ -35,7 +35,7 @@ const SLOTS_BEGUN: usize = 1 << 16;
 /// Slots whose keys an insertion moves while the index grows.
 pub(crate) const MOVED_AT_ONCE: usize = 16;
 
-/// What is known of the entry in a slot.
+/// Holds what is known of the entry in a slot.
 #[derive(Debug)]
 pub(crate) struct Tenant<K, V> {
     /// Null when there is none.
@@ -65,7 +65,7 @@ impl<K, V> Tenant<K, V> {
         !self.entry.is_null()
     }
 
-    /// Whether the order may evict or freeze it.
+    /// Returns whether the order may evict or freeze it.
     #[inline(always)]
     fn is_in_reach(&self) -> bool {
         self.is_some() && !(self.pinned | self.frozen)
@@ -82,8 +82,8 @@ pub(crate) type RetiredOf<K, V> = Retired<Entry<K, V>>;
 /// Entries that were taken out, and why.
 type Departures<K, V> = Vec<(RetiredOf<K, V>, Cause)>;
 
-/// What an operation took out and a listener has yet to hear of. Without a listener it waits in
-/// limbo at once.
+/// Holds what an operation took out and a listener has yet to hear of. Without a listener it waits
+/// in limbo at once.
 #[derive(Debug)]
 pub(crate) struct Gone<K, V> {
     // Boxed for the sake of those who have none: it is handed around on every insertion.
@@ -95,24 +95,24 @@ impl<K, V> Gone<K, V> {
         Self { to_tell: has_listener.then(Box::default) }
     }
 
-    /// Whether there is a listener.
+    /// Returns whether there is a listener.
     #[inline(always)]
     pub(crate) fn has_listener(&self) -> bool {
         self.to_tell.is_some()
     }
 
-    /// What the listener is to hear of.
+    /// Returns what the listener is to hear of.
     pub(crate) fn untold(&mut self) -> &mut [(RetiredOf<K, V>, Cause)] {
         self.to_tell.as_deref_mut().map_or(&mut [], |to_tell| to_tell)
     }
 
-    /// What the listener was to hear of, once.
+    /// Returns what the listener was to hear of, once.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = RetiredOf<K, V>> {
         self.to_tell.take().into_iter().flat_map(|to_tell| *to_tell).map(|(retired, _)| retired)
     }
 }
 
-/// What a shard is made with.
+/// Holds what a shard is made with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Slots it is to have room for, if that is known.
@@ -121,17 +121,15 @@ pub(crate) struct Shape {
     /// Entries that may wait to be freed, and their weight, before they are.
     pub(crate) batch: usize,
     pub(crate) batch_weight: u64,
-    /// What the policy is told that the shard holds, in weight or else in entries.
+    /// Tells what the policy is told that the shard holds, in weight or else in entries.
     pub(crate) capacity: u64,
-    /// Its share of the limits.
-    pub(crate) share: Amount,
-    /// What of the share has no limit: it is the shard's from the beginning.
+    /// Tells what of the share has no limit: it is the shard's from the beginning.
     pub(crate) unlimited: Amount,
 }
 
 impl Shape {
-    /// How many entries need memory, as far as that is known: those that are in, and those that
-    /// wait to be freed.
+    /// Returns how many entries need memory, as far as that is known: those that are in, and those
+    /// that wait to be freed.
     fn places(&self) -> Option<usize> {
         self.slots.map(|slots| slots + 2 * self.batch)
     }
@@ -154,7 +152,7 @@ impl Shape {
     }
 }
 
-/// What a shard frees at once.
+/// Holds what a shard frees at once.
 pub(crate) type BatchOf<K, V, P> = Batch<Entry<K, V>, TableOf<P>>;
 
 /// The table of a shard ordered by a policy.
@@ -179,12 +177,12 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     /// Slots before this have been moved.
     pub(crate) moved: usize,
     pub(crate) slab: Slab<Entry<K, V>>,
-    /// What the entries take.
+    /// Tells what the entries take.
     pub(crate) held: Amount,
-    /// What the shard may fill besides: with `held`, its room. See `budget`.
+    /// Tells what the shard may fill besides: with `held`, its room. See `budget`.
     pub(crate) spare: Amount,
-    pub(crate) share: Amount,
-    /// What the policy was told that the shard holds.
+    pub(crate) share: Share,
+    /// Tells what the policy was told that the shard holds.
     pub(crate) capacity: u64,
     pub(crate) pinned: usize,
     pub(crate) frozen: usize,
@@ -192,7 +190,7 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) frozen_index: Option<Arc<FrozenIndex<K, V>>>,
     pub(crate) limbo: Limbo<Entry<K, V>, TableOf<P>>,
     pub(crate) counts: ShardCounts,
-    /// Who is asked about newcomers. Apart: most caches have none.
+    /// The admission, asked about candidates. Apart: most caches have none.
     pub(crate) gate: Option<Box<Gate>>,
 }
 
@@ -201,6 +199,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     pub(crate) fn new(
         mut order: P,
         shape: Shape,
+        share: Share,
         slab: Slab<Entry<K, V>>,
         mut gate: Option<Box<Gate>>,
     ) -> (Self, TableOf<P>) {
@@ -227,7 +226,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             slab,
             held: Amount::default(),
             spare: shape.unlimited,
-            share: shape.share,
+            share,
             capacity: shape.capacity,
             pinned: 0,
             frozen: 0,
@@ -239,12 +238,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         (owner, table)
     }
 
-    /// What is in the shard.
+    /// Returns what is in the shard.
     pub(crate) fn held(&self) -> Amount {
         self.held
     }
 
-    /// How many of its entries are pinned.
+    /// Returns how many of its entries are pinned.
     pub(crate) fn pinned(&self) -> usize {
         self.pinned
     }
@@ -268,7 +267,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// be lower.
     pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
-        (self.share, self.capacity, self.slots) = (shape.share, shape.capacity, shape.slots);
+        (self.capacity, self.slots) = (shape.capacity, shape.slots);
+        let held = self.tenants.iter().filter(|tenant| tenant.is_some());
+        self.share
+            .reshape(budget.share_of(shape.shards), held.map(|tenant| i64::from(tenant.weight)));
         let kept = shape.unlimited.min(self.spare);
         let mut given = self.spare;
         given -= kept;
@@ -289,9 +291,23 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // SAFETY: addresses in the index are those of live entries, and entries are taken out under
         // this lock only.
         let is_key = |address| unsafe { &*entry(address) }.key.borrow() == key;
-        let found = table.indexes().find_map(|index| index.find(hash, is_key))?;
+        let found = match &table.old {
+            None => table.index.find(hash, is_key)?,
+            Some(_) => Self::find_in_both(table, hash, &is_key)?,
+        };
         // SAFETY: as above.
         Some(unsafe { &*entry(found) })
+    }
+
+    /// Looks a key up while keys are being moved from one index to another.
+    #[cold]
+    #[inline(never)]
+    fn find_in_both(
+        table: &TableOf<P>,
+        hash: Hash32,
+        is_key: &impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        table.indexes().find_map(|index| index.find(hash, is_key))
     }
 
     /// The entry in a slot, for whoever goes through all of them.
@@ -359,6 +375,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let room = Amount::of(tenant.weight);
         self.held -= room;
         self.spare += room;
+        self.share.left(room.weight);
         self.counts.note(cause);
         self.let_go(tenant.retire(), cause, gone);
         room
@@ -388,7 +405,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if self.is_in_reach(victim) { Some(victim) } else { wrong_victim(victim) }
     }
 
-    /// Whether the order may evict or freeze the entry in a slot, and there is one.
+    /// Returns whether the order may evict or freeze the entry in a slot, and there is one.
     #[inline(always)]
     pub(crate) fn is_in_reach(&self, slot: Slot) -> bool {
         self.tenants.get(slot.index()).is_some_and(Tenant::is_in_reach)
@@ -414,7 +431,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         true
     }
 
-    /// How many entries are frozen.
+    /// Returns how many entries are frozen.
     pub(crate) fn frozen(&self) -> usize {
         self.frozen
     }

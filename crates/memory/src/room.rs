@@ -79,9 +79,10 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         K: Eq,
     {
         let mut asks_others = self.shards.len() > 1 && !all_frozen;
+        let weight = newcomer.weight;
         loop {
-            let could = !all_frozen && self.budget.could_hold(Amount::of(newcomer.weight));
-            let made = could && self.borrow(shard, lacking, asks_others, then);
+            let could = !all_frozen && self.budget.could_hold(Amount::of(weight));
+            let made = could && self.borrow(shard, weight, lacking, asks_others, then);
             if !made && !asks_others {
                 break;
             }
@@ -98,15 +99,17 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         then(after);
     }
 
-    /// Brings room from other shards to one that lacks it, of those with more than their share or
-    /// of all; false if there is none.
+    /// Brings room for an entry of some weight from other shards to one that lacks it, of those
+    /// with more than their share or of all; false if there is none.
     fn borrow<'a>(
         &'a self,
         borrower: &'a Shard<K, V, P>,
+        weight: u32,
         lacking: Amount,
         beyond: bool,
         then: &mut impl FnMut(After<'a, K, V, P>),
     ) -> bool {
+        let _coming = self.budget.makes_room_for(weight.into(), self.shards.len());
         let mut lent = Lent::none(&self.budget);
         let first = self.budget.lender();
         let mut came = true;

@@ -8,18 +8,18 @@ use crate::cause::Cause;
 use crate::owner::{Gone, Owner, TableOf};
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// What the shard has of the limits.
+    /// Returns what the shard has of the limits.
     #[inline(always)]
     fn room(&self) -> Amount {
         self.held + self.spare
     }
 
-    /// What it has beyond its share.
+    /// Returns what it has beyond its share.
     fn beyond(&self) -> Amount {
-        self.share.lacks(self.room())
+        self.share.now().lacks(self.room())
     }
 
-    /// Whether a need can be met without any eviction.
+    /// Returns whether a need can be met without any eviction.
     #[inline(always)]
     pub(crate) fn has_room(&self, budget: &Budget, need: Amount) -> bool {
         let left = budget.left();
@@ -27,13 +27,17 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             && self.spare.weight + left.weight >= need.weight
     }
 
-    /// Whether so much more is to come from elsewhere: the budget has it, or the shard would not
-    /// exceed its share with it.
+    /// Returns whether the room for an entry, so much more than the shard holds, is to come from
+    /// elsewhere: the budget has it, or the shard would not exceed its share with it.
     #[inline(always)]
-    pub(crate) fn is_owed(&self, budget: &Budget, more: Amount) -> bool {
+    pub(crate) fn is_owed(&self, budget: &Budget, need: Amount, more: Amount) -> bool {
         let (left, after) = (budget.left(), self.held + more);
-        (after.entries <= self.share.entries || self.spare.entries + left.entries >= more.entries)
-            && (after.weight <= self.share.weight || self.spare.weight + left.weight >= more.weight)
+        // The rarer answer last: a cache has one limit, as a rule.
+        let is_left = |left: i64, spare: i64, more: i64| spare + left >= more;
+        (is_left(left.entries, self.spare.entries, more.entries)
+            || after.entries <= self.share.with(0).entries)
+            && (is_left(left.weight, self.spare.weight, more.weight)
+                || after.weight <= self.share.with(need.weight).weight)
     }
 
     /// Takes from the budget what is lacking for a need, if it has that.
