@@ -1,5 +1,5 @@
-//! What an entry costs beside its key and value: a full cache of a million pairs of `u64`, with
-//! some policies.
+//! Measures what an entry costs beside its key and value: a full cache of a million pairs of `u64`,
+//! with some policies.
 //!
 //! `cargo run --release -p floe --example cost`
 

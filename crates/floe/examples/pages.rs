@@ -50,7 +50,7 @@ fn read_pages(path: &Path) -> io::Result<Stats> {
     Ok(cache.stats())
 }
 
-/// What a thread does: popular pages often, the others now and then.
+/// Returns what a thread does: popular pages often, the others now and then.
 fn read_some(cache: &Pages, mut file: File, seed: u64) -> io::Result<()> {
     let mut state = seed;
     for _ in 0..READS {

@@ -25,18 +25,15 @@ pub enum BuildError {
     /// A time of 0.
     #[error("a {0} of 0 lets nothing stay")]
     ZeroTime(&'static str),
-    /// Shedding cannot be done as asked.
-    #[error("shedding: {0}")]
-    Shedding(&'static str),
-    /// Freezing and shedding need a thread of the library's, and the system gives none; says why.
-    #[error("freezing and shedding need a thread, and none can be started: {0}")]
+    /// Freezing needs a thread of the library's, and the system gives none; says why.
+    #[error("freezing needs a thread, and none can be started: {0}")]
     Thread(String),
     /// The policy needs to know what a cache does not.
     #[error("policy {policy} {needs}; it works in simulations only")]
     Policy {
         /// The policy.
         policy: &'static str,
-        /// What it needs.
+        /// Tells what it needs.
         needs: &'static str,
     },
     /// The admission needs what a cache in memory does not have.
@@ -44,7 +41,7 @@ pub enum BuildError {
     Admission {
         /// The admission.
         admission: String,
-        /// What it does that cannot be done here.
+        /// Tells what it does that cannot be done here.
         needs: &'static str,
     },
 }

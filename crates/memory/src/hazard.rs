@@ -1,4 +1,4 @@
-//! Who looks at what: the words in which each thread says which memory must not be freed under it.
+//! Hazard records: the words in which each thread says which memory must not be freed under it.
 //!
 //! Every thread that uses a cache has a [`Record`] there: one word for the table it probes and a
 //! *cell* for each entry it looks at. Nobody else fills them, so publishing is a plain store to a
@@ -64,13 +64,13 @@ impl Random {
     }
 }
 
-/// What one thread looks at in one cache, and counts there. Zero is nothing.
+/// Holds what one thread looks at in one cache, and counts there. Zero is nothing.
 #[derive(Debug, Default)]
 #[repr(C, align(128))] // no line of it is another thread's, nor fetched along with one
 pub(crate) struct Record {
     table: AtomicUsize,
     cells: [AtomicUsize; CELLS],
-    /// How many [further](Further) cells there are.
+    /// Counts how many [further](Further) cells there are.
     more: AtomicUsize,
     /// Lookups. Counted before they probe anything: see [`has_strayed`](Self::has_strayed).
     pub(crate) lookups: Count,
@@ -82,7 +82,7 @@ pub(crate) struct Record {
     pub(crate) dynamic_hits: Count,
     /// Promotions given up because the order was busy.
     pub(crate) promotions_skipped: Count,
-    /// What the thread has answered to those who want to free something.
+    /// Tells what the thread has answered to those who want to free something.
     pub(crate) answer: Answer,
     /// Cells of a thread that holds many guards.
     further: Mutex<Further>,
@@ -90,12 +90,10 @@ pub(crate) struct Record {
     pub(crate) place: AtomicUsize,
     /// Lookups that the controller of freezing has seen. Under the same lock.
     pub(crate) lookups_seen: Count,
-    /// Whether the thread knows that it has to fence, and does in all its lookups from then on.
+    /// True if the thread knows that it has to fence, and does in all its lookups from then on.
     pub(crate) fences: AtomicBool,
-    /// How long some of the lookups took.
+    /// Tells how long some of the lookups took.
     pub(crate) timings: Timings,
-    /// Requests that went past the cache.
-    pub(crate) shed: Count,
 }
 
 /// Where a guard says which entry it keeps; zero when it is free.
@@ -132,9 +130,9 @@ impl Record {
         }
     }
 
-    /// Whether the user's code has looked anything up since `lookups` was read. If so, the record
-    /// may name another table, and the one that was probed may be freed. Comparing addresses would
-    /// not tell: a new table can have that of the old.
+    /// Returns whether the user's code has looked anything up since `lookups` was read. If so, the
+    /// record may name another table, and the one that was probed may be freed. Comparing addresses
+    /// would not tell: a new table can have that of the old.
     #[inline(always)]
     pub(crate) fn has_strayed(&self, lookups: u64) -> bool {
         self.lookups.get() != lookups
@@ -209,14 +207,14 @@ impl Record {
         lock(&self.further).searched()
     }
 
-    /// Whether no guard is left, after the thread has given the record up.
+    /// Returns whether no guard is left, after the thread has given the record up.
     pub(crate) fn is_idle(&self) -> bool {
         // Acquire: whoever has the record next goes on after what was done under the guards.
         self.cells.iter().all(is_free) && self.more.load(Ordering::Acquire) == 0
     }
 }
 
-/// Whether a cell is free.
+/// Returns whether a cell is free.
 #[inline(always)]
 fn is_free(cell: &Cell) -> bool {
     // Acquire: a guard that outlives its thread's use of the record is cleared by that thread,

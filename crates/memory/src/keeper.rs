@@ -1,9 +1,9 @@
-//! Maintenance: takes out what has expired, steps freezing, and decides what is shed, on threads of
+//! Maintenance: takes out what has expired and steps freezing, on threads of
 //! the library's.
 //!
 //! Nobody depends on them for the time, which whoever needs it reads from the system
 //! ([`clock`](crate::clock)): what has expired is not found, whatever these threads do. They sleep
-//! until something is due. A cache in which nothing expires, freezes or is shed is not in the list,
+//! until something is due. A cache in which nothing expires or freezes is not in the list,
 //! and one in which nothing is due costs nothing.
 //!
 //! One thread *leads*: it waits for what is due. Ticks run no code of the user's, and it does them
@@ -14,7 +14,7 @@
 //! else.
 //!
 //! Where no thread can be started, whoever inserts does the sweeps of that cache when they are due
-//! (`Inner::see_to_it`), and tries again to start one; freezing and shedding are refused when the
+//! (`Inner::see_to_it`), and tries again to start one; freezing is refused when the
 //! cache is built. A forked process has none of these threads and starts its own with the first
 //! insertion into a cache that is in the list ([`quiet`](crate::quiet)).
 
@@ -65,7 +65,7 @@ struct Keeper {
     ticks: BTreeSet<(u64, u64)>,
     sweeps: BTreeSet<(u64, u64)>,
     last_number: u64,
-    /// Whether a thread leads.
+    /// True if a thread leads.
     is_led: bool,
     /// Threads that wait until they are to lead.
     waiting: usize,
@@ -170,7 +170,8 @@ pub(crate) fn sweep_at(number: u64, at: u64) {
     keeper().schedule_sweep(number, at);
 }
 
-/// Whether caches are in the list and nobody is there to see to them, as far as that is known.
+/// Returns whether caches are in the list and nobody is there to see to them, as far as that is
+/// known.
 #[inline]
 pub(crate) fn is_alone() -> bool {
     IS_ALONE.load(Ordering::Relaxed) // late by a moment does no harm
@@ -342,7 +343,7 @@ impl Keeper {
     }
 }
 
-/// What each thread does.
+/// Returns what each thread does.
 fn run() {
     crate::quiet::may_be_quiet();
     let mut keeper = keeper();

@@ -1,7 +1,7 @@
 //! The records of a cache's threads: given out, taken back, and gone through by whoever wants to
 //! free something.
 //!
-//! What that costs is bounded by the threads there are, not by those there were: records stand in
+//! The cost of that is bounded by the threads there are, not by those there were: records stand in
 //! the order *owned* by threads, *left* with a guard still alive, and *free*. The first two are
 //! gone through. Free ones keep what they have counted, the sum of which is kept as well, and go to
 //! the next threads; so there are as many as there were threads at once.
@@ -19,24 +19,22 @@ use crate::sync::{Arc, Mutex, Ordering, lock};
 /// Something whose address stays the same while the list it is in grows.
 type Fixed<T> = Box<T>;
 
-/// What threads have counted, as far as anybody asks often.
+/// Holds what threads have counted, as far as anybody asks often.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) lookups: u64,
     pub(crate) hits: u64,
-    pub(crate) shed: u64,
 }
 
 impl Counted {
     fn of(record: &Record) -> Self {
-        Self { lookups: record.lookups.get(), hits: record.hits(), shed: record.shed.get() }
+        Self { lookups: record.lookups.get(), hits: record.hits() }
     }
 
     fn and(self, other: Self) -> Self {
         Self {
             lookups: self.lookups.wrapping_add(other.lookups),
             hits: self.hits.wrapping_add(other.hits),
-            shed: self.shed.wrapping_add(other.shed),
         }
     }
 
@@ -44,7 +42,6 @@ impl Counted {
         Self {
             lookups: self.lookups.wrapping_sub(other.lookups),
             hits: self.hits.wrapping_sub(other.hits),
-            shed: self.shed.wrapping_sub(other.shed),
         }
     }
 }
@@ -59,7 +56,7 @@ struct List {
     owned: usize,
     /// The first so many are owned or still have a guard.
     live: usize,
-    /// What was counted in the others.
+    /// Tells what was counted in the others.
     free: Counted,
     /// Records, cells and holds that were looked at by whoever freed something, since the cache was
     /// made.
@@ -93,7 +90,7 @@ pub(crate) struct Records {
     list: Mutex<List>,
     holds: Arc<Holds>,
     grace: Grace,
-    /// Whether some lookups are timed.
+    /// True if some lookups are timed.
     times_lookups: bool,
 }
 
@@ -139,7 +136,7 @@ impl Records {
         }
     }
 
-    /// What all threads have counted.
+    /// Returns what all threads have counted.
     pub(crate) fn counted(&self) -> Counted {
         lock(&self.list).counted()
     }
@@ -193,7 +190,7 @@ impl Records {
         self.has_passed(&mut list, own, round).then(|| self.looked_at(&mut list))
     }
 
-    /// Whether all threads have answered a round, or passed the barrier since.
+    /// Returns whether all threads have answered a round, or passed the barrier since.
     fn has_passed(&self, list: &mut List, own: &Record, round: Round) -> bool {
         if self.grace.has_passed(round) {
             return true;
@@ -238,7 +235,7 @@ impl Records {
         self.holds.hold(address)
     }
 
-    /// What is held.
+    /// Returns what is held.
     pub(crate) fn holds(&self) -> &Arc<Holds> {
         &self.holds
     }
@@ -255,7 +252,7 @@ impl Records {
     }
 }
 
-/// Whether all threads but the caller know that they have to fence.
+/// Returns whether all threads but the caller know that they have to fence.
 #[cold]
 fn all_fence(list: &List, own: &Record) -> bool {
     // Acquire: see `Record::knows_to_fence`.

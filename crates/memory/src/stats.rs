@@ -1,10 +1,9 @@
-//! What a cache counts.
+//! Statistics of a cache.
 
 use crate::cause::Cause;
 use crate::frozen::options::FreezeStats;
-use crate::shedding::SheddingStats;
 
-/// What a shard counts under its lock.
+/// Holds what a shard counts under its lock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShardCounts {
     pub(crate) insertions: u64,
@@ -29,8 +28,8 @@ impl ShardCounts {
     }
 }
 
-/// What came of offers: of keys that were inserted and not there, pinned ones and those that could
-/// never fit left out.
+/// Holds what came of offers: of keys that were inserted and not there, pinned ones and those that
+/// could never fit left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdmissionStats {
@@ -44,8 +43,8 @@ pub struct AdmissionStats {
     pub bypassed: u64,
 }
 
-/// What a cache has counted since it was made, and what it holds. Counts of other threads may be a
-/// moment late.
+/// Holds what a cache has counted since it was made, and what it holds. Counts of other threads may
+/// be a moment late.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -106,15 +105,13 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// The policy's name.
     pub policy: &'static str,
-    /// What came of offers, for a cache that was made with an
+    /// Tells what came of offers, for a cache that was made with an
     /// [`admission`](crate::Builder::admission).
     pub admission: Option<AdmissionStats>,
-    /// What freezing does, for a cache that was made with [`freezing`](crate::Builder::freezing).
+    /// Tells what freezing does, for a cache that was made with
+    /// [`freezing`](crate::Builder::freezing).
     pub freezing: Option<FreezeStats>,
-    /// What load shedding does, for a cache that was made with
-    /// [`shedding`](crate::Builder::shedding).
-    pub shedding: Option<SheddingStats>,
-    /// How many parts the cache has, each with a lock and an order of its own.
+    /// Counts how many parts the cache has, each with a lock and an order of its own.
     pub shards: u64,
 }
 

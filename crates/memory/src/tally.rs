@@ -24,8 +24,6 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             memory_bytes: self.index_bytes.load(Ordering::Relaxed) as u64,
             ..Stats::default()
         };
-        let shed = self.threads.records.counted().shed;
-        stats.shedding = self.valve.stats(shed);
         stats = self.threads.records.fold(stats, |stats, record| Stats {
             hits: stats.hits + record.hits(),
             frozen_hits: stats.frozen_hits + record.frozen_hits(),

@@ -1,4 +1,5 @@
-//! How long lookups take: of one in about a hundred, by how it ended. The others read no clock.
+//! Measures how long lookups take: of one in about a hundred, by how it ended. The others read no
+//! clock.
 
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ impl Kind {
     }
 }
 
-/// What a timed lookup found.
+/// Holds what a timed lookup found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Frozen,
@@ -75,7 +76,7 @@ pub(crate) enum Outcome {
     Miss,
 }
 
-/// What one thread has timed, since the cache was made.
+/// Holds what one thread has timed, since the cache was made.
 #[derive(Debug, Default)]
 pub(crate) struct Timings {
     frozen: Kind,
@@ -85,7 +86,7 @@ pub(crate) struct Timings {
     /// The insertion that follows belongs to it, and what was loaded in between.
     missed: Count,
     missed_at: Count,
-    /// Where the next lookup to be timed is drawn from, and requests that are shed.
+    /// Where the next lookup to be timed is drawn from.
     pub(crate) random: Random,
 }
 
@@ -107,7 +108,7 @@ impl Timings {
         }
     }
 
-    /// Whether an insertion is to be [told of](Self::inserted).
+    /// Returns whether an insertion is to be [told of](Self::inserted).
     #[inline(always)]
     pub(crate) fn waits_for_insertion(&self) -> bool {
         self.missed.get() != 0
