@@ -1,4 +1,5 @@
-//! As `linearizable`, where the system has no barrier for whole processes and hits fence.
+//! As `linearizable`, where the system has no barrier for whole processes and hits fence: alone in
+//! its process, which cannot go back.
 
 mod history;
 

@@ -1,6 +1,8 @@
 //! The cache itself, small, under a model checker that tries every order in which threads and their
 //! memory can meet, up to a number of preemptions: what is freed is looked at by nobody, and what
 //! is found is what was there.
+//!
+//! A binary of its own: it takes the modules of the crate in with the atomics of the model checker.
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
@@ -62,6 +64,8 @@ mod newcomer;
 mod options;
 #[path = "../src/owner.rs"]
 mod owner;
+#[path = "../src/plain.rs"]
+mod plain;
 #[path = "../src/prefetch.rs"]
 mod prefetch;
 #[path = "../src/reclaim.rs"]
@@ -74,8 +78,6 @@ mod room;
 mod shard;
 #[path = "../src/shares.rs"]
 mod shares;
-#[path = "../src/shedding.rs"]
-mod shedding;
 #[path = "../src/slab.rs"]
 mod slab;
 #[path = "../src/stats.rs"]

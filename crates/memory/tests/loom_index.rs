@@ -1,5 +1,7 @@
 //! Readers of the index beside its owner, under a model checker that tries every order in which
 //! threads and their memory can meet.
+//!
+//! A binary of its own: it takes the modules of the crate in with the atomics of the model checker.
 
 #![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
 
@@ -34,8 +36,8 @@ fn crowded() -> (Arc<Index>, Vec<Lane>) {
     (Arc::new(index), lanes)
 }
 
-/// What a reader does, as `Shard::search` does it, for a key that is known by its addresses:
-/// whether it is there.
+/// Returns what a reader does, as `Shard::slow_lookup` does it, for a key that is known by its
+/// addresses: whether it is there.
 fn search(index: &Index, key: u32, addresses: &[usize]) -> Option<usize> {
     'again: loop {
         let first = index.first(hash(key));
@@ -157,7 +159,7 @@ fn a_key_that_moves_to_another_index_is_found_all_the_while() {
         let new = Arc::new(Index::with_room(2 * LANES));
         let indexes = [Arc::clone(&old), Arc::clone(&new)];
         let reader = thread::spawn(move || {
-            // As `Shard::search` does it with both indexes of a table.
+            // As `Shard::slow_lookup` does it with both indexes of a table.
             for key in [7, 3] {
                 let found =
                     indexes.iter().find_map(|index| search(index, key, &[key as usize + 1]));

@@ -1,4 +1,5 @@
-//! A sandbox forbids `membarrier(2)` after a cache was built and used.
+//! A sandbox forbids `membarrier(2)` after a cache was built and used: alone in its process, which
+//! cannot leave the sandbox.
 #![cfg(all(target_os = "linux", not(miri)))]
 #![allow(unsafe_code)] // a sandbox is made by system calls
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 const ALIVE: u64 = 0x5afe_0000_c0de_1234;
 const DEAD: u64 = 0xdead_dead_dead_dead;
 
-/// How many values there have been and are no more.
+/// Counts how many values there have been and are no more.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     made: AtomicU64,

@@ -1,4 +1,4 @@
-//! Whether what threads saw of a cache could have happened one operation after the other.
+//! Checks that what threads saw of a cache could have happened one operation after the other.
 //!
 //! Each key is a register of its own. Its history is checked as a whole (Wing and Gong, JPDC '93):
 //! is there an order of the operations, each between its call and its return, in which every result
@@ -21,7 +21,7 @@ enum Did {
     Insert(u64),
     Get(Option<u64>),
     Remove(Option<u64>),
-    /// What the caller would have loaded, and what it got.
+    /// Tells what the caller would have loaded, and what it got.
     Load(u64, u64),
 }
 
@@ -38,7 +38,7 @@ impl Event {
     }
 }
 
-/// Whether entries can leave by themselves.
+/// True if entries can leave by themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Enough,
@@ -52,7 +52,7 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// What a register can hold after an operation, if it can have that result.
+    /// Returns what a register can hold after an operation, if it can have that result.
     fn after(&self, event: &Event, holds: Option<u64>) -> Option<Option<u64>> {
         match event.did {
             Did::Insert(value) => Some(Some(value)),
@@ -219,7 +219,7 @@ fn run<P: Replacement>(
     }
 }
 
-/// How often.
+/// Returns how often.
 pub(crate) fn rounds() -> u64 {
     if cfg!(miri) { 2 } else { 400 }
 }

@@ -26,7 +26,7 @@ use std::cell::Cell;
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 use loom::thread::ThreadId;
 
-/// Which barrier there is.
+/// Tells which barrier there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Readers do not fence, and lookups begin with the short look.
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
 /// Threads of a model.
 const THREADS_MAX: usize = 6;
 
-/// What is known of a thread.
+/// Holds what is known of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Thread {
     Runs,
@@ -59,11 +59,11 @@ std::thread_local! {
 }
 
 loom::lazy_static! {
-    /// Whether readers have been told to fence.
+    /// True if readers have been told to fence.
     static ref TOLD: AtomicBool = AtomicBool::new(false);
 }
 
-/// Which barrier the next models have.
+/// Returns which barrier the next models have.
 pub(crate) fn with(kind: Kind) {
     KIND.set(kind);
 }

@@ -1,4 +1,4 @@
-//! What is frozen under the model checker: published, replaced, removed and thawed beside readers.
+//! Models of frozen entries: published, replaced, removed and thawed beside readers.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Cache {
         assert_eq!(found, barrier::is_asymmetric().then_some(Some(10)));
     }
 
-    /// What the shard says, past the frozen index.
+    /// Returns what the shard says, past the frozen index.
     fn dynamic_value(&self, key: u64) -> Option<u64> {
         let key = Tracked::new(key);
         self.peek(self.inner.hash(&key), &key).map(|value| value.get())

@@ -24,7 +24,7 @@ impl Threads {
         Arc::new(Self { records, taken: Default::default() })
     }
 
-    /// What happens in the library when a thread ends.
+    /// Returns what happens in the library when a thread ends.
     pub(crate) fn release(&self) {
         let taken = self.taken.lock().unwrap().remove(&loom::thread::current().id());
         if let Some(record) = taken {

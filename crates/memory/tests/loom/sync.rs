@@ -1,6 +1,6 @@
-//! What `src/sync.rs` is for the crate, by the model checker. It also holds that what is freed is
-//! freed after every use of it: an atomic that is dropped while another thread may yet use it, or
-//! without the order that makes that use come before, fails the model, as does a [`Tracked`] value.
+//! Primitives of `src/sync.rs`, by the model checker. It also holds that what is freed is freed
+//! after every use of it: an atomic that is dropped while another thread may yet use it, or without
+//! the order that makes that use come before, fails the model, as does a [`Tracked`] value.
 
 #![allow(unused_imports, dead_code)] // not every model has all of it
 
@@ -88,8 +88,8 @@ std::thread_local! {
     static FENCES: std::cell::Cell<bool> = const { std::cell::Cell::new(true) };
 }
 
-/// Whether the crate's own fences do anything, those that are not the barrier's: some are there
-/// only for the case that there is no barrier, and would hide its absence where it is needed.
+/// Returns whether the crate's own fences do anything, those that are not the barrier's: some are
+/// there only for the case that there is no barrier, and would hide its absence where it is needed.
 pub(crate) fn with_own_fences(fences: bool) {
     FENCES.set(fences);
 }

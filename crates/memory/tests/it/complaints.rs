@@ -1,13 +1,11 @@
-//! What users of other caches have complained of.
-
-mod common;
+//! Complaints of users of other caches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use common::Tally;
+use crate::common::Tally;
 use floe_memory::policy::{
     About, Access, Counters, Cursor, Eviction, Lru, Policy, Replacement, Slot,
 };
@@ -232,7 +230,7 @@ fn both_times_hold_for_an_entry_that_has_both() {
     assert!(cache.is_empty());
 }
 
-/// Whether the thread that keeps time is there.
+/// Returns whether the thread that keeps time is there.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn is_time_kept() -> bool {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs is there");

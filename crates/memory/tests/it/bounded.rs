@@ -1,17 +1,15 @@
-//! What operations cost does not grow with what there once was: counted in records, cells and holds
-//! that are looked at.
-
-mod common;
+//! The cost of operations does not grow with what there once was: counted in records, cells and
+//! holds that are looked at.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Barrier};
 
-use common::Tally;
+use crate::common::Tally;
 use floe_memory::{Cache, visited};
 
 const MANY: usize = if cfg!(miri) { 20 } else { 300 };
 
-/// What is looked at for a thousand insertions that evict, each into a place of its own.
+/// Returns what is looked at for a thousand insertions that evict, each into a place of its own.
 fn looked_at(cache: &Cache<u64, u64>) -> u64 {
     let before = visited(cache);
     for key in 0..1000 {

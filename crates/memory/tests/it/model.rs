@@ -1,12 +1,10 @@
 //! Random operations on one thread, compared with maps that are too simple to be wrong.
 
-mod common;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::policy::{AnyPolicy, registry};
 use floe_memory::{Cache, Cause, Clock, Held, InsertOptions, Ref};
 use proptest::prelude::*;
@@ -67,7 +65,7 @@ struct Shape {
     idle_ms: Option<u64>,
 }
 
-/// What is known to be in, or to be gone, or not known because the policy decides.
+/// Holds what is known to be in, or to be gone, or not known because the policy decides.
 #[derive(Debug, Clone)]
 struct Expected {
     number: u64,
@@ -185,7 +183,7 @@ struct Run<'a> {
     guards: Vec<(Guard<'a>, u64, u64)>,
     entries_limit: Option<u64>,
     weight_limit: Option<u64>,
-    /// Whether anything may be frozen.
+    /// True if anything may be frozen.
     frozen: bool,
 }
 
@@ -208,8 +206,8 @@ impl<'a> Run<'a> {
         self.shape.weight.is_some()
     }
 
-    /// What a lookup found must be what was inserted last; what it did not find must have had a
-    /// reason to go.
+    /// Returns what a lookup found must be what was inserted last; what it did not find must have
+    /// had a reason to go.
     fn found(&mut self, key: u64, number: Option<u64>) {
         match (number, self.model.get_mut(&key)) {
             (Some(number), Some(expected)) => {
@@ -566,7 +564,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What holds after each operation.
+    /// Returns what holds after each operation.
     fn check(&self) {
         let stats = self.cache.stats();
         let exceeds = |limit: Option<u64>, held: u64| limit.is_some_and(|limit| held > limit);

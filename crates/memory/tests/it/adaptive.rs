@@ -152,7 +152,8 @@ fn one_thread_freezes_many_caches_and_lets_those_go_that_are_dropped() {
     assert!(caches.iter().all(|cache| cache.stats().frozen_hits > 0));
 }
 
-/// Whether a cache is seen to measure itself with nothing frozen, before it is seen to learn.
+/// Returns whether a cache is seen to measure itself with nothing frozen, before it is seen to
+/// learn.
 fn measures_itself_without() -> bool {
     let cache = Cache::builder().capacity(ENTRIES).freezing(hurried(Freezing::adaptive())).build();
     (0..ENTRIES as u64).for_each(|key| cache.insert(key, key));

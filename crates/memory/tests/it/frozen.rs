@@ -1,4 +1,4 @@
-//! What is frozen is found, replaced, removed and expires like everything else; what eviction takes
+//! A frozen entry is found, replaced, removed and expires like everything else; what eviction takes
 //! is something else.
 
 use std::sync::{Arc, OnceLock, Weak};

@@ -16,7 +16,7 @@ fn temperamental(capacity: usize) -> (Cache<u64, u64>, Arc<AtomicBool>) {
     (Cache::builder().capacity(capacity).shards(8).listener(listener).build(), panics)
 }
 
-/// How many entries are in once many have been inserted in peace.
+/// Returns how many entries are in once many have been inserted in peace.
 fn filled(cache: &Cache<u64, u64>, panics: &AtomicBool) -> usize {
     panics.store(false, Relaxed);
     (1_000_000..1_001_000).for_each(|key| cache.insert(key, key));

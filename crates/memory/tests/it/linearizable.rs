@@ -1,11 +1,9 @@
 //! Threads see a cache as if operations on a key came one after the other. Where hits do without a
 //! fence.
 
-mod history;
-
+use crate::history::{Room, frozen_round, round, rounds};
 use floe_memory::Cache;
 use floe_memory::policy::{Lfu, Lru, RelaxedLru, S3Fifo};
-use history::{Room, frozen_round, round, rounds};
 
 #[test]
 fn operations_on_a_key_have_an_order_while_nothing_is_evicted() {

@@ -2,20 +2,18 @@
 //! safety of memory. Run under the address sanitizer (`make sanitize`), this finds what is used
 //! after its end.
 
-mod common;
-
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::policy::{
     About, Access, Counters, Cursor, Eviction, Kind, Marks, Policy, Replacement, Slot, Touch,
 };
 use floe_memory::{Cache, InsertOptions};
 
-/// What a policy does wrong.
+/// Holds what a policy does wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// `evict` names a slot that is always out of range.

@@ -1,12 +1,10 @@
 //! Expiry depends on nobody's code: listeners that never return and destructors that panic concern
 //! their own cache.
 
-mod common;
-
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use common::Tally;
+use crate::common::Tally;
 use floe_memory::{Cache, Cause};
 
 /// Waits for something that is to come true however slow the machine is.

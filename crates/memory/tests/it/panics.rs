@@ -1,15 +1,13 @@
 //! The user's code panics, or uses the cache from within: the cache stays usable, and no value is
 //! lost or dropped twice.
 
-mod common;
-
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::{Cache, Cause};
 
 fn panics<R>(what: impl FnOnce() -> R) {

@@ -1,14 +1,12 @@
 //! The user's code panics, or uses the cache, in the middle of a lookup of what is frozen: it
 //! freezes and thaws there, too.
 
-mod common;
-
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::Cache;
 
 const KEYS: u64 = 60;

@@ -1,8 +1,6 @@
 //! Caches that ask an admission who comes in: against a model too simple to be wrong, and what
 //! users see of it.
 
-mod common;
-
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -12,7 +10,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::policy::admission::{
     Admission, Admissions, Choosable, Duel, Never, Orders, Room, SecondAccess, Traffic, Verdict,
     Victim, Window,
@@ -113,7 +111,7 @@ impl Model {
         self.order.retain(|&other| other != key);
     }
 
-    /// Whether a key is there; it was looked up.
+    /// Returns whether a key is there; it was looked up.
     fn looks_up(&mut self, key: u64) -> Option<u64> {
         self.window.lookups += ONE;
         let number = self.held.get(&key).map(|&(number, _)| number);

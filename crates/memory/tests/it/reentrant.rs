@@ -4,20 +4,18 @@
 //!
 //! Run under the address sanitizer (`make sanitize`), this finds what is used after its end.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::{Cache, Clock, InsertOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 type Keys = Cache<Key, Payload, floe_memory::policy::QdClock, BuildHasherDefault<Identity>>;
 
-/// What is done by code that the cache calls, so many levels deep.
+/// Holds what is done by code that the cache calls, so many levels deep.
 type Within = fn(&Keys, &mut StdRng);
 
 thread_local! {

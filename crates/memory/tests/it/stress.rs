@@ -1,14 +1,12 @@
 //! Random operations on several threads with values that check themselves, for
 //! `FLOE_STRESS_SECONDS` (3). What was done by each thread follows from `FLOE_STRESS_SEED`.
 
-mod common;
-
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::{Cache, Clock, Freezing, Held, InsertOptions};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -184,8 +182,8 @@ fn operate<P: floe_memory::policy::Replacement>(
     }
 }
 
-/// What needs no drop is not even touched when it goes; only another value in its place shows that
-/// it went too early.
+/// A value that needs no drop is not even touched when it goes; only another value in its place
+/// shows that it went too early.
 #[test]
 fn values_that_own_nothing_stay_whole_while_the_places_of_others_are_used_again() {
     let seconds = number("FLOE_STRESS_SECONDS").unwrap_or(if cfg!(miri) { 0.0 } else { 3.0 });

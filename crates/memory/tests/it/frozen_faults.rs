@@ -1,16 +1,14 @@
-//! What went wrong in the code of the paper's authors (FrozenHot, EuroSys '23), and must not here:
-//! each fault a test.
+//! Faults in the code of the paper's authors (FrozenHot, EuroSys '23), and must not here: each
+//! fault a test.
 //!
 //! Those of the controller, that noise ended most frozen phases and each failure cost 16 s, are
 //! replayed with its histories in `src/frozen/histories.rs`; that learning did not end near a hit
 //! ratio of 1, in `adaptive.rs`, too.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use common::{Tally, Value};
+use crate::common::{Tally, Value};
 use floe_memory::Cache;
 use floe_memory::policy::{AnyPolicy, Lru};
 

@@ -1,0 +1,26 @@
+//! Tests of the cache through its public interface, each subject a module. A test that needs a
+//! process or a configuration of its own is a file beside this folder.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../history/mod.rs"]
+mod history;
+
+mod adaptive;
+mod admission;
+mod bounded;
+mod clock;
+mod complaints;
+mod frozen;
+mod frozen_faults;
+mod frozen_from_within;
+mod hostile_policies;
+mod linearizable;
+mod listener_panics;
+mod loads;
+mod maintenance;
+mod model;
+mod panics;
+mod reentrant;
+mod shares;
+mod stress;
