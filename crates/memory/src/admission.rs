@@ -1,11 +1,11 @@
-//! Who is let in: the admission of each shard, where the cache has one, and what it is told.
+//! The admission of each shard, where the cache has one, and what it is told.
 //!
 //! To insert a key that is not there is an *offer*. The admission of its shard is asked under the
 //! lock that the insertion has taken anyway (`Owner::offer`); what it does not admit never gets a
 //! place. Each shard has an admission of its own, which shares nothing with the others and knows
 //! that it is one of so many ([`Admission::split`]).
 //!
-//! What it is told, and when:
+//! The admission is told, and when:
 //!
 //! - at once, under the lock: offers with who would leave for them, evictions, and what is written
 //!   in the place of another;
@@ -38,7 +38,7 @@ pub(crate) const WINDOW_OFFERS: u64 = 100;
 
 /// An admission as it was given: each shard gets its own from it.
 pub(crate) trait Template: Send + Sync {
-    /// What it is called.
+    /// Returns what it is called.
     fn name(&self) -> String;
 
     /// Why no cache in memory can have it, if so.
@@ -71,7 +71,7 @@ impl<A: Admittance> Template for A {
     }
 }
 
-/// What had been counted when a window began.
+/// Holds what had been counted when a window began.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begun {
     offered: u64,
@@ -92,7 +92,7 @@ pub(crate) struct Gate {
     offered: u64,
     bypassed: u64,
     window: Begun,
-    /// What came in during the window, and what of it took the place of another value.
+    /// Tells what came in during the window, and what of it took the place of another value.
     inserted_weight: u64,
     replaced: Traffic,
 }
@@ -131,13 +131,13 @@ impl Gate {
         self.admission.tick(Tick(timing::now().as_micros() as u64), &mut self.orders);
     }
 
-    /// How many offers there were, and how many of them were not admitted.
+    /// Returns how many offers there were, and how many of them were not admitted.
     pub(crate) fn offers(&self) -> (u64, u64) {
         (self.offered, self.bypassed)
     }
 
-    /// Whether an offer comes in. `victim` is who would leave for it, where it needs that and it is
-    /// known.
+    /// Returns whether an offer comes in. `victim` is who would leave for it, where it needs that
+    /// and it is known.
     pub(crate) fn admits(&mut self, offer: &Access, fits: bool, victim: Option<Slot>) -> bool {
         self.offered += 1;
         let victim = victim.map(|slot| Victim { slot, hash: self.hashes[slot.index()] });

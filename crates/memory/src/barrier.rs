@@ -29,10 +29,10 @@ const SYMMETRIC: u8 = 2;
 /// Readers are to fence, but some may not know yet.
 const BECOMES_SYMMETRIC: u8 = 3;
 
-/// How long a store takes at most to be seen by other threads, with a margin of a thousand.
+/// Tells how long a store takes at most to be seen by other threads, with a margin of a thousand.
 const STORES_ARRIVE: Duration = Duration::from_millis(5);
 
-/// Which of them readers are to use.
+/// Tells which barrier readers are to use.
 static KIND: AtomicU8 = AtomicU8::new(UNSETTLED);
 
 /// Settles which kind of barrier there is; every cache calls it before it has readers.
@@ -53,7 +53,7 @@ pub(crate) fn without_membarrier() {
     KIND.store(BECOMES_SYMMETRIC, Ordering::Relaxed);
 }
 
-/// Whether hits do without a fence.
+/// Returns whether hits do without a fence.
 #[inline(always)]
 pub(crate) fn is_asymmetric() -> bool {
     KIND.load(Ordering::Relaxed) == ASYMMETRIC
@@ -142,9 +142,9 @@ mod tests {
 
     const STOP: u64 = u64::MAX;
 
-    /// What a reader sees of a reclaimer that goes from 1 upwards: each number with the lookup that
-    /// was the first to see so much. Lookups are numbered, too, and each says its number before it
-    /// looks.
+    /// Returns what a reader sees of a reclaimer that goes from 1 upwards: each number with the
+    /// lookup that was the first to see so much. Lookups are numbered, too, and each says its
+    /// number before it looks.
     fn read(cell: &Apart, taken_out: &Apart) -> Vec<(u64, u64)> {
         let (mut seen, mut seen_first) = (0, Vec::new());
         for lookup in 1.. {
@@ -162,7 +162,7 @@ mod tests {
         seen_first
     }
 
-    /// What a reclaimer sees of the reader, for each of its numbers from 1.
+    /// Returns what a reclaimer sees of the reader, for each of its numbers from 1.
     fn reclaim(cell: &Apart, taken_out: &Apart, barrier: fn(), time: Duration) -> Vec<u64> {
         let start = Instant::now();
         let mut seen = Vec::new();

@@ -39,7 +39,7 @@ impl Ticks {
         self.0.wrapping_add(span.0).max(1)
     }
 
-    /// Whether a stored time has come.
+    /// Returns whether a stored time has come.
     pub(crate) fn is_past(self, time: u32) -> bool {
         self.0.wrapping_sub(time) <= FAR
     }
@@ -159,7 +159,7 @@ impl Clock {
         }
     }
 
-    /// Whether the time passes only by [`advance`](Self::advance).
+    /// Returns whether the time passes only by [`advance`](Self::advance).
     pub(crate) fn is_manual(&self) -> bool {
         matches!(self.0, Source::Manual(_))
     }

@@ -11,7 +11,7 @@ pub(crate) struct Expiry {
     next: AtomicU32,
     /// When it expires even if it is; 0 is never.
     last: u32,
-    /// How long it may go unused; 0 is for ever.
+    /// Tells how long it may go unused; 0 is for ever.
     idle: u32,
 }
 
@@ -30,14 +30,14 @@ impl Expiry {
         expiry
     }
 
-    /// Whether there is anything to look at: false for most caches, and then no clock is.
+    /// Returns whether there is anything to look at: false for most caches, and then no clock is.
     #[inline(always)]
     pub(crate) fn is_set(&self) -> bool {
         // only ever moves on; a time seen late is a moment earlier
         self.next.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether it expires when it is not used.
+    /// Returns whether it expires when it is not used.
     pub(crate) fn goes_idle(&self) -> bool {
         self.idle != 0
     }

@@ -79,14 +79,14 @@ impl<K, V> Flights<K, V> {
     }
 }
 
-/// What a flight brought: an entry, and the hold that keeps it until the flight is forgotten.
+/// Holds what a flight brought: an entry, and the hold that keeps it until the flight is forgotten.
 #[derive(Debug)]
 struct Brought<K, V> {
     entry: NonNull<Entry<K, V>>,
     _hold: Hold,
 }
 
-/// What a load failed with, for all who waited for it, if they can have it.
+/// Holds what a load failed with, for all who waited for it, if they can have it.
 pub(crate) type Failure = Option<Arc<dyn Any + Send + Sync>>;
 
 /// Futures that wait, each by its number.
@@ -154,7 +154,7 @@ impl<K, V> Flight<K, V> {
         })
     }
 
-    /// Whether it is the calling thread that runs its load: then that waits for itself.
+    /// Returns whether it is the calling thread that runs its load: then that waits for itself.
     pub(crate) fn is_own(self: &Arc<Self>) -> bool {
         let this = Arc::as_ptr(self) as usize;
         ABOARD.try_with(|aboard| aboard.borrow().contains(&this)).unwrap_or(false)

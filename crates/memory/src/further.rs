@@ -20,7 +20,7 @@ const RESERVED: usize = 1;
 pub(crate) struct Further {
     /// Given back where there is none; the last one is there.
     chunks: Vec<Option<Box<[Cell; CHUNK]>>>,
-    /// How many of the chunks are there.
+    /// Counts how many of the chunks are there.
     present: usize,
     /// Cells that are free, by their number.
     free: Vec<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct Further {
 }
 
 impl Further {
-    /// How many cells there are.
+    /// Returns how many cells there are.
     pub(crate) fn len(&self) -> usize {
         self.present * CHUNK
     }

@@ -1,12 +1,12 @@
 //! Knowing without a heavy barrier that nobody is about to look at what was taken out.
 //!
-//! Whoever takes entries out and wants to free them *asks*: rounds of asking are numbered. Whoever
-//! uses the cache by way of a lock anyway, to insert or remove, *answers* in passing: stores the
-//! number of the last round in its record (quiescent states; McKenney and Slingwine, PDCS '98). Who
-//! has answered has seen all that was taken out before the round was asked, so it will look at none
-//! of it again; and what it looks at still was in its cells before. Only for threads that have not
-//! answered when the entries are to be freed, as they have only looked keys up since, is the
-//! [barrier](crate::barrier) needed.
+//! A thread that takes entries out and wants to free them *asks*: rounds of asking are numbered.
+//! Whoever uses the cache by way of a lock anyway, to insert or remove, *answers* in passing:
+//! stores the number of the last round in its record (quiescent states; McKenney and Slingwine,
+//! PDCS '98). Who has answered has seen all that was taken out before the round was asked, so it
+//! will look at none of it again; and what it looks at still was in its cells before. Only for
+//! threads that have not answered when the entries are to be freed, as they have only looked keys
+//! up since, is the [barrier](crate::barrier) needed.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ pub(crate) struct Round(u64);
 pub(crate) struct Answer(AtomicU64);
 
 impl Answer {
-    /// Whether a round was answered.
+    /// Returns whether a round was answered.
     pub(crate) fn is_past(&self, round: Round) -> bool {
         // Acquire: what the thread stored in its cells before it answered is seen from here on.
         self.0.load(Ordering::Acquire) >= round.0
@@ -61,8 +61,8 @@ impl Grace {
         Round(self.asked.load(Ordering::Acquire)) // as in `ask`
     }
 
-    /// Whether everybody has answered a round or passed the barrier since. Under the lock of the
-    /// records.
+    /// Returns whether everybody has answered a round or passed the barrier since. Under the lock
+    /// of the records.
     pub(crate) fn has_passed(&self, round: Round) -> bool {
         self.passed.load(Ordering::Relaxed) >= round.0 // under the lock
     }

@@ -27,12 +27,12 @@ impl KeyHash {
         Self { folded: wide as u64 ^ (wide >> 64) as u64, ordered: mix(raw) }
     }
 
-    /// What a table of all keys goes by.
+    /// Returns what a table of all keys goes by.
     pub(crate) fn whole(self) -> u64 {
         self.folded
     }
 
-    /// What the index of a shard goes by.
+    /// Returns what the index of a shard goes by.
     #[inline(always)]
     pub(crate) fn in_shard(self) -> Hash32 {
         Hash32(self.folded as u32)
@@ -45,7 +45,7 @@ impl KeyHash {
         (self.folded >> 32 >> shift) as usize
     }
 
-    /// What the policy knows of an access.
+    /// Returns what the policy knows of an access.
     #[inline(always)]
     pub(crate) fn access(self, weight: u32) -> Access {
         Access { weight, ..Access::new(self.ordered) }

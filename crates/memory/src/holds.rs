@@ -1,5 +1,5 @@
-//! What is held by those who may travel between threads and outlive the cache: a table of addresses
-//! under one lock.
+//! Entries held by guards that may travel between threads and outlive the cache: a table of
+//! addresses under one lock.
 //!
 //! A [`Hold`] is made while a guard names the entry, and whoever reclaims reads this table after
 //! all cells: so a guard can become a hold, and the entry is seen in one place or the other. The
@@ -15,15 +15,15 @@ use crate::sync::{Arc, Mutex, lock};
 /// Room for so many addresses is kept.
 const ROOM: usize = 64;
 
-/// What is held of one cache.
+/// Holds what is held of one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// How many hold each entry, by its address.
+    /// Counts how many hold each entry, by its address.
     counts: HashMap<usize, usize, foldhash::fast::RandomState>,
-    /// What the cache has left, once it has ended.
+    /// Tells what the cache has left, once it has ended.
     estate: Option<Arc<Estate>>,
 }
 

@@ -9,7 +9,7 @@
 //! a mispredicted branch on memory that has yet to arrive would stop the processor from working on
 //! the next lookup.
 //!
-//! What a reader may rely on: *an address that stands in a lane is that of a live entry*. It is
+//! A reader may rely on this: *an address that stands in a lane is that of a live entry*. It is
 //! cleared before the entry goes. Tags are hints; whoever follows one compares the key.
 
 use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
@@ -67,7 +67,7 @@ impl Tags {
         Lanes(different.wrapping_sub(ONES) & !different & HIGHEST)
     }
 
-    /// Whether a key that is not here may be further on.
+    /// Returns whether a key that is not here may be further on.
     #[inline(always)]
     pub(crate) fn were_passed_by(self) -> bool {
         self.0 >> PASSED_BY_SHIFT != 0

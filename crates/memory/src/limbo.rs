@@ -15,7 +15,7 @@ pub(crate) struct Retired<E> {
     pub(crate) weight: u32,
 }
 
-/// What waits in a shard.
+/// Holds what waits in a shard.
 #[derive(Debug)]
 pub(crate) struct Limbo<E, T> {
     fresh: Vec<Retired<E>>,
@@ -35,7 +35,7 @@ pub(crate) struct Limbo<E, T> {
     batch_weight: u64,
 }
 
-/// What is to be freed now, if nobody looks at it.
+/// Holds what is to be freed now, if nobody looks at it.
 #[derive(Debug)]
 pub(crate) struct Batch<E, T> {
     pub(crate) entries: Vec<Retired<E>>,
@@ -74,7 +74,7 @@ impl<E, T> Limbo<E, T> {
         self.tables.push(table);
     }
 
-    /// What guards were found to keep waits for the next batch.
+    /// Returns what guards were found to keep waits for the next batch.
     pub(crate) fn keep(&mut self, held: impl Iterator<Item = Retired<E>>) {
         self.held.extend(held);
     }
@@ -94,7 +94,7 @@ impl<E, T> Limbo<E, T> {
         self.fresh.len() + self.aged.len() + self.held.len()
     }
 
-    /// Whether it is time for a batch.
+    /// Returns whether it is time for a batch.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
         self.fresh.len() >= self.batch

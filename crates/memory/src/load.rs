@@ -27,7 +27,7 @@ const RESERVED: usize = 1;
 /// queue.
 const WAITS: u32 = 2;
 
-/// How an error gets from whoever loads to those who wait.
+/// Tells how an error gets from whoever loads to those who wait.
 struct Sharing<E> {
     share: fn(&E) -> Failure,
     receive: fn(Failure) -> Option<E>,
@@ -48,7 +48,7 @@ impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
     }
 }
 
-/// What whoever asks for a key that is not there is to do.
+/// Holds what whoever asks for a key that is not there is to do.
 enum Turn<'a, K, V, P, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -175,7 +175,7 @@ where
     /// loads beside others; [`try_get_with`](Self::try_get_with) has all who wait fail with the
     /// first.
     ///
-    /// What is loaded is handed out even where the cache does not take it. If the key is removed or
+    /// A loaded value is handed out even where the cache does not take it. If the key is removed or
     /// inserted, or the cache cleared, while it is loaded, what the load brings may be out of date
     /// and does not enter the cache.
     ///
@@ -400,8 +400,8 @@ where
         }
     }
 
-    /// Whose turn it is to load a key that was not there: the caller's, if nobody else loads it or
-    /// it does not wait.
+    /// Decides whose turn it is to load a key that was not there: the caller's, if nobody else
+    /// loads it or it does not wait.
     ///
     /// # Panics
     /// When it would wait for itself.
@@ -430,7 +430,7 @@ where
         Turn::Load(Loading { cache: self, hash, flight, finished: false, failure: None })
     }
 
-    /// What a flight has brought, when it is over.
+    /// Returns what a flight has brought, when it is over.
     fn landed(&self, flight: &Flight<K, V>) -> Result<Ref<'_, V>, Failure> {
         let entry = flight.wait()?;
         // The flight's hold keeps the entry while the cell is filled.

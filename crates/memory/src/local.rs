@@ -43,7 +43,7 @@ struct Mine {
     records: HashMap<u64, (Weak<Threads>, *const Record), foldhash::fast::RandomState>,
     /// When to forget those of caches that are no more.
     forget_at: usize,
-    /// How many were looked at for that.
+    /// Counts how many were looked at for that.
     #[cfg(test)]
     visited: usize,
 }

@@ -1,8 +1,8 @@
-//! What one entry is given beside its key and value.
+//! Options of one entry, beside its key and value.
 
 use std::time::Duration;
 
-/// How an entry differs from the others of its cache, for
+/// Options in which an entry differs from the others of its cache, for
 /// [`Cache::insert_with`](crate::Cache::insert_with).
 ///
 /// ```

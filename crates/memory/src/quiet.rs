@@ -21,7 +21,7 @@ static SECTIONS: Mutex<Sections> = Mutex::new(Sections { under_way: 0, is_forkin
 static CHANGED: Condvar = Condvar::new();
 
 thread_local! {
-    /// Whether this thread is one of the library's, and in no section.
+    /// True if this thread is one of the library's, and in no section.
     static MAY_BE_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -70,10 +70,10 @@ mod fork {
     use crate::keeper::{self, Forking};
     use crate::sync::wait_timeout;
 
-    /// How long a fork waits at most.
+    /// Tells how long a fork waits at most.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// What the thread that forks has locked.
+    /// Holds what the thread that forks has locked.
     type Taken = (MutexGuard<'static, Sections>, Forking);
 
     struct Slot(UnsafeCell<Option<ManuallyDrop<Taken>>>);

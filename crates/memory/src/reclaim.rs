@@ -1,5 +1,5 @@
-//! What is left to do when something has left: the listener is told, and memory is freed once
-//! nobody looks at it.
+//! Finishes the departure of entries: the listener is told, and memory is freed once nobody looks
+//! at it.
 //!
 //! Both are the user's code, which may use the cache, take its time or panic: so they come after
 //! the lock of the shard, and what they were not done for waits in [limbo](crate::limbo) like
@@ -16,8 +16,8 @@ use crate::owner::{BatchOf, Gone, Owner, TableOf};
 use crate::shard::Shard;
 use crate::sync::MutexGuard;
 
-/// What is left to do once a shard's lock is released. If that is not done, because the user's code
-/// panics before, what has left waits like everything else.
+/// Holds what is left to do once a shard's lock is released. If that is not done, because the
+/// user's code panics before, what has left waits like everything else.
 #[must_use]
 pub(crate) struct After<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
@@ -53,7 +53,7 @@ struct Freed<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
     entries: Vec<Retired<Entry<K, V>>>,
     held: Vec<Retired<Entry<K, V>>>,
-    /// How many of the entries are no more.
+    /// Counts how many of the entries are no more.
     dropped: usize,
     probed: Vec<*mut TableOf<P>>,
 }
@@ -97,8 +97,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.threads.records.answer(self.record());
     }
 
-    /// What is to be freed after the lock. Where nothing is to be done but to give places back, and
-    /// nobody need be waited for, that is done here.
+    /// Returns what is to be freed after the lock. Where nothing is to be done but to give places
+    /// back, and nobody need be waited for, that is done here.
     #[inline(never)]
     fn due(&self, owner: &mut Owner<K, V, P>) -> Option<Box<BatchOf<K, V, P>>> {
         let records = &self.threads.records;

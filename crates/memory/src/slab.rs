@@ -58,10 +58,10 @@ impl<E> Drop for Arena<E> {
 pub(crate) struct Slab<E> {
     /// From boxes. Not kept as such: addresses in them are in use while others are given out.
     chunks: Vec<*mut [MaybeUninit<E>]>,
-    /// How much of the last chunk has been given out.
+    /// Tells how much of the last chunk has been given out.
     begun: usize,
     free: Vec<*mut E>,
-    /// How many entries there will be, as far as that is known.
+    /// Counts how many entries there will be, as far as that is known.
     expected: Option<usize>,
     /// Where the first chunk is from, if it is not the slab's own.
     arena: Option<Arc<Arena<E>>>,
@@ -147,7 +147,7 @@ impl<E> Slab<E> {
         (with, self)
     }
 
-    /// Whether it has a part of an arena.
+    /// Returns whether it has a part of an arena.
     pub(crate) fn is_in_arena(&self) -> bool {
         self.arena.is_some()
     }

@@ -1,4 +1,5 @@
-//! What threads share here, in one place: the model checker's tests put their own in its stead.
+//! Primitives that threads share, in one place: the model checker's tests put their own in its
+//! stead.
 
 pub(crate) use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
@@ -7,11 +8,11 @@ pub(crate) use std::sync::atomic::{
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) use std::thread_local;
 
-/// Whether an atomic is the memory of its value: not so in the model checker.
+/// True if an atomic is the memory of its value: not so in the model checker.
 #[cfg(target_arch = "x86_64")] // who reads them as such
 pub(crate) const ATOMICS_ARE_PLAIN: bool = true;
 
-/// Whether an atomic of 0 is memory of zeros: not so in the model checker.
+/// True if an atomic of 0 is memory of zeros: not so in the model checker.
 pub(crate) const ZERO_IS_NEW: bool = true;
 
 /// Locks. What is under the locks of this crate is whole whenever code of the user's can panic, so
@@ -60,5 +61,5 @@ pub(crate) fn wait_timeout<'a, T>(
     on.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// How long the thread sanitizer's threads wait at a time.
+/// Tells how long the thread sanitizer's threads wait at a time.
 const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a panic has thrown.
+/// Holds what a panic has thrown.
 type Thrown = Box<dyn Any + Send>;
 
 /// Keeps what was thrown first, to go on with it when all is done.

@@ -1,7 +1,6 @@
-//! What the library's threads are asked to do for one cache: its number in their list, and when it
-//! is to be swept.
+//! Maintenance of one cache: its number in their list, and when it is to be swept.
 //!
-//! Whoever inserts an entry that expires says so after it has come in. Most expire later than
+//! A thread that inserts an entry that expires says so after it has come in. Most expire later than
 //! something else that is in, and then that is a look at a number. A sweep forgets the number
 //! before it looks at the first shard: so it either sees an entry, under the shard's lock, or
 //! whoever has inserted it sees that the number was forgotten, and asks for a sweep anew.
@@ -37,7 +36,7 @@ impl Upkeep {
         }
     }
 
-    /// Whether it is in the list.
+    /// Returns whether it is in the list.
     #[inline(always)]
     pub(crate) fn is_kept(&self) -> bool {
         self.number.load(Ordering::Relaxed) != 0 // only ever becomes so
@@ -91,7 +90,7 @@ impl Upkeep {
         }
     }
 
-    /// Whether it is time to sweep.
+    /// Returns whether it is time to sweep.
     pub(crate) fn is_due(&self, now: u64) -> bool {
         self.sweep_at.load(Ordering::Relaxed) <= now // a number
     }

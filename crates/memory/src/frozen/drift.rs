@@ -1,6 +1,6 @@
-//! How fast a frozen part grows old, and how long it is to serve.
+//! Estimates how fast a frozen part grows old, and how long it is to serve.
 //!
-//! What is frozen loses hits as the workload moves on. If each second adds `s` to the mean latency,
+//! A frozen part loses hits as the workload moves on. If each second adds `s` to the mean latency,
 //! an index that serves for `T` costs `s·T/2` on average, and its replacement, which costs `C`,
 //! `C/T`. The sum is least at `T = √(2C/s)`: the square root of the economic lot size (Harris
 //! 1913), and of the interval between checkpoints (Young 1974). FrozenHot leaves the lifetime to

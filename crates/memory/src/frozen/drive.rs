@@ -1,5 +1,5 @@
-//! What steps the controller: takes from the cache what it has counted, and carries out what is
-//! asked for.
+//! Steps the controller: takes from the cache what it has counted, and carries out what is asked
+//! for.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         shards.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
     }
 
-    /// What has happened since the step before.
+    /// Returns what has happened since the step before.
     fn observe(&self, driver: &mut Driver, now: Duration) -> Observations {
         let mut totals = Totals::default();
         let mut threads = 0;

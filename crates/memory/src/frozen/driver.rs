@@ -7,7 +7,7 @@ use crate::frozen::observe::{Done, Latencies, Wake};
 use crate::frozen::options::Freezing;
 use crate::frozen::timing;
 
-/// What a cache has counted since it was made.
+/// Holds what a cache has counted since it was made.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) lookups: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Driver {
     pub(crate) wake: Wake,
     pub(crate) seen: Totals,
     pub(crate) done: Option<Done>,
-    /// Whether entries may be frozen of which the controller knows nothing.
+    /// True if entries may be frozen of which the controller knows nothing.
     pub(crate) by_hand: bool,
 }
 

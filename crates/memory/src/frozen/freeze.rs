@@ -150,7 +150,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     }
 }
 
-/// How many entries a share of them is.
+/// Returns how many entries a share of them is.
 fn goal(share: f64, entries: usize) -> usize {
     (share * entries as f64).round() as usize
 }

@@ -1,5 +1,4 @@
-//! What a cache's freezer has at hand: the index in use, those that wait to be freed, and what
-//! decides.
+//! The freezer of a cache: the index in use, those that wait to be freed, and what decides.
 
 use std::time::Duration;
 
@@ -8,30 +7,30 @@ use crate::frozen::index::FrozenIndex;
 use crate::frozen::options::Freezing;
 use crate::sync::Arc;
 
-/// What the freezer of a cache works with.
+/// Holds what the freezer of a cache works with.
 #[derive(Debug)]
 pub(crate) struct Freezer<K, V> {
     /// The index in use, published or not.
     pub(crate) index: Option<Arc<FrozenIndex<K, V>>>,
     /// Unpublished indexes that a reader may still look at.
     pub(crate) retired: Vec<Arc<FrozenIndex<K, V>>>,
-    /// Whether any entry may be frozen.
+    /// True if any entry may be frozen.
     pub(crate) is_frozen: bool,
-    /// Whether readers are to look at the index at all.
+    /// True if readers are to look at the index at all.
     pub(crate) is_published: bool,
-    /// What decides, if not only the cache's user does.
+    /// Tells what decides, if not only the cache's user does.
     pub(crate) driver: Option<Driver>,
 }
 
-/// What freezing has brought.
+/// Holds what freezing has brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frozen {
     /// Entries in the index.
     pub entries: usize,
-    /// What the index takes, in bytes.
+    /// Tells what the index takes, in bytes.
     pub index_bytes: usize,
-    /// How long it took.
+    /// Tells how long it took.
     pub took: Duration,
 }
 
@@ -54,7 +53,7 @@ impl<K, V> Freezer<K, V> {
         self
     }
 
-    /// Whether any entry may be frozen.
+    /// Returns whether any entry may be frozen.
     pub(crate) fn is_frozen(&self) -> bool {
         self.is_frozen
     }

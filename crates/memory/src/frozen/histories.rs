@@ -25,7 +25,7 @@ fn unfrozen(policy: &str, keys: Keys, machine: Machine) -> World {
     world
 }
 
-/// Whether the phases of a history follow one another as they are drawn in the controller.
+/// Returns whether the phases of a history follow one another as they are drawn in the controller.
 fn check_order(world: &World) {
     use Phase::{
         Constructing, Frozen, Learning, Measuring, Proving, TryingAll, Waiting, WarmingUp,

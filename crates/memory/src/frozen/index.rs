@@ -1,9 +1,9 @@
 //! The frozen index: from the keys of the hottest entries to where they lie, for readers alone.
 //!
-//! Who stands in it is settled when it is built; so lookups need neither the policy's marks nor a
-//! shard. It is an overlay: its keys stay in the index of their shard, and whatever is not found
-//! here, for whatever reason, is looked up there. That makes taking an entry out a single store:
-//! the word of its address is cleared, and from then on the key is what its shard says.
+//! Its keys are settled when it is built; so lookups need neither the policy's marks nor a shard.
+//! It is an overlay: its keys stay in the index of their shard, and whatever is not found here, for
+//! whatever reason, is looked up there. That makes taking an entry out a single store: the word of
+//! its address is cleared, and from then on the key is what its shard says.
 //!
 //! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
 //! and whether somebody passed by because the bucket was full when he came. Addresses are counted
@@ -12,8 +12,8 @@
 //! many keys as in the index of a shard fit into the processor's caches. All tags are compared at
 //! once and without a branch.
 //!
-//! What a reader may rely on is as in [`index`](crate::index): *an address that stands here is that
-//! of a live entry*.
+//! A reader may rely on the same as in [`index`](crate::index): *an address that stands here is
+//! that of a live entry*.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -67,7 +67,7 @@ impl Bucket {
         unsafe { self.entries.get_unchecked(lane as usize) }
     }
 
-    /// Whether a key that is not here may be in the next one.
+    /// Returns whether a key that is not here may be in the next one.
     #[inline(always)]
     fn was_passed_by(&self) -> bool {
         self.tags()[1] >> PASSED_BY_SHIFT != 0
@@ -116,7 +116,7 @@ impl Bucket {
     }
 }
 
-/// Which of sixteen bytes are the one given, a bit each.
+/// Returns which of sixteen bytes are the one given, a bit each.
 #[inline(always)]
 fn bits_of_equal_bytes(words: [u64; 2], byte: u8) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -186,19 +186,19 @@ impl<K, V> FrozenIndex<K, V> {
         self.buckets.len() * LANES * 9 / 10
     }
 
-    /// How many keys were put in.
+    /// Returns how many keys were put in.
     pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed) // a count
     }
 
-    /// What stands for an address, if anything can.
+    /// Returns what stands for an address, if anything can.
     fn number(&self, address: usize) -> Option<u32> {
         u32::try_from(address.wrapping_sub(self.base) / Self::UNIT)
             .ok()
             .filter(|&number| number >= FIRST)
     }
 
-    /// Whether an entry can be in.
+    /// Returns whether an entry can be in.
     pub(crate) fn reaches(&self, address: usize) -> bool {
         self.number(address).is_some()
     }

@@ -1,5 +1,5 @@
-//! Which share of the entries to freeze: hits and latencies at every share from 0 to 100 %, and
-//! equation 1.
+//! Learns which share of the entries to freeze: hits and latencies at every share from 0 to 100 %,
+//! and equation 1.
 //!
 //! FrozenHot learns with a marker that sinks through a list, and with a threshold of frequency for
 //! LFU. Here the entries that the policy ranks first really are frozen, step by step, without an
@@ -37,7 +37,7 @@ const STRIDE_SLOW: usize = 3;
 const LOOKUPS_SHARE: f64 = 0.1;
 const LOOKUPS_MIN: u64 = 10_000;
 const LOOKUPS_MAX: u64 = 100_000;
-/// What a stop takes at most.
+/// Tells what a stop takes at most.
 const STOP_TIME: Duration = Duration::from_millis(60);
 /// Fewer lookups say nothing; a stop goes on for them, but not for ever.
 const LOOKUPS_FEW: u64 = 200;
@@ -60,7 +60,7 @@ struct Stop {
     tally: Tally,
 }
 
-/// What the learner wants.
+/// Holds what the learner wants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Lesson {
     /// This done, and to be stepped on completion.
@@ -69,7 +69,7 @@ pub(super) enum Lesson {
     Wait {
         /// When.
         until: Duration,
-        /// How many.
+        /// Tells how many.
         lookups: u64,
     },
     /// Nothing more.
@@ -90,7 +90,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// What is gained even if the error is as unlucky as it may be.
+    /// Returns what is gained even if the error is as unlucky as it may be.
     fn surely(&self) -> f64 {
         self.expected.gain - self.expected.error
     }
@@ -119,7 +119,7 @@ impl Learner {
         }
     }
 
-    /// What to begin with.
+    /// Returns what to begin with.
     pub(super) fn begin(&mut self) -> Action {
         self.asked = (self.asked + self.stride).min(STOPS);
         self.here = None;
@@ -137,7 +137,7 @@ impl Learner {
         self.stops.last().map_or(0.0, |stop| stop.ratio)
     }
 
-    /// Whether an extension is under way.
+    /// Returns whether an extension is under way.
     pub(super) fn is_waiting(&self) -> bool {
         self.here.is_none()
     }
@@ -182,8 +182,8 @@ impl Learner {
         Some(((1.0 - tally.hit_ratio()?) * miss, without))
     }
 
-    /// Whether to freeze yet more would only do harm while it is looked at: at the last stops, hits
-    /// that took no time at all would not have made up for those that were lost.
+    /// Returns whether to freeze yet more would only do harm while it is looked at: at the last
+    /// stops, hits that took no time at all would not have made up for those that were lost.
     pub(super) fn is_hopeless(&self, baseline: &Windows) -> bool {
         let last = &self.stops[self.stops.len().saturating_sub(HOPELESS_STOPS)..];
         last.len() == HOPELESS_STOPS
@@ -202,8 +202,8 @@ impl Learner {
         self.at_best(tally, baseline).is_some_and(|(best, without)| best > margin * without)
     }
 
-    /// Whether any share that was seen could gain this much, as a share of the baseline, if hits
-    /// took no time at all.
+    /// Returns whether any share that was seen could gain this much, as a share of the baseline, if
+    /// hits took no time at all.
     pub(super) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
         self.stops.iter().any(|stop| {
             self.at_best(&stop.tally, baseline)
@@ -260,7 +260,7 @@ impl Learner {
         (price, price)
     }
 
-    /// What the index would make of a stop and its neighbours.
+    /// Returns what the index would make of a stop and its neighbours.
     fn predict(&self, at: usize, baseline: &Windows, worth: Worth) -> Option<Choice> {
         let ratio = self.stops[at].ratio;
         let is_near = |stop: &&Stop| (stop.ratio - ratio).abs() <= NEIGHBOURS;

@@ -4,6 +4,9 @@
 //! several blocks in a row are slower by more than the error of the comparison and a margin: a
 //! stall, or a busy minute of another program, is over by then. What an index loses by its hits
 //! alone, as it grows old, is counted and known much sooner.
+//!
+//! It is no `Trial` of the policy crate: a trial has both modes take turns, and the baseline here is
+//! a measurement from before. To thaw for it again and again would cost what freezing gains.
 
 use std::time::Duration;
 
@@ -20,7 +23,7 @@ const BLOCK: usize = 16;
 const BLOCKS: usize = 4;
 /// The chance that noise alone makes a block look slower.
 const RISK: f64 = 0.001;
-/// What a block may be slower by, as a share of the baseline.
+/// Tells what a block may be slower by, as a share of the baseline.
 const MARGIN: f64 = 0.02;
 /// Windows, at most, whose hits tell whether an index has grown old; what may be lost, as a share
 /// of the baseline; and samples that make a new price of misses.
@@ -31,7 +34,7 @@ const SAMPLES_MIN: u64 = 30;
 /// new index yet.
 const FIRST: u64 = 1;
 
-/// What a block says.
+/// Holds what a block says.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
     /// The block is not over.
@@ -112,8 +115,8 @@ impl Monitor {
         recent
     }
 
-    /// Whether the index has so many hits less than the cache had without that it is slower for
-    /// these alone, and by how much.
+    /// Returns whether the index has so many hits less than the cache had without that it is slower
+    /// for these alone, and by how much.
     pub(super) fn old(&self, baseline: &Tally, prices: &Prices) -> Option<Difference> {
         let recent = self.recent();
         let misses = recent.latencies.miss;

@@ -1,4 +1,4 @@
-//! What the freeze controller sees, and what it asks for.
+//! Observations and actions of the freeze controller.
 //!
 //! The cache keeps a *frozen* bit with every entry, and counts a hit on an entry that has it as a
 //! frozen hit, however the entry was found: by the frozen index, or by the index of everything when
@@ -22,7 +22,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// What came since another look.
+    /// Returns what came since another look.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let since = |now: Sums, before: Sums| Sums {
             count: now.count.saturating_sub(before.count),
@@ -43,7 +43,7 @@ impl Latencies {
     }
 }
 
-/// What was asked for is done.
+/// Holds what was asked for is done.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Done {
     /// [`Action::Thaw`]: all entries are in the order, the index is unpublished.
@@ -55,8 +55,8 @@ pub(crate) enum Done {
     Constructed { took: Duration, entries: u64 },
 }
 
-/// What has happened since the step before. Counts start at 0 with each step, so what is reported
-/// together with `done` belongs to the way there and is not counted for what comes.
+/// Holds what has happened since the step before. Counts start at 0 with each step, so what is
+/// reported together with `done` belongs to the way there and is not counted for what comes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Observations {
     /// Since any fixed start; never goes back.
@@ -82,7 +82,7 @@ pub(crate) struct Observations {
     pub(crate) capacity: u64,
     /// Threads that looked something up since the step before; at least 1 where there were lookups.
     pub(crate) threads: u32,
-    /// What was completed, if anything. A completion brings the next step about.
+    /// Tells what was completed, if anything. A completion brings the next step about.
     pub(crate) done: Option<Done>,
 }
 
@@ -92,8 +92,9 @@ impl Observations {
     }
 }
 
-/// What the cache is to do. One action is under way at a time: until it is [`Done`] the controller
-/// asks for [`Action::Keep`] only, or for [`Action::Thaw`], which calls off whatever is under way.
+/// Holds what the cache is to do. One action is under way at a time: until it is [`Done`] the
+/// controller asks for [`Action::Keep`] only, or for [`Action::Thaw`], which calls off whatever is
+/// under way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Action {
     /// Nothing.
@@ -131,8 +132,8 @@ pub(crate) enum Action {
 /// When to step the controller next: at that time, after so many lookups, or when something is
 /// done; whatever comes first.
 ///
-/// Whoever steps it need not be exact: 5 ms late is early enough, and more lookups than wanted do
-/// no harm.
+/// Its driver need not be exact: 5 ms late is early enough, and more lookups than wanted do no
+/// harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wake {
     /// In the time of [`Observations::now`].

@@ -1,10 +1,10 @@
-//! How freezing is to be done, and what is told of it.
+//! Options of freezing, and its statistics.
 
 use std::fmt;
 use std::time::Duration;
 
-/// How a cache freezes its hottest entries. By default it finds out by itself whether that pays,
-/// how much to freeze and for how long.
+/// Options of freezing a cache's hottest entries. By default it finds out by itself whether that
+/// pays, how much to freeze and for how long.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -24,11 +24,11 @@ pub struct Freezing {
     pub(crate) sample_one_in: u32,
     pub(crate) wait_min: Duration,
     pub(crate) wait_max: Duration,
-    /// Whether readers look at the frozen index.
+    /// True if readers look at the frozen index.
     pub(crate) is_published: bool,
 }
 
-/// How long a frozen index serves before it is built anew.
+/// Tells how long a frozen index serves before it is built anew.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Lifetime {
     /// As long as is cheapest, by the drift that is measured.
@@ -120,8 +120,8 @@ impl Freezing {
         Self { is_published: false, ..self }
     }
 
-    /// How long to wait after freezing has not paid before it is tried again, and how long at most:
-    /// each failure in a row doubles it. 1 s and 5 min by default.
+    /// Returns how long to wait after freezing has not paid before it is tried again, and how long
+    /// at most: each failure in a row doubles it. 1 s and 5 min by default.
     ///
     /// # Panics
     /// When the first is 0 or above the longest.
@@ -141,7 +141,7 @@ impl Default for Freezing {
     }
 }
 
-/// What the freeze controller is doing.
+/// Holds what the freeze controller is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
@@ -154,7 +154,7 @@ pub enum Phase {
     Learning,
     /// All entries are frozen, which is measured last.
     TryingAll,
-    /// What was chosen is frozen and thawed by turns, to see whether it pays.
+    /// Tells what was chosen is frozen and thawed by turns, to see whether it pays.
     Proving,
     /// The frozen index is being built.
     Constructing,
@@ -203,12 +203,12 @@ pub struct FreezeDecision {
     pub reason: String,
 }
 
-/// What is told of freezing. Latencies are in nanoseconds, means of what was measured last, and
-/// `None` before.
+/// Holds what is told of freezing. Latencies are in nanoseconds, means of what was measured last,
+/// and `None` before.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct FreezeStats {
-    /// What is being done.
+    /// Tells what is being done.
     pub phase: Phase,
     /// The share of the entries that is to be frozen: what was learned last; 0 when nothing is to
     /// be.
@@ -227,17 +227,17 @@ pub struct FreezeStats {
     pub freezing_ns: Option<f64>,
     /// Entries in the frozen index.
     pub index_entries: u64,
-    /// How long its construction took.
+    /// Tells how long its construction took.
     pub construction: Duration,
     /// When the index is built anew, by its age.
     pub lifetime: Duration,
-    /// How often learning came to an end.
+    /// Counts how often learning came to an end.
     pub learned: u64,
-    /// How often an index was published.
+    /// Counts how often an index was published.
     pub constructed: u64,
     /// Of these, those that took the place of another with the same ratio.
     pub refreshed: u64,
-    /// How often freezing did not pay.
+    /// Counts how often freezing did not pay.
     pub given_up: u64,
     /// The last decisions, newest last.
     pub decisions: Vec<FreezeDecision>,

@@ -1,14 +1,18 @@
-//! Whether a ratio that was just chosen pays, seen at work before it is relied upon.
+//! Proves that a ratio that was just chosen pays, at work, before it is relied upon.
 //!
-//! What was learned is a prediction, made of latencies from different moments: where the machine
-//! was slow while the baseline was measured, freezing anything looks like a gain. So the ratio is
-//! frozen with its index for short windows that take turns with windows of the merged cache, in the
-//! order merged, frozen, frozen, merged, …, so that what changes slowly cancels. It ends as soon as
-//! nothing is left to be hoped for; doubt counts against freezing.
+//! The result of learning is a prediction, made of latencies from different moments: where the
+//! machine was slow while the baseline was measured, freezing anything looks like a gain. So the
+//! ratio is frozen with its index for short windows that take turns with windows of the merged
+//! cache, in the order merged, frozen, frozen, merged, …, so that what changes slowly cancels. It
+//! ends as soon as nothing is left to be hoped for; doubt counts against freezing.
 //!
 //! The merged cache beside it has just had a part that could not change, and lacks what would have
 //! come in meanwhile. It gets a few lookups per entry to recover (the renewal of [`Warmth`]); hits
 //! that are still missing against a cache that was left alone are added at the price of a miss.
+//!
+//! It is no `Trial` of the policy crate, though it compares with its sums and differences: a trial
+//! knows windows only, and here a switch takes time (an index is built, the cache recovers), hits
+//! that are lost beside the comparison have a price, and the number of looks is fixed ahead.
 
 use std::time::Duration;
 
@@ -22,7 +26,7 @@ use super::windows::{Costs, Tally, typical};
 /// Length of a window, and what passes before it after a switch.
 const WINDOW: Duration = Duration::from_millis(25);
 const SETTLE: Duration = Duration::from_millis(5);
-/// What a window has at least, unless it takes so many times its length.
+/// Tells what a window has at least, unless it takes so many times its length.
 const SAMPLES_MIN: u64 = 30;
 const LOOKUPS_MIN: u64 = 5_000;
 const PATIENCE: u32 = 10;
@@ -35,10 +39,10 @@ const LONG_PATIENCE: u32 = 100;
 const LOOKS: [usize; 3] = [4, 8, 16];
 /// The chance that what does not pay is taken for a gain, over all looks.
 const RISK: f64 = 0.05;
-/// What may be lost by hits alone, as a share, before the first look.
+/// Tells what may be lost by hits alone, as a share, before the first look.
 const HOPELESS_MARGIN: f64 = 0.02;
 
-/// How it goes on.
+/// Tells how it goes on.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Course {
     /// With this, and to be stepped on completion.
@@ -56,7 +60,7 @@ enum Stage {
     Freezing,
     Thawing,
     Recovering(Warmth),
-    /// What is seen before `from` does not count.
+    /// Tells what is seen before `from` does not count.
     Window {
         from: Duration,
         tally: Tally,
@@ -69,10 +73,10 @@ pub(super) struct Proof {
     freeze: Action,
     /// A cache that was left alone.
     baseline: Tally,
-    /// What is not sampled in a window.
+    /// Tells what is not sampled in a window.
     costs: Costs,
     stage: Stage,
-    /// Whether the index serves, or is about to.
+    /// True if the index serves, or is about to.
     serves: bool,
     merged: Vec<Tally>,
     served: Vec<Tally>,
@@ -92,7 +96,7 @@ impl Proof {
         }
     }
 
-    /// What was asked for and is not reported yet.
+    /// Returns what was asked for and is not reported yet.
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.stage, Stage::Freezing | Stage::Thawing)
     }
@@ -206,8 +210,8 @@ impl Proof {
         }
     }
 
-    /// What is lost for certain by hits alone, if that is too much: beside a cache that was left
-    /// alone, and the one of just now.
+    /// Returns what is lost for certain by hits alone, if that is too much: beside a cache that was
+    /// left alone, and the one of just now.
     fn lost_hits(&self) -> Option<Difference> {
         let (prices, served) = (self.prices()?.at_best(), total(&self.served));
         let merged = total(&self.merged);
@@ -341,7 +345,7 @@ mod tests {
             }
         }
 
-        /// How it ends, and how often the index has served till then.
+        /// Returns how it ends, and how often the index has served till then.
         fn end(&self) -> (Course, usize) {
             let baseline = Tally { dynamic_hits: 860_000, misses: 140_000, ..Tally::default() };
             let mut now = Duration::ZERO;

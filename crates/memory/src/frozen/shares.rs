@@ -1,4 +1,4 @@
-//! What shares of hits are worth at given prices.
+//! Computes the worth of shares of hits at given prices.
 //!
 //! Latencies are noisy, and a machine changes its pace while they are compared. How many requests
 //! hit, and how many of the hits were on frozen entries, is counted exactly. So where what differs

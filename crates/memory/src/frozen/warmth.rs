@@ -1,4 +1,4 @@
-//! Whether a cache is warm: its entries are those its policy wants, and it hits as it will.
+//! Tells when a cache is warm: its entries are those its policy wants, and it hits as it will.
 //!
 //! FrozenHot waits until an entry inserted at the head is evicted. Near a hit ratio of 1 that never
 //! happens; so this waits for as many insertions as the cache has entries, or for many lookups,
@@ -51,7 +51,7 @@ impl Chunk {
     }
 }
 
-/// What has happened since everything thawed, or since the cache was made.
+/// Holds what has happened since everything thawed, or since the cache was made.
 #[derive(Debug, Clone)]
 pub(super) struct Warmth {
     since: Duration,

@@ -2,6 +2,9 @@
 //!
 //! The mean latency of a window is made of the exact shares of frozen hits, dynamic hits and misses
 //! and the sampled latencies of each, so that how many misses happened to be sampled adds no noise.
+//!
+//! It compares nothing by itself: `worth` gives the windows to a `Trial` of the policy crate,
+//! `monitor` compares them with a baseline from before.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,7 +31,7 @@ pub(super) struct Costs {
 }
 
 impl Costs {
-    /// What is known here, or else there.
+    /// Returns what is known here, or else there.
     pub(super) fn or(&self, other: &Self) -> Self {
         Self {
             frozen: self.frozen.or(other.frozen),

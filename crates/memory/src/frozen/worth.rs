@@ -1,4 +1,4 @@
-//! What the frozen index itself is worth: hits on the same entries with it and without.
+//! Measures the gain of the frozen index itself: hits on the same entries with it and without.
 //!
 //! Hits on frozen entries are faster than others for two reasons: nothing is promoted, and the
 //! index is smaller and simpler. The first is seen while learning, without an index. The second
@@ -24,7 +24,7 @@ pub(super) struct Worth {
     /// By which the index makes a hit on a frozen entry faster.
     pub(super) saving: f64,
     pub(super) saving_error: f64,
-    /// What a lookup costs that the index answers in vain.
+    /// Tells what a lookup costs that the index answers in vain.
     pub(super) failing: f64,
 }
 
@@ -109,7 +109,7 @@ impl IndexTrial {
         }
     }
 
-    /// Whether a trial is being run: what is seen is not what a frozen phase is like.
+    /// Returns whether a trial is being run: what is seen is not what a frozen phase is like.
     pub(super) fn is_trying(&self) -> bool {
         self.trial.is_trying()
     }
@@ -119,7 +119,7 @@ impl IndexTrial {
         self.order.until
     }
 
-    /// Whether hits are slower with the index than without, by more than the error.
+    /// Returns whether hits are slower with the index than without, by more than the error.
     pub(super) fn is_harmful(&self) -> bool {
         !self.is_trying() && self.trial.mode() == Mode::Baseline
     }

@@ -12,7 +12,7 @@ use crate::frozen::proof::{Course, Proof};
 use crate::frozen::windows::{Costs, WINDOW};
 use crate::frozen::worth::{IndexTrial, Worth};
 
-/// What must be gained, as a share of the baseline, to freeze.
+/// Tells what must be gained, as a share of the baseline, to freeze.
 const MARGIN: f64 = 0.01;
 /// Between two trials of the index, at first.
 pub(super) const INDEX_INTERVAL: Duration = Duration::from_secs(10);
@@ -163,7 +163,7 @@ impl Controller {
         self.thaw(After::WarmUp(Then::Prove), what)
     }
 
-    /// What was predicted is tried beside the merged cache, which is warm.
+    /// A prediction is tried beside the merged cache, which is warm.
     pub(super) fn start_proving(&mut self, reason: String) -> Step {
         self.decide(Phase::Proving, reason);
         let proof = Proof::new(self.now, self.freezing(), self.baseline.total(), self.costs);

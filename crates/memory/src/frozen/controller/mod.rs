@@ -87,7 +87,7 @@ const STUCK: Duration = Duration::from_secs(60);
 /// Decisions that are kept.
 const DECISIONS: usize = 32;
 
-/// What a fresh baseline is for.
+/// Holds what a fresh baseline is for.
 #[derive(Debug, Clone)]
 enum Then {
     /// To learn against it.
@@ -163,7 +163,7 @@ pub(crate) struct Controller {
     rounds: Vec<(f64, f64)>,
     monitor: Monitor,
     patience: u32,
-    /// What kinds of requests took when the ratio was proved.
+    /// Tells what kinds of requests took when the ratio was proved.
     prices: Option<Prices>,
     /// Indexes in a row that lost too many hits long before their time.
     old: u32,
@@ -226,7 +226,7 @@ impl Controller {
         }
     }
 
-    /// What is told of it.
+    /// Returns what is told of it.
     pub(crate) fn stats(&self) -> FreezeStats {
         FreezeStats {
             phase: self.phase(),
@@ -238,7 +238,7 @@ impl Controller {
         }
     }
 
-    /// What is being done.
+    /// Returns what is being done.
     pub(crate) fn phase(&self) -> Phase {
         match &self.state {
             State::WarmingUp { .. } | State::Thawing { after: After::WarmUp(_) | After::Renew } => {
@@ -364,7 +364,7 @@ impl Controller {
         self.wait.take_at_least(self.learning_took * WAIT_PER_LEARNING)
     }
 
-    /// Whether what was learned last has been good for long.
+    /// Returns whether what was learned last has been good for long.
     fn has_lasted(&self) -> bool {
         self.now.saturating_sub(self.chosen_at) >= LASTING_MIN.max(self.learning_took * LASTING)
     }

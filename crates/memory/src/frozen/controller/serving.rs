@@ -25,7 +25,7 @@ const OLD_PART: f64 = 0.75;
 /// Windows of baselines that are kept.
 const POOL: usize = 60;
 
-/// What was seen when a frozen phase was too slow.
+/// Holds what was seen when a frozen phase was too slow.
 #[derive(Debug, Clone)]
 pub(super) struct Suspect {
     /// Nanoseconds a request, window by window.
@@ -47,7 +47,7 @@ impl Controller {
         self.ask(self.freezing())
     }
 
-    /// What freezes the ratio that was chosen.
+    /// Returns what freezes the ratio that was chosen.
     pub(super) fn freezing(&self) -> Action {
         let ratio = self.stats.ratio;
         if ratio >= 1.0 { Action::FreezeAll } else { Action::Freeze { ratio } }
@@ -198,7 +198,7 @@ impl Controller {
         lifetime.clamp(min.max(self.detour * DETOURS_PER_LIFETIME).min(max), max)
     }
 
-    /// Whether it is time for a new index, and why. An idle cache keeps the one it has.
+    /// Returns whether it is time for a new index, and why. An idle cache keeps the one it has.
     fn is_due(&self, seen: &Observations) -> Option<String> {
         let age = self.now.saturating_sub(self.monitor.began);
         if self.monitor.lookups() < LOOKUPS_FEW.max(seen.entries / 10) {
@@ -238,7 +238,7 @@ impl Controller {
         step
     }
 
-    /// Whether the ratio may no longer be the best one, and why.
+    /// Returns whether the ratio may no longer be the best one, and why.
     fn wants_to_learn(&self) -> Option<String> {
         if !self.has_lasted() {
             return None;
