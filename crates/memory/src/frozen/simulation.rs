@@ -33,7 +33,7 @@ pub(crate) struct Machine {
     pub(crate) frozen: f64,
     /// A lookup in the index of everything.
     pub(crate) lookup: f64,
-    /// What a hit on an entry that is not frozen pays on top.
+    /// Tells what a hit on an entry that is not frozen pays on top.
     pub(crate) promotion: f64,
     /// A lookup in the frozen index that finds nothing.
     pub(crate) failing: f64,
@@ -48,9 +48,9 @@ pub(crate) struct Machine {
     pub(crate) stalls: f64,
     /// For each entry of the frozen index.
     pub(crate) construction: f64,
-    /// What reading the clock adds to what is measured.
+    /// Tells what reading the clock adds to what is measured.
     pub(crate) clock: f64,
-    /// Whether entries may be frozen; they may not where each hit has to write to them.
+    /// True if entries may be frozen; they may not where each hit has to write to them.
     pub(crate) freezes: bool,
 }
 
@@ -134,7 +134,7 @@ pub(crate) struct World {
     capacity: usize,
     frozen: Vec<bool>,
     frozen_count: u64,
-    /// Whether there is an index, and whether it is bypassed.
+    /// True if there is an index, and whether it is bypassed.
     index: bool,
     bypassed: bool,
     skips_insertions: bool,
@@ -405,19 +405,19 @@ impl World {
         ratio
     }
 
-    /// How often a phase was entered.
+    /// Returns how often a phase was entered.
     pub(crate) fn times(&self, phase: Phase) -> usize {
         self.phases.iter().filter(|entered| entered.1 == phase).count()
     }
 
-    /// How many seconds each visit to a phase took.
+    /// Returns how many seconds each visit to a phase took.
     pub(crate) fn lengths(&self, phase: Phase) -> Vec<f64> {
         let ends = self.phases.iter().skip(1).map(|next| next.0).chain([self.now]);
         let visits = self.phases.iter().zip(ends).filter(|(visit, _)| visit.1 == phase);
         visits.map(|(visit, end)| (end - visit.0).as_secs_f64()).collect()
     }
 
-    /// What was decided and why, for messages of tests that fail.
+    /// Returns what was decided and why, for messages of tests that fail.
     pub(crate) fn story(&self) -> String {
         let decisions = self.controller.stats().decisions;
         let lines = decisions
