@@ -21,7 +21,7 @@ pub struct AdmissionOutcome {
     pub stores_withheld: u64,
     /// Ordered to be fetched.
     pub ordered_blocks: u64,
-    /// Memory held by who was asked, at the end.
+    /// Memory held by the admission at the end.
     pub admission_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Networks of policies that nobody has drawn: from counts of what their own code did.
+//! Builds networks of policies from counts of the operations that their code did.
 //!
 //! [`Counted`] says how many requests had which outcome, and how often these did what to which
 //! list. Each operation on each list is a station, as the paper draws them, or all lists together

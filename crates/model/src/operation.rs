@@ -26,7 +26,7 @@ pub enum Operation {
     Tail,
     /// Passing an entry by on the way to one that may leave.
     Step,
-    /// Choosing who leaves among entries drawn at random.
+    /// Choosing a victim among entries drawn at random.
     Sample,
     /// The other work of a miss outside of locks: a value made, another freed.
     Miss,

@@ -163,7 +163,7 @@ impl Policy {
     /// The policy whose hits and misses lock as those of a cache's policy do, by the name that one
     /// has in `floe_policy`. Hits that owe a promotion take an entry out of a list and put it in
     /// again under the lock, whatever the list is for; those that leave a mark take none, and
-    /// misses then differ in what they look at to find who leaves.
+    /// misses then differ in what they look at to find a victim.
     ///
     /// # Errors
     /// None is known to.

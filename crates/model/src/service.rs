@@ -18,7 +18,7 @@ mod paper;
 /// A service time in microseconds.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Time {
-    /// When nobody else wants it.
+    /// The time without other requests at the station.
     pub alone_us: f64,
     /// With so many there, the one that is served among them: growing queue lengths above 1.
     /// Between them the time changes evenly, and past the last it stays.

@@ -1,4 +1,4 @@
-//! Least frequently used: who was hit least often leaves, and among equals who was hit longest ago.
+//! LFU: evicts the entry with the fewest hits, and among equals the least recently used.
 //!
 //! Hits are counted while an entry is cached and never forgotten until it leaves; a hit moves the
 //! entry up in a list ordered by count, in constant time (Shah, Mitra, Matani, 2010).

@@ -1,4 +1,4 @@
-//! Pure orderings: who leaves a cache when room is needed. And [`admission`]: who comes in.
+//! Pure eviction orders and [`admission`] policies of caches.
 //!
 //! A policy orders *slots*, dense small numbers that its owner gives to whatever it stores. It
 //! never sees keys, values, locks or clocks, and so the same code runs in the simulator, in the

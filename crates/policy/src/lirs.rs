@@ -1,4 +1,4 @@
-//! LIRS: who returns after few other keys stays, however long ago the visit was.
+//! LIRS: an entry that returns after few other keys stays, however long ago its visit was.
 //!
 //! Entries with a low inter-reference recency (LIR) own nearly the whole cache; the others (HIR)
 //! pass through a small queue. A stack in order of recency, with keys that have left among them,

@@ -1,4 +1,4 @@
-//! LRU-K: who was last used but one longest ago leaves (K = 2).
+//! LRU-K: evicts the entry whose last use but one is longest ago (K = 2).
 //!
 //! The time of the last use but one tells popular entries from those used once, which leave first,
 //! in LRU order. The last use of keys that have left is remembered for as many keys as the cache

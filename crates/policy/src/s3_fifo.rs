@@ -1,7 +1,7 @@
 //! S3-FIFO: a small queue filters out what is asked for once before it reaches the main one.
 //!
 //! New entries go to a small FIFO. What was hit there more than once moves on to the main FIFO, the
-//! rest leaves and is remembered as a ghost; who comes back while remembered enters the main queue
+//! rest leaves and is remembered as a ghost; a ghost that comes back enters the main queue
 //! at once. The main queue is a CLOCK with two bits (Yang et al., "FIFO Queues are All You Need for
 //! Cache Eviction", SOSP '23).
 //!

@@ -1,4 +1,4 @@
-//! Load shedding for whoever counts requests and their time: from two sums, the share to shed.
+//! Load shedding for owners that count requests and their time: from two sums, the share to shed.
 //!
 //! [`Shedding`] decides by the mean time of a request. Where time is what each request took, it
 //! says just that. Where it is the time that has passed, it is that mean divided by the requests in

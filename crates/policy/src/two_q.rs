@@ -1,9 +1,9 @@
 //! 2Q: an entry must come back after it has left the FIFO queue to be taken for popular.
 //!
 //! New entries go through a FIFO queue, A1in, in which hits do nothing: they are taken for one
-//! burst of use. Who left it is remembered in the ghost queue A1out; who comes back while
-//! remembered enters Am, an LRU list (Johnson and Shasha, "2Q: A Low Overhead High Performance
-//! Buffer Management Replacement Algorithm", VLDB '94, full version).
+//! burst of use. An entry that left it is remembered in the ghost queue A1out; if it comes back
+//! while remembered, it enters Am, an LRU list (Johnson and Shasha, "2Q: A Low Overhead High
+//! Performance Buffer Management Replacement Algorithm", VLDB '94, full version).
 //!
 //! The queues share the cache by weight; ghosts count one each, in proportion to the slots
 //! reserved.
@@ -19,7 +19,7 @@ use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, 
 const A1IN: usize = 0;
 const AM: usize = 1;
 
-/// Two queues, one for first visits and one for those who returned.
+/// Two queues, one for first visits and one for entries that returned.
 #[derive(Debug, Clone)]
 pub struct TwoQ {
     queues: Lists<2>,

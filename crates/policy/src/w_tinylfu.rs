@@ -1,9 +1,9 @@
 //! W-TinyLFU: a newcomer replaces the main list's victim only if it was asked for more often.
 //!
-//! New entries enter a small LRU window. Who falls out of it competes with the coldest entry of the
-//! main part, a segmented LRU, by the frequencies in a sketch that also remembers keys which are
-//! not cached. The size of the window climbs towards the better hit ratio (Einziger, Friedman,
-//! Manes, "TinyLFU", TOS '17; Einziger, Eytan, Friedman, Manes, "Adaptive Software Cache
+//! New entries enter a small LRU window. An entry that falls out of it competes with the coldest
+//! entry of the main part, a segmented LRU, by the frequencies in a sketch that also remembers keys
+//! which are not cached. The size of the window climbs towards the better hit ratio (Einziger,
+//! Friedman, Manes, "TinyLFU", TOS '17; Einziger, Eytan, Friedman, Manes, "Adaptive Software Cache
 //! Management", Middleware '18).
 //!
 //! Constants are Caffeine's. What differs from it: hits in the window are not counted, as in

@@ -42,7 +42,8 @@ pub struct Outcome {
     pub admission: Option<Admitted>,
     /// True if the cache may freeze its hottest entries.
     pub frozen: bool,
-    /// The setting of freezing: `off`, `adaptive`, or the share of the entries that it always freezes.
+    /// The setting of freezing: `off`, `adaptive`, or the share of the entries that it always
+    /// freezes.
     pub freezing: String,
     /// Independent parts of the cache.
     pub shards: usize,

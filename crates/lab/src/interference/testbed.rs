@@ -1,4 +1,4 @@
-//! The device that is measured: room on it that nobody else uses, and the clock it keeps.
+//! The device that is measured: a range of it for this use only, and its clock.
 //!
 //! A measurement writes, so a device is used only where nothing is lost by it: a new file, which is
 //! gone as soon as it is open, or a range in the middle of a device that holds nothing, which is

@@ -1,4 +1,4 @@
-//! A device of virtual time: late as its medium would be, and empty unless somebody looks at the
+//! A device of virtual time: late as its medium would be, and empty unless a replay looks at the
 //! bytes.
 
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ pub struct SimulatedDevice {
     size_bytes: u64,
     /// The model of operation times; without one, operations take no time.
     model: Option<Model>,
-    /// The bytes, where somebody will look at them.
+    /// The bytes, where they will be read.
     content: Option<MemoryDevice>,
     /// Operations under way by due time, then in order.
     waiting: BinaryHeap<Reverse<(u64, u64, u64)>>,

@@ -105,7 +105,7 @@ pub enum StageError {
          such as {0},medium=nvme"
     )]
     NoMedium(String),
-    /// A volume nobody knows the size of.
+    /// A volume of unknown size.
     #[error("cannot tell the size of {0}: it does not exist; create it or add size=SIZE")]
     Size(String),
     /// No address space for the bytes.

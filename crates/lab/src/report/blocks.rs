@@ -162,7 +162,7 @@ fn figures(outcomes: &[Outcome]) -> Table {
     }
 }
 
-/// A count of the admission, if somebody was asked.
+/// A count of the admission, if there is one.
 fn asked(outcome: &Outcome, count: fn(&AdmissionOutcome) -> u64) -> String {
     let counted = outcome.admission.as_ref().map(count);
     counted.map_or("–".to_owned(), |blocks| Unit::Count.value(blocks as f64))

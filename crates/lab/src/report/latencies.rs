@@ -157,7 +157,7 @@ fn tier(number: usize, tier: &TierOutcome) -> Group {
     Group { heading, rows: rows.map(row).into() }
 }
 
-/// The tiers where somebody was asked, by their numbers from the top.
+/// The tiers with an admission, by their numbers from the top.
 fn asked(outcome: &Outcome) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
     let alone = outcome.admission.as_ref().filter(|_| outcome.tiers.is_empty());
     let tiers = outcome.tiers.iter().map(|tier| tier.admission.as_ref()).enumerate();

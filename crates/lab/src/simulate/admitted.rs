@@ -1,5 +1,4 @@
-//! Policies over a trace behind an admission: who comes in, and what that saves in writes to the
-//! cache.
+//! Simulates policies over a trace behind an admission, and counts writes to the cache.
 //!
 //! As [`super::objects`], with a question before each insertion, so in a loop of its own: the other
 //! one is what speed is measured on. The admission is told counts every [`WINDOW_REQUESTS`]
@@ -296,7 +295,7 @@ mod tests {
         }
     }
 
-    /// Some policies say who would leave, of others that is due; the block cache asks none.
+    /// Some policies can say their victim, others make it pending; the block cache asks none.
     #[test]
     fn a_duel_admits_as_much_as_in_the_block_cache() {
         const BLOCK: u64 = 4096;

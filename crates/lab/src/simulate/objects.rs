@@ -1,4 +1,4 @@
-//! Policies over a trace: who would have hit how often, with the policy code that the caches run.
+//! Simulates policies over a trace with the policy code that the caches run.
 //!
 //! The trace is in memory with dense keys ([`super::stream`]), so a run is a loop over plain
 //! arrays: key to slot, a hit or a miss, the policy's own work. Each pair of policy and size is a

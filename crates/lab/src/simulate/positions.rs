@@ -33,7 +33,7 @@ impl<'a> Positions<'a> {
         }
     }
 
-    /// The same where somebody else looks at them, too.
+    /// Follows streams for an admission, too.
     pub(super) fn followed_if(mut self, wanted: bool) -> Self {
         self.streams = self.streams.or_else(|| wanted.then(Streams::default));
         self

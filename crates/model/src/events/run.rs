@@ -256,7 +256,7 @@ impl Run {
         }
     }
 
-    /// When one who thinks from now on will be done.
+    /// Returns the time at which a client that thinks from now on is done.
     #[inline]
     fn think(&mut self, Think { compute_us, disk_us }: Think, now: f64) -> f64 {
         let disk_us = if disk_us > 0.0 { disk_us * self.disk.draw(&mut self.random) } else { 0.0 };
@@ -302,7 +302,7 @@ impl Run {
         now + think.compute_us
     }
 
-    /// Gives a core to who has waited longest.
+    /// Gives a core to the request that has waited longest.
     fn give_back(&mut self, now: f64) {
         let Some(cores) = &mut self.cores else { return };
         let Some(request) = cores.waiting.pop_front() else {

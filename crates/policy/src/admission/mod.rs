@@ -1,5 +1,4 @@
-//! Admission: who comes into a cache, beside the [`Eviction`](crate::Eviction) that says who
-//! leaves.
+//! Admission decides which blocks enter a cache; [`Eviction`](crate::Eviction) decides which leave.
 //!
 //! Where writing to a cache slows its reads, or what lies below is hardly slower, most of what
 //! could be cached should not be. An [`Admission`] is asked about every block that is read or

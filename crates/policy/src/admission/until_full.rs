@@ -6,7 +6,7 @@
 use super::{Admission, Choosable, Orders, Verdict, Victim};
 use crate::{About, Access, Parameters, Tick};
 
-/// Admits offers while nobody has to leave for them.
+/// Admits offers that need no eviction.
 #[derive(Debug, Clone)]
 pub struct UntilFull;
 

@@ -20,7 +20,7 @@ const ROUNDS: u64 = 32;
 pub(super) struct OrderTimes {
     /// Of putting in.
     pub(super) insert: Vec<f64>,
-    /// Of choosing who leaves.
+    /// Of choosing a victim.
     pub(super) evict: Vec<f64>,
     /// Of a promotion, where hits owe one.
     pub(super) promote: Option<Vec<f64>>,

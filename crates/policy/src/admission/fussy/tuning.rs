@@ -1,4 +1,4 @@
-//! FussyCache tuned by what is measured: who is popular, and whether to be fussy at all.
+//! FussyCache tuned by measurements: the threshold of popularity, and the mode.
 //!
 //! *Popular*: fetching a block costs a read below and an insertion ([`Prices`]), and it displaces
 //! another. What that one was worth is counted, not guessed: how often blocks that left the cache
