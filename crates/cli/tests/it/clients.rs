@@ -4,14 +4,12 @@
 //! Every volume is larger than its cache, so that blocks come and go, and is compared byte by byte
 //! in the end with what was written to it.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use common::{
+use crate::common::{
     SETUPS, Server, Volume, assert_same, floe, floe_ok, http, installed, noise, run, text,
     wait_for, wait_until,
 };
@@ -505,7 +503,7 @@ fn a_second_signal_says_what_is_still_dirty() {
         log.any(|line| line.contains("ended dirty_bytes=0")),
         "all is on the backing device in the end"
     );
-    assert!(common::wait_for(&mut child).success());
+    assert!(crate::common::wait_for(&mut child).success());
     let bytes = volume.backing();
     for at in 0..256 {
         assert_same("a block", &bytes[at * (32 << 10)..][..4096], &noise(at as u64, 4096));
@@ -589,7 +587,7 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
     });
     drop(crowd);
     floe_ok(&["stop", "--admin", admin]);
-    assert!(common::wait_for(&mut child).success());
+    assert!(crate::common::wait_for(&mut child).success());
 }
 
 #[test]

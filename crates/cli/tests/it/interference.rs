@@ -1,11 +1,9 @@
 //! `floe calibrate` as a user runs it: what it finds in virtual time, and that it leaves everything
 //! as it was.
 
-mod common;
-
 use std::path::Path;
 
-use common::{Volume, assert_same, floe, floe_in, floe_ok, noise, text};
+use crate::common::{Volume, assert_same, floe, floe_in, floe_ok, noise, text};
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;

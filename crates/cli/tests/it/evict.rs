@@ -1,9 +1,7 @@
 //! `--evict` as a user gives it: in replays, simulations and servers, on the command line, in tiers
 //! and in files.
 
-mod common;
-
-use common::{Server, Volume, assert_same, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 use serde_json::Value;
 

@@ -1,11 +1,9 @@
 //! `floe trace`: converting keeps what a trace holds, listings can be read by programs, and
 //! generators can be spelled.
 
-mod common;
-
 use std::path::Path;
 
-use common::{floe, floe_ok, text};
+use crate::common::{floe, floe_ok, text};
 use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;

@@ -10,21 +10,15 @@
 //! `FLOE_KILLS` sets the number of lives, `FLOE_SEED` the choices; a failure prints the seed. The
 //! moment at which a kill meets the server cannot be repeated.
 
-mod common;
-#[path = "kills/load.rs"]
-mod load;
-#[path = "kills/model.rs"]
-mod model;
-
 use std::process::Output;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Server, Volume, floe, text};
+use crate::common::{Server, Volume, floe, text};
+use crate::kills::load::{Done, Load};
+use crate::kills::model::{Model, SECTOR};
 use floe_export::nbd::client::Client;
-use load::{Done, Load};
-use model::{Model, SECTOR};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -1,14 +1,12 @@
 //! Many clients of the program at once: fio's jobs side by side, copies over several connections,
 //! and clients that break off wherever they happen to be while another one verifies every byte.
 
-mod common;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use common::{
+use crate::common::{
     SETUPS, Server, Volume, assert_same, floe_ok, installed, noise, run, text, wait_for, wait_until,
 };
 use floe_export::nbd::client::Client;

@@ -1,14 +1,9 @@
 //! Clients that encrypt and show certificates: libnbd from Python, fio's jobs side by side.
 
-mod common;
-
-#[path = "../../export/tests/it/certificates.rs"]
-mod certificates;
-
 use std::path::Path;
 
-use certificates::certificates;
-use common::{Server, Volume, assert_same, installed, noise, run, text, wait_until};
+use crate::certificates::certificates;
+use crate::common::{Server, Volume, assert_same, installed, noise, run, text, wait_until};
 
 const MIB: usize = 1 << 20;
 

@@ -6,17 +6,14 @@
 //! power cut. Clients remember what each sector may hold (`kills/model.rs`). `FLOE_KILLS` says how
 //! often to kill; with `--nocapture` each time is told.
 
-mod common;
-#[path = "kills/load.rs"]
-mod load;
-#[path = "kills/model.rs"]
-mod model;
+pub(crate) mod load;
+pub(crate) mod model;
 
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use common::{Server, Volume, installed, run, wait_for};
+use crate::common::{Server, Volume, installed, run, wait_for};
 use floe_export::nbd::client::Client;
 use load::{Done, Load};
 use model::{Model, SECTOR};

@@ -1,11 +1,9 @@
 //! `floe bench memory` as a user runs it: fields, counts that add up, hits as simulated, misses
 //! that wait for the disk.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{floe, floe_ok, text};
+use crate::common::{floe, floe_ok, text};
 use serde_json::Value;
 
 /// What keeps a run short. Warming up ends when the cache is warm, on any machine.

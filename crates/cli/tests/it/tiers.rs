@@ -1,9 +1,7 @@
 //! Tiers that stand on each other: the program with several cache devices between its clients and a
 //! volume.
 
-mod common;
-
-use common::{Server, Volume, assert_same, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 
 const MIB: usize = 1 << 20;

@@ -5,18 +5,13 @@
 //! compared: in the guest, with what the host packed; on the host, in the backing device, once the
 //! server is gone. The scripts that run in the guest are in `guest/`.
 
-mod common;
-
-#[path = "../../export/tests/it/certificates.rs"]
-mod certificates;
-
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use certificates::certificates;
-use common::{Server, Volume, installed, run, text, wait_until};
+use crate::certificates::certificates;
+use crate::common::{Server, Volume, installed, run, text, wait_until};
 use tempfile::TempDir;
 
 const VOLUME_BYTES: usize = 96 << 20;

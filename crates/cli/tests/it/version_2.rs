@@ -6,12 +6,10 @@
 //! the other one was killed. A sector holds its volume's number and its own, and how often it was
 //! written, over and over.
 
-mod common;
-
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use common::{Server, assert_same, floe, floe_ok, text};
+use crate::common::{Server, assert_same, floe, floe_ok, text};
 use floe_export::nbd::client::Client;
 
 const SECTORS: u64 = 512;
@@ -82,8 +80,8 @@ impl Old {
 }
 
 const IMAGES: [(&str, &[u8]); 2] = [
-    ("clean", include_bytes!("version_2/clean.img.zst")),
-    ("killed", include_bytes!("version_2/killed.img.zst")),
+    ("clean", include_bytes!("../version_2/clean.img.zst")),
+    ("killed", include_bytes!("../version_2/killed.img.zst")),
 ];
 
 fn version(cache: &Path) -> Vec<u8> {

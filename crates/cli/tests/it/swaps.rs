@@ -1,11 +1,9 @@
 //! Devices that are not the cache's: another volume's, another disk's, and an old copy of the cache
 //! itself.
 
-mod common;
-
 use std::path::{Path, PathBuf};
 
-use common::{Server, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, assert_same, floe, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 
 const MIB: usize = 1 << 20;
@@ -115,7 +113,7 @@ impl Pair {
 
 fn kill(server: Server, files: &[&Path]) {
     drop(server);
-    common::wait_until("its end", || {
+    crate::common::wait_until("its end", || {
         files.iter().all(|file| {
             let file = std::fs::File::open(file).expect("the file is there");
             rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()

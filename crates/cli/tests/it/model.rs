@@ -1,10 +1,8 @@
 //! `floe model` as a user runs it: fields, methods that agree, times from a file, pages.
 
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{floe_ok, text};
+use crate::common::{floe_ok, text};
 use serde_json::{Value, json};
 
 fn lines(arguments: &[&str]) -> Vec<Value> {
@@ -130,7 +128,7 @@ fn times_of_another_machine_are_taken_from_a_file() {
 
 #[test]
 fn the_file_in_the_documentation_can_be_read() {
-    let documentation = include_str!("../../../docs/model.md");
+    let documentation = include_str!("../../../../docs/model.md");
     let (_, example) = documentation.split_once("```json").expect("an example");
     let (example, _) = example.split_once("```").expect("its end");
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,9 +1,7 @@
 //! Clients that ask which parts of a volume are holes and copy the rest, and clients of several
 //! volumes.
 
-mod common;
-
-use common::{SETUPS, Server, Volume, assert_same, installed, noise, run, text};
+use crate::common::{SETUPS, Server, Volume, assert_same, installed, noise, run, text};
 use floe_export::nbd::client::Client;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

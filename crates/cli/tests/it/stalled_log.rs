@@ -1,14 +1,12 @@
 //! A log that nobody reads: standard error is a pipe whose reader stalls. Clients are served, admin
 //! commands answered and the server ends, all the same; what the log lost is counted and told.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use common::{floe_ok, noise, wait_for, wait_until};
+use crate::common::{floe_ok, noise, wait_for, wait_until};
 use floe_export::admin::AdminAddress;
 use floe_export::admin::client as admin;
 use floe_export::nbd::client::Client;

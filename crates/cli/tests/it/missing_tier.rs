@@ -1,9 +1,7 @@
 //! A server begun without one of its kept tiers: noticed as long as that may hold what nothing else
 //! has.
 
-mod common;
-
-use common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 
 const MIB: usize = 1 << 20;
@@ -361,7 +359,7 @@ fn tiers_are_written_back_without_a_server_from_the_lowest_up() {
             client.flush().expect("a flush");
         };
         both(31);
-        common::wait_until("the lower tier's turn", || {
+        crate::common::wait_until("the lower tier's turn", || {
             let tiers = server.status().tiers;
             if tiers.iter().all(|tier| tier.dirty_bytes == 0) {
                 both(31); // it has come and gone unseen
@@ -430,7 +428,7 @@ fn tiers_that_were_written_back_are_served_again_also_where_that_was_interrupted
             client.flush().expect("a flush");
         };
         both([40, 41, 42]);
-        common::wait_until("the lower tier's turn", || {
+        crate::common::wait_until("the lower tier's turn", || {
             let tiers = server.status().tiers;
             tiers[0].dirty_bytes == 0
         });
@@ -451,7 +449,9 @@ fn tiers_that_were_written_back_are_served_again_also_where_that_was_interrupted
                 .spawn()
                 .expect("floe runs");
             match pause {
-                u64::MAX => assert!(common::wait_for(&mut child).success(), "it is repeated"),
+                u64::MAX => {
+                    assert!(crate::common::wait_for(&mut child).success(), "it is repeated")
+                }
                 pause => {
                     std::thread::sleep(std::time::Duration::from_millis(pause));
                     child.kill().expect("it is there");

@@ -1,9 +1,7 @@
 //! Cache devices that fail under `floe serve`: volumes stay usable, and what the server says of
 //! itself is so.
 
-mod common;
-
-use common::{Server, Volume, assert_same, floe, floe_ok, noise, wait_until};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, wait_until};
 use floe_export::nbd::client::{Client, ClientError};
 
 const MIB: usize = 1 << 20;
@@ -81,7 +79,7 @@ fn ask(server: &Server, command: &str) -> (Option<i32>, String) {
 /// The status of the answer to a health check, and its line.
 fn health(server: &Server) -> (u16, String) {
     let (head, body) =
-        common::http(&server.admin, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        crate::common::http(&server.admin, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     (head[9..12].parse().expect("a status"), body.trim_end().to_owned())
 }
 

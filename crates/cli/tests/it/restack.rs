@@ -1,21 +1,15 @@
 //! `floe tier`: tiers put into a running server and taken out, on real devices, with clients at
 //! work and kills in between.
 
-mod common;
-#[path = "kills/load.rs"]
-mod load;
-#[path = "kills/model.rs"]
-mod model;
-
 use std::process::Output;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::kills::load::Load;
+use crate::kills::model::{Model, SECTOR};
 use floe_export::nbd::client::Client;
-use load::Load;
-use model::{Model, SECTOR};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

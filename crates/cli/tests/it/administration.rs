@@ -1,7 +1,5 @@
 //! The rights to administer a running server, and the signals that an operator sends it.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -9,7 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::{Server, Volume, floe, floe_ok, http, installed, noise, text, wait_for, wait_until};
+use crate::common::{
+    Server, Volume, floe, floe_ok, http, installed, noise, text, wait_for, wait_until,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const MIB: usize = 1 << 20;
@@ -188,7 +188,7 @@ fn server_and_clients_find_the_socket_that_a_service_has() {
     );
     if installed(&["curl"]) {
         let socket = run.join("admin.sock");
-        let said = common::run(
+        let said = crate::common::run(
             "curl",
             &["--silent", "--unix-socket", text(&socket), "http://localhost/healthz"],
         );

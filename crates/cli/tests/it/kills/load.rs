@@ -8,7 +8,7 @@ use floe_export::nbd::client::{Client, ClientError, Cookie};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::model::{Answered, Model, SECTOR};
+use super::model::{Answered, Model, SECTOR};
 
 /// Requests in flight.
 const DEPTH: usize = 8;

@@ -1,13 +1,11 @@
 //! What a package holds beside the program: manual pages, completions, a service.
 
-mod common;
-
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{floe, floe_ok, installed, text};
+use crate::common::{floe, floe_ok, installed, text};
 
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/floe.service");
 
@@ -76,7 +74,7 @@ fn bash_takes_the_completions() {
     std::fs::write(&script, floe_ok(&["completions", "bash"])).expect("a script");
     let ask = "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \
                \"${COMPREPLY[@]}\"";
-    let said = common::run("bash", &["-c", ask, "bash", text(&script)]);
+    let said = crate::common::run("bash", &["-c", ask, "bash", text(&script)]);
     assert_eq!(said.trim(), "volume");
     for shell in ["zsh", "fish"] {
         assert!(floe_ok(&["completions", shell]).contains("max-connections"), "{shell}");
@@ -123,7 +121,7 @@ fn the_service_manager_is_told_when_clients_are_served_and_when_the_end_begins()
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
     assert_eq!(heard(&socket), "STOPPING=1");
-    assert!(common::wait_for(&mut child).success());
+    assert!(crate::common::wait_for(&mut child).success());
 }
 
 fn serve(notify: &Path, nbd: &str) -> std::process::Child {

@@ -1,12 +1,10 @@
 //! Whatever is wrong with what the program is given, it says so in one line that names what and
 //! where, and does nothing.
 
-mod common;
-
 use std::path::Path;
 use std::process::Output;
 
-use common::{floe, floe_in, noise};
+use crate::common::{floe, floe_in, noise};
 
 /// A gzip file's header and a compressed block that ends too early.
 const CUT_GZIP: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xed\xc0\x01";

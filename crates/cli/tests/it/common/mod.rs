@@ -1,6 +1,5 @@
 //! What the tests of the program share: running `floe`, a server in a folder of its own, and other
 //! people's clients.
-#![allow(dead_code)] // each test file uses some of it
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,9 +1,7 @@
 //! A cache that outlives the program: what the next server finds, whom it serves and whom it
 //! refuses.
 
-mod common;
-
-use common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 
 const MIB: usize = 1 << 20;

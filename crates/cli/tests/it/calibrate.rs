@@ -1,13 +1,11 @@
 //! `floe bench memory --calibrate` as a user runs it, and what becomes of its file; the script that
 //! sets the cache beside its model.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{floe_in, floe_ok, installed, text};
+use crate::common::{floe_in, floe_ok, installed, text};
 use serde_json::Value;
 
 /// What keeps a run short.

@@ -1,11 +1,9 @@
 //! `floe replay` as a user runs it: fields, agreement with simulation, both clocks, what is
 //! refused.
 
-mod common;
-
 use std::path::Path;
 
-use common::{floe_in, floe_ok, text};
+use crate::common::{floe_in, floe_ok, text};
 use serde_json::Value;
 
 const ZIPF: &str = "zipf:keys=5000,theta=0.9,read=0.7,block=4KiB,requests=20000";

@@ -1,8 +1,6 @@
 //! `--admit` as a user gives it: in replays, in servers, on the command line and in files.
 
-mod common;
-
-use common::{Volume, assert_same, floe_ok, noise, text};
+use crate::common::{Volume, assert_same, floe_ok, noise, text};
 use floe_export::nbd::client::Client;
 use serde_json::Value;
 
@@ -220,7 +218,7 @@ fn memory_asks_before_a_page_comes_in_and_says_so() {
         let server = volume.serve();
         let mut client = Client::connect(&server.unix.parse().unwrap()).unwrap();
         let mut wanted = content.clone();
-        let admission = |server: &common::Server| {
+        let admission = |server: &crate::common::Server| {
             let memory = server.status().memory.expect("there is memory");
             (memory.admission.expect("somebody is asked"), memory.read_hits)
         };
