@@ -188,18 +188,20 @@ fn wrong_settings_are_refused() {
         --flush-interval 1s                                   → flush-interval | through
         --memory lots                                         → memory | lots | 64KiB
         --memory 64KiB                                        → memory | 64KiB is too small | 1MiB
-        --memory 1EiB                                         → memory | 1048576TiB | more than this machine has
+        --memory 1EiB → memory | 1048576TiB | more than this machine has
         --memory-write back                                   → memory-write | give memory
         --memory-freeze adaptive                              → memory-freeze | give memory
         --memory-admit obp                                    → memory-admit | give memory
         --memory 64MiB --memory-admit maybe                   → memory-admit | maybe | second-access
-        --memory 64MiB --memory-admit fussy                   → memory-admit | fetch | --tier memory:SIZE,write=back,volatile,admit=fussy:tune=1
-        --memory 64MiB --memory-admit obp+sequential          → memory-admit | position | --tier memory:SIZE
+        --memory 64MiB --memory-admit fussy → memory-admit | fetch | --tier \
+         memory:SIZE,write=back,volatile,admit=fussy:tune=1
+        --memory 64MiB --memory-admit obp+sequential → memory-admit | position | --tier memory:SIZE
         --memory 64MiB --memory-admit small-bypass:memory=9   → memory-admit | nothing is above
-        --memory 64MiB --memory-freeze hard                   → memory-freeze | hard | adaptive and off
+        --memory 64MiB --memory-freeze hard → memory-freeze | hard | adaptive and off
         --shed=lots                                           → shed | lots | 50%
         --tier memory:lots                                    → tier 1 | memory:lots
-        --tier memory:1MiB --tier memory:1MiB,colour=red      → tier 2 | colour | medium=NAME | write=MODE
+        --tier memory:1MiB --tier memory:1MiB,colour=red → tier 2 | colour | medium=NAME | \
+         write=MODE
         --tier memory:1MiB,write=sideways                     → tier 1 | write | sideways
         --tier memory:1MiB,block-sizes=4KiB+3KiB              → tier 1 | block-sizes | 3KiB
         --tier memory:1MiB,write=back,write=back              → tier 1 | write | twice
@@ -207,7 +209,7 @@ fn wrong_settings_are_refused() {
         --tier memory:1MiB,shards=few                         → tier 1 | shards | few
         --tier memory:1MiB,dirty-max=10%                      → tier 1 | dirty-max | write = back
         --tier file:new.img                                   → tier 1 | size is missing | new.img
-        --tier file:new.img,size=64KiB                        → tier file:new.img,size=64KiB | too small
+        --tier file:new.img,size=64KiB → tier file:new.img,size=64KiB | too small
         --tier memory:8MiB,shards=2 --threads 3               → threads = 3 | shards
         --tier memory:64KiB                                   → tier memory:64KiB | too small
         --dirty-max 20%                                       → dirty-max | write = back | through
@@ -216,14 +218,14 @@ fn wrong_settings_are_refused() {
         --admit obp+                                          → admit
         --admit never --write pass                            → admit | write is pass
         --evict sideways                                      → evict | sideways | s3-fifo
-        --evict belady                                        → evict | belady | asked for next | s3-fifo
+        --evict belady → evict | belady | asked for next | s3-fifo
         --evict sarc:threshold=1                              → evict | threshold | from 2 to 64
         --evict arc --write pass                              → evict | write is pass
         --tier memory:1MiB,evict=lru:depth=2                  → tier 1 | evict | lru | depth
         --calibration noise                                   → calibration | admit = obp
         --admit obp --calibration nowhere.json                → calibration | nowhere.json
-        --admit obp --calibration version.json                → calibration | version.json | floe calibrate
-        --admit obp+small-bypass                              → admit | small-bypass:memory=BYTES | memory
+        --admit obp --calibration version.json → calibration | version.json | floe calibrate
+        --admit obp+small-bypass → admit | small-bypass:memory=BYTES | memory
         --write back --dirty-max 0%                           → dirty-max | 0% | above 0
         --shed=0%                                             → shed | 0%
         --shed=101%                                           → shed | 101%
@@ -231,11 +233,14 @@ fn wrong_settings_are_refused() {
         --shed --write pass                                   → shed | write is pass
         --service none.json                                   → service | give memory
         --memory 64MiB --service none.json                    → service | none.json | No such file
-        --memory 64MiB --service of-none.json                 → service | of-none.json | no service times for s3-fifo
-        --memory 64MiB --service lookup-only.json             → service | lookup-only.json | no service times for s3-fifo | lru
-        --memory 64MiB --memory-write sideways                → memory-write | sideways | through and back
+        --memory 64MiB --service of-none.json → service | of-none.json | no service times for \
+         s3-fifo
+        --memory 64MiB --service lookup-only.json → service | lookup-only.json | no service times \
+         for s3-fifo | lru
+        --memory 64MiB --memory-write sideways → memory-write | sideways | through and back
         --memory 64MiB --flush-interval 1s                    → flush-interval | memory-write = back
-        --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → 8 shard(s) | 2MiB | fewer --shards
+        --memory 1MiB --memory-write back --shards 8 --block-sizes 4KiB → 8 shard(s) | 2MiB | \
+         fewer --shards
         --block-sizes 3KiB                                    → block-sizes | 3KiB
         --block-sizes 32KiB,,                                 → block-sizes
         --block-sizes 4KiB,2MiB                               → block-sizes | 2MiB

@@ -90,7 +90,11 @@ fn times_of_another_machine_are_taken_from_a_file() {
                 "shards": 2,
                 "times_us": {
                     "lookup": 1,
-                    "delink": { "alone": 1.5, "contended": [[8, 3.5]], "histogram": [[1.0, 5], [2.0, 5]] },
+                    "delink": {
+                        "alone": 1.5,
+                        "contended": [[8, 3.5]],
+                        "histogram": [[1.0, 5], [2.0, 5]]
+                    },
                     "head": 0.5,
                     "tail": tail
                 }

@@ -99,7 +99,9 @@ mod tests {
         #[test]
         fn blocks_never_overlap_and_everything_merges_back(
             pages in 1usize..200,
-            steps in proptest::collection::vec((0u32..5, any::<bool>(), any::<proptest::sample::Index>()), 0..200),
+            steps in proptest::collection::vec(
+                (0u32..5, any::<bool>(), any::<proptest::sample::Index>()), 0..200,
+            ),
         ) {
             let mut buddy = Buddy::new(pages);
             let mut taken = vec![false; pages];

@@ -9,7 +9,8 @@
 //! all EIO 0-65536         everything that touches the first 64 KiB
 //! read EIO 1048576-       every read from 1 MiB on
 //! write EROFS             a file system that is read-only by now
-//! power-cut               everything, with EIO; what was not flushed is lost (with write-cache=volatile)
+//! power-cut               everything, with EIO; with write-cache=volatile, what was not flushed
+//!                         is lost
 //! ```
 //!
 //! The operations are `read`, `write`, `flush` and `all`; a flush has no range, and only a rule

@@ -84,7 +84,10 @@ pub enum OpenError {
         wanted: u64,
     },
     /// Disks come in units of 512 bytes.
-    #[error("{path}: a size of {size} bytes is not a positive multiple of 512", path = path.display())]
+    #[error(
+        "{path}: a size of {size} bytes is not a positive multiple of 512",
+        path = path.display()
+    )]
     OddSize {
         /// The file.
         path: PathBuf,

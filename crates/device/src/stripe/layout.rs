@@ -78,7 +78,9 @@ mod tests {
             members in 1u64..6, chunk in 1u64..9, start in 0u64..200, len in 0u64..100,
         ) {
             let layout = Layout { members, chunk };
-            let bytes = |part: Part| (part.offset..part.offset + part.len).map(move |at| (part.member, at));
+            let bytes = |part: Part| {
+                (part.offset..part.offset + part.len).map(move |at| (part.member, at))
+            };
             let parts: Vec<_> = layout.parts(start..start + len).flat_map(bytes).collect();
             for (at, place) in (start..).zip(&parts) {
                 let (chunk_number, into) = (at / chunk, at % chunk);
@@ -94,7 +96,9 @@ mod tests {
         }
 
         #[test]
-        fn a_stripe_fits_on_members_of_the_size_it_asks_for(members in 1u64..6, chunk in 1u64..9, bytes in 0u64..999) {
+        fn a_stripe_fits_on_members_of_the_size_it_asks_for(
+            members in 1u64..6, chunk in 1u64..9, bytes in 0u64..999,
+        ) {
             let layout = Layout { members, chunk };
             prop_assert!(layout.capacity(layout.member_bytes(bytes)) >= bytes);
             let less = layout.member_bytes(bytes).saturating_sub(1);

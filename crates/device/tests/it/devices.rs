@@ -27,7 +27,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => range().prop_map(|(sector, sectors)| Step::Read { sector, sectors }),
         4 => (range(), any::<u8>(), any::<bool>())
-            .prop_map(|((sector, sectors), byte, durable)| Step::Write { sector, sectors, byte, durable }),
+            .prop_map(|((sector, sectors), byte, durable)| {
+                Step::Write { sector, sectors, byte, durable }
+            }),
         1 => (range(), any::<bool>())
             .prop_map(|((sector, sectors), may_unmap)| Step::Zero { sector, sectors, may_unmap }),
         1 => Just(Step::Flush),
@@ -127,13 +129,16 @@ proptest! {
     fn without_faults_a_fault_device_keeps_the_bytes(steps in steps()) {
         let directory = tempfile::tempdir().unwrap();
         let (ring, pool) = thread();
-        let (mut device, faults) = FaultDevice::new(file(&ring, &pool, &directory, true), FaultPlan::none());
+        let file = file(&ring, &pool, &directory, true);
+        let (mut device, faults) = FaultDevice::new(file, FaultPlan::none());
         check(&ring, &pool, &mut device, &steps);
         prop_assert_eq!(faults.counts().faults, 0);
     }
 
     #[test]
-    fn a_disk_that_loses_what_is_not_flushed_keeps_the_bytes_until_then(steps in steps(), seed: u64) {
+    fn a_disk_that_loses_what_is_not_flushed_keeps_the_bytes_until_then(
+        steps in steps(), seed: u64,
+    ) {
         let (ring, pool) = thread();
         let medium = MemoryDevice::new(SIZE);
         let within = medium.clone();

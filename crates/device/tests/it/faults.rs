@@ -1,6 +1,6 @@
 //! The effect of a fault device on operations, and the data that survives a power cut.
 
-use crate::common::{SECTOR, finish, thread};
+use crate::common::{self, SECTOR, finish, thread};
 use floe_device::fault::{AfterTear, Fault, FaultPlan, Kind, Rates};
 use floe_device::{
     Action, Completion, Device, FaultDevice, Faults, FileDevice, FileOptions, MemoryDevice,
@@ -27,22 +27,17 @@ impl Bench {
     }
 
     fn write(&mut self, sector: u64, byte: u8, durable: bool) -> bool {
-        let from = crate::common::slice(&self.pool, &[byte; SECTOR]);
-        crate::common::run(
-            &self.ring,
-            &mut self.device,
-            sector * 4096,
-            Action::Write { from, durable },
-        )
-        .is_ok()
+        let from = common::slice(&self.pool, &[byte; SECTOR]);
+        common::run(&self.ring, &mut self.device, sector * 4096, Action::Write { from, durable })
+            .is_ok()
     }
 
     fn read(&mut self, sector: u64) -> Option<Vec<u8>> {
-        crate::common::read(&self.ring, &self.pool, &mut self.device, sector * 4096, SECTOR).ok()
+        common::read(&self.ring, &self.pool, &mut self.device, sector * 4096, SECTOR).ok()
     }
 
     fn flush(&mut self) -> bool {
-        crate::common::run(&self.ring, &mut self.device, 0, Action::Flush).is_ok()
+        common::run(&self.ring, &mut self.device, 0, Action::Flush).is_ok()
     }
 
     fn stored(&self, sector: u64) -> Vec<u8> {
@@ -103,7 +98,7 @@ fn a_durable_write_does_not_carry_its_neighbours_along() {
 #[test]
 fn operations_in_flight_at_a_power_cut_fail() {
     let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 0, Fault::Delay { polls: 5 }));
-    let from = crate::common::slice(&bench.pool, &[1; SECTOR]);
+    let from = common::slice(&bench.pool, &[1; SECTOR]);
     bench.device.submit(Operation {
         token: 1,
         offset: 0,
@@ -112,7 +107,7 @@ fn operations_in_flight_at_a_power_cut_fail() {
     bench.device.submit(Operation {
         token: 2,
         offset: 0,
-        action: Action::Read(crate::common::slice(&bench.pool, &[0; SECTOR])),
+        action: Action::Read(common::slice(&bench.pool, &[0; SECTOR])),
     });
     bench.device.submit(Operation { token: 3, offset: 0, action: Action::Flush });
     bench.faults.power_cut();
@@ -126,7 +121,7 @@ fn a_zeroing_is_lost_like_a_write() {
     let mut bench = Bench::new(FaultPlan::none());
     assert!(bench.write(0, 1, true));
     let zero = Action::Zero { len: 4096, may_unmap: true, fast: false };
-    crate::common::run(&bench.ring, &mut bench.device, 0, zero).unwrap();
+    common::run(&bench.ring, &mut bench.device, 0, zero).unwrap();
     assert_eq!(bench.read(0), Some(vec![0; SECTOR]));
     bench.faults.power_cut();
     bench.faults.power_on();
@@ -169,7 +164,7 @@ fn a_dropped_write_succeeds_and_leaves_the_old_bytes() {
 fn a_delayed_operation_is_overtaken() {
     let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 0, Fault::Delay { polls: 2 }));
     for token in [1, 2] {
-        let from = crate::common::slice(&bench.pool, &[token as u8; SECTOR]);
+        let from = common::slice(&bench.pool, &[token as u8; SECTOR]);
         let action = Action::Write { from, durable: false };
         bench.device.submit(Operation { token, offset: token * 4096, action });
     }
@@ -211,7 +206,7 @@ fn the_same_seed_replays_the_same_run() {
         let mut log: Vec<(u64, bool)> = Vec::new();
         let mut done: Vec<Completion> = Vec::new();
         for token in 0..300 {
-            let from = crate::common::slice(&bench.pool, &[token as u8; SECTOR]);
+            let from = common::slice(&bench.pool, &[token as u8; SECTOR]);
             let action = if token % 20 == 0 {
                 Action::Flush
             } else {
@@ -252,7 +247,8 @@ proptest! {
     ) {
         let directory = tempfile::tempdir().unwrap();
         let (ring, pool) = thread();
-        let options = FileOptions { size: Some(SIZE), create: true, direct: true, read_only: false };
+        let options =
+            FileOptions { size: Some(SIZE), create: true, direct: true, read_only: false };
         let file = FileDevice::open(&ring, &pool, directory.path().join("disk"), options).unwrap();
         let (mut device, faults) = FaultDevice::new(file, FaultPlan::none());
         // Per sector: what it may hold after a cut, oldest first; the last entry is the newest
@@ -261,15 +257,16 @@ proptest! {
         for step in steps {
             match step {
                 Step::Write { sector, byte, durable } => {
-                    let from = crate::common::slice(&pool, &[byte; SECTOR]);
-                    crate::common::run(&ring, &mut device, sector * 4096, Action::Write { from, durable }).unwrap();
+                    let from = common::slice(&pool, &[byte; SECTOR]);
+                    let write = Action::Write { from, durable };
+                    common::run(&ring, &mut device, sector * 4096, write).unwrap();
                     if durable {
                         possible[sector as usize].clear();
                     }
                     possible[sector as usize].push(byte);
                 }
                 Step::Flush => {
-                    crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap();
+                    common::run(&ring, &mut device, 0, Action::Flush).unwrap();
                     for history in &mut possible {
                         history.drain(..history.len() - 1);
                     }
@@ -285,22 +282,26 @@ proptest! {
                     }
                     faults.power_on();
                     for (sector, history) in possible.iter_mut().enumerate() {
-                        let bytes = crate::common::read(&ring, &pool, &mut device, sector as u64 * 4096, SECTOR).unwrap();
+                        let at = sector as u64 * 4096;
+                        let bytes = common::read(&ring, &pool, &mut device, at, SECTOR).unwrap();
                         match keep {
                             None => prop_assert_eq!(&bytes, &vec![history[0]; SECTOR]),
-                            Some(_) => prop_assert!(bytes.iter().all(|byte| history.contains(byte))),
+                            Some(_) => {
+                                prop_assert!(bytes.iter().all(|byte| history.contains(byte)));
+                            }
                         }
                         // Start over from one content, so that the next cut has something to
                         // compare with.
-                        let from = crate::common::slice(&pool, &[history[0]; SECTOR]);
+                        let from = common::slice(&pool, &[history[0]; SECTOR]);
                         let rewrite = Action::Write { from, durable: true };
-                        crate::common::run(&ring, &mut device, sector as u64 * 4096, rewrite).unwrap();
+                        common::run(&ring, &mut device, at, rewrite).unwrap();
                         history.truncate(1);
                     }
                 }
             }
             for (sector, history) in possible.iter().enumerate().take(2) {
-                let bytes = crate::common::read(&ring, &pool, &mut device, sector as u64 * 4096, SECTOR).unwrap();
+                let at = sector as u64 * 4096;
+                let bytes = common::read(&ring, &pool, &mut device, at, SECTOR).unwrap();
                 prop_assert_eq!(&bytes, &vec![*history.last().unwrap(); SECTOR]);
             }
         }
@@ -315,7 +316,7 @@ fn a_flush_covers_the_writes_before_it_and_not_the_overwrite_after_it() {
     let file = FileDevice::open(&ring, &pool, directory.path().join("disk"), options).unwrap();
     let (mut device, faults) = FaultDevice::new(file, FaultPlan::none());
     let write =
-        |byte| Action::Write { from: crate::common::slice(&pool, &[byte; SECTOR]), durable: false };
+        |byte| Action::Write { from: common::slice(&pool, &[byte; SECTOR]), durable: false };
     let early = pool.allocate(SECTOR).whole();
     // All in flight at once: the second flush waits for the first, the overwrites come in between.
     let actions =
@@ -326,8 +327,8 @@ fn a_flush_covers_the_writes_before_it_and_not_the_overwrite_after_it() {
     let done = finish(&ring, &mut device, 6);
     assert!(done.iter().all(|completion| completion.result.is_ok()));
     assert_eq!(early.to_vec(), [2; SECTOR]);
-    assert_eq!(crate::common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [3; SECTOR]);
+    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [3; SECTOR]);
     faults.power_cut();
     faults.power_on();
-    assert_eq!(crate::common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [2; SECTOR]);
+    assert_eq!(common::read(&ring, &pool, &mut device, 4096, SECTOR).unwrap(), [2; SECTOR]);
 }

@@ -124,19 +124,27 @@ proptest! {
     }
 
     #[test]
-    fn larger_operations_are_never_done_earlier(medium in any_medium(), seed: u64, steps in steps()) {
+    fn larger_operations_are_never_done_earlier(
+        medium in any_medium(), seed: u64, steps in steps(),
+    ) {
         // The same operations, each twice as large. Interference follows from the writes in flight,
         // so only reads or only writes are compared.
         for wanted in [Direction::Read, Direction::Write] {
-            let same: Vec<_> = steps.iter().map(|&(wait_ns, _, bytes)| (wait_ns, wanted, bytes)).collect();
+            let same = steps.iter().map(|&(wait_ns, _, bytes)| (wait_ns, wanted, bytes));
+            let same: Vec<_> = same.collect();
             let (small, large) = (times(&medium, seed, &same, 1), times(&medium, seed, &same, 2));
             prop_assert!(small.iter().zip(&large).all(|(small, large)| small <= large));
         }
     }
 
     #[test]
-    fn bandwidth_is_kept_over_long_runs(medium in any_medium(), bytes in 4096u64..1 << 20, write: bool) {
-        let (direction, path) = if write { (Direction::Write, medium.write) } else { (Direction::Read, medium.read) };
+    fn bandwidth_is_kept_over_long_runs(
+        medium in any_medium(), bytes in 4096u64..1 << 20, write: bool,
+    ) {
+        let (direction, path) = match write {
+            true => (Direction::Write, medium.write),
+            false => (Direction::Read, medium.read),
+        };
         let mut model = Model::new(medium, 1);
         let last_ns = (0..2000).map(|_| model.start(0, direction, bytes)).max().unwrap();
         let rate = 2000.0 * bytes as f64 / (last_ns as f64 + 100_000.0) * 1e9;

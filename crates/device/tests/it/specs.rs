@@ -30,7 +30,8 @@ fn specs_are_read_as_written() {
 fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("disk:/a"),
-        r#"unknown kind of device in "disk:/a"; there are file:PATH, memory:SIZE and stripe:PATH+PATH"#
+        "unknown kind of device in \"disk:/a\"; there are file:PATH, memory:SIZE and \
+         stripe:PATH+PATH"
     );
     assert!(refused("/a").contains("file:PATH"));
     assert!(refused("file:").contains("no path"));
@@ -38,7 +39,8 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("memory:,medium=hdd").contains("no size"));
     assert_eq!(
         refused("file:/a,sice=4096"),
-        r#"unknown setting "sice" in "file:/a,sice=4096"; there are size=SIZE, write-cache=volatile, medium=NAME and interference=off"#
+        "unknown setting \"sice\" in \"file:/a,sice=4096\"; there are size=SIZE, \
+         write-cache=volatile, medium=NAME and interference=off"
     );
     assert!(
         refused("memory:4096,size=4096").ends_with("there are medium=NAME and interference=off")
@@ -97,7 +99,10 @@ proptest! {
         chunk in proptest::option::of(1u64..999), size in proptest::option::of(1u64..1 << 40),
         medium in proptest::option::of(0usize..7), undisturbed: bool, memory: bool, volatile: bool,
     ) {
-        let file = second.as_ref().map_or(format!("file:{path}"), |second| format!("stripe:{path}+{second}"));
+        let file = match &second {
+            Some(second) => format!("stripe:{path}+{second}"),
+            None => format!("file:{path}"),
+        };
         let mut text = match (memory, size) {
             (true, size) => format!("memory:{}", size.unwrap_or(7) * 4096),
             (false, Some(size)) => format!("{file},size={}", size * 4096),
@@ -114,7 +119,8 @@ proptest! {
             text += if undisturbed { ",interference=off" } else { "" };
         }
         let spec: Spec = text.parse().unwrap();
-        prop_assert!(!undisturbed || spec.medium().is_none_or(|medium| medium.interference.is_empty()));
+        let quiet = spec.medium().is_none_or(|medium| medium.interference.is_empty());
+        prop_assert!(!undisturbed || quiet);
         prop_assert_eq!(spec.to_string().parse::<Spec>().unwrap(), spec);
     }
 

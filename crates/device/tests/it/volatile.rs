@@ -170,7 +170,8 @@ proptest! {
                     prop_assert_eq!(bench.read(handle, sector), vec![newest; SECTOR]);
                 }
                 Step::Write { sector, sectors, durable } => {
-                    let from = crate::common::slice(&bench.pool, &vec![version; sectors as usize * SECTOR]);
+                    let bytes = vec![version; sectors as usize * SECTOR];
+                    let from = crate::common::slice(&bench.pool, &bytes);
                     bench.run(handle, sector, Action::Write { from, durable });
                     for versions in &mut versions[sector as usize..][..sectors as usize] {
                         versions.push(version);
@@ -186,7 +187,9 @@ proptest! {
                 }
                 Step::Flush => {
                     bench.run(handle, 0, Action::Flush);
-                    versions.iter_mut().for_each(|versions| *versions = vec![*versions.last().unwrap()]);
+                    for versions in &mut versions {
+                        versions.drain(..versions.len() - 1);
+                    }
                 }
             }
         }
@@ -194,7 +197,8 @@ proptest! {
         for (sector, (bytes, versions)) in survived.chunks(SECTOR).zip(&versions).enumerate() {
             prop_assert!(bytes.iter().all(|byte| *byte == bytes[0]), "sector {} is torn", sector);
             let may = if lazy { &versions[..1] } else { &versions[..] };
-            prop_assert!(may.contains(&bytes[0]), "sector {} holds {}, not one of {:?}", sector, bytes[0], may);
+            let (found, at) = (bytes[0], sector);
+            prop_assert!(may.contains(&found), "sector {at} holds {found}, not one of {may:?}");
         }
     }
 }

@@ -118,9 +118,9 @@ fn live(rig: &Rig, name: &str, path: &Path, random: &mut Random) {
                 let more = UNIT * (8 - bytes.len() / UNIT % 8 + 8 * random.below(50));
                 bytes.resize(bytes.len() + more, 0);
                 unsure.resize(bytes.len() / UNIT, false);
-                // Growing a file from within a page changes that page in the page cache. If a direct
-                // write meets it before it is written, Linux fails the next flush of the file, the
-                // server's and this test's: so nothing of the volume may be dirty then.
+                // Growing a file from within a page changes that page in the page cache. If a
+                // direct write meets it before it is written, Linux fails the next flush of the
+                // file, the server's and this test's: so nothing of the volume may be dirty then.
                 if ends_within_page && in_turn(|| admin::flush(&rig.admin)).is_none() {
                     break;
                 }
