@@ -158,7 +158,8 @@ mod tests {
         /// them.
         #[test]
         fn blocks_tile_exactly_what_is_missing(
-            start in 0u64..300, len in 1u64..300, cached in proptest::collection::vec((0u64..40, 0u8..4), 0..12)
+            start in 0u64..300, len in 1u64..300,
+            cached in proptest::collection::vec((0u64..40, 0u8..4), 0..12),
         ) {
             let sizes = BlockSizes::default();
             let mut units = [false; 64 * 16];
@@ -174,9 +175,11 @@ mod tests {
                 ends[range].fill(Some(begin + size));
             }
             let mut intervals = Vec::new();
-            missing_intervals(&sizes, &(start..start + len), |at| ends[at as usize], &mut intervals);
+            let wanted = start..start + len;
+            missing_intervals(&sizes, &wanted, |at| ends[at as usize], &mut intervals);
             let mut tiled = units;
-            for (begin, class) in intervals.iter().flat_map(|interval| greedy_blocks(&sizes, interval)) {
+            let blocks = intervals.iter().flat_map(|interval| greedy_blocks(&sizes, interval));
+            for (begin, class) in blocks {
                 let size = sizes.sectors(class);
                 prop_assert!(begin.is_multiple_of(size));
                 for sector in begin..begin + size {

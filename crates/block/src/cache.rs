@@ -89,8 +89,11 @@ pub enum ConfigError {
         group_bytes: u64,
     },
     /// Too little memory for writes to be held in each shard.
-    #[error("memory that {shards} shard(s) hold writes in has to have {} at least; give more, or fewer --shards",
-        format_size(*least_bytes))]
+    #[error(
+        "memory that {shards} shard(s) hold writes in has to have {} at least; give more, or \
+         fewer --shards",
+        format_size(*least_bytes)
+    )]
     Memory {
         /// The number of shards.
         shards: u64,

@@ -172,8 +172,12 @@ mod tests {
     proptest! {
         /// Few distinct hashes, so that entries collide, wrap around and shift.
         #[test]
-        fn the_index_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0u32..60), 0..400), spread in 1u64..20) {
-            let hash_of = |slot: u32| (u64::from(slot) % spread).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        fn the_index_is_a_set(
+            steps in proptest::collection::vec((any::<bool>(), 0u32..60), 0..400),
+            spread in 1u64..20,
+        ) {
+            const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+            let hash_of = |slot: u32| (u64::from(slot) % spread).wrapping_mul(MIX);
             let mut index = Index::default();
             let mut model = BTreeSet::new();
             for (insert, slot) in steps {

@@ -92,7 +92,10 @@ impl FromStr for MemoryWrite {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// Too little to be of use.
-    #[error("{} is too small: a tier in memory has {} at least", format_size(*.0), format_size(LEAST_MEMORY_BYTES))]
+    #[error(
+        "{} is too small: a tier in memory has {} at least",
+        format_size(*.0), format_size(LEAST_MEMORY_BYTES)
+    )]
     TooSmall(u64),
     /// More pages than can be told apart.
     #[error("{}: {}", format_size(*.0), .1)]

@@ -74,7 +74,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_never_overlap_and_heal(steps in proptest::collection::vec((0u32..9, any::<bool>(), any::<usize>()), 0..300)) {
+        fn runs_never_overlap_and_heal(
+            steps in proptest::collection::vec((0u32..9, any::<bool>(), any::<usize>()), 0..300),
+        ) {
             let mut runs = Runs::default();
             let mut taken: Vec<(u32, u32)> = Vec::new();
             let mut most = 0;
@@ -83,7 +85,8 @@ mod tests {
                     let len = 1 << order;
                     let first = runs.take(len);
                     prop_assert!(first.is_multiple_of(len) && first + len <= runs.end());
-                    prop_assert!(taken.iter().all(|&(start, other)| first + len <= start || start + other <= first));
+                    let is_apart = |start, other| first + len <= start || start + other <= first;
+                    prop_assert!(taken.iter().all(|&(start, other)| is_apart(start, other)));
                     taken.push((first, len));
                     most = most.max(taken.iter().map(|(_, len)| len).sum::<u32>());
                 } else if !taken.is_empty() {

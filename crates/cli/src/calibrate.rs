@@ -60,7 +60,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", default_value = "32KiB")]
     block: Bytes,
     /// Operations in flight
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
     depth: u32,
     /// Shares of operations that write; 0 is always tried too
     #[arg(long, value_name = "LIST", default_value = "0.02,0.05,0.1,0.2,0.3,0.5")]

@@ -103,7 +103,8 @@ pub(crate) struct Arguments {
     png: Option<PathBuf>,
     /// Derive the networks from the list operations of the policies' own code over this trace
     #[arg(long, value_name = "TRACE", conflicts_with_all = [
-        "hit_ratio", "q", "frozen", "arrival_rate", "distribution", "disk_times", "precision", "report", "png",
+        "hit_ratio", "q", "frozen", "arrival_rate", "distribution", "disk_times", "precision",
+        "report", "png",
     ])]
     trace: Option<String>,
     /// Cache sizes, with --trace: entries (1000) or shares of what the trace touches (10%)

@@ -92,7 +92,8 @@ pub(crate) struct Settings {
     pub(crate) memory_freeze: Option<String>,
     /// Read up to MOST of the hits from the volume instead of the cache device, as far as that is
     /// found to be faster [default: none, without MOST 50%]
-    #[arg(long, value_name = "MOST", num_args = 0..=1, require_equals = true, default_missing_value = "50%")]
+    #[arg(long, value_name = "MOST", num_args = 0..=1, require_equals = true,
+        default_missing_value = "50%")]
     pub(crate) shed: Option<String>,
     /// What list operations take on this machine, a file as for floe model, for the advice in floe
     /// status [default: the paper's]

@@ -34,7 +34,11 @@ Examples:
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
 #[derive(Debug, Args)]
-#[command(after_help = format!("Policies:\n{}\nAdmissions:\n{}\n{EXAMPLES}", floe_policy::registry::help(), floe_policy::admission::registry::help()))]
+#[command(after_help = format!(
+    "Policies:\n{}\nAdmissions:\n{}\n{EXAMPLES}",
+    floe_policy::registry::help(),
+    floe_policy::admission::registry::help()
+))]
 #[group(id = "what", required = true, multiple = true, args = ["policy", "blocks"])]
 pub(crate) struct Arguments {
     /// A trace, compressed or not
@@ -83,7 +87,8 @@ pub(crate) struct Arguments {
     shards: u64,
     /// The longest time that written data stays in the cache only, in the trace's time, with
     /// --blocks
-    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks", value_parser = interval)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks",
+        value_parser = interval)]
     flush_interval: humantime::Duration,
     #[command(flatten)]
     open: TraceArguments,

@@ -5,13 +5,13 @@
 //! |---|---|
 //! | `GET /status` | [`Status`](crate::status::Status) as JSON |
 //! | `GET /metrics` | the same and more for Prometheus |
-//! | `GET /healthz` | `ok`; `degraded` while the cache device is given up and clients are served past it; 503 at the end |
+//! | `GET /healthz` | `ok`; `degraded` while a failed cache is served past; 503 at the end |
 //! | `POST /flush` | after everything written so far is on the backing devices |
-//! | `POST /stop` | when requests under way and the last flush have ended, just before the server does |
+//! | `POST /stop` | after requests under way and the last flush, just before the server ends |
 //! | `POST /cache/restore` | after a cache device that was given up is used again |
 //! | `GET /volumes` | a list of [`VolumeStatus`](crate::status::VolumeStatus) as JSON |
 //! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes |
-//! | `DELETE /volumes/NAME` | takes a volume away that no client uses, once what was written to it is on its backing device |
+//! | `DELETE /volumes/NAME` | removes an unused volume after its dirty data is written back |
 //! | `DELETE /volumes/NAME?force` | the same, and hangs up on clients that use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |

@@ -42,7 +42,8 @@ pub enum SocketError {
     Taken(PathBuf),
     /// Another user's, and nobody answers.
     #[error(
-        "{} is a stale socket of another user (uid {owner}), which is left alone; remove it or choose another path",
+        "{} is a stale socket of another user (uid {owner}), which is left alone; remove it or \
+         choose another path",
         path.display()
     )]
     Stale {

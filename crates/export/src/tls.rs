@@ -67,7 +67,10 @@ pub enum TlsError {
         problem: String,
     },
     /// Certificate and key, each good by itself, make no server.
-    #[error("cannot use the server's certificate and key in {} for TLS: {source}", folder.display())]
+    #[error(
+        "cannot use the server's certificate and key in {} for TLS: {source}",
+        folder.display()
+    )]
     Pair {
         /// Where they are.
         folder: PathBuf,

@@ -44,7 +44,10 @@ pub enum StoreError {
         what: String,
     },
     /// The device is smaller than what stands on it.
-    #[error("the cache takes {} of its device, which has only {}", format_size(*needs), format_size(*has))]
+    #[error(
+        "the cache takes {} of its device, which has only {}",
+        format_size(*needs), format_size(*has)
+    )]
     DeviceTooSmall {
         /// Bytes that the cache takes.
         needs: u64,
@@ -97,7 +100,10 @@ pub enum LayoutError {
     #[error("shards = {0} is not between 1 and 65535")]
     Shards(u64),
     /// No room for a group in each shard.
-    #[error("a cache of {} is too small: with its metadata it needs {}", format_size(*cache_bytes), format_size(*least_bytes))]
+    #[error(
+        "a cache of {} is too small: with its metadata it needs {}",
+        format_size(*cache_bytes), format_size(*least_bytes)
+    )]
     TooSmall {
         /// What was given.
         cache_bytes: u64,

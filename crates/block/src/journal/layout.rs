@@ -200,7 +200,9 @@ mod tests {
     proptest! {
         #[test]
         fn a_cache_uses_what_it_is_given_and_its_parts_do_not_overlap(
-            sizes in proptest::sample::subsequence(vec![4096u64, 8192, 32768, 131_072, 1 << 20], 1..=5),
+            sizes in proptest::sample::subsequence(
+                vec![4096u64, 8192, 32768, 131_072, 1 << 20], 1..=5,
+            ),
             cache_bytes in (1u64 << 19)..(1 << 40),
             shards in 1u64..=128,
         ) {
@@ -214,8 +216,10 @@ mod tests {
                     prop_assert!(layout.clone().stated() == Ok(layout.clone()));
                     prop_assert!(layout.slot_offset(0, 0) >= 2 * SUPERBLOCK_BYTES as u64);
                     prop_assert!(layout.ring(shards - 1).end <= layout.data_offset_bytes(0));
-                    prop_assert_eq!(layout.data_sectors(shards - 1).end * SECTOR_BYTES, layout.end_bytes());
-                    prop_assert!(layout.ring(0).end - layout.slot_offset(0, 2) == layout.ring_pages * 4096);
+                    let end = layout.data_sectors(shards - 1).end;
+                    prop_assert_eq!(end * SECTOR_BYTES, layout.end_bytes());
+                    let ring_bytes = layout.ring(0).end - layout.slot_offset(0, 2);
+                    prop_assert!(ring_bytes == layout.ring_pages * 4096);
                 }
                 Err(LayoutError::TooSmall { least_bytes, .. }) => {
                     prop_assert!(Layout::new(&sizes, least_bytes, shards).is_ok());

@@ -432,10 +432,14 @@ mod tests {
                 decode(payload, |statement| {
                     read.extend(match statement.clone() {
                         Statement::Crashed => sectors(&Change::Crashed),
-                        Statement::Dropped { block } => sectors(&Change::Dropped { block: block.clone() }),
+                        Statement::Dropped { block } => {
+                            sectors(&Change::Dropped { block: block.clone() })
+                        }
                         Statement::Run { block, run, standing, sums } => {
-                            let places = run.clone().map(|sector| block.place + sector - block.sectors.start);
-                            let expected = places.map(|place| U64::new(sum(place))).collect::<Vec<_>>();
+                            let first = block.sectors.start;
+                            let places = run.clone().map(|sector| block.place + sector - first);
+                            let expected: Vec<_> =
+                                places.map(|place| U64::new(sum(place))).collect();
                             assert_eq!(sums, if standing.has_sums() { &expected[..] } else { &[] });
                             sectors(&Change::Run { block: block.clone(), run, standing })
                         }
@@ -451,7 +455,8 @@ mod tests {
         fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(0u8..12, 0..200)) {
             let _ = decode(&bytes, |statement| {
                 if let Statement::Run { block, run, .. } = statement {
-                    assert!(block.sectors.start <= run.start && run.start < run.end && run.end <= block.sectors.end);
+                    assert!(block.sectors.start <= run.start && run.start < run.end);
+                    assert!(run.end <= block.sectors.end);
                 }
                 Ok(())
             });

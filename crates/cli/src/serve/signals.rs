@@ -69,7 +69,10 @@ impl Reloadable {
                 None => {}
                 Some(Ok(())) => tracing::info!("SIGHUP: {what} read again"),
                 Some(Err(error)) => {
-                    tracing::error!(%error, "SIGHUP: {what} could not be read again and stay as they were")
+                    tracing::error!(
+                        %error,
+                        "SIGHUP: {what} could not be read again and stay as they were"
+                    )
                 }
             }
         }

@@ -23,7 +23,10 @@ pub enum AllowedPaths {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
     /// It is somewhere else.
-    #[error("{} is in none of the folders that admin-paths allows{}", path.display(), leads(path, place))]
+    #[error(
+        "{} is in none of the folders that admin-paths allows{}",
+        path.display(), leads(path, place)
+    )]
     Outside {
         /// The path.
         path: PathBuf,

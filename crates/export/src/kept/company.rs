@@ -47,7 +47,10 @@ pub fn company(
             return Err((at, Refusal::MissingTier { tier: first.name.clone() }.into()));
         }
         for companion in &missing {
-            tracing::warn!(missing = %companion.name, "goes on without a tier that may hold what nothing else has");
+            tracing::warn!(
+                missing = %companion.name,
+                "goes on without a tier that may hold what nothing else has"
+            );
         }
         if let Some(upper) = (at + 1..known.len()).find(|&lower| was_above(&known, lower, at)) {
             let name = |at: usize| tiers[at].0.clone();

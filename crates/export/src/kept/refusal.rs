@@ -37,7 +37,10 @@ pub enum StartError {
         source: std::io::Error,
     },
     /// Dirty data that could not be brought to its volume.
-    #[error("writing back to volume {volume} failed: {fault}; {} are left in the cache", Bytes(*left_bytes))]
+    #[error(
+        "writing back to volume {volume} failed: {fault}; {} are left in the cache",
+        Bytes(*left_bytes)
+    )]
     WriteBack {
         /// Its name.
         volume: String,
@@ -85,8 +88,8 @@ pub enum Refusal {
     Unreadable(StoreError),
     /// It would be replaced, and may hold the only copy of something.
     #[error(
-        "a new cache would lose {} that were written and only the old one has; bring them back first with floe export-dirty, or give \
-         --discard-dirty to lose them",
+        "a new cache would lose {} that were written and only the old one has; bring them back \
+         first with floe export-dirty, or give --discard-dirty to lose them",
         AtLeast { bytes: *dirty_bytes, exact: *exact }
     )]
     WouldLose {
@@ -109,8 +112,9 @@ pub enum Refusal {
     },
     /// One of the cache's volumes is not among those to be served.
     #[error(
-        "the cache has {} of volume {volume:?} that its backing device does not have, and no such volume is to be served; serve it too, \
-         bring the data back with floe export-dirty, or give --discard-dirty to lose it",
+        "the cache has {} of volume {volume:?} that its backing device does not have, and no such \
+         volume is to be served; serve it too, bring the data back with floe export-dirty, or \
+         give --discard-dirty to lose it",
         Bytes(*dirty_bytes)
     )]
     MissingVolume {
@@ -144,8 +148,8 @@ pub enum Refusal {
     NoVolumes,
     /// Tiers in another order than before, of which one may hold what the others do not.
     #[error(
-        "it was served below {upper}, and one of them may hold newer data than the other: give the tiers in the order {}; after floe \
-         flush and an end in good order another one will do",
+        "it was served below {upper}, and one of them may hold newer data than the other: give \
+         the tiers in the order {}; after floe flush and an end in good order another one will do",
         order.join(", ")
     )]
     Order {
@@ -156,10 +160,14 @@ pub enum Refusal {
     },
     /// The backing device is not as the cache left it.
     #[error(
-        "volume {volume:?} on {device} is not as the cache knows it: {difference}; if this is the right device, give --accept-backing: what \
-         the cache has of it is then forgotten{}",
+        "volume {volume:?} on {device} is not as the cache knows it: {difference}; if this is the \
+         right device, give --accept-backing: what the cache has of it is then forgotten{}",
         if *dirty_bytes > 0 {
-            format!(", and {} it has not written back are kept with --keep-dirty or lost with --discard-dirty", Bytes(*dirty_bytes))
+            format!(
+                ", and {} it has not written back are kept with --keep-dirty or lost with \
+                 --discard-dirty",
+                Bytes(*dirty_bytes)
+            )
         } else {
             String::new()
         }
@@ -189,11 +197,15 @@ pub enum Refusal {
     },
     /// A newer state of the cache was served.
     #[error(
-        "the cache is an old copy: it is in the state of session {session}, and {witness} notes a later one, of session {noted}; use the \
-         cache that was served last, or give --accept-backing, which forgets what this one has of the volumes{}",
+        "the cache is an old copy: it is in the state of session {session}, and {witness} notes a \
+         later one, of session {noted}; use the cache that was served last, or give \
+         --accept-backing, which forgets what this one has of the volumes{}",
         if *dirty_bytes > 0 {
             let dirty = Bytes(*dirty_bytes);
-            format!(", and --keep-dirty or --discard-dirty for {dirty} of it that may be older than what the volumes have")
+            format!(
+                ", and --keep-dirty or --discard-dirty for {dirty} of it that may be older than \
+                 what the volumes have"
+            )
         } else {
             String::new()
         }
@@ -218,8 +230,9 @@ pub enum Refusal {
     },
     /// The same, accepted, without a word on what is to become of dirty data.
     #[error(
-        "volume {volume:?} is not as the cache knows it ({difference}), and the cache has {} that were not written back: give \
-         --keep-dirty to write them to this device, or --discard-dirty to lose them",
+        "volume {volume:?} is not as the cache knows it ({difference}), and the cache has {} that \
+         were not written back: give --keep-dirty to write them to this device, or \
+         --discard-dirty to lose them",
         Bytes(*dirty_bytes)
     )]
     Undecided {
@@ -232,8 +245,8 @@ pub enum Refusal {
     },
     /// Dirty data beyond the end of its volume.
     #[error(
-        "volume {volume:?} has shrunk ({difference}), and the cache has {} that were not written back: enlarge it again, or give \
-         --discard-dirty to lose them",
+        "volume {volume:?} has shrunk ({difference}), and the cache has {} that were not written \
+         back: enlarge it again, or give --discard-dirty to lose them",
         Bytes(*dirty_bytes)
     )]
     Shrunk {
@@ -246,8 +259,8 @@ pub enum Refusal {
     },
     /// Dirty data of a volume that must not be written to.
     #[error(
-        "volume {volume:?} is read-only now, and the cache has {} that were not written back to it: serve it writable, or bring them \
-         back with floe export-dirty",
+        "volume {volume:?} is read-only now, and the cache has {} that were not written back to \
+         it: serve it writable, or bring them back with floe export-dirty",
         Bytes(*dirty_bytes)
     )]
     ReadOnly {
@@ -319,7 +332,8 @@ pub enum Refusal {
     },
     /// A volatile cache would overwrite a kept one.
     #[error(
-        "the cache device holds a kept cache{}, which one that ends with the program would overwrite; use another device for that",
+        "the cache device holds a kept cache{}, which one that ends with the program would \
+         overwrite; use another device for that",
         if *dirty_bytes > 0 {
             format!(" with {} that were not written back", Bytes(*dirty_bytes))
         } else {

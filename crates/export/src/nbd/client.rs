@@ -83,7 +83,10 @@ pub struct Reply {
 
 /// The server's refusal of one request; the connection goes on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("server failed {command} of {length} bytes at offset {offset}: {code}{}{message}", if .message.is_empty() { "" } else { ": " })]
+#[error(
+    "server failed {command} of {length} bytes at offset {offset}: {code}{}{message}",
+    if .message.is_empty() { "" } else { ": " }
+)]
 pub struct RequestError {
     /// The command of the request.
     pub command: &'static str,

@@ -4,14 +4,14 @@
 //! [`Connection::advance`], in pieces of any size, until it wants more:
 //!
 //! ```text
-//! received bytes ──> advance ──> Answered            send `out`, go on with the rest of the input
-//!                                StartTls            send `out` in the clear, then feed what TLS decrypts
-//!                                Negotiated          send `out`; requests follow
-//!                                Request(r)          carry it out, answer with ReplyHeader::success or ::failure
-//!                                Payload{..}         the next bytes belong to the write just given out
-//!                                Refused{r, error}   answer with ReplyHeader::failure
-//!                                Disconnect          finish what is in flight, send `out`, hang up
-//!                                NeedMore            receive more
+//! bytes ──> advance ──> Answered            send `out`, go on with the rest of the input
+//!                       StartTls            send `out` in the clear, then feed what TLS decrypts
+//!                       Negotiated          send `out`; requests follow
+//!                       Request(r)          carry it out; ReplyHeader::success or ::failure
+//!                       Payload{..}         the next bytes belong to the write just given out
+//!                       Refused{r, error}   answer with ReplyHeader::failure
+//!                       Disconnect          finish what is in flight, send `out`, hang up
+//!                       NeedMore            receive more
 //! ```
 //!
 //! A write is given out before its payload has arrived, so that the payload can be received
