@@ -1,0 +1,262 @@
+//! The control thread's state, and how it asks the workers.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use floe_block::{Kind, VolumeId};
+
+use super::super::board::Board;
+use super::super::config::ServerConfig;
+use super::super::known_tier::KnownTier;
+use super::super::mailbox::Mailbox;
+use super::super::messages::{
+    Asker, Command, Done, Event, Job, Message, Notice, Problem, Ticket, WorkerReply,
+};
+use super::super::offer::{Offer, Offered};
+use super::super::replies::{Replies, snapshots};
+use super::super::tier::TierKey;
+use super::super::worker_handle::Workers;
+use crate::admin::Reply;
+use crate::kept::{Keeper, StartError};
+use crate::status::Snapshot;
+
+/// Looks at silent workers in the time that one may be silent.
+const LOOKS: u32 = 4;
+
+/// The control thread's state. Operations are functions of it, one file each.
+pub(in crate::server) struct Control {
+    pub(in crate::server) config: Arc<ServerConfig>,
+    pub(in crate::server) workers: Workers,
+    pub(in crate::server) offer: Offer,
+    /// From the top.
+    pub(in crate::server) tiers: Vec<KnownTier>,
+    /// Tells those that are served together from others, whenever they were.
+    pub(in crate::server) stack: u32,
+    /// The number of tiers there have been.
+    pub(in crate::server) keys_given: u32,
+    pub(in crate::server) board: Arc<Board>,
+    pub(in crate::server) inbox: Inbox,
+    pub(in crate::server) acceptor: Arc<Mailbox<Notice>>,
+    /// Jobs that wait for the one under way.
+    pub(in crate::server) jobs: VecDeque<Job>,
+    /// The server is to end.
+    pub(in crate::server) ending: bool,
+    /// The server has failed: nothing is waited for.
+    pub(in crate::server) abandoned: bool,
+    /// The number of the last command.
+    pub(in crate::server) last_number: u32,
+    /// When to try again to write down what became of a cache.
+    pub(in crate::server) note_again: Option<Instant>,
+}
+
+/// The control thread's events, and the way to send it more.
+pub(in crate::server) struct Inbox {
+    pub(in crate::server) events: Receiver<Event>,
+    pub(in crate::server) sender: Sender<Event>,
+}
+
+/// The time that replies to a command are waited for. In any case a worker that takes no messages
+/// is given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::server) enum Wait {
+    /// Until they have come.
+    Long,
+    /// Not when the server is to end.
+    UntilEnd,
+    /// So long: requests of clients wait meanwhile.
+    AtMost(Duration),
+}
+
+/// An event that concerns the job under way.
+pub(in crate::server) enum Next {
+    Replied(WorkerReply),
+    /// Work is done, a job has come, or the end is due.
+    Woken,
+    /// The time has come that was waited for.
+    Due,
+}
+
+impl Control {
+    /// Takes events until one concerns the job under way; those of tiers are acted on here.
+    pub(in crate::server) fn next(&mut self, due: Option<Instant>) -> Next {
+        loop {
+            self.note_when_due();
+            self.publish();
+            let until = due.into_iter().chain(self.note_again).min();
+            let event = match until {
+                None => self.inbox.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => {
+                    let time = until.saturating_duration_since(Instant::now());
+                    self.inbox.events.recv_timeout(time)
+                }
+            };
+            match event {
+                Ok(Event::Replied(reply)) => return Next::Replied(reply),
+                Ok(Event::Tier(tier, event)) => self.tier_event(tier, event),
+                Ok(Event::WorkDone) => return Next::Woken,
+                Ok(Event::Job(job)) => {
+                    self.jobs.push_back(job);
+                    return Next::Woken;
+                }
+                Ok(Event::End) => {
+                    self.ending = true;
+                    return Next::Woken;
+                }
+                Ok(Event::Abandon) => {
+                    (self.ending, self.abandoned) = (true, true);
+                    return Next::Woken;
+                }
+                Err(RecvTimeoutError::Timeout) if due.is_some_and(|due| due <= Instant::now()) => {
+                    return Next::Due;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is held here"),
+            }
+        }
+    }
+
+    /// Has each of these workers carry out a command, and waits for all replies.
+    ///
+    /// # Errors
+    /// The first problem that a worker reports, once all have replied; or why not all are waited
+    /// for. Replies that come later are dropped.
+    pub(in crate::server) fn ask(
+        &mut self,
+        wait: Wait,
+        commands: Vec<(usize, Command)>,
+    ) -> Result<Vec<Done>, Problem> {
+        self.last_number = self.last_number.wrapping_add(1);
+        let ticket = Ticket { asker: Asker::Control, number: self.last_number };
+        let mut replies = Replies::of(commands.iter().map(|(worker, _)| *worker));
+        for (worker, command) in commands {
+            self.workers.post(worker, Message::Ask { ticket, command });
+        }
+        let (begun, patience) = (Instant::now(), self.config.limits.reply_time);
+        let (mut look, mut warn) = (begun + patience / LOOKS, begun + patience);
+        while !replies.missing().is_empty() {
+            if self.abandoned || self.ending && wait == Wait::UntilEnd {
+                return Err(Problem::Ending);
+            }
+            match self.next(Some(look)) {
+                Next::Replied(reply) if reply.number == ticket.number => replies.take(reply),
+                Next::Replied(_) | Next::Woken => {} // a reply that was given up
+                Next::Due => {
+                    let now = Instant::now();
+                    look = now + patience / LOOKS;
+                    // Any of them: a worker that replies may wait for another one's shards.
+                    for worker in 0..self.workers.len() {
+                        if let Some(silence) = self.workers.silence(worker, now, patience) {
+                            let seconds = silence.as_secs();
+                            tracing::error!(thread = worker, seconds, "a thread does not answer");
+                            return Err(Problem::Silent { worker, seconds });
+                        }
+                    }
+                    if let Wait::AtMost(time) = wait
+                        && begun + time <= now
+                    {
+                        return Err(Problem::Late { seconds: time.as_secs() });
+                    }
+                    if warn <= now {
+                        let seconds = (now - begun).as_secs();
+                        let threads = replies.missing();
+                        tracing::warn!(?threads, seconds, "threads are still at work on a command");
+                        warn = now + (now - begun); // less and less often
+                    }
+                }
+            }
+        }
+        replies.finish()
+    }
+
+    /// Has all workers carry out a command, and waits for all replies.
+    ///
+    /// # Errors
+    /// As [`Control::ask`].
+    pub(in crate::server) fn ask_all(
+        &mut self,
+        wait: Wait,
+        command: impl Fn() -> Command,
+    ) -> Result<Vec<Done>, Problem> {
+        let commands = (0..self.workers.len()).map(|worker| (worker, command())).collect();
+        self.ask(wait, commands)
+    }
+
+    /// The counters of all workers.
+    pub(in crate::server) fn snapshots(&mut self, wait: Wait) -> Result<Vec<Snapshot>, Problem> {
+        self.ask_all(wait, || Command::Snapshot).map(snapshots)
+    }
+
+    /// Flushes, or drains, each of these volumes. Any worker can do it; they take turns.
+    pub(in crate::server) fn flush(
+        &mut self,
+        wait: Wait,
+        volumes: Vec<VolumeId>,
+        kind: Kind,
+    ) -> Result<(), Problem> {
+        let workers = (0..self.workers.len()).cycle();
+        let commands = volumes.into_iter().map(|volume| Command::Flush(volume, kind));
+        self.ask(wait, workers.zip(commands).collect()).map(drop)
+    }
+
+    /// Publishes the volumes and tiers as they are now.
+    pub(in crate::server) fn publish(&self) {
+        self.board.publish(&self.offer, &self.tiers);
+    }
+
+    /// Tells an admin client how its job went.
+    pub(in crate::server) fn answer(&self, admin: u32, reply: Reply) {
+        self.publish();
+        self.acceptor.post(Notice::JobDone { admin, reply });
+    }
+
+    /// Changes the volume of this number, and lets all workers know what is offered now.
+    pub(in crate::server) fn change_volume(
+        &mut self,
+        id: VolumeId,
+        change: impl Fn(&mut Offered),
+    ) -> Result<(), crate::nbd::export::ExportsError> {
+        self.offer.change(|volumes| {
+            volumes.iter_mut().filter(|offered| offered.id == id).for_each(change);
+        })?;
+        self.announce();
+        Ok(())
+    }
+
+    /// Changes the numbers of all volumes in the tiers.
+    pub(in crate::server) fn renumber(&mut self, change: impl FnMut(&mut Offered)) {
+        let changed = self.offer.change(|volumes| volumes.iter_mut().for_each(change));
+        changed.expect("what is offered stays the same");
+    }
+
+    /// Lets all workers know what is offered now.
+    pub(in crate::server) fn announce(&self) {
+        self.workers.tell_all(|| Message::Offer(Arc::clone(self.offer.exports())));
+    }
+
+    /// True if some tier is persistent.
+    pub(in crate::server) fn is_persistent(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.keeper.is_some())
+    }
+
+    /// Where a tier is, from the top; one that has gone is nowhere.
+    pub(in crate::server) fn at(&self, key: TierKey) -> Option<usize> {
+        self.tiers.iter().position(|tier| tier.key == key)
+    }
+
+    /// Changes what the persistent tiers know of their volumes, by the number each has for one;
+    /// returns the first failure.
+    pub(in crate::server) fn write_down(
+        &mut self,
+        ids: &[VolumeId],
+        change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StartError>,
+    ) -> Result<(), String> {
+        // A tier that is not to be used again need not know.
+        let used = self.tiers.iter_mut().zip(ids).filter(|(tier, _)| !tier.failing.journal_lost);
+        let keepers = used.filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
+        let failed = keepers.filter_map(|(keeper, id)| change(keeper, id).err());
+        let first = failed.map(|error| error.to_string()).reduce(|first, _| first);
+        first.map_or(Ok(()), Err)
+    }
+}

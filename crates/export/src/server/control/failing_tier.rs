@@ -1,0 +1,188 @@
+//! A cache device that fails: the control thread writes it down and tells the workers.
+//!
+//! A device that was only given up is used again by `restore`. A *journal* that could not
+//! be written is another matter: it keeps saying what it said last. So before clients change what
+//! it speaks of, it is written down that it does not count, first of what is clean, then, when all
+//! that was dirty has been brought down, of everything. Each step is tried in the cache's own
+//! superblock. A note that cannot be written is tried again later; requests go past the cache all
+//! the same, and status, log and `/healthz` say what the next start must not do.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use floe_block::{SECTOR_BYTES, VolumeId};
+
+use super::super::messages::{Message, TierEvent};
+use super::super::tier::TierKey;
+use super::core::Control;
+
+/// The pause before a note is tried again.
+const NOTE_AGAIN: Duration = Duration::from_secs(10);
+
+/// Places with lost data that the log names, of each tier.
+const MOST_LOST_LINES: u32 = 32;
+
+impl Control {
+    /// A worker has found something of a tier; one that has gone does not matter any more.
+    pub(super) fn tier_event(&mut self, key: TierKey, event: TierEvent) {
+        let Some(tier) = self.at(key) else { return };
+        match event {
+            TierEvent::Degraded => self.degrade(tier),
+            TierEvent::JournalLost => self.lose_journal(tier),
+            TierEvent::Emptied { worker } => self.tier_emptied(worker, tier),
+            TierEvent::Blocked => self.block_tier(tier),
+            TierEvent::Refusing { worker, refusing } => self.tier_refuses(worker, tier, refusing),
+            TierEvent::DataLost { volume, run } => self.lose_data(tier, volume, &run),
+        }
+    }
+
+    /// A worker has found a cache device failing: none uses it from now on.
+    fn degrade(&mut self, tier: usize) {
+        let key = self.tiers[tier].key;
+        if !std::mem::replace(&mut self.tiers[tier].failing.degraded, true) {
+            tracing::error!(
+                tier,
+                "the cache device is failing and is not used any more; `floe restore` tries it \
+                 again"
+            );
+        }
+        self.workers.tell_all(|| Message::Degrade { tier: key });
+        self.note(tier);
+    }
+
+    /// A worker could not write a journal: requests go past the cache, and what is dirty in it is
+    /// brought down.
+    fn lose_journal(&mut self, tier: usize) {
+        let key = self.tiers[tier].key;
+        if std::mem::replace(&mut self.tiers[tier].failing.journal_lost, true) {
+            return;
+        }
+        tracing::error!(
+            tier,
+            "the journal of the cache cannot be written: nothing is cached any more, and what is \
+             dirty is written back"
+        );
+        self.tiers[tier].failing.degraded = true;
+        self.note(tier);
+        self.workers.tell_all(|| Message::Bypass { tier: key, stuck: false });
+    }
+
+    /// Some dirty data of a tier without a journal could not be brought down: what would replace it
+    /// is refused.
+    fn block_tier(&mut self, tier: usize) {
+        let key = self.tiers[tier].key;
+        let failing = &mut self.tiers[tier].failing;
+        if failing.retired || std::mem::replace(&mut failing.stuck, true) {
+            return;
+        }
+        tracing::error!(
+            tier,
+            "dirty data of the cache cannot be written back: requests for it are refused, others \
+             are served past the cache; it is tried again every --flush-interval"
+        );
+        self.workers.tell_all(|| Message::Bypass { tier: key, stuck: true });
+    }
+
+    /// Nothing is dirty any more in a worker's part of a tier without a journal. After the last,
+    /// nothing of the tier counts.
+    fn tier_emptied(&mut self, worker: usize, tier: usize) {
+        let key = self.tiers[tier].key;
+        let workers = self.workers.len();
+        let failing = &mut self.tiers[tier].failing;
+        failing.emptied.insert(worker);
+        if failing.emptied.len() < workers || std::mem::replace(&mut failing.retired, true) {
+            return;
+        }
+        failing.stuck = false;
+        self.note(tier);
+        match self.tiers[tier].failing.unnoted {
+            false => tracing::warn!(
+                tier,
+                "the cache was ended: the volumes have all that was in it, and the next start \
+                 finds it empty"
+            ),
+            true => tracing::error!(
+                tier,
+                "the cache was ended, but its device cannot be told: the volumes have all that \
+                 was in it; do not start floe with it again without --initialise"
+            ),
+        }
+        self.workers.tell_all(|| Message::Retire { tier: key });
+    }
+
+    /// A worker begins to refuse requests, or no longer does.
+    fn tier_refuses(&mut self, worker: usize, tier: usize, refusing: bool) {
+        let of = &mut self.tiers[tier].failing.refusing;
+        let changed = if refusing { of.insert(worker) } else { of.remove(&worker) };
+        if changed && refusing && of.len() == 1 {
+            tracing::error!(tier, "requests for some dirty data of the cache are refused");
+        } else if changed && of.is_empty() {
+            tracing::info!(tier, "no requests are refused any more");
+        }
+    }
+
+    /// A tier has found that the only copy of a run of a volume is gone.
+    fn lose_data(&mut self, tier: usize, volume: VolumeId, run: &Range<u64>) {
+        let known = &mut self.tiers[tier];
+        known.lost_places += 1;
+        if known.lost_places > MOST_LOST_LINES {
+            return;
+        }
+        let offered =
+            self.offer.all().iter().find(|offered| offered.ids.get(tier) == Some(&volume));
+        let name = offered.map_or("one that is gone", |offered| offered.volume.name.as_str());
+        tracing::error!(
+            tier,
+            volume = name,
+            offset = run.start * SECTOR_BYTES,
+            bytes = (run.end - run.start) * SECTOR_BYTES,
+            "dirty data is lost, for the cache device has something else in its place: it reads \
+             as an error until it is written anew"
+        );
+        if self.tiers[tier].lost_places == MOST_LOST_LINES {
+            tracing::error!(
+                tier,
+                "of further places with lost data nothing is said here; `floe status` counts them"
+            );
+        }
+    }
+
+    /// Writes down how much of a tier's data may be old, if that is still possible.
+    pub(super) fn note(&mut self, tier: usize) {
+        let written = self.tiers[tier].note();
+        let failing = &mut self.tiers[tier].failing;
+        let was_unnoted = std::mem::replace(&mut failing.unnoted, written.is_err());
+        match written {
+            Err(error) if !was_unnoted => {
+                tracing::error!(
+                    tier,
+                    %error,
+                    "the superblock of the cache could not be written; it is tried again"
+                );
+            }
+            Ok(()) if was_unnoted => {
+                tracing::info!(
+                    tier,
+                    "the superblock of the cache says by now that it is not to be used"
+                );
+            }
+            _ => {}
+        }
+        let unnoted = self.tiers.iter().any(|tier| tier.failing.unnoted);
+        self.note_again = unnoted.then(|| Instant::now() + NOTE_AGAIN);
+    }
+
+    /// Tries again what could not be written down, when that is due.
+    pub(super) fn note_when_due(&mut self) {
+        if self.note_again.take_if(|due| *due <= Instant::now()).is_some() {
+            self.note_unnoted();
+        }
+    }
+
+    /// Tries again what could not be written down.
+    pub(super) fn note_unnoted(&mut self) {
+        let unnoted = |tier: &usize| self.tiers[*tier].failing.unnoted;
+        let unnoted: Vec<usize> = (0..self.tiers.len()).filter(unnoted).collect();
+        unnoted.into_iter().for_each(|tier| self.note(tier));
+    }
+}

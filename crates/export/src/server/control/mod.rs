@@ -1,0 +1,64 @@
+//! The control thread: runs admin operations one after the other, each as straight code in a
+//! function of its own, and acts on what workers find of failing tiers.
+//!
+//! An operation broadcasts a command to the workers and waits for their replies; its undo stands
+//! beside each step. Workers never wait for the control thread. One that takes no messages for
+//! [`Limits::reply_time`](crate::limits::Limits::reply_time) is given up, and the operation fails
+//! with its number. Health, status and metrics are answered by the acceptor meanwhile, from the
+//! `board`.
+
+mod add_volume;
+mod attach_tier;
+mod core;
+mod detach_tier;
+mod failing_tier;
+mod opening;
+mod remove_volume;
+mod resize_volume;
+mod restore;
+mod shutdown;
+
+use super::closing::Closing;
+use super::config::ServeError;
+use super::messages::{Job, Operation, Problem};
+use crate::admin::Reply;
+pub(super) use core::{Control, Inbox};
+
+/// Runs jobs until the server is to end, then ends it.
+///
+/// # Errors
+/// When the last flush leaves dirty data behind, or a thread does not answer.
+pub(super) fn run(mut control: Control) -> Result<Closing, ServeError> {
+    loop {
+        if control.ending {
+            for job in std::mem::take(&mut control.jobs) {
+                control.answer(job.admin, Problem::Ending.into_reply());
+            }
+            return shutdown::shutdown(control);
+        }
+        match control.jobs.pop_front() {
+            Some(Job { admin, operation }) => {
+                let reply = carry_out(&mut control, operation).unwrap_or_else(|refusal| refusal);
+                control.answer(admin, reply);
+            }
+            None => drop(control.next(None)),
+        }
+    }
+}
+
+fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply> {
+    match operation {
+        Operation::Restore => restore::restore(control),
+        Operation::AddVolume { addition, paths } => {
+            add_volume::add_volume(control, *addition, paths)
+        }
+        Operation::RemoveVolume { name, force } => {
+            remove_volume::remove_volume(control, &name, force)
+        }
+        Operation::ResizeVolume { name, size_bytes } => {
+            resize_volume::resize_volume(control, &name, size_bytes)
+        }
+        Operation::AttachTier { wanted, paths } => attach_tier::attach_tier(control, wanted, paths),
+        Operation::DetachTier { number } => detach_tier::detach_tier(control, number),
+    }
+}

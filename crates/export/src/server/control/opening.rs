@@ -1,0 +1,51 @@
+//! Work that may take its time and concerns no worker, such as opening a device: it runs on a
+//! thread of its own, and the control thread waits for it and acts on events meanwhile.
+//!
+//! Opening a device can take as long as the device likes. When the server is to end meanwhile, the
+//! job ends at once, and the result of the work is dropped. A cache device can be restored
+//! meanwhile.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread::Builder;
+
+use super::super::messages::{Event, Job, Operation, Problem};
+use super::core::Control;
+use super::restore::restore;
+
+/// Does the work on a thread of its own, and waits for it.
+///
+/// # Errors
+/// When the server is to end first, the work panics, or there is no thread for it.
+pub(super) fn beside<T: Send + 'static>(
+    control: &mut Control,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    let (result, results) = mpsc::channel();
+    let sender = control.inbox.sender.clone();
+    let run = move || {
+        let done = catch_unwind(AssertUnwindSafe(work));
+        // Nobody waits any more when the server ends.
+        let _ = result.send(done);
+        let _ = sender.send(Event::WorkDone);
+    };
+    let thread = Builder::new().name("floe-open".to_owned()).spawn(run);
+    thread.map_err(|error| Problem::Other(format!("cannot start a thread: {error}")))?;
+    loop {
+        match results.try_recv() {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(_)) => return Err(Problem::Other("opening the device panicked".to_owned())),
+            Err(TryRecvError::Disconnected) => unreachable!("it sends a result first"),
+            Err(TryRecvError::Empty) if control.ending => return Err(Problem::Ending),
+            Err(TryRecvError::Empty) => {}
+        }
+        let restores = |job: &Job| matches!(job.operation, Operation::Restore);
+        if let Some(at) = control.jobs.iter().position(restores) {
+            let job = control.jobs.remove(at).expect("it has just been there");
+            let reply = restore(control).unwrap_or_else(|refusal| refusal);
+            control.answer(job.admin, reply);
+        } else {
+            control.next(None);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Removes a volume from the running server.
+
+use floe_block::{Kind, VolumeId};
+
+use super::super::messages::{Command, Problem};
+use super::super::offer::present;
+use super::core::{Control, Wait};
+use crate::admin::{Reply, Trouble};
+use crate::kept::Keeper;
+use crate::status::Snapshot;
+
+/// Sends the clients of a volume away, flushes it, and forgets it. A volume that cannot be flushed
+/// stays. Once it has begun to go the server ends after it.
+pub(super) fn remove_volume(
+    control: &mut Control,
+    name: &str,
+    force: bool,
+) -> Result<Reply, Reply> {
+    let offered = present(control.offer.all(), name)?;
+    let (id, ids) = (offered.id, offered.ids.clone());
+    let snapshots = control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;
+    let of = |thread: &Snapshot| thread.connections.get(usize::from(id.0)).copied().unwrap_or(0);
+    let clients: u64 = snapshots.iter().map(of).sum();
+    if clients > 0 && !force {
+        let uses = if clients == 1 { "client uses" } else { "clients use" };
+        let problem =
+            format!("{clients} {uses} volume {name:?}; --force (?force) hangs up on them");
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
+    if clients > 0 {
+        tracing::warn!(
+            volume = %name,
+            clients,
+            "hanging up on clients, for the volume is removed by force"
+        );
+    }
+
+    // Clients do not see it any more, and those that use it are sent away; workers break off with
+    // clients that hang.
+    set_leaving(control, id, true);
+    let cleaned = control
+        .ask_all(Wait::Long, || Command::RetireVolume(id))
+        .and_then(|_| control.flush(Wait::Long, vec![id], Kind::Drain))
+        .and_then(|()| forget(control, 0, id));
+    if let Err(problem) = cleaned {
+        // Undo: it is offered again.
+        set_leaving(control, id, false);
+        let problem = format!("the volume stays, since its last flush failed: {problem}");
+        return Err(Reply::trouble(Trouble::Failed, problem));
+    }
+
+    // One tier after the other: a worker that still has it in one may ask any other for what is in
+    // the tier below.
+    for tier in 1..control.tiers.len() {
+        forget(control, tier, id).map_err(|problem| {
+            let problem = format!(
+                "the volume is not served any more, but tier {tier} still has it: {problem}"
+            );
+            Reply::trouble(Trouble::Failed, problem)
+        })?;
+    }
+    let removed = control.offer.change(|volumes| volumes.retain(|offered| offered.id != id));
+    removed.expect("a part of what can be offered can be");
+    tracing::info!(volume = %name, "volume removed");
+    match control.write_down(&ids, Keeper::remove) {
+        Ok(()) => Ok(Reply::Done("removed")),
+        Err(problem) => {
+            Err(Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")))
+        }
+    }
+}
+
+/// Has a volume forgotten in one tier by all workers.
+pub(super) fn forget(control: &mut Control, tier: usize, volume: VolumeId) -> Result<(), Problem> {
+    control.ask_all(Wait::Long, || Command::RemoveVolume { tier, volume }).map(drop)
+}
+
+fn set_leaving(control: &mut Control, id: VolumeId, leaving: bool) {
+    let changed = control.change_volume(id, |offered| offered.leaving = leaving);
+    changed.expect("a part of what can be offered can be");
+    control.publish();
+}
