@@ -1,0 +1,384 @@
+//! The acceptor's part of the admin interface: its connections, and what clients ask for.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use floe_block::Kind;
+use floe_device::SocketOutcome;
+use rustix::net::{Shutdown, shutdown};
+
+use super::acceptor::{Acceptor, Change, Phase};
+use super::admin_session::AdminSession;
+use super::admin_tls::{Encryption, Undecipherable};
+use super::dirty::Dirty;
+use super::messages::{
+    Asker, Command as Ask, Done, Event, Job, Message, Operation, Problem, Ticket,
+};
+use super::offer::{absent, present};
+use super::questions::{Purpose, Question};
+use super::replies::snapshots;
+use super::token::AcceptorToken;
+use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
+use crate::metrics;
+use crate::status::{Report, Snapshot};
+
+/// Bytes received at once.
+const RECEIVE_BYTES: usize = 4096;
+
+/// Connections over Unix sockets, and as many over TCP, so that neither keep the others out. Beyond
+/// that the oldest of which no request is carried out is hung up on; each has
+/// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+const MOST_CONNECTIONS: usize = 32;
+
+/// Those of them whose requests wait for workers. The rest is a reserve: for questions after the
+/// health, which are answered at once.
+const MOST_WAITING: usize = 24;
+
+impl Acceptor {
+    pub(super) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
+        let access = Arc::clone(&self.admin_listeners[listener as usize].access);
+        let (is_remote, required) = (access.network.is_some(), access.encrypted_only());
+        let encryption = match is_remote {
+            true => Encryption::Undecided { tls: self.config.tls.clone(), required },
+            false => Encryption::None,
+        };
+        self.make_room_for_admin(is_remote);
+        let now = Instant::now();
+        let session = AdminSession {
+            socket: Rc::new(socket),
+            buffer: self.io.pool.allocate(RECEIVE_BYTES),
+            encryption,
+            conversation: Conversation::new(access),
+            listening: false,
+            sending: false,
+            outgoing: Vec::new(),
+            is_over: false,
+            stopping: false,
+            until: Some(now + self.config.limits.admin_time),
+            since: now,
+            is_remote,
+            is_dropped: false,
+        };
+        let index = self.admin_sessions.insert(session);
+        self.listen_to_admin(index);
+    }
+
+    /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there
+    /// are as many as may be.
+    fn make_room_for_admin(&mut self, is_remote: bool) {
+        let there = |session: &AdminSession| session.is_remote == is_remote && !session.is_dropped;
+        let indices = self.admin_sessions.indices();
+        let alike: Vec<u32> =
+            indices.into_iter().filter(|&index| there(&self.admin_sessions[index])).collect();
+        if alike.len() < MOST_CONNECTIONS {
+            return;
+        }
+        let idle = alike.into_iter().filter(|&index| self.admin_sessions[index].until.is_some());
+        let oldest = idle.min_by_key(|&index| {
+            let session = &self.admin_sessions[index];
+            (!session.listening, session.since)
+        });
+        if let Some(oldest) = oldest {
+            let session = &mut self.admin_sessions[oldest];
+            session.is_dropped = true;
+            let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+        }
+    }
+
+    /// True if one more request of such clients may wait for workers.
+    fn may_wait(&self, is_remote: bool) -> bool {
+        let sessions =
+            self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
+        let alike =
+            sessions.filter(|session| session.is_remote == is_remote && !session.is_dropped);
+        alike.filter(|session| session.until.is_none()).count() < MOST_WAITING
+    }
+
+    /// When the next admin client is late.
+    pub(super) fn admin_due(&self) -> Option<Instant> {
+        let indices = self.admin_sessions.indices().into_iter();
+        indices.filter_map(|index| self.admin_sessions[index].until).min()
+    }
+
+    /// Hangs up on admin clients that are late: what is under way on their sockets ends.
+    pub(super) fn hang_up_on_late_admins(&mut self) {
+        let now = Instant::now();
+        for index in self.admin_sessions.indices() {
+            let session = &mut self.admin_sessions[index];
+            if session.until.take_if(|until| *until <= now).is_some() {
+                session.is_dropped = true;
+                let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+            }
+        }
+    }
+
+    fn listen_to_admin(&mut self, index: u32) {
+        let session = &mut self.admin_sessions[index];
+        session.listening = true;
+        let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
+        self.io.sockets.receive(AcceptorToken::ReceiveAdmin(index).encode(), &socket, into, false);
+    }
+
+    pub(super) fn heard_admin(&mut self, index: u32, result: std::io::Result<SocketOutcome>) {
+        let session = &mut self.admin_sessions[index];
+        session.listening = false;
+        let received = match result {
+            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => {
+                session.buffer.slice(0..bytes).to_vec()
+            }
+            _ => return self.leave_admin(index),
+        };
+        let text = session.encryption.decrypt(received);
+        session.outgoing.extend(session.encryption.take());
+        let heard = match text {
+            Ok(text) => session.conversation.hear(&text),
+            Err(Undecipherable::InTheClear) => {
+                let problem = "this address can be reached from other machines and takes TLS \
+                               only; ask by https";
+                Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
+            }
+            Err(Undecipherable::Broken(error)) => {
+                tracing::debug!(%error, "admin client broke TLS");
+                return self.leave_admin(index); // an alert that says why is sent
+            }
+        };
+        match heard {
+            Heard::More => {
+                self.send_to_admin(index);
+                self.listen_to_admin(index);
+            }
+            Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
+            Heard::Command(command) => {
+                let is_remote = self.admin_sessions[index].is_remote;
+                // The end is what may help if all others hang.
+                let is_urgent = matches!(command, Command::Health | Command::Stop);
+                if !is_urgent && !self.may_wait(is_remote) {
+                    let problem = "too many requests are under way; try again when some are done";
+                    return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
+                }
+                self.admin_sessions[index].until = None;
+                self.obey(index, command);
+            }
+        }
+    }
+
+    /// Something was sent: the rest is next, or the end of a connection that is over.
+    pub(super) fn sent_to_admin(&mut self, index: u32, result: &std::io::Result<SocketOutcome>) {
+        let session = &mut self.admin_sessions[index];
+        session.sending = false;
+        if result.is_err() {
+            session.outgoing.clear();
+            let _ = shutdown(&session.socket, Shutdown::Both); // ends a receive that is under way
+        }
+        self.send_to_admin(index);
+    }
+
+    /// Ends a connection once all is sent.
+    fn leave_admin(&mut self, index: u32) {
+        self.admin_sessions[index].is_over = true;
+        self.send_to_admin(index);
+    }
+
+    /// Sends what is to be sent, one thing after the other. With nothing left a connection that is
+    /// over goes.
+    fn send_to_admin(&mut self, index: u32) {
+        let session = &mut self.admin_sessions[index];
+        if session.sending {
+            return;
+        }
+        if session.outgoing.is_empty() {
+            if session.is_over {
+                self.admin_sessions.remove(index);
+            }
+            return;
+        }
+        let bytes = std::mem::take(&mut session.outgoing);
+        let buffer = self.io.pool.allocate(bytes.len()).slice(0..bytes.len());
+        buffer.copy_from(&bytes);
+        session.sending = true;
+        let socket = Rc::clone(&session.socket);
+        self.io.sockets.send(AcceptorToken::SendAdmin(index).encode(), &socket, vec![buffer]);
+    }
+
+    fn obey(&mut self, index: u32, command: Command) {
+        let begun = match command {
+            Command::Health if self.phase != Phase::Serving => {
+                Err(Reply::trouble(Trouble::Ending, "ending"))
+            }
+            Command::Health => Err(self.board.state().health.clone()),
+            Command::Status => self.ask_snapshots(Purpose::Status { admin: index }),
+            Command::Metrics => self.ask_snapshots(Purpose::Metrics { admin: index }),
+            Command::ListVolumes => self.ask_snapshots(Purpose::Volumes { admin: index }),
+            Command::ListTiers => self.ask_snapshots(Purpose::Tiers { admin: index }),
+            Command::Flush => self.flush(index),
+            Command::Stop => {
+                self.admin_sessions[index].stopping = true;
+                self.end();
+                Ok(())
+            }
+            Command::RestoreCache => self.begin_job(index, Operation::Restore),
+            Command::AddVolume(addition) => {
+                let paths = self.admin_sessions[index].paths();
+                self.begin_job(index, Operation::AddVolume { addition, paths })
+            }
+            Command::RemoveVolume { name, force } => {
+                self.begin_job(index, Operation::RemoveVolume { name, force })
+            }
+            Command::ResizeVolume { name, size_bytes } => {
+                self.begin_job(index, Operation::ResizeVolume { name, size_bytes })
+            }
+            Command::AddTier(wanted) => {
+                let paths = self.admin_sessions[index].paths();
+                self.begin_job(index, Operation::AttachTier { wanted, paths })
+            }
+            Command::RemoveTier { number } => {
+                self.begin_job(index, Operation::DetachTier { number })
+            }
+        };
+        if let Err(reply) = begun {
+            self.tell_admin(index, &reply);
+        }
+    }
+
+    /// Gives a job to the control thread. Volumes and tiers change one at a time: another change is
+    /// refused until that is done.
+    fn begin_job(&mut self, admin: u32, operation: Operation) -> Result<(), Reply> {
+        if self.phase != Phase::Serving {
+            return Err(Problem::Ending.into_reply());
+        }
+        let change = match &operation {
+            Operation::Restore => None,
+            Operation::AttachTier { .. } | Operation::DetachTier { .. } => Some(Change::Tier),
+            _ => Some(Change::Volume),
+        };
+        if let (Some(_), Some((_, under_way))) = (change, self.change) {
+            let state = self.board.state();
+            match &operation {
+                Operation::AddVolume { addition, .. } => absent(&state.volumes, &addition.name)?,
+                Operation::RemoveVolume { name, .. } | Operation::ResizeVolume { name, .. } => {
+                    present(&state.volumes, name).map(drop)?
+                }
+                _ => {}
+            }
+            return Err(Reply::trouble(Trouble::Conflict, under_way.text()));
+        }
+        if let Some(change) = change {
+            self.change = Some((admin, change));
+        }
+        self.send_to_control(Event::Job(Job { admin, operation }));
+        Ok(())
+    }
+
+    /// The control thread has done a job, or could not.
+    pub(super) fn job_done(&mut self, admin: u32, reply: &Reply) {
+        self.change.take_if(|(by, _)| *by == admin);
+        self.tell_admin(admin, reply);
+    }
+
+    /// Asks all workers for their counters.
+    pub(super) fn ask_snapshots(&mut self, purpose: Purpose) -> Result<(), Reply> {
+        let number = self.questions.insert(purpose, 0..self.workers.len());
+        let ticket = Ticket { asker: Asker::Acceptor, number };
+        self.workers.tell_all(|| Message::Ask { ticket, command: Ask::Snapshot });
+        Ok(())
+    }
+
+    /// Asks for a flush of each volume. Any worker can do it; they take turns.
+    fn flush(&mut self, admin: u32) -> Result<(), Reply> {
+        let state = self.board.state();
+        if state.volumes.is_empty() {
+            return Err(Reply::Done("flushed"));
+        }
+        let worker = |at: usize| at % self.workers.len();
+        let workers = (0..state.volumes.len()).map(worker);
+        let number = self.questions.insert(Purpose::Flushed { admin }, workers);
+        let ticket = Ticket { asker: Asker::Acceptor, number };
+        for (at, offered) in state.volumes.iter().enumerate() {
+            let command = Ask::Flush(offered.id, Kind::Drain);
+            self.workers.post(worker(at), Message::Ask { ticket, command });
+        }
+        Ok(())
+    }
+
+    /// All workers have answered a question.
+    pub(super) fn answer(&mut self, question: Question) {
+        let Question { purpose, replies } = question;
+        match replies.finish() {
+            Ok(replies) => self.answer_with(purpose, replies),
+            Err(problem) => self.answer_failed(purpose, problem),
+        }
+    }
+
+    fn answer_with(&mut self, purpose: Purpose, replies: Vec<Done>) {
+        let (admin, reply) = match purpose {
+            Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
+            Purpose::Status { admin } => (admin, Reply::json(&self.report(replies).status())),
+            Purpose::Metrics { admin } => {
+                (admin, Reply::Metrics(metrics::render(&self.report(replies))))
+            }
+            Purpose::Volumes { admin } => {
+                (admin, Reply::json(&self.report(replies).status().volumes))
+            }
+            Purpose::Tiers { admin } => (admin, Reply::json(&self.report(replies).status().tiers)),
+            Purpose::LogDirty => return log_dirty(&snapshots(replies)),
+        };
+        self.tell_admin(admin, &reply);
+    }
+
+    /// A question could not be answered.
+    pub(super) fn answer_failed(&mut self, purpose: Purpose, problem: Problem) {
+        tracing::error!(%problem, "a question of an admin client is not answered");
+        match purpose {
+            Purpose::Status { admin }
+            | Purpose::Metrics { admin }
+            | Purpose::Volumes { admin }
+            | Purpose::Tiers { admin }
+            | Purpose::Flushed { admin } => self.tell_admin(admin, &problem.into_reply()),
+            Purpose::LogDirty => {}
+        }
+    }
+
+    fn report(&mut self, replies: Vec<Done>) -> Report {
+        let (config, state) = (&self.config, self.board.state());
+        self.reporting.report(config, &state, &self.entrance.tally, snapshots(replies))
+    }
+
+    /// Tells all that asked for the end how it went, once it has come, and hangs up on clients that
+    /// have asked for nothing yet.
+    pub(super) fn tell_stopped(&mut self) {
+        let Phase::Telling = self.phase else { return };
+        let reply = self.ended.clone().expect("the control thread has ended");
+        for index in self.admin_sessions.indices() {
+            let session = &mut self.admin_sessions[index];
+            if std::mem::take(&mut session.stopping) {
+                self.tell_admin(index, &reply);
+            } else if session.listening {
+                let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
+            }
+        }
+    }
+
+    /// Answers, which ends the connection.
+    pub(super) fn tell_admin(&mut self, index: u32, reply: &Reply) {
+        let session = &mut self.admin_sessions[index];
+        let answer = session.encryption.encrypt_last(reply.encode());
+        session.outgoing.extend(answer);
+        session.until = Some(Instant::now() + self.config.limits.admin_time);
+        self.leave_admin(index);
+    }
+}
+
+fn log_dirty(snapshots: &[Snapshot]) {
+    let dirty = Dirty::of(snapshots);
+    let (dirty_bytes, held_bytes) = (dirty.bytes(), dirty.held_bytes);
+    match dirty_bytes + held_bytes {
+        0 => tracing::warn!("still ending, with nothing that kill -9 would lose"),
+        _ => tracing::warn!(
+            dirty_bytes,
+            held_bytes,
+            "still flushing; kill -9 would lose what is dirty"
+        ),
+    }
+}

@@ -1,0 +1,63 @@
+//! Commands that a worker has begun and will reply to when something has come to its end.
+
+use std::time::Instant;
+
+use floe_block::{Driver, Fault, VolumeId};
+
+use super::tier::TierKey;
+
+/// The end of a command that takes its time.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Awaited {
+    /// All clients have their answers. The worker breaks off with clients that do not take them
+    /// until then; `None` when that is done.
+    Quiet { until: Option<Instant> },
+    /// No client uses the volume; the worker breaks off with those that still do then.
+    Unused { volume: VolumeId, until: Option<Instant> },
+    /// Nothing is under way for the volume in a tier: it can be removed there.
+    Idle { tier: usize, volume: VolumeId },
+    /// The sector that a volume's old end cuts is not in use: it can grow.
+    Grown { volume: VolumeId, bytes: u64 },
+    /// Nothing is under way at all.
+    Rest,
+    /// Nothing is under way at all; and the checksums of what is dirty are noted once they have
+    /// been `begun` to be.
+    Noted { begun: bool },
+    /// A tier that is attached or detached has come so far.
+    Tier(TierAwaited),
+}
+
+impl Awaited {
+    /// The rest to await after a look at this time: clients that were broken off with end by
+    /// themselves.
+    pub(super) fn after(self, now: Instant) -> Self {
+        let left = |until: Option<Instant>| until.filter(|until| *until > now);
+        match self {
+            Self::Quiet { until } => Self::Quiet { until: left(until) },
+            Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
+            _ => self,
+        }
+    }
+}
+
+/// The end of a step of attaching or detaching a tier.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TierAwaited {
+    /// Nothing is under way below this tier.
+    Quiet { above: TierKey },
+    /// The tier below this one has brought down all it had of a volume.
+    Emptied { above: TierKey },
+    /// Nothing is under way in the tier below this one.
+    Rest { above: TierKey },
+}
+
+/// A tier that a worker attaches or detaches.
+#[derive(Default)]
+pub(super) struct TierChange {
+    /// The one to attach, its device open.
+    pub(super) newcomer: Option<(TierKey, Driver)>,
+    /// The I/O gate is shut, and something may be held back.
+    pub(super) is_shut: bool,
+    /// Drains of the one to detach that have ended, by ticket.
+    pub(super) emptied: Vec<(u32, Result<(), Fault>)>,
+}

@@ -1,0 +1,62 @@
+//! The end of a server whose workers have stopped.
+
+use std::sync::Arc;
+
+use floe_block::{Companion, VolumeId};
+
+use super::dirty::Dirty;
+use super::known_tier::{KnownTier, others};
+use super::offer::Offered;
+use super::volume::DeviceSource;
+use crate::kept::{Keeper, StartError};
+
+/// The last step, once all workers have stopped: it is written down of the tiers that are in order
+/// that they are.
+pub(super) struct Closing {
+    in_order: Vec<InOrder>,
+    lost: Option<String>,
+}
+
+/// A tier that is in order, and the backing devices of its volumes.
+struct InOrder {
+    keeper: Keeper,
+    backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
+    /// Tiers that hold what nothing else has.
+    companions: Vec<Companion>,
+}
+
+impl Closing {
+    /// Of the tiers and volumes at the end, of which so much is dirty, and `lost` for good.
+    pub(super) fn new(
+        tiers: Vec<KnownTier>,
+        volumes: &[Offered],
+        dirty: &Dirty,
+        lost: Option<String>,
+    ) -> Self {
+        let all = tiers.iter().zip(&dirty.tiers);
+        let all: Vec<_> = all.map(|(tier, bytes)| tier.companion(*bytes > 0)).collect();
+        let in_order = |(at, tier): (usize, KnownTier)| {
+            let keeper =
+                tier.keeper.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
+            let backings = volumes.iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
+            Some(InOrder { keeper, backings: backings.collect(), companions: others(&all, at) })
+        };
+        Self { in_order: tiers.into_iter().enumerate().filter_map(in_order).collect(), lost }
+    }
+
+    /// Data that cannot be read any more, if there is any.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.lost.clone()
+    }
+
+    /// Writes down that the tiers are in order.
+    ///
+    /// # Errors
+    /// The first failure of a device; the other tiers are told all the same.
+    pub(super) fn finish(self) -> Result<(), StartError> {
+        let ended = self.in_order.into_iter().map(|InOrder { keeper, backings, companions }| {
+            keeper.end(&backings, Some(companions))
+        });
+        ended.fold(Ok(()), Result::and)
+    }
+}

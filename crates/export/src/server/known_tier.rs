@@ -1,0 +1,178 @@
+//! The tiers of a server as its control thread knows them.
+//!
+//! Tiers are counted from the top. A failing device or a lost journal of one is nothing to the
+//! others: each goes on as far as it can, and the one above it sees its answers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use floe_block::{Companion, Exchange, WriteMode};
+
+use super::tier::{Tier, TierKey};
+use super::tier_part::TierPart;
+use super::volume::DeviceSource;
+use crate::kept::{Keeper, StartError};
+use crate::status::TierFacts;
+
+/// The failures of a tier.
+#[derive(Debug, Default)]
+pub(super) struct Failing {
+    /// The cache device has been given up.
+    pub(super) degraded: bool,
+    /// The journal cannot be written.
+    pub(super) journal_lost: bool,
+    /// Some dirty data could not be brought down since.
+    pub(super) stuck: bool,
+    /// Nothing that the cache has counts any more.
+    pub(super) retired: bool,
+    /// The superblock does not say so yet.
+    pub(super) unnoted: bool,
+    /// Workers in which nothing of it is dirty any more.
+    pub(super) emptied: BTreeSet<usize>,
+    /// Workers that refuse requests for what they have of it.
+    pub(super) refusing: BTreeSet<usize>,
+}
+
+impl Failing {
+    /// The `bypass` of the status.
+    pub(super) fn bypass(&self) -> &'static str {
+        match self {
+            Self { retired: true, unnoted: true, .. } => "ended-unnoted",
+            Self { retired: true, .. } => "ended",
+            Self { stuck: true, .. } => "stuck",
+            Self { journal_lost: true, .. } => "emptying",
+            _ => "",
+        }
+    }
+}
+
+/// A tier as the control thread knows it.
+#[derive(Debug)]
+pub(super) struct KnownTier {
+    pub(super) key: TierKey,
+    pub(super) name: String,
+    /// The bound on its dirty data, if there is one.
+    pub(super) most_dirty_bytes: Option<u64>,
+    pub(super) mode: WriteMode,
+    /// The admission, where not everything comes in.
+    pub(super) admission: Option<String>,
+    /// The eviction policy.
+    pub(super) evict: String,
+    pub(super) cache_bytes: u64,
+    /// It may hold what nothing below it has.
+    may_be_dirty: bool,
+    /// The superblock writer, of a persistent tier.
+    pub(super) keeper: Option<Keeper>,
+    /// Its cache device.
+    pub(super) source: Arc<dyn DeviceSource>,
+    /// Where its data begins on it, of one that ends with the program, in bytes.
+    pub(super) data_start: u64,
+    pub(super) failing: Failing,
+    /// Places of which it was said that the only copy of data is gone.
+    pub(super) lost_places: u32,
+}
+
+/// A tier as the control thread knows it, and each thread's part, for their ends of its queues.
+///
+/// # Panics
+/// When it does not have a part for each thread.
+pub(super) fn in_threads(
+    tier: Tier,
+    key: TierKey,
+    exchanges: Vec<Exchange>,
+) -> (KnownTier, Vec<TierPart>) {
+    let Tier { name, cache, source, cache_bytes } = tier;
+    assert_eq!(cache.threads(), exchanges.len(), "all tiers have as many parts");
+    let mode = cache.parts[0].0.mode();
+    let known = KnownTier {
+        key,
+        name,
+        most_dirty_bytes: cache.most_dirty_bytes,
+        may_be_dirty: mode.keeps_writes()
+            || cache.parts.iter().any(|(cache, _)| cache.has_dirty_data()),
+        mode,
+        admission: cache.parts[0].0.admission(),
+        evict: cache.parts[0].0.evict().to_string(),
+        cache_bytes,
+        keeper: cache.keeper,
+        source: Arc::clone(&source),
+        data_start: cache.data_start,
+        failing: Failing::default(),
+        lost_places: 0,
+    };
+    let data_start = cache.data_start;
+    let parts = cache.parts.into_iter().zip(exchanges);
+    let begin = |((cache, journal), exchange)| {
+        let source = Arc::clone(&source);
+        TierPart { key, cache, journal, data_start, exchange, source }
+    };
+    (known, parts.map(begin).collect())
+}
+
+impl KnownTier {
+    /// The tier as its peers are to know it, if it is persistent and `may` hold what they lack.
+    pub(super) fn companion(&self, may: bool) -> Option<Companion> {
+        self.keeper.as_ref().filter(|_| may).map(|keeper| keeper.as_companion(&self.name))
+    }
+
+    pub(super) fn facts(&self) -> TierFacts {
+        TierFacts {
+            name: self.name.clone(),
+            mode: self.mode,
+            admission: self.admission.clone(),
+            evict: self.evict.clone(),
+            session: self.keeper.as_ref().map(Keeper::session),
+            journal_lost: self.failing.journal_lost,
+            bypass: self.failing.bypass(),
+            size_bytes: self.cache_bytes,
+        }
+    }
+}
+
+/// Records in each persistent tier's superblock which peer tiers may hold dirty data, and that they
+/// are served together. Runs before a tier accepts dirty data and after it has been cleaned. The
+/// tiers are given from the top; one whose device is given up is left out.
+///
+/// # Errors
+/// The first failure of a device.
+pub(super) fn link<'a>(
+    stack: u32,
+    tiers: impl Iterator<Item = &'a mut KnownTier>,
+) -> Result<(), StartError> {
+    let mut tiers: Vec<&mut KnownTier> = tiers.collect();
+    let all: Vec<_> = tiers.iter().map(|tier| tier.companion(tier.may_be_dirty)).collect();
+    let keepers = |tiers: &mut [&mut KnownTier],
+                   act: &dyn Fn(usize, &mut Keeper) -> Result<(), StartError>| {
+        let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.failing.degraded);
+        sound.try_for_each(|(at, tier)| {
+            tier.keeper.as_mut().map_or(Ok(()), |keeper| act(at, keeper))
+        })
+    };
+    keepers(&mut tiers, &|_, keeper| keeper.announce(stack))?;
+    keepers(&mut tiers, &|at, keeper| keeper.link(stack, others(&all, at)))
+}
+
+/// All but the one at this place, as it is to know them.
+pub(super) fn others(companions: &[Option<Companion>], at: usize) -> Vec<Companion> {
+    let others = companions.iter().enumerate().filter(|(other, _)| *other != at);
+    let seen = |(other, companion): (usize, &Option<Companion>)| {
+        companion.clone().map(|companion| Companion { above: other < at, ..companion })
+    };
+    others.filter_map(seen).collect()
+}
+
+impl KnownTier {
+    /// Writes down how much of its data may be old.
+    pub(super) fn note(&mut self) -> Result<(), StartError> {
+        let Self { keeper: Some(keeper), failing, .. } = self else { return Ok(()) };
+        keeper.set_void(failing.degraded, failing.retired)
+    }
+
+    /// Fails unless its cache device takes what is written to it, and gives it back.
+    pub(super) fn try_device(&mut self) -> Result<(), StartError> {
+        match &mut self.keeper {
+            Some(keeper) => keeper.try_device(),
+            None => crate::kept::try_volatile(&Arc::clone(&self.source), self.data_start),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Messages between the server's threads: commands of the control thread and questions of the
+//! acceptor to workers, replies and events of workers, jobs.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use floe_block::{Fault, Kind, VolumeId};
+
+use super::config::ServeError;
+use super::tier::TierKey;
+use super::tier_part::TierPart;
+use super::volume::DeviceSource;
+use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};
+use crate::nbd::export::Exports;
+use crate::status::Snapshot;
+
+/// To a worker.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Serve this client.
+    Serve(OwnedFd),
+    /// These exports are offered now: new clients see them, and clients of others are sent away.
+    Offer(Arc<Exports>),
+    /// Carry out the command, and reply under the ticket.
+    Ask { ticket: Ticket, command: Command },
+    /// Another worker has found the cache device of a tier failing: stop using it.
+    Degrade { tier: TierKey },
+    /// The journal of a tier cannot be written: go on past it.
+    Bypass {
+        tier: TierKey,
+        /// Some of its dirty data cannot be brought down.
+        stuck: bool,
+    },
+    /// Nothing that a tier has counts any more: go on past it altogether.
+    Retire { tier: TierKey },
+    /// Nothing: a worker that does not take even this hangs.
+    Probe,
+    /// Everything has come to its end.
+    Stop,
+}
+
+/// The name of a question or a command, for its replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) asker: Asker,
+    pub(super) number: u32,
+}
+
+/// The thread that takes a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    Control,
+    Acceptor,
+}
+
+/// A worker is asked for this, and replies when it is done.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Hand in all counters.
+    Snapshot,
+    /// Flush or drain a volume, all parts of it.
+    Flush(VolumeId, Kind),
+    /// Open the backing device of a volume to come.
+    OpenVolume { name: String, source: Arc<dyn DeviceSource> },
+    /// Close that device again.
+    CloseVolume { name: String },
+    /// Add the volume whose device was opened.
+    AddVolume { name: String },
+    /// Wait until no client uses a volume that is not offered any more.
+    RetireVolume(VolumeId),
+    /// Forget a volume that no client uses and that is clean, in one tier.
+    RemoveVolume { tier: usize, volume: VolumeId },
+    /// A volume has grown to so many bytes.
+    ResizeVolume(VolumeId, u64),
+    /// Use the cache devices again.
+    Restore,
+    /// Open the device of a tier to come.
+    OpenTier(Box<TierPart>),
+    /// Take a step with a tier that is attached or detached.
+    Tier(TierCommand),
+    /// Begin nothing that no client asks for any more, and wait until nothing is under way.
+    Rest,
+    /// Note the checksums of what is dirty, and wait until that is done: nothing is under way
+    /// anywhere.
+    NoteRest,
+    /// Take no more requests, and wait until those under way are answered.
+    End,
+}
+
+/// A step of attaching or detaching a tier; its place is told by the tier above it.
+#[derive(Debug, Clone)]
+pub(super) enum TierCommand {
+    /// Shut the I/O gate below this tier, and wait until nothing is under way there.
+    Quiesce { above: TierKey },
+    /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and
+    /// open the gate.
+    PutIn { above: TierKey, ids: Arc<[(VolumeId, VolumeId)]> },
+    /// Close that device again, and open the gate.
+    Dismiss { above: TierKey },
+    /// Let so much of a tier be dirty.
+    LimitDirty { tier: TierKey, bytes: u64 },
+    /// Have the tier below this one bring down all it has of a volume, which this one has by this
+    /// id.
+    Empty { above: TierKey, volume: VolumeId },
+    /// Wait until nothing is under way in the tier below this one, and see that it has nothing to
+    /// bring down.
+    Rest { above: TierKey },
+    /// Take out the tier below this one, and open the gate.
+    TakeOut { above: TierKey },
+    /// Keep the tier below this one, let so much of it be dirty again, and open the gate.
+    Keep { above: TierKey, bytes: u64 },
+}
+
+/// A worker's reply to a question or a command.
+#[derive(Debug)]
+pub(super) struct WorkerReply {
+    pub(super) worker: usize,
+    pub(super) number: u32,
+    pub(super) result: Result<Done, Problem>,
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub(super) enum Done {
+    Nothing,
+    Snapshot(Box<Snapshot>),
+    /// The numbers of a volume in the tiers, from the top.
+    Numbered(Vec<VolumeId>),
+}
+
+/// To the control thread.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A worker has carried out a command, or cannot.
+    Replied(WorkerReply),
+    /// A worker has found something of a tier.
+    Tier(TierKey, TierEvent),
+    /// Work on a thread of its own is done.
+    WorkDone,
+    /// An admin client wants this done.
+    Job(Job),
+    /// The server is to end.
+    End,
+    /// The server has failed: nothing is waited for any more.
+    Abandon,
+}
+
+/// A worker's observation of a tier.
+#[derive(Debug)]
+pub(super) enum TierEvent {
+    /// The cache device is failing and has been given up.
+    Degraded,
+    /// The journal cannot be written.
+    JournalLost,
+    /// Nothing is dirty any more in a worker's part of a tier whose journal cannot be written.
+    Emptied { worker: usize },
+    /// Some of it could not be brought down.
+    Blocked,
+    /// A worker begins to refuse requests for what its part has, or no longer does.
+    Refusing { worker: usize, refusing: bool },
+    /// The only copy of a run of a volume, by the tier's id of it, is gone.
+    DataLost { volume: VolumeId, run: Range<u64> },
+}
+
+/// An admin operation, and the client that is told of its end.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) admin: u32,
+    pub(super) operation: Operation,
+}
+
+/// An admin operation of the control thread.
+#[derive(Debug)]
+pub(super) enum Operation {
+    Restore,
+    AddVolume { addition: Box<Addition>, paths: AllowedPaths },
+    RemoveVolume { name: String, force: bool },
+    ResizeVolume { name: String, size_bytes: Option<u64> },
+    AttachTier { wanted: NewTier, paths: AllowedPaths },
+    DetachTier { number: usize },
+}
+
+/// To the acceptor.
+#[derive(Debug)]
+pub(super) enum Notice {
+    /// A worker has answered a question.
+    Replied(WorkerReply),
+    /// A job is done, or could not be.
+    JobDone { admin: u32, reply: Reply },
+    /// The server has ended, as the clients that asked for it are told.
+    Ended(Reply),
+    /// A thread cannot go on.
+    Died(ServeError),
+}
+
+/// Why a command could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Problem {
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    #[error("{0}")]
+    Path(#[from] PathRefused),
+    #[error("the server is ending")]
+    Ending,
+    #[error(
+        "thread {worker} has not answered for {seconds} s, and what it serves hangs: its log lines \
+         and stack say why"
+    )]
+    Silent { worker: usize, seconds: u64 },
+    #[error("requests in or below it are still under way after {seconds} s")]
+    Late { seconds: u64 },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Problem {
+    /// The problem as an admin client is told.
+    pub(super) fn into_reply(self) -> Reply {
+        let trouble = match self {
+            Self::Ending => Trouble::Ending,
+            Self::Path(_) => Trouble::Forbidden,
+            _ => Trouble::Failed,
+        };
+        Reply::trouble(trouble, self.to_string())
+    }
+}

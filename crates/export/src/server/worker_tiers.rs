@@ -1,0 +1,118 @@
+//! A worker's part in the tiers it stands on: attaching and detaching one, a step for each command.
+//!
+//! While the I/O gate is shut, the worker begins nothing that no client asks for, so that nothing
+//! comes under way below it.
+
+use floe_block::Driver;
+
+use super::awaited::{Awaited, TierAwaited};
+use super::messages::{Done, Problem, TierCommand};
+use super::tier::TierKey;
+use super::tier_part::TierPart;
+use super::tier_watch::TierWatch;
+use super::worker::Worker;
+
+impl Worker {
+    /// Opens the device of a tier to attach.
+    pub(super) fn open_newcomer(&mut self, tier: TierPart) -> Result<(), Problem> {
+        let key = tier.key;
+        let opened = tier.open(&self.ring, &self.common.pool);
+        let driver = opened.map_err(|error| Problem::Other(error.to_string()))?;
+        self.tier_change.newcomer = Some((key, driver));
+        Ok(())
+    }
+
+    /// Takes a step with a tier, or tells what has to happen before it is done.
+    pub(super) fn step_with_tier(
+        &mut self,
+        number: u32,
+        command: TierCommand,
+    ) -> Result<(), TierAwaited> {
+        match command {
+            TierCommand::LimitDirty { tier, bytes } => self.tier(tier).limit_dirty(bytes),
+            TierCommand::Empty { above, volume } => {
+                self.tier(above).drain_below(volume, number);
+                return Err(TierAwaited::Emptied { above });
+            }
+            TierCommand::Quiesce { above } => {
+                self.tier_change.is_shut = true;
+                self.tier(above).shut_seam();
+                return Err(TierAwaited::Quiet { above });
+            }
+            TierCommand::Rest { above } => return Err(TierAwaited::Rest { above }),
+            TierCommand::PutIn { above, ids } => {
+                let newcomer = self.tier_change.newcomer.take();
+                let (key, newcomer) = newcomer.expect("a tier is put in after its device is open");
+                self.tier(above).put_below(newcomer, &ids);
+                let at = self.place(above) + 1;
+                self.watches.insert(at, TierWatch::new(key));
+                self.open_gate(above);
+            }
+            TierCommand::TakeOut { above } => {
+                drop(self.tier(above).take_below());
+                let at = self.place(above) + 1;
+                self.watches.remove(at);
+                self.open_gate(above);
+            }
+            TierCommand::Dismiss { above } => {
+                // where its device could not be opened there is none
+                self.tier_change.newcomer = None;
+                self.open_gate(above);
+            }
+            TierCommand::Keep { above, bytes } => {
+                self.tier(above).below_mut().expect("it stays").limit_dirty(bytes);
+                self.open_gate(above);
+            }
+        }
+        Ok(())
+    }
+
+    /// The result of a step, once it has ended.
+    pub(super) fn tier_step_ended(
+        &mut self,
+        number: u32,
+        awaited: TierAwaited,
+    ) -> Option<Result<Done, Problem>> {
+        match awaited {
+            TierAwaited::Quiet { above } => {
+                self.tier(above).is_quiet_below().then_some(Ok(Done::Nothing))
+            }
+            TierAwaited::Emptied { above } => {
+                let mut emptied = std::mem::take(&mut self.tier_change.emptied);
+                self.tier(above).take_drained(&mut emptied);
+                let at = emptied.iter().position(|(of, _)| *of == number);
+                let ended = at.map(|at| emptied.swap_remove(at).1);
+                self.tier_change.emptied = emptied;
+                ended.map(|result| result.map(|()| Done::Nothing).map_err(Problem::Fault))
+            }
+            TierAwaited::Rest { above } => {
+                let below = self.tier(above).below().expect("a tier rests before it goes");
+                match (below.is_at_rest(), below.cache().has_dirty_data()) {
+                    (false, _) => None,
+                    (true, false) => Some(Ok(Done::Nothing)),
+                    (true, true) => Some(Err(Problem::Other("some of it is dirty again".into()))),
+                }
+            }
+        }
+    }
+
+    /// Where a tier is that is there, from the top.
+    fn place(&self, key: TierKey) -> usize {
+        self.watches.iter().position(|watch| watch.key == key).expect("the tier is there")
+    }
+
+    /// A tier that is there.
+    pub(super) fn tier(&mut self, key: TierKey) -> &mut Driver {
+        let at = self.place(key);
+        self.driver.tier_mut(at).expect("workers have all tiers")
+    }
+
+    /// Goes on after a tier was attached or detached, or stays as it was. A step of which nobody
+    /// awaits the end any more is forgotten.
+    fn open_gate(&mut self, above: TierKey) {
+        self.tier_change.is_shut = false;
+        self.tier_change.emptied.clear();
+        self.awaited.retain(|(_, awaited)| !matches!(awaited, Awaited::Tier(_)));
+        self.tier(above).open_seam();
+    }
+}
