@@ -27,13 +27,15 @@ pub struct Limits {
     pub admin_time: Duration,
     /// For clients to take their last replies when the server, or their volume, ends.
     pub farewell_time: Duration,
+    /// For a thread to take a command; one that does not is reported, and waited for no longer.
+    pub reply_time: Duration,
 }
 
 impl Default for Limits {
     /// [`MOST_CONNECTIONS`]. 256 MiB: a client alone has up to 32 MiB in flight, each of 24 busy
     /// ones about 5 MiB, and 64 KiB are each client's own. 10 s for a handshake, for which honest
     /// clients on bad lines need a second or two. 30 s for a stall: slower than 35 KiB/s is no
-    /// disk.
+    /// disk. 30 s without taking a command: no device operation of a thread takes that long.
     fn default() -> Self {
         Self {
             connections: MOST_CONNECTIONS,
@@ -42,6 +44,7 @@ impl Default for Limits {
             stall_time: Duration::from_secs(30),
             admin_time: Duration::from_secs(10),
             farewell_time: Duration::from_secs(5),
+            reply_time: Duration::from_secs(30),
         }
     }
 }

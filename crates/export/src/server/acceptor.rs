@@ -256,11 +256,15 @@ impl Acceptor {
         }
     }
 
-    /// Has the control thread end the server; tells the end to clients that ask for it after that.
+    /// Has workers take no more requests, and the control thread end the server; tells the end to
+    /// clients that ask for it after that.
     pub(super) fn end(&mut self) {
         match self.phase {
             Phase::Serving => {
                 self.phase = Phase::Ending;
+                // At once, also while a job is under way: no request is taken after the next
+                // status.
+                self.workers.tell_all(|| Message::End);
                 self.send_to_control(Event::End);
             }
             Phase::Ending => {}

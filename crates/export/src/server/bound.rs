@@ -1,31 +1,39 @@
 //! The beginning of a server: first addresses, then devices, then threads.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::{Instant, SystemTime};
+use std::sync::mpsc;
+use std::time::Instant;
 
 use floe_block::{Bell, Exchange};
 use floe_device::{Pool, Ring, Sockets};
 
 use super::Server;
+use super::acceptor::{Acceptor, Io, Phase};
 use super::admin_listener::AdminListener;
+use super::board::Board;
 use super::config::{ServeError, ServerConfig};
-use super::footing::BeginningTier;
-use super::front::{Colleague, Dirty, Front, Phase};
+use super::control::{Control, Inbox};
+use super::entrance::Entrance;
+use super::known_tier::{in_threads, link};
 use super::mailbox::Mailbox;
 use super::offer::Offer;
+use super::questions::Questions;
+use super::reporting::Reporting;
 use super::slots::Slots;
 use super::team::Team;
-use super::tier::{Tier, TierKey, in_threads, link};
+use super::tier::{Tier, TierKey};
+use super::tier_part::TierPart;
 use super::valve::Valve;
 use super::volume::Volume;
-use super::warnings::Warnings;
 use super::worker::{Beginning, RING_ENTRIES};
+use super::worker_handle::{WorkerHandle, Workers};
+use super::worker_outbox::WorkerOutbox;
 use crate::kept::{guarded, random_stack};
 use crate::listener::Listener;
-use crate::status::{Lately, LostStatus, ServiceTimes, Tally};
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each
 /// at least. More is taken as needed.
@@ -82,28 +90,30 @@ impl Bound {
         let ids = |at| tiers.iter().map(|tier| tier.cache.id(at)).collect();
         let offer = Offer::new(volumes.iter().enumerate().map(|(at, volume)| (ids(at), volume)))?;
         let ring = Ring::new(RING_ENTRIES)?;
-        let bell = Arc::new(Bell::new().map_err(ServeError::Wake)?);
-        let news = Arc::new(Mailbox::new(Arc::clone(&bell)));
-        let bells = (0..threads).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
-        let bells = bells.map_err(ServeError::Wake)?;
-        let colleague = |bell: &Arc<Bell>| Colleague {
-            instructions: Arc::new(Mailbox::new(Arc::clone(bell))),
+        let wake_up = Arc::new(Bell::new().map_err(ServeError::Wake)?);
+        let inbox = Arc::new(Mailbox::new(wake_up));
+        let (sender, events) = mpsc::channel();
+        let wake_ups =
+            (0..threads).map(|_| Bell::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let wake_ups = wake_ups.map_err(ServeError::Wake)?;
+        let handle = |wake_up: &Arc<Bell>| WorkerHandle {
+            mailbox: Arc::new(Mailbox::new(Arc::clone(wake_up))),
             connections: Arc::new(AtomicUsize::new(0)),
         };
-        let workers: Vec<Colleague> = bells.iter().map(colleague).collect();
+        let workers = Workers(wake_ups.iter().map(handle).collect());
         let valve =
             config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
         let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
-        let mut parts: Vec<Vec<BeginningTier>> = workers.iter().map(|_| Vec::new()).collect();
+        let mut parts: Vec<Vec<TierPart>> = (0..threads).map(|_| Vec::new()).collect();
         let mut known = Vec::new();
         for (key, tier) in (0..).map(TierKey).zip(tiers) {
-            let (tier, of_threads) = in_threads(tier, key, Exchange::between(&bells));
+            let (tier, of_threads) = in_threads(tier, key, Exchange::between(&wake_ups));
             known.push(tier);
             parts.iter_mut().zip(of_threads).for_each(|(of_thread, tier)| of_thread.push(tier));
         }
         let stack = random_stack().map_err(ServeError::Link)?;
         link(stack, known.iter_mut()).map_err(ServeError::Link)?;
-        let parts = parts.into_iter().zip(seeds).zip(&workers).enumerate();
+        let parts = parts.into_iter().zip(seeds).zip(&workers.0).enumerate();
         let beginnings = parts.map(|(number, ((tiers, seed), worker))| Beginning {
             number,
             config: Arc::clone(&config),
@@ -111,49 +121,55 @@ impl Bound {
             seed,
             volumes: offer.all().to_vec(),
             exports: Arc::clone(offer.exports()),
-            instructions: Arc::clone(&worker.instructions),
-            news: Arc::clone(&news),
+            mailbox: Arc::clone(&worker.mailbox),
+            outbox: WorkerOutbox {
+                worker: number,
+                control: sender.clone(),
+                acceptor: Arc::clone(&inbox),
+            },
             connections: Arc::clone(&worker.connections),
             valve: valve.clone(),
         });
-        let team = Team::begin(beginnings.collect(), &workers)?;
-        let front = Front {
-            sockets: Sockets::new(&ring),
-            ring,
-            pool: Pool::new(0),
+        let team = Team::begin(beginnings.collect(), workers.clone(), config.limits.reply_time)?;
+        let board = Arc::new(Board::new(&offer, &known));
+        let acceptor = Acceptor {
+            io: Io {
+                sockets: Sockets::new(&ring),
+                ring,
+                pool: Pool::new(0),
+                signal: Rc::new(signal),
+            },
             listeners,
             admin_listeners,
             admin_sessions: Slots::default(),
-            signal: Rc::new(signal),
-            bell: bell.descriptor().map_err(ServeError::Wake)?,
-            news,
+            inbox: Arc::clone(&inbox),
+            workers: workers.clone(),
+            control: sender.clone(),
+            board: Arc::clone(&board),
+            questions: Questions::default(),
+            reporting: Reporting::new(&config, valve),
+            entrance: Entrance::default(),
+            phase: Phase::Serving,
+            change: None,
+            ended: None,
+            config: Arc::clone(&config),
+        };
+        let control = Control {
+            config,
             workers,
-            errands: Slots::default(),
             offer,
             stack,
             keys_given: known.len() as u32,
             tiers: known,
-            restacking: None,
-            end_due: false,
-            phase: Phase::Serving,
-            tally: Tally::default(),
-            accept_again: None,
-            refusing: false,
-            crowded: false,
-            warnings: Warnings::default(),
-            begun: Instant::now(),
-            service: ServiceTimes::of(config.service.as_ref()),
-            lately: Lately::default(),
-            valve: valve.clone(),
-            started: SystemTime::now(),
-            last_flush: Ok(()),
-            left_dirty: Dirty::default(),
-            left_lost: LostStatus::default(),
-            left_refused_bytes: 0,
+            board,
+            inbox: Inbox { events, sender },
+            acceptor: inbox,
+            jobs: VecDeque::new(),
+            ending: false,
+            abandoned: false,
+            last_number: 0,
             note_again: None,
-            died: None,
-            config,
         };
-        Ok(Server { front, team })
+        Ok(Server { acceptor, control, team })
     }
 }

@@ -12,7 +12,8 @@ use floe_block::{Answer, Driver, Fault, Kind, MOST_MAPPED_BYTES, Request, SECTOR
 use floe_device::{Buffer, Slice, SocketOutcome};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use super::letter::{Outcome, Problem};
+use super::messages::{Done, Problem};
+use super::origin::{LookedFor, Origin};
 use super::token::ClientToken;
 use super::warnings::Complaint;
 use super::worker::Worker;
@@ -23,41 +24,10 @@ use crate::nbd::transmission::{Command, Request as NbdRequest};
 use crate::session::{Session, SessionError, Want};
 use crate::status::Operation;
 
-/// How long a TCP connection is silent before the system asks whether the other side is still
+/// The time a TCP connection is silent before the system asks whether the other side is still
 /// there, and how often then.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Reads that are looked for in memory together: enough for the processor, and few enough that none
-/// waits for long.
-const LOOKED_FOR_AT_ONCE: usize = 16;
-
-/// Who asked for a request of the cache.
-#[derive(Debug)]
-pub(super) enum Origin {
-    Session { index: u32, request: NbdRequest, payload: Option<Slice>, begun: Instant },
-    FrontDesk { errand: u32 },
-}
-
-/// Reads of one client that memory may have. They came in one go, and are looked for together.
-#[derive(Debug, Default)]
-pub(super) struct LookedFor {
-    requests: Vec<NbdRequest>,
-    reads: Vec<(Request, Buffer)>,
-    /// As many while they are looked for; empty otherwise.
-    hits: Vec<bool>,
-}
-
-impl LookedFor {
-    fn push(&mut self, request: NbdRequest, wanted: Request, buffer: Buffer) {
-        self.requests.push(request);
-        self.reads.push((wanted, buffer));
-    }
-
-    fn is_full(&self) -> bool {
-        self.reads.len() >= LOOKED_FOR_AT_ONCE
-    }
-}
 
 impl Worker {
     /// Takes a client on.
@@ -301,13 +271,13 @@ impl Worker {
                 }
                 self.touched.push(index);
             }
-            Origin::FrontDesk { errand } => {
+            Origin::Command(ticket) => {
                 let result = match answer.result {
                     // A volume that is not there any more was flushed before it went.
-                    Ok(()) | Err(Fault::OutOfRange) => Ok(Outcome::Nothing),
+                    Ok(()) | Err(Fault::OutOfRange) => Ok(Done::Nothing),
                     Err(fault) => Err(Problem::Fault(fault)),
                 };
-                self.report(errand, result);
+                self.outbox.reply(ticket, result);
             }
         }
     }

@@ -8,7 +8,7 @@ use floe_block::MemoryTier;
 use floe_device::{OpenError, RingError};
 use floe_model::Service;
 
-use super::maker::TierMaker;
+use super::tier_maker::TierMaker;
 use crate::admin::{AdminAddress, AllowedPaths, Token};
 use crate::kept::StartError;
 use crate::limits::Limits;
@@ -128,6 +128,12 @@ pub enum ServeError {
          again"
     )]
     Panicked(usize),
+    /// A thread that serves does not end.
+    #[error("thread {0} hangs, and what it has under way is not finished; it is as after a crash")]
+    Hangs(usize),
+    /// The control thread ended in a panic, which has been reported.
+    #[error("the control thread has panicked; start the server again")]
+    ControlPanicked,
     /// The tiers could not be told of each other.
     #[error("the superblock of a cache could not be written: {0}")]
     Link(StartError),

@@ -45,6 +45,6 @@ impl Entrance {
         if is_first && self.warnings.count(Complaint::TooMany, Instant::now()) {
             tracing::warn!(connections, "{}", Complaint::TooMany.text());
         }
-        self.tally.connections_refused += 1;
+        self.tally.clients.connections_refused += 1;
     }
 }

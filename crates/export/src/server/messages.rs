@@ -34,6 +34,8 @@ pub(super) enum Message {
     },
     /// Nothing that a tier has counts any more: go on past it altogether.
     Retire { tier: TierKey },
+    /// Take no more requests of clients.
+    End,
     /// Nothing: a worker that does not take even this hangs.
     Probe,
     /// Everything has come to its end.
@@ -84,7 +86,7 @@ pub(super) enum Command {
     /// Note the checksums of what is dirty, and wait until that is done: nothing is under way
     /// anywhere.
     NoteRest,
-    /// Take no more requests, and wait until those under way are answered.
+    /// Take no more requests of clients, and wait until those under way are answered.
     End,
 }
 

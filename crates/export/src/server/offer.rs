@@ -1,10 +1,11 @@
-//! What a server offers at a moment: its volumes by number, and the list of exports made from them.
+//! The volumes that a server offers at a moment, by number, and the exports made from them.
 
 use std::sync::Arc;
 
 use floe_block::VolumeId;
 
 use super::volume::Volume;
+use crate::admin::{Reply, Trouble};
 use crate::nbd::export::{Export, Exports, ExportsError};
 use crate::status::VolumeFacts;
 
@@ -19,6 +20,40 @@ pub(super) struct Offered {
     pub(super) bytes: u64,
     /// Its clients are being sent away, and it will be forgotten.
     pub(super) leaving: bool,
+}
+
+/// The volumes as the status tells of them: those that stay.
+pub(super) fn facts(volumes: &[Offered]) -> Vec<VolumeFacts> {
+    let facts = |offered: &Offered| VolumeFacts {
+        id: offered.id,
+        ids: offered.ids.clone(),
+        name: offered.volume.name.clone(),
+        bytes: offered.bytes,
+        read_only: offered.volume.read_only,
+    };
+    volumes.iter().filter(|offered| !offered.leaving).map(facts).collect()
+}
+
+/// Refuses the name of a volume that is there, also of one that is leaving.
+pub(super) fn absent(volumes: &[Offered], name: &str) -> Result<(), Reply> {
+    match volumes.iter().any(|offered| offered.volume.name == name) {
+        true => {
+            let problem = format!("there is a volume {name:?} already");
+            Err(Reply::trouble(Trouble::Conflict, problem))
+        }
+        false => Ok(()),
+    }
+}
+
+/// The volume of this name, if it is there and stays.
+pub(super) fn present<'a>(volumes: &'a [Offered], name: &str) -> Result<&'a Offered, Reply> {
+    match volumes.iter().find(|offered| offered.volume.name == name) {
+        None => Err(Reply::trouble(Trouble::NotFound, format!("there is no volume {name:?}"))),
+        Some(offered) if offered.leaving => {
+            Err(Reply::trouble(Trouble::Conflict, format!("volume {name:?} is being removed")))
+        }
+        Some(offered) => Ok(offered),
+    }
 }
 
 /// All volumes, the default one first.
@@ -61,28 +96,7 @@ impl Offer {
         self.volumes.iter().map(|offered| offered.id).collect()
     }
 
-    pub(super) fn facts(&self) -> Vec<VolumeFacts> {
-        let facts = |offered: &Offered| VolumeFacts {
-            id: offered.id,
-            ids: offered.ids.clone(),
-            name: offered.volume.name.clone(),
-            bytes: offered.bytes,
-            read_only: offered.volume.read_only,
-        };
-        self.volumes.iter().filter(|offered| !offered.leaving).map(facts).collect()
-    }
-
-    /// The volume of this name, also one that is leaving.
-    pub(super) fn named(&self, name: &str) -> Option<&Offered> {
-        self.volumes.iter().find(|offered| offered.volume.name == name)
-    }
-
-    /// The volume with this number.
-    pub(super) fn get(&self, id: VolumeId) -> Option<&Offered> {
-        self.volumes.iter().find(|offered| offered.id == id)
-    }
-
-    /// Whether a volume could be offered beside the others.
+    /// Checks that a volume can be offered beside the others.
     ///
     /// # Errors
     /// Why it cannot.

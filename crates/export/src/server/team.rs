@@ -1,19 +1,25 @@
 //! The threads that serve: started together, and waited for at the end.
 
-use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::config::ServeError;
-use super::front::Colleague;
-use super::letter::{Instruction, News};
-use super::mailbox::Mailbox;
+use super::messages::Message;
 use super::worker::{Beginning, Worker};
+use super::worker_handle::Workers;
+use super::worker_outbox::WorkerOutbox;
 
-/// The running workers. Dropping it ends them, whatever they do, and waits until they have.
+/// Between looks at a thread that is to end.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The running workers. Dropping it ends them, whatever they do, and waits until they have; one
+/// that hangs is reported and left behind.
 pub(super) struct Team {
     threads: Vec<JoinHandle<()>>,
-    instructions: Vec<Arc<Mailbox<Instruction>>>,
+    workers: Workers,
+    /// The time a thread has to end.
+    patience: Duration,
 }
 
 impl Team {
@@ -23,12 +29,12 @@ impl Team {
     /// When one of them cannot begin; the others are ended.
     pub(super) fn begin(
         beginnings: Vec<Beginning>,
-        workers: &[Colleague],
+        workers: Workers,
+        patience: Duration,
     ) -> Result<Self, ServeError> {
-        let instructions = workers.iter().map(|worker| Arc::clone(&worker.instructions)).collect();
-        let mut team = Self { threads: Vec::new(), instructions };
+        let threads = workers.len();
+        let mut team = Self { threads: Vec::new(), workers, patience };
         let (ready, begun) = mpsc::channel();
-        let workers = beginnings.len();
         for beginning in beginnings {
             let ready = ready.clone();
             let builder = Builder::new().name(format!("floe-{}", beginning.number));
@@ -37,16 +43,42 @@ impl Team {
             team.threads.push(thread);
         }
         drop(ready);
-        for _ in 0..workers {
+        for _ in 0..threads {
             begun.recv().expect("a thread says whether it has begun")?;
         }
         Ok(team)
     }
+
+    /// Ends the workers, and waits until they have ended.
+    ///
+    /// # Errors
+    /// When one of them hangs.
+    pub(super) fn end(mut self) -> Result<(), ServeError> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<(), ServeError> {
+        self.workers.tell_all(|| Message::Stop);
+        let until = Instant::now() + self.patience;
+        let mut ended = Ok(());
+        for (number, thread) in self.threads.drain(..).enumerate() {
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            if thread.is_finished() {
+                let _ = thread.join(); // a panic has been told
+            } else {
+                tracing::error!(thread = number, "a thread hangs, and is left behind");
+                ended = Err(ServeError::Hangs(number));
+            }
+        }
+        ended
+    }
 }
 
 fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
-    let news = Arc::clone(&beginning.news);
-    let mut watch = Watch { number: beginning.number, news, ready, over: false };
+    let outbox = beginning.outbox.clone();
+    let mut watch = Watch { outbox, ready, over: false };
     // Nobody listens any more when another worker could not begin.
     let ended = match Worker::begin(beginning) {
         Ok(worker) => {
@@ -60,14 +92,14 @@ fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
     };
     watch.over = true;
     if let Err(error) = ended {
-        watch.news.post(News::Died(error));
+        watch.outbox.died(error);
     }
 }
 
-/// Tells the front desk, or whoever waits for the threads to begin, when a worker's thread unwinds.
+/// Tells the acceptor, or the thread that waits for workers to begin, when a worker's thread
+/// unwinds.
 struct Watch<'a> {
-    number: usize,
-    news: Arc<Mailbox<News>>,
+    outbox: WorkerOutbox,
     ready: &'a mpsc::Sender<Result<(), ServeError>>,
     over: bool,
 }
@@ -76,17 +108,14 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.over {
             // nobody listens any more once all have begun
-            let _ = self.ready.send(Err(ServeError::Panicked(self.number)));
-            self.news.post(News::Died(ServeError::Panicked(self.number)));
+            let _ = self.ready.send(Err(ServeError::Panicked(self.outbox.worker)));
+            self.outbox.died(ServeError::Panicked(self.outbox.worker));
         }
     }
 }
 
 impl Drop for Team {
     fn drop(&mut self) {
-        self.instructions.iter().for_each(|instructions| instructions.post(Instruction::Stop));
-        for thread in self.threads.drain(..) {
-            let _ = thread.join(); // a panic has been told
-        }
+        let _ = self.stop(); // it is in the log
     }
 }

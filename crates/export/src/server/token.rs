@@ -1,11 +1,11 @@
 //! Names of socket operations: whose it is and what it does, in one number.
 
-/// What one of a worker's socket operations does.
+/// The use of one of a worker's socket operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClientToken {
     Receive(u32),
     Send(u32),
-    Bell,
+    WakeUp,
 }
 
 impl ClientToken {
@@ -13,7 +13,7 @@ impl ClientToken {
         let (kind, index) = match self {
             Self::Receive(index) => (0u64, index),
             Self::Send(index) => (1, index),
-            Self::Bell => (2, 0),
+            Self::WakeUp => (2, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -23,23 +23,23 @@ impl ClientToken {
         match token >> 32 {
             0 => Self::Receive(index),
             1 => Self::Send(index),
-            _ => Self::Bell,
+            _ => Self::WakeUp,
         }
     }
 }
 
-/// What one of the front desk's socket operations does.
+/// The use of one of the acceptor's socket operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FrontToken {
+pub(super) enum AcceptorToken {
     Accept(u32),
     AcceptAdmin(u32),
     ReceiveAdmin(u32),
     SendAdmin(u32),
     Signal,
-    Bell,
+    WakeUp,
 }
 
-impl FrontToken {
+impl AcceptorToken {
     pub(super) fn encode(self) -> u64 {
         let (kind, index) = match self {
             Self::Accept(index) => (0u64, index),
@@ -47,7 +47,7 @@ impl FrontToken {
             Self::ReceiveAdmin(index) => (2, index),
             Self::SendAdmin(index) => (3, index),
             Self::Signal => (4, 0),
-            Self::Bell => (5, 0),
+            Self::WakeUp => (5, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -60,7 +60,7 @@ impl FrontToken {
             2 => Self::ReceiveAdmin(index),
             3 => Self::SendAdmin(index),
             4 => Self::Signal,
-            _ => Self::Bell,
+            _ => Self::WakeUp,
         }
     }
 }
@@ -71,19 +71,19 @@ mod tests {
 
     #[test]
     fn a_token_survives_being_a_number() {
-        for token in [ClientToken::Receive(u32::MAX), ClientToken::Send(0), ClientToken::Bell] {
+        for token in [ClientToken::Receive(u32::MAX), ClientToken::Send(0), ClientToken::WakeUp] {
             assert_eq!(ClientToken::decode(token.encode()), token);
         }
         let all = [
-            FrontToken::Accept(3),
-            FrontToken::AcceptAdmin(1),
-            FrontToken::ReceiveAdmin(7),
-            FrontToken::SendAdmin(1),
-            FrontToken::Signal,
-            FrontToken::Bell,
+            AcceptorToken::Accept(3),
+            AcceptorToken::AcceptAdmin(1),
+            AcceptorToken::ReceiveAdmin(7),
+            AcceptorToken::SendAdmin(1),
+            AcceptorToken::Signal,
+            AcceptorToken::WakeUp,
         ];
         for token in all {
-            assert_eq!(FrontToken::decode(token.encode()), token);
+            assert_eq!(AcceptorToken::decode(token.encode()), token);
         }
     }
 }

@@ -2,9 +2,9 @@
 //! they all share.
 //!
 //! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts,
-//! letters from the front desk), lets the cache advance, hands answers to sessions, and sends what
-//! they have to say. Then the thread waits in its one ring, from where the bell wakes it. The state
-//! machines decide (`Session`, [`Driver`]); this file and `clients` move their results.
+//! commands), lets the cache advance, hands answers to sessions, and sends what they have to say.
+//! Then the thread waits in its one ring, until a completion or a wake-up. State machines decide
+//! (`Session`, [`Driver`]); this file, `clients` and `worker_tiers` move their results.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,16 +17,19 @@ use std::time::Instant;
 use floe_block::{Driver, Request, Sectors, VolumeError, VolumeId};
 use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 
-use super::clients::{LookedFor, Origin};
+use super::awaited::{Awaited, TierChange};
 use super::config::{ServeError, ServerConfig};
-use super::footing::{BeginningTier, Restacking, StandStill, Told};
-use super::letter::{Deed, Instruction, News, Outcome, Problem};
 use super::mailbox::Mailbox;
+use super::messages::{Command, Done, Event, Message, Problem, Ticket, TierEvent};
 use super::offer::Offered;
+use super::origin::{LookedFor, Origin};
 use super::slots::Slots;
+use super::tier_part::TierPart;
+use super::tier_watch::TierWatch;
 use super::token::ClientToken;
 use super::valve::Valve;
 use super::warnings::Warnings;
+use super::worker_outbox::WorkerOutbox;
 use crate::nbd::export::Exports;
 use crate::session::{Budget, Common, Session};
 use crate::status::{Snapshot, Tally};
@@ -34,53 +37,20 @@ use crate::status::{Snapshot, Tally};
 /// Submissions a ring takes at a time.
 pub(super) const RING_ENTRIES: u32 = 512;
 
-/// What a worker is made from, before it has a thread.
+/// The makings of a worker, before it has a thread.
 pub(super) struct Beginning {
     pub(super) number: usize,
     pub(super) config: Arc<ServerConfig>,
     /// From the top.
-    pub(super) tiers: Vec<BeginningTier>,
+    pub(super) tiers: Vec<TierPart>,
     pub(super) seed: Seed,
     pub(super) volumes: Vec<Offered>,
     pub(super) exports: Arc<Exports>,
-    pub(super) instructions: Arc<Mailbox<Instruction>>,
-    pub(super) news: Arc<Mailbox<News>>,
+    pub(super) mailbox: Arc<Mailbox<Message>>,
+    pub(super) outbox: WorkerOutbox,
     pub(super) connections: Arc<AtomicUsize>,
-    /// What decides how much is shed, if anything may be.
+    /// The shed controller, if anything may be shed.
     pub(super) valve: Option<Arc<Valve>>,
-}
-
-/// A deed that takes its time.
-#[derive(Debug, Clone, Copy)]
-enum Awaited {
-    /// All clients have their answers. Who does not take them until then is broken off with; `None`
-    /// when that is done.
-    Quiet { until: Option<Instant> },
-    /// No client uses the volume; as above.
-    Unused { volume: VolumeId, until: Option<Instant> },
-    /// Nothing is under way for the volume in a tier: it can be removed there.
-    Idle { tier: usize, volume: VolumeId },
-    /// The sector that a volume's old end cuts is not in use: it can grow.
-    Grown { volume: VolumeId, bytes: u64 },
-    /// Nothing is under way at all.
-    Rest,
-    /// The same; and the checksums of what is dirty are noted once they have been `begun` to be.
-    Noted { begun: bool },
-    /// A tier on its way in or out has come so far.
-    Tier(StandStill),
-}
-
-impl Awaited {
-    /// What is awaited after a look at this time: clients that were broken off with end by
-    /// themselves.
-    fn after(self, now: Instant) -> Self {
-        let left = |until: Option<Instant>| until.filter(|until| *until > now);
-        match self {
-            Self::Quiet { until } => Self::Quiet { until: left(until) },
-            Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
-            _ => self,
-        }
-    }
 }
 
 /// A thread that serves.
@@ -92,7 +62,7 @@ pub(super) struct Worker {
     pub(super) driver: Driver,
     pub(super) exports: Arc<Exports>,
     pub(super) sessions: Slots<Session>,
-    /// Who asked for each request under way, by its number.
+    /// The asker of each request under way, by its number.
     pub(super) origins: Vec<Option<Origin>>,
     /// Empty between clients.
     pub(super) looked_for: LookedFor,
@@ -102,25 +72,24 @@ pub(super) struct Worker {
     pub(super) watch_at: Option<Instant>,
     pub(super) tally: Tally,
     pub(super) warnings: Warnings,
-    /// Clients of this worker, for the front desk, which counts them in.
+    /// Clients of this worker, for the acceptor, which counts them in.
     pub(super) connections: Arc<AtomicUsize>,
     /// The server ends: new clients are not served.
     pub(super) ending: bool,
     config: Arc<ServerConfig>,
-    instructions: Arc<Mailbox<Instruction>>,
-    news: Arc<Mailbox<News>>,
-    bell: Rc<OwnedFd>,
+    mailbox: Arc<Mailbox<Message>>,
+    pub(super) outbox: WorkerOutbox,
+    wake_up: Rc<OwnedFd>,
     /// Devices of volumes to come.
     opened: HashMap<String, Box<dyn Device>>,
-    awaited: Vec<(u32, Awaited)>,
-    pub(super) restacking: Restacking,
-    /// By tier, from the top: whether it is known that its cache device is given up, and that its
-    /// journal is lost.
-    pub(super) told: Vec<Told>,
+    pub(super) awaited: Vec<(Ticket, Awaited)>,
+    pub(super) tier_change: TierChange,
+    /// By tier, from the top.
+    pub(super) watches: Vec<TierWatch>,
     /// Empty but for its memory.
     newly_lost: Vec<(VolumeId, Sectors)>,
     valve: Option<Arc<Valve>>,
-    /// What is being shed.
+    /// The share that is being shed.
     shed: f64,
     clean_at: Instant,
     /// Nothing is begun any more that nobody asks for.
@@ -132,16 +101,19 @@ impl Worker {
     /// Opens all devices on this thread's ring.
     ///
     /// # Errors
-    /// What could not be opened.
+    /// When a device cannot be opened.
     pub(super) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
         let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
-        let Beginning { exports, instructions, news, connections, valve, .. } = beginning;
+        let Beginning { exports, mailbox, outbox, connections, valve, .. } = beginning;
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = seed.pool();
         if let Err(error) = ring.register_pool(&pool) {
-            tracing::info!(%error, "buffers are not registered with the kernel; I/O costs a little more");
+            tracing::info!(
+                %error,
+                "buffers are not registered with the kernel; I/O costs a little more"
+            );
         }
-        let told = tiers.iter().map(|tier| Told::nothing(tier.key)).collect();
+        let watches = tiers.iter().map(|tier| TierWatch::new(tier.key)).collect();
         let mut below: Option<Driver> = None;
         for tier in tiers.into_iter().rev() {
             let tier = tier.open(&ring, &pool)?;
@@ -152,7 +124,7 @@ impl Worker {
         }
         let mut driver = below.expect("there is a tier").with_memory(config.memory.clone());
         let exchange = driver.exchange().expect("a worker has an end of the queues");
-        let bell = exchange.bell().descriptor().map_err(ServeError::Wake)?;
+        let wake_up = exchange.bell().descriptor().map_err(ServeError::Wake)?;
         for Offered { ids, volume, .. } in &volumes {
             driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
         }
@@ -176,13 +148,13 @@ impl Worker {
             ending: false,
             clean_at: Instant::now() + config.flush_interval,
             config,
-            instructions,
-            news,
-            bell,
+            mailbox,
+            outbox,
+            wake_up,
             opened: HashMap::new(),
-            restacking: Restacking::default(),
+            tier_change: TierChange::default(),
             awaited: Vec::new(),
-            told,
+            watches,
             newly_lost: Vec::new(),
             valve,
             shed: 0.0,
@@ -191,16 +163,16 @@ impl Worker {
         })
     }
 
-    /// Serves until the front desk says that all is over.
+    /// Serves until it is told that all is over.
     ///
     /// # Errors
     /// When the ring fails.
     pub(super) fn run(mut self) -> Result<(), ServeError> {
-        self.sockets.readable(ClientToken::Bell.encode(), &Rc::clone(&self.bell));
+        self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.wake_up));
         let (mut arrived, mut answers) = (Vec::new(), Vec::new());
         while !self.stopped {
             self.sockets.poll(&mut arrived);
-            self.instructions.take().into_iter().for_each(|letter| self.obey(letter));
+            self.mailbox.take().into_iter().for_each(|message| self.take_message(message));
             arrived.drain(..).for_each(|completion| self.take_in(completion));
             self.pump_touched();
             self.driver.advance();
@@ -221,7 +193,7 @@ impl Worker {
     fn wait(&mut self) -> Result<(), ServeError> {
         let due = self.next_due();
         let exchange = self.driver.exchange().expect("a worker has an end of the queues");
-        let there_is_nothing = || !self.driver.has_mail() && self.instructions.is_empty();
+        let there_is_nothing = || !self.driver.has_mail() && self.mailbox.is_empty();
         exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
     }
 
@@ -230,41 +202,39 @@ impl Worker {
         match ClientToken::decode(completion.token) {
             ClientToken::Receive(index) => self.received(index, completion.result),
             ClientToken::Send(index) => self.sent(index, completion.result),
-            ClientToken::Bell => {
+            ClientToken::WakeUp => {
                 let exchange = self.driver.exchange().expect("a worker has an end of the queues");
                 exchange.bell().heard();
-                self.sockets.readable(ClientToken::Bell.encode(), &Rc::clone(&self.bell));
+                self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.wake_up));
             }
         }
     }
 
-    fn obey(&mut self, instruction: Instruction) {
-        match instruction {
-            Instruction::Welcome(socket) => self.welcome(socket),
-            Instruction::Offer(exports) => self.offer(exports),
-            Instruction::Do { errand, deed } => self.do_deed(errand, deed),
-            Instruction::Open { errand, tier } => {
-                let opened = self.open_newcomer(*tier);
-                self.report(errand, opened.map(|()| Outcome::Nothing));
-            }
-            Instruction::Degrade { tier } => {
-                if let Some(at) = self.told.iter().position(|told| told.key == tier) {
-                    self.told[at].degraded = true; // the front desk knows
+    fn take_message(&mut self, message: Message) {
+        match message {
+            Message::Serve(socket) => self.welcome(socket),
+            Message::Offer(exports) => self.offer(exports),
+            Message::Ask { ticket, command } => self.begin_command(ticket, command),
+            Message::Degrade { tier } => {
+                if let Some(at) = self.watches.iter().position(|watch| watch.key == tier) {
+                    self.watches[at].degraded = true; // the control thread knows
                     self.tier(tier).degrade();
                 }
             }
-            Instruction::Bypass { tier, stuck } => {
-                if let Some(at) = self.told.iter().position(|told| told.key == tier) {
-                    (self.told[at].degraded, self.told[at].journal_lost) = (true, true);
+            Message::Bypass { tier, stuck } => {
+                if let Some(at) = self.watches.iter().position(|watch| watch.key == tier) {
+                    (self.watches[at].degraded, self.watches[at].journal_lost) = (true, true);
                     self.tier(tier).bypass(stuck);
                 }
             }
-            Instruction::Retire { tier } => {
-                if self.told.iter().any(|told| told.key == tier) {
+            Message::Retire { tier } => {
+                if self.watches.iter().any(|watch| watch.key == tier) {
                     self.tier(tier).retire();
                 }
             }
-            Instruction::Stop => self.stopped = true,
+            Message::End => self.end_sessions(),
+            Message::Probe => {}
+            Message::Stop => self.stopped = true,
         }
     }
 
@@ -276,73 +246,75 @@ impl Worker {
         self.exports = exports;
     }
 
-    fn do_deed(&mut self, errand: u32, deed: Deed) {
+    fn end_sessions(&mut self) {
+        self.ending = true;
+        for index in self.sessions.indices() {
+            self.sessions[index].end();
+            self.touched.push(index);
+        }
+    }
+
+    /// Carries out a command, or begins to.
+    fn begin_command(&mut self, ticket: Ticket, command: Command) {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
-        let result = match deed {
-            Deed::Snapshot => Ok(Outcome::Snapshot(Box::new(self.snapshot()))),
-            Deed::Flush(volume, kind) => {
+        let awaited = match command {
+            Command::Flush(volume, kind) => {
                 let flush = Request { volume, kind, offset: 0, len: 0 };
-                return self.submit_for(Origin::FrontDesk { errand }, flush, None);
+                return self.submit_for(Origin::Command(ticket), flush, None);
             }
-            Deed::Open { name, source } => match source.open(&self.ring, &self.common.pool) {
-                Ok(device) => {
-                    self.opened.insert(name, device);
-                    Ok(Outcome::Nothing)
-                }
-                Err(error) => Err(Problem::Other(error.to_string())),
+            Command::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
+            Command::RetireVolume(volume) => Awaited::Unused { volume, until },
+            Command::RemoveVolume { tier, volume } => Awaited::Idle { tier, volume },
+            Command::Tier(command) => match self.step_with_tier(ticket.number, command) {
+                Ok(()) => return self.outbox.reply(ticket, Ok(Done::Nothing)),
+                Err(awaited) => Awaited::Tier(awaited),
             },
-            Deed::Add { name } => {
+            Command::Rest => {
+                self.resting = true;
+                Awaited::Rest
+            }
+            Command::NoteRest => Awaited::Noted { begun: false },
+            Command::End => {
+                self.end_sessions();
+                Awaited::Quiet { until }
+            }
+            command => {
+                let result = self.carry_out(command);
+                return self.outbox.reply(ticket, result);
+            }
+        };
+        self.awaited.push((ticket, awaited));
+    }
+
+    /// Carries out a command that is done at once.
+    fn carry_out(&mut self, command: Command) -> Result<Done, Problem> {
+        match command {
+            Command::Snapshot => return Ok(Done::Snapshot(Box::new(self.snapshot()))),
+            Command::OpenVolume { name, source } => {
+                let device = source.open(&self.ring, &self.common.pool);
+                let device = device.map_err(|error| Problem::Other(error.to_string()))?;
+                self.opened.insert(name, device);
+            }
+            Command::CloseVolume { name } => {
+                self.opened.remove(&name); // where it could not be opened there is none
+            }
+            Command::AddVolume { name } => {
                 let device =
                     self.opened.remove(&name).expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
                 self.tally.forget(volume);
-                Ok(Outcome::Added(self.driver.volume_ids(volume)))
+                return Ok(Done::Numbered(self.driver.volume_ids(volume)));
             }
-            Deed::Close { name } => {
-                self.opened.remove(&name); // where it could not be opened there is none
-                Ok(Outcome::Nothing)
-            }
-            Deed::Resize(volume, bytes) => {
-                return self.awaited.push((errand, Awaited::Grown { volume, bytes }));
-            }
-            Deed::Restore => {
-                for (tier, told) in self.told.iter_mut().enumerate() {
-                    told.degraded = false;
+            Command::Restore => {
+                for (tier, watch) in self.watches.iter_mut().enumerate() {
+                    watch.degraded = false;
                     self.driver.tier_mut(tier).expect("workers have all tiers").restore();
                 }
-                Ok(Outcome::Nothing)
             }
-            Deed::Retire(volume) => {
-                return self.awaited.push((errand, Awaited::Unused { volume, until }));
-            }
-            Deed::Remove { tier, volume } => {
-                return self.awaited.push((errand, Awaited::Idle { tier, volume }));
-            }
-            Deed::Tier(deed) => match self.restack(errand, deed) {
-                Ok(()) => Ok(Outcome::Nothing),
-                Err(awaited) => return self.awaited.push((errand, Awaited::Tier(awaited))),
-            },
-            Deed::Rest => {
-                self.resting = true;
-                return self.awaited.push((errand, Awaited::Rest));
-            }
-            Deed::NoteRest => {
-                return self.awaited.push((errand, Awaited::Noted { begun: false }));
-            }
-            Deed::End => {
-                self.ending = true;
-                for index in self.sessions.indices() {
-                    self.sessions[index].end();
-                    self.touched.push(index);
-                }
-                return self.awaited.push((errand, Awaited::Quiet { until }));
-            }
-        };
-        self.report(errand, result);
-    }
-
-    pub(super) fn report(&self, errand: u32, result: Result<Outcome, Problem>) {
-        self.news.post(News::Done { worker: self.number, errand, result });
+            Command::OpenTier(tier) => self.open_newcomer(*tier)?,
+            _ => unreachable!("the end of other commands is awaited"),
+        }
+        Ok(Done::Nothing)
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -370,19 +342,20 @@ impl Worker {
 
     /// Does what is due by time, or because something has ended.
     fn watch_the_clock(&mut self) {
-        for (tier, told) in self.told.iter_mut().enumerate() {
+        for (tier, watch) in self.watches.iter_mut().enumerate() {
             let driver = self.driver.tier_mut(tier).expect("workers have all tiers");
             driver.take_newly_lost(&mut self.newly_lost);
-            told.has_lost |= !self.newly_lost.is_empty();
-            told.news(self.number, driver.cache())
-                .into_iter()
-                .for_each(|news| self.news.post(news));
+            watch.has_lost |= !self.newly_lost.is_empty();
+            for event in watch.events(self.number, driver.cache()) {
+                self.outbox.send(Event::Tier(watch.key, event));
+            }
             for (volume, run) in self.newly_lost.drain(..) {
-                self.news.post(News::DataLost { tier: told.key, volume, run });
+                let lost = TierEvent::DataLost { volume, run };
+                self.outbox.send(Event::Tier(watch.key, lost));
             }
         }
         if !self.awaited.is_empty() {
-            self.look_after_deeds();
+            self.look_after_commands();
         }
         let now = Instant::now();
         self.shed(now);
@@ -405,51 +378,51 @@ impl Worker {
         }
     }
 
-    /// Reports deeds that have come to their end, and breaks off with clients that keep them from
-    /// it.
-    fn look_after_deeds(&mut self) {
+    /// Replies to commands that have come to their end, and breaks off with clients that keep them
+    /// from it.
+    fn look_after_commands(&mut self) {
         let now = Instant::now();
-        for (errand, awaited) in std::mem::take(&mut self.awaited) {
+        for (ticket, awaited) in std::mem::take(&mut self.awaited) {
             let result = match awaited {
                 Awaited::Quiet { until } => self
                     .clients_are_gone(now, until, |session| session.is_quiet())
-                    .map(|()| Ok(Outcome::Nothing)),
+                    .map(|()| Ok(Done::Nothing)),
                 Awaited::Unused { volume, until } => {
                     let unused =
                         |session: &Session| session.export().is_none_or(|e| e.volume != volume.0);
-                    self.clients_are_gone(now, until, unused).map(|()| Ok(Outcome::Nothing))
+                    self.clients_are_gone(now, until, unused).map(|()| Ok(Done::Nothing))
                 }
                 Awaited::Idle { tier, volume } => {
                     match self.driver.remove_volume(tier, volume, false) {
-                        Ok(()) => Some(Ok(Outcome::Nothing)),
+                        Ok(()) => Some(Ok(Done::Nothing)),
                         Err(VolumeError::Busy) => None,
                         Err(error) => Some(Err(Problem::Other(error.to_string()))),
                     }
                 }
                 Awaited::Grown { volume, bytes } => {
                     match self.driver.resize_volume(volume, bytes) {
-                        Ok(()) => Some(Ok(Outcome::Nothing)),
+                        Ok(()) => Some(Ok(Done::Nothing)),
                         Err(error) if is_busy(&error) => None,
                         Err(error) => Some(Err(Problem::Other(error.to_string()))),
                     }
                 }
                 Awaited::Rest | Awaited::Noted { begun: true } => {
-                    self.driver.is_idle().then_some(Ok(Outcome::Nothing))
+                    self.driver.is_idle().then_some(Ok(Done::Nothing))
                 }
                 Awaited::Noted { begun: false } if self.driver.is_idle() => {
                     self.driver.note_rest();
                     if !self.driver.is_idle() {
-                        self.awaited.push((errand, Awaited::Noted { begun: true }));
+                        self.awaited.push((ticket, Awaited::Noted { begun: true }));
                         continue;
                     }
-                    Some(Ok(Outcome::Nothing)) // there was nothing to note
+                    Some(Ok(Done::Nothing)) // there was nothing to note
                 }
                 Awaited::Noted { begun: false } => None,
-                Awaited::Tier(awaited) => self.has_stood_still(errand, awaited),
+                Awaited::Tier(awaited) => self.tier_step_ended(ticket.number, awaited),
             };
             match result {
-                Some(result) => self.report(errand, result),
-                None => self.awaited.push((errand, awaited.after(now))),
+                Some(result) => self.outbox.reply(ticket, result),
+                None => self.awaited.push((ticket, awaited.after(now))),
             }
         }
     }
@@ -474,10 +447,10 @@ impl Worker {
         None
     }
 
-    /// Whether nothing is to be begun that nobody asks for: at the end, and while a tier comes or
-    /// goes.
+    /// True if nothing is to be begun that no client asks for: at the end, and while the I/O gate
+    /// is shut.
     fn is_resting(&self) -> bool {
-        self.resting || self.restacking.is_shut()
+        self.resting || self.tier_change.is_shut
     }
 
     /// When to look at the clock again; `None` when only I/O can bring news.
@@ -499,7 +472,7 @@ impl Worker {
     }
 }
 
-/// Whether a volume cannot be changed just now, but soon.
+/// True if a volume cannot be changed just now, but soon.
 fn is_busy(error: &io::Error) -> bool {
     error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
 }

@@ -85,7 +85,12 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
 fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     let Some(keeper) = control.tiers[number].keeper.take() else { return Ok(()) };
     // The others expect it no more before its device is anybody's.
-    let unlinked = link(control.stack, control.tiers.iter_mut()).map_err(|error| {
+    let linked = link(control.stack, control.tiers.iter_mut());
+    // A tier whose device was given up may still take its superblock.
+    let given_up = control.tiers.iter().filter(|tier| tier.failing.degraded);
+    let peers = given_up.filter_map(|tier| tier.keeper.as_ref());
+    let forgotten = peers.map(|peer| peer.forget_companion(&keeper)).fold(Ok(()), Result::and);
+    let unlinked = linked.and(forgotten).map_err(|error| {
         format!(
             "the tier is removed, but others could not be told so, and will ask for it at the next \
              start: {error}"

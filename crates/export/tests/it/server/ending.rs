@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use floe_block::WriteMode;
 use floe_device::{Device, MemoryDevice, OpenError, Pool, Ring};
+use floe_export::admin::NewVolume;
+use floe_export::admin::client as admin;
 use floe_export::server::{DeviceSource, ServeError};
 
 use super::mood::Mood;
-use crate::rig::{Gate, PATIENCE, Setup, VOLUME, pattern};
+use crate::rig::{Gate, PATIENCE, Setup, VOLUME, patiently, pattern};
 
 /// A device that all threads but the last can open.
 #[derive(Debug)]
@@ -87,6 +90,41 @@ fn a_thread_that_panics_ends_the_server_with_an_error() {
             while let Ok(Some(_)) = client.next_reply() {} // comes to an end
         }
     }
+}
+
+#[test]
+fn a_thread_that_hangs_is_reported_and_not_waited_for() {
+    let mood = Mood::default();
+    let mut setup = Setup::new(WriteMode::Back).threads(2).backing({
+        let mood = mood.clone();
+        move |memory| mood.before(memory)
+    });
+    setup.config.limits.reply_time = Duration::from_millis(100);
+    let rig = setup.start().unwrap();
+    mood.keep_busy(1);
+    let _ = admin::status(&rig.admin); // wakes the thread
+    patiently(|| mood.keeps_busy().then_some(()));
+    let volume = NewVolume {
+        name: "more".into(),
+        backing: "memory:1MiB".into(),
+        read_only: false,
+        description: String::new(),
+    };
+    let refused = [
+        admin::status(&rig.admin).map(drop),
+        admin::add_volume(&rig.admin, &volume).map(drop),
+        admin::remove_volume(&rig.admin, "floe", true).map(drop),
+        admin::restore(&rig.admin).map(drop),
+    ];
+    for refused in refused {
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("has not answered for"), "{error}");
+    }
+    assert_eq!(admin::health(&rig.admin).unwrap(), "ok");
+    rig.tell_to_end();
+    let (result, _) = rig.join();
+    mood.let_go();
+    assert!(matches!(result, Err(ServeError::Hangs(_))), "{result:?}");
 }
 
 #[test]

@@ -82,7 +82,9 @@ impl<D: Device> Device for Moody<D> {
         state.operations.fetch_add(1, SeqCst);
         assert!(!state.panicking.swap(false, SeqCst), "a device panics, as the test wants");
         let flush = matches!(operation.action, Action::Flush);
-        let serves = std::thread::current().name().is_some_and(|name| name.starts_with("floe-"));
+        let thread = std::thread::current();
+        let number = thread.name().and_then(|name| name.strip_prefix("floe-"));
+        let serves = number.is_some_and(|number| number.parse::<usize>().is_ok());
         if state.failing.load(SeqCst) && serves || flush && state.failing_flushes.load(SeqCst) {
             let result = Err(std::io::Error::other("as the test wants"));
             self.failed.push(Completion { token: operation.token, result });
