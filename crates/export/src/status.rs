@@ -1,4 +1,4 @@
-//! The status of a server: as JSON for people and programs; [`metrics`](crate::metrics) has it for
+//! The status of a server: as JSON for people and programs; `metrics` has it for
 //! Prometheus.
 
 mod admission;

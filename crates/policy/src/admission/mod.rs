@@ -211,7 +211,7 @@ pub trait Choosable: Admission + Clone + Send + Sync + 'static {
     fn with(parameters: &Parameters) -> Self;
 }
 
-/// Makes the admissions of a cache's shards, chosen by type (any [`RegisteredAdmission`]) or at run
+/// Makes the admissions of a cache's shards, chosen by type (any [`Choosable`]) or at run
 /// time ([`Admissions`]): a template to clone, with its name.
 pub trait Admittance: Admission + Clone + Send + Sync + 'static {
     /// Its name; with its parameters, where it was chosen by a text.

@@ -45,7 +45,7 @@ pub(super) fn remove_volume(
     if let Err(problem) = cleaned {
         // Undo: it is offered again.
         set_leaving(control, id, false);
-        let problem = format!("the volume stays, since its last flush failed: {problem}");
+        let problem = format!("the volume stays, since it could not be flushed: {problem}");
         return Err(Reply::trouble(Trouble::Failed, problem));
     }
 
