@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `GET /status` | [`Status`](crate::status::Status) as JSON |
 //! | `GET /metrics` | the same and more for Prometheus |
-//! | `GET /healthz` | `ok`; `degraded` while a failed cache is served past; 503 at the end |
+//! | `GET /healthz` | `ok` or `degraded`; 503 when requests hang or are refused, and at the end |
 //! | `POST /flush` | after everything written so far is on the backing devices |
 //! | `POST /stop` | after requests under way and the last flush, just before the server ends |
 //! | `POST /cache/restore` | after a cache device that was given up is used again |

@@ -207,7 +207,7 @@ impl Acceptor {
             Command::Health if self.phase != Phase::Serving => {
                 Err(Reply::trouble(Trouble::Ending, "ending"))
             }
-            Command::Health => Err(self.board.state().health.clone()),
+            Command::Health => Err(self.health()),
             Command::Status => self.ask_snapshots(Purpose::Status { admin: index }),
             Command::Metrics => self.ask_snapshots(Purpose::Metrics { admin: index }),
             Command::ListVolumes => self.ask_snapshots(Purpose::Volumes { admin: index }),
@@ -275,6 +275,20 @@ impl Acceptor {
     pub(super) fn job_done(&mut self, admin: u32, reply: &Reply) {
         self.change.take_if(|(by, _)| *by == admin);
         self.tell_admin(admin, reply);
+    }
+
+    /// The reply of `/healthz`: a worker that hangs, or what the control thread last published. Each
+    /// call gives the workers a message to take, so that a later one notices if it was not taken.
+    fn health(&self) -> Reply {
+        let (now, patience) = (Instant::now(), self.config.limits.reply_time);
+        let silent = (0..self.workers.len()).find_map(|worker| {
+            let seconds = self.workers.silence(worker, now, patience)?.as_secs();
+            Some(Problem::Silent { worker, seconds })
+        });
+        match silent {
+            Some(problem) => Reply::trouble(Trouble::Refusing, problem.to_string()),
+            None => self.board.state().health.clone(),
+        }
     }
 
     /// Asks all workers for their counters.

@@ -101,6 +101,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
     });
     setup.config.limits.reply_time = Duration::from_millis(100);
     let rig = setup.start().unwrap();
+    assert_eq!(admin::health(&rig.admin).unwrap(), "ok");
     mood.keep_busy(1);
     let _ = admin::status(&rig.admin); // wakes the thread
     patiently(|| mood.keeps_busy().then_some(()));
@@ -120,7 +121,8 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("has not answered for"), "{error}");
     }
-    assert_eq!(admin::health(&rig.admin).unwrap(), "ok");
+    let unhealthy = admin::health(&rig.admin).unwrap_err().to_string();
+    assert!(unhealthy.contains("thread 1 has not answered for"), "{unhealthy}");
     rig.tell_to_end();
     let (result, _) = rig.join();
     mood.let_go();
