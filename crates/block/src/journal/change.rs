@@ -1,16 +1,16 @@
-//! What a shard tells its journal.
+//! Changes: the statements that a shard makes to its journal.
 //!
-//! A change is an absolute statement about one block, true whatever was said before it. So stating
-//! it twice, or stating what a checkpoint says already, changes nothing: a checkpoint can be taken
+//! A change is an absolute statement about one block, true whatever was stated before. Stating it
+//! twice, or stating what a checkpoint already says, changes nothing. So a checkpoint can be taken
 //! while changes go on.
 
 use crate::geometry::{Sectors, VolumeId};
 
-/// The checksum of a sector of which none is known. What is stored under it as clean is lost with
-/// the power.
+/// The checksum of a sector whose checksum is not known. Clean data stored under it is lost at a
+/// power cut.
 pub(crate) const NO_SUM: u64 = 0;
 
-/// A block, and where on the cache device it stands.
+/// A block and its position on the cache device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockAt {
     pub(crate) volume: VolumeId,
@@ -20,55 +20,55 @@ pub(crate) struct BlockAt {
     pub(crate) place: u64,
 }
 
-/// What a sector of a block is.
+/// The state of a sector of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// The cache and the backing device hold the same.
+    /// The cache and the backing device hold the same data.
     Clean,
-    /// The same, if its checksum is right: a crash may have come while something else was on its
-    /// way to its place.
+    /// Clean if its checksum is right. A crash may have come while other data was being written in
+    /// its place.
     Doubted,
     /// Only the cache holds it, and it may be overwritten where it is.
     Dirty,
-    /// Only the cache holds it, with this checksum: before it is overwritten, that is noted.
+    /// Only the cache holds it, with this checksum. An overwrite must first be noted in the log.
     Sealed,
-    /// Only the cache holds it, with this checksum if the session that says so has ended in good
-    /// order. Not written any more.
+    /// Only the cache holds it. The checksum is valid if the session that noted it was closed
+    /// cleanly. No longer written.
     Resting,
-    /// Only the cache held it, and what is in its place is not what was stored.
+    /// Only the cache held it, and its place does not contain the data that was stored.
     Lost,
     /// The cache holds nothing of it.
     Invalid,
 }
 
 impl Standing {
-    /// Whether checksums are stated with it.
+    /// Returns whether a checksum is stated with each sector in this state.
     pub(crate) fn has_sums(self) -> bool {
         matches!(self, Self::Clean | Self::Doubted | Self::Sealed | Self::Resting)
     }
 
-    /// Whether the backing device has something older.
+    /// Returns whether the backing device has an older version.
     pub(crate) fn is_dirty(self) -> bool {
         matches!(self, Self::Dirty | Self::Sealed | Self::Resting | Self::Lost)
     }
 }
 
-/// Something that is so from now on.
+/// A statement that holds from now on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The block stands at its place, and a run of its sectors is such.
+    /// The block stands at its place, and a run of its sectors has this state.
     Run { block: BlockAt, run: Sectors, standing: Standing },
-    /// The block stands at its place, and each sector of a run is such: clean, doubted, dirty or
-    /// sealed.
+    /// The block stands at its place, and each sector of a run has its own state: clean, doubted,
+    /// dirty or sealed.
     Mixed { block: BlockAt, run: Sectors, standings: Vec<Standing> },
     /// The block is gone, and its place free.
     Dropped { block: BlockAt },
-    /// A crash came before: what is clean so far is [doubted](Standing::Doubted).
+    /// A crash came before: all sectors that were clean so far are [doubted](Standing::Doubted).
     Crashed,
 }
 
-/// Makes one statement of each row of runs of a block that can be part of a mixture: two bits a
-/// sector instead of a record a run.
+/// Merges each row of adjacent runs of a block that a mixture can express into one change. A
+/// mixture costs two bits a sector instead of a record a run.
 pub(crate) fn mix(changes: &mut Vec<Change>) {
     let mut mixed: Vec<Change> = Vec::new();
     for change in changes.drain(..) {

@@ -1,12 +1,12 @@
-//! A checkpoint being written: pages that state all that is true, and a header that makes them
-//! count.
+//! A checkpoint being written: pages that state the whole directory, and a header that makes them
+//! valid.
 
 use super::page::{Kind, Owner, PAGE_BYTES, PageWrite, Stamp, blank, payload, seal};
 use super::parity::Parity;
 use super::record::Draft;
 use super::sum::checksum;
 
-/// What a header says of its pages: how many there are, and their [`chain`].
+/// Bytes of a header's payload: the number of its pages, and their [`chain`].
 const SUMMARY_BYTES: usize = 2 * size_of::<u64>();
 
 /// A checkpoint under way.
@@ -14,7 +14,7 @@ const SUMMARY_BYTES: usize = 2 * size_of::<u64>();
 pub(super) struct Checkpoint {
     /// From this page on the log is newer.
     pub(super) start: u64,
-    /// Which of the two slots it goes into.
+    /// The slot, of two, that it is written to.
     pub(super) slot: usize,
     pub(super) draft: Draft,
     pub(super) pages: Pages,
@@ -26,16 +26,16 @@ pub(super) struct Pages {
     pub(super) owner: Owner,
     pub(super) session: u64,
     pub(super) generation: u64,
-    /// Where the header goes; the pages follow.
+    /// Offset of the header; the pages follow it.
     pub(super) slot_offset: u64,
-    /// How many there can be.
+    /// Most pages that fit into the slot.
     pub(super) most: u64,
     pub(super) count: u64,
     pub(super) chain: u64,
     pub(super) parity: Parity,
-    /// Not handed out yet.
+    /// Pages not handed out yet.
     pub(super) ready: Vec<PageWrite>,
-    /// There were more than there can be.
+    /// The dump has more pages than the slot has room for.
     pub(super) overflowed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Pages {
             .push(PageWrite { offset: self.slot_offset + self.count * PAGE_BYTES as u64, bytes });
     }
 
-    /// After the last page, what makes up for one of them, if there is room for it.
+    /// Adds the dump's parity page after the last page, if the slot has room for it.
     pub(super) fn end(&mut self) {
         if self.count > 0 && self.count < self.most && !self.overflowed {
             let stamp = Stamp {

@@ -1,33 +1,33 @@
-//! What can be wrong with a cache device.
+//! Errors of opening, creating and changing a cache device.
 
 use std::io;
 
 use super::superblock::VERSION;
 use crate::geometry::format_size;
 
-/// Why a cache cannot be created, opened or changed. Each is one line that says what is wrong and
-/// where.
+/// The reason for which a cache cannot be created, opened or changed. Each message is one line that
+/// names the fault and its place.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The device failed.
     #[error("{doing} {bytes} bytes at offset {offset} of the cache device failed: {source}")]
     Io {
-        /// What was being done.
+        /// The operation that failed, as a participle.
         doing: &'static str,
-        /// To how many bytes.
+        /// The number of bytes that it covered.
         bytes: u64,
-        /// From where on.
+        /// The offset at which it began.
         offset: u64,
-        /// What the device said.
+        /// The device's error.
         source: io::Error,
     },
-    /// A later version of Floe has been here.
+    /// A later version of Floe has written the superblock.
     #[error(
         "the superblock at offset {offset} has format {version}, and this version of floe knows \
          {VERSION}"
     )]
     Newer {
-        /// Of the superblock.
+        /// Offset of the superblock.
         offset: u64,
         /// Its version.
         version: u32,
@@ -38,12 +38,12 @@ pub enum StoreError {
     /// A superblock whose checksum is right and whose content cannot be.
     #[error("the superblock at offset {offset} says {what}")]
     Nonsense {
-        /// Of the superblock.
+        /// Offset of the superblock.
         offset: u64,
-        /// What cannot be.
+        /// The impossible statement.
         what: String,
     },
-    /// The device is smaller than what stands on it.
+    /// The device is smaller than the cache on it.
     #[error(
         "the cache takes {} of its device, which has only {}",
         format_size(*needs), format_size(*has)
@@ -57,34 +57,34 @@ pub enum StoreError {
     /// A log that is not merely torn at its end.
     #[error("the log of shard {shard} is damaged: page {page}, at offset {offset}, {what}")]
     Log {
-        /// Whose log.
+        /// The shard whose log is damaged.
         shard: u64,
         /// The sequence number of the page.
         page: u64,
-        /// Where on the device the damage is, in bytes.
+        /// Offset of the damage on the device, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
     /// A checkpoint that was complete once.
     #[error("the checkpoint of shard {shard} is damaged: page {page}, at offset {offset}, {what}")]
     Checkpoint {
-        /// Whose checkpoint.
+        /// The shard whose checkpoint is damaged.
         shard: u64,
         /// The page within the checkpoint.
         page: u64,
-        /// Where on the device the damage is, in bytes.
+        /// Offset of the damage on the device, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// The damage.
         what: String,
     },
     /// A volume that does not fit the superblock.
     #[error("the superblock has no room for {0}")]
     Volume(String),
-    /// More tiers beside it than can be named.
+    /// More peer tiers than the superblock can name.
     #[error("the superblock has room to name 15 other tiers that are kept, no more")]
     Companions,
-    /// A checkpoint that is longer than any can be.
+    /// A checkpoint that is longer than its slot.
     #[error("a checkpoint of what the cache holds has no room")]
     NoRoom,
     /// Two caches on one device need two ids, or the leavings of the first would pass for the
@@ -93,7 +93,7 @@ pub enum StoreError {
     SameId,
 }
 
-/// Why a cache cannot be laid out.
+/// The reason for which a cache cannot be laid out.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayoutError {
     /// None, or more than a page can name.
@@ -105,9 +105,9 @@ pub enum LayoutError {
         format_size(*cache_bytes), format_size(*least_bytes)
     )]
     TooSmall {
-        /// What was given.
+        /// The size that was given.
         cache_bytes: u64,
-        /// What would do.
+        /// The least size that would do.
         least_bytes: u64,
     },
     /// More than a shard can count.
@@ -115,7 +115,7 @@ pub enum LayoutError {
     ShardTooLarge {
         /// The number of shards.
         shards: u64,
-        /// What each would have.
+        /// The size that each would have.
         shard_bytes: u64,
     },
 }

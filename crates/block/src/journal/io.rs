@@ -1,5 +1,5 @@
-//! The journal's own I/O, for opening and creating a cache: one operation after the other, but long
-//! reads in pieces, several at a time.
+//! The journal's own I/O, for opening and creating a cache. Operations run one after the other, but
+//! a long read is divided into parts, several of them in flight.
 
 use std::collections::VecDeque;
 use std::io;
@@ -9,7 +9,7 @@ use floe_device::{Action, Completion, Device, Operation, Pool, Slice};
 
 use super::error::StoreError;
 
-/// A long read's pieces, and how many of them are in flight.
+/// Size of the parts of a long read, and the most parts in flight.
 const PIECE_BYTES: u64 = 1 << 20;
 const IN_FLIGHT: usize = 8;
 
@@ -17,7 +17,7 @@ const IN_FLIGHT: usize = 8;
 pub struct Io<'a> {
     /// The device.
     pub device: &'a mut dyn Device,
-    /// Where buffers come from.
+    /// Source of buffers.
     pub pool: &'a Pool,
     /// Waits until the device may have finished something.
     pub wait: &'a mut dyn FnMut() -> io::Result<()>,
@@ -97,8 +97,8 @@ impl Io<'_> {
         Ok(bytes)
     }
 
-    /// Reads a range and gives it to `each` in order, by pieces with their offsets, of which all
-    /// but the last are as long as a multiple of a page. Ends with what `each` refuses.
+    /// Reads a range and passes it to `each` in order, in parts with their offsets. All parts but
+    /// the last are a multiple of a page long. Ends with the first error of `each`.
     pub(super) fn stream(
         &mut self,
         range: Range<u64>,
@@ -126,8 +126,8 @@ impl Io<'_> {
             let failed = |source| StoreError::Io { doing: "reading", bytes, offset, source };
             match front.result.take() {
                 Some(result) => {
-                    // What is in flight is waited for even after a failure: it would be taken for
-                    // an answer to something else.
+                    // Reads in flight are awaited even after a failure: their completions would be
+                    // taken for those of another operation.
                     if outcome.is_ok() {
                         scratch.resize(bytes as usize, 0);
                         front.into.copy_to(&mut scratch);

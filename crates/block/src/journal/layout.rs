@@ -1,4 +1,4 @@
-//! Where on the cache device everything is; docs/format.md draws it.
+//! Layout of the cache device; docs/format.md draws it.
 //!
 //! Two copies of the superblock, then for each shard two slots for checkpoints and a ring of log
 //! pages, then the data of each shard. A slot has a page for its header and room for the longest
@@ -27,7 +27,7 @@ const DUMP_SLACK_SHARE: u64 = 16;
 /// Most sectors of a shard: a record has 32 bits for a place.
 const MOST_SHARD_SECTORS: u64 = u32::MAX as u64;
 
-/// Where everything is.
+/// Positions of all structures on the cache device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     pub(super) sizes: BlockSizes,
@@ -40,7 +40,7 @@ pub struct Layout {
     pub(super) data_start: u64,
 }
 
-/// Whether what a dump says of one block takes no more room than there is for each.
+/// Returns whether a dump's records of one block fit into the room reserved for a block.
 pub(crate) fn fits_dump(changes: &[Change]) -> bool {
     let (mut taken, mut room) = (BLOCK_BYTES, 0);
     for change in changes {
@@ -155,7 +155,7 @@ impl Layout {
         self.shards * self.shard_sectors * SECTOR_BYTES
     }
 
-    /// Where the cache ends on its device: how many bytes it takes.
+    /// Bytes that the cache takes: its end on the device.
     pub fn end_bytes(&self) -> u64 {
         self.data_offset_bytes(self.shards)
     }
@@ -173,7 +173,7 @@ impl Layout {
         self.slot_offset(self.shards, 0)
     }
 
-    /// Where a shard's slot for checkpoints begins: with the header, then come its pages.
+    /// Offset of a shard's checkpoint slot: the header, then its pages.
     pub(super) fn slot_offset(&self, shard: u64, slot: usize) -> u64 {
         let metadata_start = SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES as u64;
         metadata_start
@@ -181,12 +181,12 @@ impl Layout {
             + slot as u64 * self.slot_pages() * PAGE_BYTES as u64
     }
 
-    /// Where a shard's ring is.
+    /// Offsets of a shard's ring.
     pub(super) fn ring(&self, shard: u64) -> Range<u64> {
         self.slot_offset(shard, 2)..self.slot_offset(shard + 1, 0)
     }
 
-    /// Where the page of the log with this sequence number is.
+    /// Offset of the page of the log with this sequence number.
     pub(super) fn page_offset(&self, shard: u64, seq: u64) -> u64 {
         self.ring(shard).start + seq % self.ring_pages * PAGE_BYTES as u64
     }

@@ -1,10 +1,10 @@
-//! What statements amount to: the map from blocks to places, as recovery builds it up.
+//! The map from blocks to places, as recovery builds it from statements.
 //!
-//! Flat arrays over the shard's space: by smallest block, which block begins there and when
-//! something was last stated about it; by sector, a bit for each thing it can be, and a checksum. A
-//! statement says that its block stands at its place, so whatever contradicts that is gone: another
-//! block in that place, blocks of another size in its group, and blocks elsewhere that hold some of
-//! the same sectors of the volume.
+//! Flat arrays cover the shard's space. By smallest block they hold the block that begins there and
+//! the number of the last statement about it. By sector they hold a bit for each state, and a
+//! checksum. A statement says that its block stands at its place, so it removes everything that
+//! contradicts it: another block in that place, blocks of another size in its group, and blocks
+//! elsewhere that hold some of the same sectors of the volume.
 
 use zerocopy::little_endian::U64;
 
@@ -23,16 +23,16 @@ pub(crate) struct RestoredBlock {
     pub(crate) at: BlockAt,
     /// The runs of its volume's sectors that it holds, in order.
     pub(crate) valid: Vec<Sectors>,
-    /// Those of them that the backing device does not hold.
+    /// The part of `valid` that the backing device does not hold.
     pub(crate) dirty: Vec<Sectors>,
-    /// Those of the dirty ones whose data is not there any more.
+    /// The part of `dirty` whose data is gone.
     pub(crate) lost: Vec<Sectors>,
-    /// Those of the dirty ones that the log has the checksums of.
+    /// The part of `dirty` whose checksums the log has.
     pub(crate) sealed: Vec<Sectors>,
 }
 
 impl RestoredBlock {
-    /// What would tell an empty log how it stands.
+    /// Returns the changes that state this block to an empty log.
     pub(super) fn changes(&self, sums: &[u64], doubted: &Bits) -> Vec<Change> {
         let within = |runs: &[Sectors], sector: u64| runs.iter().any(|run| run.contains(&sector));
         let standing = |sector: u64| {
@@ -59,14 +59,14 @@ impl RestoredBlock {
     }
 }
 
-/// What recovery found in a shard.
+/// The result of recovering a shard.
 #[derive(Debug)]
 pub(super) struct Finished {
-    /// The blocks that hold anything, those first about which nothing was stated for longest.
+    /// The blocks that hold data, in the order of the last statement about each, oldest first.
     pub(super) blocks: Vec<RestoredBlock>,
     /// The checksums of all sectors of the shard's space, [`NO_SUM`] where none is known.
     pub(super) sums: Vec<u64>,
-    /// Which of its sectors are clean, if their checksums are right: see [`Standing::Doubted`].
+    /// The sectors that are clean if their checksums are right: see [`Standing::Doubted`].
     pub(super) doubted: Bits,
 }
 
@@ -75,11 +75,10 @@ pub(super) struct Finished {
 pub(super) struct Map {
     sizes: BlockSizes,
     sectors: u64,
-    /// By smallest block of the shard's space: the block that begins there, if `begins` says that
-    /// one does.
+    /// By smallest block of the shard's space: the block that begins there, if `begins` is set.
     extents: Vec<Extent>,
     begins: Vec<bool>,
-    /// When something was last stated about it.
+    /// By smallest block: the number of the last statement about the block that begins there.
     stated: Vec<u64>,
     statements: u64,
     /// By group: the class of its blocks, or `NONE`.
@@ -92,7 +91,7 @@ pub(super) struct Map {
     lost: Bits,
     sealed: Bits,
     doubted: Bits,
-    /// Dirty, as far as is known from before a gap in the log.
+    /// Dirty sectors from before a gap in the log, with no later statement about them.
     suspect: Bits,
     sums: Vec<u64>,
 }
@@ -120,11 +119,11 @@ impl Map {
         }
     }
 
-    /// Takes a statement in. What was dirty and `at_rest` has not been overwritten since: its
+    /// Applies a statement. With `at_rest`, dirty data has not been overwritten since, so its
     /// checksums hold.
     ///
     /// # Errors
-    /// When the block cannot be where it says. Nothing has changed then.
+    /// When the block cannot be in the stated place. The map is unchanged then.
     pub(super) fn state(
         &mut self,
         statement: &Statement<'_>,
@@ -164,7 +163,7 @@ impl Map {
         Ok(())
     }
 
-    /// A crash came after all that has been stated so far.
+    /// Marks clean sectors as doubted: a crash came after all statements so far.
     pub(super) fn doubt(&mut self) {
         if planted!(NeverDoubted) {
             return;
@@ -172,15 +171,15 @@ impl Map {
         self.doubted.assign_difference(&self.valid, &self.dirty);
     }
 
-    /// Statements are missing: clean sectors so far are forgotten, and dirty ones are not to be
-    /// trusted if nothing is stated about them later.
+    /// Handles a gap in the log. Forgets clean sectors; dirty sectors become suspect until a later
+    /// statement confirms them.
     pub(super) fn suspect(&mut self) {
         self.valid.clone_from(&self.dirty);
         self.doubted = Bits::new(self.sectors);
         self.suspect.assign_difference(&self.dirty, &self.lost);
     }
 
-    /// What is not to be trusted is lost; answers it, in the order of places.
+    /// Declares all suspect sectors lost, and returns them in the order of their places.
     pub(super) fn condemn(&mut self) -> Vec<(VolumeId, Sectors)> {
         let mut lost = Vec::new();
         for unit in (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect::<Vec<_>>() {
@@ -222,7 +221,7 @@ impl Map {
         }
     }
 
-    /// Removes all blocks that contradict a block's standing in a place.
+    /// Removes all blocks that contradict a block's position.
     fn make_way(&mut self, unit: usize, class: Class, extent: Extent) {
         let per_group = (self.sizes.largest() / self.sizes.smallest()) as usize;
         let group = unit / per_group;
@@ -275,7 +274,7 @@ impl Map {
         self.live[class.0 as usize] -= 1;
     }
 
-    /// Removes the blocks of all volumes but those that `known` holds for, and answers them.
+    /// Removes the blocks of all volumes for which `known` does not hold, and returns them.
     pub(super) fn forget_unknown(&mut self, known: impl Fn(VolumeId) -> bool) -> Vec<BlockAt> {
         let unknown = |unit: &usize| self.begins[*unit] && !known(self.extents[*unit].volume());
         let units: Vec<usize> = (0..self.begins.len()).filter(unknown).collect();
@@ -295,13 +294,13 @@ impl Map {
         BlockAt { volume: extent.volume(), sectors: extent.sectors(), place }
     }
 
-    /// How many blocks there are, and bytes of valid and of dirty data.
+    /// Returns the number of blocks, and the bytes of valid and of dirty data.
     pub(super) fn totals(&self) -> (u64, u64, u64) {
         let blocks = self.live.iter().sum();
         (blocks, self.valid.ones() * SECTOR_BYTES, self.dirty.ones() * SECTOR_BYTES)
     }
 
-    /// What it amounts to.
+    /// Returns the recovered blocks, checksums and doubted sectors.
     pub(super) fn finish(self) -> Finished {
         let mut units: Vec<usize> =
             (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();

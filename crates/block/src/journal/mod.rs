@@ -1,14 +1,14 @@
-//! The journal: what of the cache survives a restart, and how it is kept on the cache device.
+//! The journal: the state of the cache that survives a restart, and its form on the cache device.
 //!
 //! Each shard has a log of [`Change`]s, written a page at a time ([`ShardJournal`]), and
-//! checkpoints that keep it short. Opening a cache reads both back ([`open`]). Everything here
-//! knows bytes and nothing of when they are written: which change may be logged when is the shards'
-//! business, and both are laid down in docs/format.md.
+//! checkpoints that keep it short. Opening a cache reads both back ([`open`]). This module defines
+//! bytes, not the time at which they are written: the shards decide which change may be logged
+//! when. docs/format.md specifies both.
 //!
 //! From the bottom up: `sum` (checksums), `page`, `record` (changes as bytes), `superblock`,
 //! `layout`; `writer` and `checkpoint` write a shard's journal, `map` and `restore` read it,
-//! `salvage` and `parity` what is left of a damaged one; `io` reads and writes for `store` (a
-//! device as a whole) and `scan` (looking it over).
+//! `salvage` and `parity` recover a damaged one; `io` reads and writes for `store` (a device as a
+//! whole) and `scan` (its inspection).
 
 mod change;
 mod checkpoint;

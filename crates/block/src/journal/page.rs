@@ -1,9 +1,9 @@
-//! The page: 4 KiB that name what they belong to and check themselves.
+//! The page: 4 KiB that name their owner and carry their own checksum.
 //!
-//! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names the
-//! cache it belongs to by an id that no two caches share, so what an earlier cache left on the
-//! device is nothing to a later one. It is written once and never appended to; should it be torn,
-//! its checksum is wrong, and it is no page.
+//! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names its
+//! cache by an id that no two caches share, so pages left by an earlier cache are never read as
+//! those of a later one. A page is written once and never appended to. A torn page has a wrong
+//! checksum and is ignored.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -13,12 +13,12 @@ use super::sum::checksum;
 /// Size of a page.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// What of a page its records may have.
+/// Bytes of a page available for records.
 pub(super) const PAYLOAD_BYTES: usize = PAGE_BYTES - size_of::<Header>();
 
 const MAGIC: [u8; 4] = *b"FlPg";
 
-/// The first bytes of a page, of which a checksum is not a part.
+/// The first bytes of a page: the checksum, which does not cover itself.
 const SUM_BYTES: usize = size_of::<u64>();
 
 /// The bytes of a page.
@@ -27,12 +27,12 @@ pub(crate) type PageBytes = Box<[u8; PAGE_BYTES]>;
 /// A page to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PageWrite {
-    /// Where on the cache device, in bytes.
+    /// Offset on the cache device, in bytes.
     pub(crate) offset: u64,
     pub(crate) bytes: PageBytes,
 }
 
-/// Whose page it is.
+/// The owner of a page: a cache and a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Owner {
     /// The id of the cache.
@@ -40,20 +40,20 @@ pub(super) struct Owner {
     pub(super) shard: u16,
 }
 
-/// What a page is for.
+/// The type of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Records in the order in which they became true.
     Log = 1,
     /// Records of all that was true when a checkpoint was taken.
     Dump = 2,
-    /// That a checkpoint is complete.
+    /// The header that completes a checkpoint.
     Checkpoint = 3,
-    /// What all pages of a batch, or of a dump, before it come to: see [`super::parity`].
+    /// Exclusive or of the preceding pages of a batch or a dump: see [`super::parity`].
     Parity = 4,
 }
 
-/// Which page it is.
+/// The identity of a page within its journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) kind: Kind,
@@ -62,8 +62,8 @@ pub(super) struct Stamp {
     pub(super) seq: u64,
     /// The session that wrote it.
     pub(super) session: u64,
-    /// Of a log: up to which page it is known to be durable. Of a dump: the generation of its
-    /// checkpoint. Of a checkpoint: the sequence number from which on the log is newer.
+    /// Of a log: the last page known to be durable. Of a dump: the generation of its checkpoint. Of
+    /// a checkpoint: the sequence number from which on the log is newer.
     pub(super) mark: u64,
 }
 
@@ -80,13 +80,12 @@ struct Header {
     session: U64,
     mark: U64,
     used: U32,
-    /// Of parity: how many pages it stands for, and the bytes that they use, combined like their
-    /// payloads.
+    /// Of parity: the number of pages covered, and their used bytes, combined like their payloads.
     covers: U16,
     parity_used: U16,
 }
 
-/// A page that is what it says.
+/// A page that has been checked.
 #[derive(Debug)]
 pub(super) struct Page<'a> {
     pub(super) stamp: Stamp,
@@ -99,8 +98,8 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Whether it is numbered as a page of a log is. That of a dump's parity is, too, and never
-    /// stands in a ring.
+    /// Returns whether the page is numbered like a page of a log. A dump's parity page is too, but
+    /// never stands in a ring.
     pub(super) fn is_of_log(&self) -> bool {
         matches!(self.stamp.kind, Kind::Log | Kind::Parity)
     }
@@ -111,17 +110,17 @@ pub(super) fn blank() -> PageBytes {
     Box::new([0; PAGE_BYTES])
 }
 
-/// The part of a page that its records may have.
+/// Returns the part of a page that holds its records.
 pub(super) fn payload(bytes: &mut [u8; PAGE_BYTES]) -> &mut [u8] {
     &mut bytes[size_of::<Header>()..]
 }
 
-/// Completes a page with `used` bytes of records. Answers its checksum.
+/// Completes a page with `used` bytes of records. Returns its checksum.
 pub(super) fn seal(bytes: &mut [u8; PAGE_BYTES], owner: Owner, stamp: Stamp, used: usize) -> u64 {
     seal_with(bytes, owner, stamp, used, [0; 2])
 }
 
-/// Completes a page of parity. Answers its checksum.
+/// Completes a parity page. Returns its checksum.
 pub(super) fn seal_parity(
     bytes: &mut [u8; PAGE_BYTES],
     owner: Owner,
@@ -159,7 +158,7 @@ fn seal_with(
     header.checksum.get()
 }
 
-/// The page in these bytes, if there is one of this owner's.
+/// Returns the page in these bytes, if it is one of this owner's.
 pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
     let (header, payload) = Header::ref_from_prefix(bytes).ok()?;
     let used = header.used.get() as usize;

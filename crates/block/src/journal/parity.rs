@@ -1,19 +1,19 @@
-//! Parity: pages of the journal that are lost or damaged, made anew from those beside them.
+//! Parity: rebuilds lost or damaged pages of the journal from the other pages of their batch.
 //!
-//! Each batch of a log, and each dump, ends with a page that is all of them at once: their
-//! payloads, and how much of each is used, combined by exclusive or. So any one page that is not
-//! what was written there can be made again, byte by byte, from the others. A page in which no more
-//! than one byte is wrong is mended by its own checksum.
+//! Each batch of a log, and each dump, ends with a parity page: the exclusive or of all their
+//! payloads and of their used lengths. Any one page that is lost or damaged can be rebuilt, byte by
+//! byte, from the others. A page in which at most one byte is wrong is repaired by its own
+//! checksum.
 
 use super::page::{
     Kind, Owner, PAGE_BYTES, PageBytes, Stamp, blank, payload, read, seal, seal_parity,
 };
 use super::sum::checksum;
 
-/// Most pages of a log that one parity page stands for.
+/// Most pages of a log that one parity page covers.
 pub(super) const MOST_COVERED: u64 = 64;
 
-/// The pages so far.
+/// The pages combined so far.
 #[derive(Debug)]
 pub(super) struct Parity {
     bytes: PageBytes,
@@ -28,12 +28,12 @@ impl Default for Parity {
 }
 
 impl Parity {
-    /// How many pages there are.
+    /// Returns the number of pages combined so far.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes a page in that has this payload, as long as any, of which so much is used.
+    /// Combines a page's payload, of full length, of which `used` bytes are used.
     pub(super) fn add(&mut self, other: &[u8], used: usize) {
         let other = &other[other.len() - payload(&mut self.bytes).len()..];
         payload(&mut self.bytes).iter_mut().zip(other).for_each(|(byte, other)| *byte ^= other);
@@ -41,7 +41,7 @@ impl Parity {
         self.count += 1;
     }
 
-    /// The page that stands for all of them, which begins anew; with its checksum.
+    /// Returns the parity page and its checksum, and begins anew.
     pub(super) fn take(&mut self, owner: Owner, stamp: Stamp) -> (PageBytes, u64) {
         let Self { mut bytes, used, count } = std::mem::take(self);
         let covers = count.min(u64::from(u16::MAX)) as u16;
@@ -50,8 +50,7 @@ impl Parity {
         (bytes, sum)
     }
 
-    /// The page that is missing, where all others of some have been taken in, and the one that
-    /// stands for them.
+    /// Returns the missing page, once all other pages and the parity page have been added.
     pub(super) fn missing(mut self, owner: Owner, stamp: Stamp) -> Option<PageBytes> {
         let used = usize::from(self.used);
         (used <= payload(&mut self.bytes).len()).then(|| {
@@ -61,7 +60,7 @@ impl Parity {
     }
 }
 
-/// The page that these bytes were, if no more than one of them has changed since.
+/// Returns the page that these bytes were, if at most one of them has changed since.
 pub(super) fn by_checksum(bytes: &[u8], owner: Owner) -> Option<PageBytes> {
     const SUM_BYTES: usize = 8;
     let mut mended: PageBytes = Box::new(bytes.try_into().ok()?);
@@ -73,8 +72,8 @@ pub(super) fn by_checksum(bytes: &[u8], owner: Owner) -> Option<PageBytes> {
         mended[..SUM_BYTES].copy_from_slice(&(stated ^ wrong).to_le_bytes());
         return read(&mended[..], owner).is_some().then_some(mended);
     }
-    // What a wrong byte adds to the checksum: in the last place a table says so, in each one before
-    // the register has gone on by a byte.
+    // The effect of a wrong byte on the checksum: the table gives it for the last place; for each
+    // earlier place the register advances by a byte.
     let none = checksum(&[0]);
     let table: Vec<u64> = (0..=u8::MAX).map(|byte| checksum(&[byte]) ^ none).collect();
     for error in 1..=u8::MAX {

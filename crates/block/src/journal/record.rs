@@ -1,10 +1,10 @@
 //! Records: changes as bytes in the payload of a page.
 //!
-//! A block is named once, and what follows is about it, up to the next name or the end of the page:
-//! `BLOCK` (16 bytes) names it, the others (4 bytes) state something, and checksums of 8 bytes
-//! follow where the standing has them, one for each sector. `MIXED` has two bits a sector before
-//! them that say which standing. A run that has no room in a page is cut in two. Nothing reaches
-//! over a page's end.
+//! A `BLOCK` record (16 bytes) names a block. The records after it are about that block, up to the
+//! next name or the end of the page. Each of the others (4 bytes) states something, followed by a
+//! checksum of 8 bytes for each sector where the standing has them. `MIXED` has two bits a sector
+//! before the checksums, for the standing. A run that does not fit into a page is split. No record
+//! reaches over a page's end.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -29,17 +29,17 @@ const DOUBTED: u8 = 9;
 const CRASHED: u8 = 10;
 const MIXED: u8 = 11;
 
-/// What two bits of a `MIXED` mean.
+/// The standing that each value of a `MIXED` record's two bits stands for.
 const MIXTURE: [Standing; 4] =
     [Standing::Clean, Standing::Doubted, Standing::Sealed, Standing::Dirty];
 
-/// Sectors whose standings a byte of a `MIXED` has.
+/// Sectors whose standings a byte of a `MIXED` record holds.
 const SECTORS_A_BYTE: usize = 4;
 
 /// The logarithm of the sectors of the largest block.
 const MOST_ORDER: u8 = (LARGEST_BLOCK_BYTES / SECTOR_BYTES).ilog2() as u8;
 
-/// Sectors of a volume and of its blocks are below.
+/// Upper bound of sector numbers of a volume and its blocks.
 const MOST_SECTOR: u64 = 1 << 47;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -70,7 +70,7 @@ struct RunRecord {
 pub(super) struct Draft {
     bytes: PageBytes,
     used: usize,
-    /// What the last records were about.
+    /// The block that the last records were about.
     block: Option<BlockAt>,
 }
 
@@ -85,12 +85,12 @@ impl Draft {
         self.used == 0
     }
 
-    /// The page, and how many bytes of records it has.
+    /// Returns the page and the bytes of records in it.
     pub(super) fn into_parts(self) -> (PageBytes, usize) {
         (self.bytes, self.used)
     }
 
-    /// Puts a change in. Pages that become full on the way are given to `full`.
+    /// Adds a change. Pages that fill up on the way are passed to `full`.
     pub(super) fn push(
         &mut self,
         change: &Change,
@@ -136,8 +136,8 @@ impl Draft {
         }
     }
 
-    /// Makes room for a statement about a block and `more` bytes, and names the block. Answers how
-    /// many bytes there are for more.
+    /// Makes room for a statement about a block and `more` bytes, and names the block. Returns the
+    /// bytes that are left for more.
     fn make_room(&mut self, block: &BlockAt, more: usize, full: &mut impl FnMut(Draft)) -> usize {
         let needed = |draft: &Draft| {
             let name = if draft.block.as_ref() == Some(block) { 0 } else { BLOCK_BYTES };
@@ -232,10 +232,10 @@ impl Draft {
     }
 }
 
-/// What a record states.
+/// The statement of a record.
 #[derive(Debug, Clone)]
 pub(super) enum Statement<'a> {
-    /// A run of a block's sectors is such; where the standing has checksums, with them.
+    /// A run of a block's sectors has this state; the checksums are given where the state has them.
     Run { block: &'a BlockAt, run: Sectors, standing: Standing, sums: &'a [U64] },
     /// A block is gone.
     Dropped { block: &'a BlockAt },
@@ -243,14 +243,14 @@ pub(super) enum Statement<'a> {
     Crashed,
 }
 
-/// A record that cannot be, and where in the payload it is.
+/// A malformed record, and its offset in the payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Malformed {
     pub(super) at: usize,
     pub(super) what: &'static str,
 }
 
-/// Gives `each` the statements of a payload, in order, until one is refused or cannot be read.
+/// Passes the statements of a payload to `each`, in order, until one is refused or cannot be read.
 pub(super) fn decode(
     payload: &[u8],
     mut each: impl FnMut(&Statement<'_>) -> Result<(), &'static str>,
@@ -312,7 +312,7 @@ pub(super) fn decode(
     Ok(())
 }
 
-/// States each part of a run whose sectors stand alike.
+/// States each part of a run whose sectors have equal state.
 fn unmix(
     block: &BlockAt,
     run: &Sectors,
@@ -335,7 +335,7 @@ fn unmix(
     Ok(())
 }
 
-/// The block that a record names.
+/// Returns the block that a record names.
 fn name(record: &BlockRecord) -> Result<BlockAt, &'static str> {
     if record.order > MOST_ORDER {
         return Err("names a block larger than any");
@@ -349,7 +349,7 @@ fn name(record: &BlockRecord) -> Result<BlockAt, &'static str> {
 }
 
 impl RunRecord {
-    /// The sectors of the volume that it is about.
+    /// Returns the sectors of the volume that the record is about.
     fn sectors(&self, block: &BlockAt) -> Option<Sectors> {
         let (first, last) = (u64::from(self.first), u64::from(self.last));
         let start = block.sectors.start;
@@ -398,10 +398,10 @@ mod tests {
         sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
     }
 
-    /// What is said of a sector of a block, or of all of it; nothing of a block.
+    /// The statement about a sector of a block, or about the whole block; `None` is about no block.
     type Said = Option<(BlockAt, Option<(u64, Standing)>)>;
 
-    /// What a change says, sector by sector, so that runs may be cut.
+    /// Splits a change into statements about single sectors, so that runs may be cut.
     fn sectors(change: &Change) -> Vec<Said> {
         match change {
             Change::Crashed => vec![None],

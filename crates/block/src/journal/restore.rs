@@ -1,15 +1,14 @@
-//! Reading a shard's journal back: the newest checkpoint, and the log from where it is newer.
+//! Reads a shard's journal back: the newest checkpoint, and the newer part of the log.
 //!
-//! The log ends before the first page that is not the next one: not its sequence number, a wrong
-//! checksum, or left by an earlier session than the page before it. That is how a crash leaves it,
-//! and all that was not yet promised may be missing. But should any later page say that the missing
-//! one was durable once, then it was lost afterwards, and with it what was promised: the log is
-//! damaged (`salvage` has what can be done then).
+//! The log ends before the first page that is not its successor: one with another sequence number,
+//! a wrong checksum, or an earlier session than the page before it. A crash leaves a log in this
+//! form, and only changes not yet promised are missing. If a later page says that the missing page
+//! was durable once, promised changes were lost: the log is damaged (`salvage` handles that case).
 //!
-//! A checkpoint whose header is intact and whose pages are not was damaged, or its slot was being
-//! used again after its header had failed to be written. In the second case the log still reaches
-//! from the older checkpoint up to where this one begins, and what they amount to is the same; in
-//! any other case recovery refuses.
+//! A checkpoint with an intact header and damaged pages has two possible causes: damage, or a slot
+//! that was reused after its header had failed to be written. In the second case the log still
+//! reaches from the older checkpoint to the start of this one, and both amount to the same state.
+//! In any other case recovery refuses.
 
 use super::checkpoint::{chain, summary};
 use super::error::StoreError;
@@ -34,7 +33,7 @@ pub(super) struct Complete {
     pub(super) chain: u64,
 }
 
-/// What a shard's journal amounts to.
+/// The content of a shard's journal.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) map: Map,
@@ -44,7 +43,7 @@ pub(super) struct Found {
     /// The generation of the checkpoint, and its pages.
     pub(super) checkpoint: Option<(u64, u64)>,
     pub(super) log_pages: u64,
-    /// What is wrong with it, if it is not all there should be.
+    /// The damage, if the journal is not whole.
     pub(super) damage: Option<StoreError>,
 }
 
@@ -52,8 +51,7 @@ pub(super) struct Found {
 pub(super) struct Reader<'a> {
     pub(super) layout: &'a Layout,
     pub(super) owner: Owner,
-    /// The session that ended in good order, if the last one did: the checksums it noted of what is
-    /// dirty still hold.
+    /// The last session, if it was closed cleanly: the checksums it noted of dirty data still hold.
     pub(super) ended: Option<u64>,
 }
 
@@ -62,8 +60,7 @@ impl Reader<'_> {
         self.owner.shard.into()
     }
 
-    /// What the journal amounts to; of a damaged one, as far as it was read. `advance` is told of
-    /// bytes read.
+    /// Reads the journal; a damaged one as far as possible. Calls `advance` with the bytes read.
     ///
     /// # Errors
     /// When the device fails.
@@ -78,7 +75,7 @@ impl Reader<'_> {
         }
         candidates.sort_unstable_by_key(|complete| std::cmp::Reverse(complete.generation));
         let generation = candidates.first().map_or(0, |newest| newest.generation);
-        // Everything before this page was durable once.
+        // All pages before this one were durable once.
         let reached = candidates.iter().map(|complete| complete.start).max().unwrap_or(FIRST_SEQ);
         let mut damage = None;
         for candidate in candidates.into_iter().map(Some).chain([None]) {
@@ -111,7 +108,7 @@ impl Reader<'_> {
         unreachable!("without any checkpoint there still is the log")
     }
 
-    /// The header in a slot, if one is complete there.
+    /// Returns the header in a slot, if a complete checkpoint is there.
     pub(super) fn header(
         &self,
         io: &mut Io<'_>,
@@ -123,7 +120,7 @@ impl Reader<'_> {
         Ok(summary(page.payload).and_then(|summary| self.complete(slot, page.stamp, summary)))
     }
 
-    /// The checkpoint that a page of this stamp and summary is the header of, if it can be one.
+    /// Returns the checkpoint that a page of this stamp and summary heads, if it can be a header.
     pub(super) fn complete(
         &self,
         slot: usize,
@@ -136,7 +133,7 @@ impl Reader<'_> {
         is_header.then_some(Complete { slot, generation, session, start, pages, chain })
     }
 
-    /// Takes a checkpoint's pages in.
+    /// Applies a checkpoint's pages to the map.
     fn dump(
         &self,
         io: &mut Io<'_>,
@@ -179,7 +176,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes the log in, from `log.next` on.
+    /// Applies the log to its map, from `log.next` on.
     fn log(
         &self,
         io: &mut Io<'_>,
@@ -226,7 +223,7 @@ impl Reader<'_> {
     }
 }
 
-/// Damage is passed on, a failing device is an error.
+/// Returns damage as a value and a device failure as an error.
 fn checked(error: StoreError) -> Result<StoreError, StoreError> {
     if matches!(error, StoreError::Io { .. }) { Err(error) } else { Ok(error) }
 }
@@ -235,9 +232,9 @@ fn checked(error: StoreError) -> Result<StoreError, StoreError> {
 struct Log {
     /// The sequence number of the next page.
     next: u64,
-    /// The session of the last one.
+    /// The session of the last page read.
     session: u64,
-    /// It is over; what follows can only be evidence.
+    /// The log has ended. Later pages only serve to prove that it was longer.
     ends: bool,
     map: Map,
 }

@@ -1,18 +1,18 @@
-//! A damaged journal: what of it can still be trusted.
+//! Salvage of a damaged journal: the part of it that can still be trusted.
 //!
-//! A page that is not what was written there is made again from its batch's
-//! [parity](super::parity), or mended by its checksum; then nothing is lost. Where that fails there
-//! is a gap, and what is known from before it is suspect: the lost page may have said that a sector
-//! has been cleaned, overwritten, moved or dropped since. So after a gap
+//! A damaged page is rebuilt from its batch's [parity](super::parity), or repaired by its checksum;
+//! then nothing is lost. Where that fails there is a gap, and statements from before it are
+//! suspect: the lost page may have said that a sector has been cleaned, overwritten, moved or
+//! dropped since. So after a gap
 //!
-//! - what the log states later is trusted;
-//! - clean sectors from before are forgotten: the backing device has them, or something newer;
-//! - dirty sectors from before, of which nothing is stated later, are *lost*: errors to readers,
-//!   and never written back;
-//! - what the lost page alone has stated is not known, and cannot be named.
+//! - later statements of the log are trusted;
+//! - clean sectors from before are forgotten: the backing device has them, or newer data;
+//! - dirty sectors from before, without a later statement, are *lost*: they read as errors and are
+//!   never written back;
+//! - statements that only the lost page made are unknown, and cannot be named.
 //!
-//! A page of a checkpoint that is lost makes nothing else suspect: each states what was so then,
-//! and the log has all that came later.
+//! A lost page of a checkpoint makes nothing else suspect: each page states the content at that
+//! time, and the log has all later changes.
 
 use std::collections::BTreeMap;
 
@@ -27,14 +27,14 @@ use super::restore::{Complete, FIRST_SEQ, Reader};
 use super::writer::Resume;
 use crate::geometry::{Sectors, VolumeId};
 
-/// What is left of a damaged journal.
+/// The remains of a damaged journal.
 #[derive(Debug)]
 pub(super) struct Salvaged {
     pub(super) map: Map,
-    /// Behind all that was there: a checkpoint has to say everything anew.
+    /// Continues behind all pages that were found: a checkpoint has to state everything anew.
     pub(super) resume: Resume,
     pub(super) session: u64,
-    /// Pages that were made again, a line each.
+    /// Pages that were rebuilt, a line each.
     pub(super) mended: Vec<String>,
     /// Pages that are lost, a line each.
     pub(super) gone: Vec<String>,
@@ -50,7 +50,7 @@ struct Known {
 }
 
 impl Reader<'_> {
-    /// What can be trusted of a journal, whatever has become of it.
+    /// Returns the part of a journal that can be trusted, whatever its damage.
     ///
     /// # Errors
     /// When the device fails.
@@ -93,7 +93,7 @@ impl Reader<'_> {
         io.read(offset..offset + PAGE_BYTES as u64)
     }
 
-    /// Takes a dump in as far as it is there.
+    /// Applies the readable pages of a dump.
     fn salvage_dump(
         &self,
         io: &mut Io<'_>,
@@ -169,7 +169,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes the records of a page in, as far as they can be.
+    /// Applies the records of a page, as far as they can be read.
     fn state(&self, map: &mut Map, page: &Page<'_>, gone: &mut Vec<String>) {
         let at_rest = self.ended == Some(page.stamp.session);
         if page.stamp.kind == Kind::Parity {
@@ -184,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes a log in as far as it is there. Answers where it goes on, and its last session.
+    /// Applies the readable pages of a log. Returns the next sequence number and the last session.
     fn salvage_log(
         &self,
         io: &mut Io<'_>,
@@ -238,7 +238,7 @@ impl Reader<'_> {
                 mended.push(format!("page {next} of the log, at offset {offset}"));
                 next += 1;
             } else {
-                // No page of the batches before the one that is there can be made again.
+                // No page of the batches before the page that was found can be rebuilt.
                 let there = later().next().map_or(next + 1, |(seq, _)| *seq);
                 let end = (next + 1).max(there.saturating_sub(MOST_COVERED + 1));
                 missing.push(next..end);
@@ -258,7 +258,7 @@ impl Reader<'_> {
         Ok((next, session))
     }
 
-    /// A page of the log in which no more than a byte is wrong.
+    /// Returns a page of the log in which at most one byte was wrong.
     fn mended_page(
         &self,
         io: &mut Io<'_>,
@@ -272,8 +272,8 @@ impl Reader<'_> {
         }))
     }
 
-    /// A page of the log that is not there, from the others of its batch. Of an earlier session
-    /// than `least` it is not.
+    /// Rebuilds a missing page of the log from the others of its batch. Pages of sessions before
+    /// `least` do not count.
     pub(super) fn rebuild(
         &self,
         io: &mut Io<'_>,

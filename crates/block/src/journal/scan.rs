@@ -1,28 +1,28 @@
-//! Looking a cache device over without changing it, and without needing it whole: what `floe check`
-//! prints.
+//! Inspects a cache device without changing it, even if it is damaged. `floe check` prints the
+//! result.
 
 use super::error::StoreError;
 use super::io::Io;
 use super::store::{Salvage, newest, read_copies, read_shard, reader};
 use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
-/// What is on a cache device.
+/// The content of a cache device.
 #[derive(Debug)]
 pub struct Report {
-    /// The superblock that counts, if one can be read.
+    /// The valid superblock, if one can be read.
     pub superblock: Option<Superblock>,
     /// By shard; none without a superblock.
     pub shards: Vec<ShardReport>,
-    /// What is wrong, a line each; what is wrong with a shard is in its report.
+    /// Problems outside the shards, a line each.
     pub problems: Vec<String>,
 }
 
-/// What one shard's journal amounts to; of a damaged one, as far as it can be read.
+/// The content of one shard's journal; of a damaged one, as far as it can be read.
 #[derive(Debug)]
 pub struct ShardReport {
     /// The shard.
     pub shard: u64,
-    /// Counts the checkpoints that were begun; that of the one in use, 0 without any.
+    /// Number of the checkpoint in use, counting all that were begun; 0 without one.
     pub checkpoint_generation: u64,
     /// Pages of the checkpoint.
     pub checkpoint_pages: u64,
@@ -34,24 +34,24 @@ pub struct ShardReport {
     pub valid_bytes: u64,
     /// Bytes that only the cache holds.
     pub dirty_bytes: u64,
-    /// What is wrong, a line each.
+    /// Problems, a line each.
     pub problems: Vec<String>,
-    /// Of a damaged journal: what can be trusted, which is what has been counted, and what not.
+    /// Of a damaged journal: its salvage. The trusted part is what the other fields count.
     pub salvage: Option<Salvage>,
 }
 
 impl Report {
-    /// Whether anything is wrong. A device without a cache is not.
+    /// Returns whether anything is wrong. A device without a cache has no problems.
     pub fn has_problems(&self) -> bool {
         !self.problems.is_empty() || self.shards.iter().any(|shard| !shard.problems.is_empty())
     }
 }
 
-/// Reads superblocks, checkpoints and logs. `progress` is told the bytes read so far, and of how
-/// many.
+/// Reads superblocks, checkpoints and logs. Calls `progress` with the bytes read so far and their
+/// total.
 ///
 /// # Errors
-/// When the device fails to answer.
+/// When the device fails.
 pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, StoreError> {
     let mut report = Report { superblock: None, shards: Vec::new(), problems: Vec::new() };
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
@@ -96,7 +96,7 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
     Ok(report)
 }
 
-/// What is wrong with one copy of a superblock, where the other is good.
+/// Describes the fault of one copy of a superblock, where the other is good.
 fn odd((copy, offset): (&Copy, u64)) -> Option<String> {
     let what = match copy {
         Copy::Good(_) => return None,

@@ -1,8 +1,8 @@
-//! A cache device as a whole: making a cache on it, opening it, and writing its superblock.
+//! A cache device as a whole: creates a cache on it, opens it, and writes its superblock.
 //!
-//! A superblock is always written twice, each time durably, into the copy that is older and then
-//! into the other, so that both say the same but for the moment between. Whatever happens in that
-//! moment, one copy is intact, and it says what was or what will be.
+//! A superblock is always written twice, each time durably: first over the older copy, then over
+//! the other. So both copies agree except in the moment between. A failure in that moment leaves
+//! one copy intact, with the old or the new content.
 
 use std::collections::BTreeSet;
 
@@ -22,44 +22,42 @@ use crate::geometry::{Sectors, VolumeId};
 /// A cache that is to be made.
 #[derive(Debug, Clone)]
 pub struct NewCache {
-    /// Sixteen random bytes. All that belongs to the cache is told by them from what was on the
-    /// device before.
+    /// Sixteen random bytes that distinguish the cache's pages from earlier content of the device.
     pub id: [u8; 16],
-    /// Where everything shall be.
+    /// Positions of all structures.
     pub layout: Layout,
     /// The volumes it has to begin with.
     pub volumes: Vec<Volume>,
 }
 
-/// What was found on a cache device.
+/// The content found on a cache device.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// As it was left.
+    /// The superblock as the last session left it.
     pub(crate) superblock: Superblock,
-    /// Volumes that it does not have any more and its logs still speak of.
+    /// Removed volumes that the logs still mention.
     pub(crate) gone: BTreeSet<VolumeId>,
     /// By shard.
     pub(crate) shards: Vec<Restored>,
 }
 
-/// What a shard had.
+/// The recovered content of a shard.
 #[derive(Debug)]
 pub(crate) struct Restored {
     /// Its blocks with valid sectors, coldest first.
     pub(crate) blocks: Vec<RestoredBlock>,
-    /// By sector of the shard's space: the checksum of what is there, if it is known.
+    /// By sector of the shard's space: the checksum of its data, if it is known.
     pub(crate) sums: Vec<u64>,
-    /// By sector: it is clean, if that checksum is right.
+    /// By sector: it is clean if its checksum is right.
     pub(crate) doubted: Bits,
-    /// Where its changes go. It writes as the session that [`begin_session`] begins.
+    /// The journal for its changes. It writes as the session that [`begin_session`] begins.
     pub(crate) journal: ShardJournal,
 }
 
-/// Makes an empty cache, in place of whatever is on the device. What was noted of the device in a
-/// cache that was there stays.
+/// Creates an empty cache, in place of whatever is on the device. Calibration data of an earlier
+/// cache on the device is kept.
 ///
-/// If the power fails meanwhile there is afterwards either what was there before, or the new cache,
-/// or none.
+/// After a power cut the device has the old content, the new cache, or no cache.
 ///
 /// # Errors
 /// When the device fails or is too small, a volume does not fit, or the id is that of the cache
@@ -83,15 +81,15 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
     };
     superblock.encode()?;
     match newest(read_copies(io)?) {
-        // The new one's first copy replaces the older one of the old's, so there is one or the
-        // other at any moment.
+        // The first copy of the new superblock replaces the older copy of the old one, so one of
+        // the two is valid at any moment.
         Ok(Some(old)) if old.id == id => return Err(StoreError::SameId),
         Ok(Some(old)) => {
             superblock.generation = old.generation;
             superblock.calibrated = old.calibrated; // of the device, which is the same
         }
-        // Something that cannot be opened, or nothing: an unfinished copy is told by the zeros
-        // where the other should be.
+        // The device has no cache, or one that cannot be opened. An unfinished copy is recognised
+        // by the zeros in place of the other.
         Ok(None) | Err(_) => {
             for offset in SUPERBLOCK_OFFSETS {
                 io.write(offset, &[0; SUPERBLOCK_BYTES], true)?;
@@ -102,25 +100,25 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
     Ok(superblock)
 }
 
-/// What became of a shard's journal that was damaged.
+/// The result of salvaging a shard's damaged journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Salvage {
     /// The shard.
     pub shard: u64,
-    /// Its pages that were made again from others, a line each: nothing is lost with them.
+    /// Pages that were rebuilt, a line each: nothing is lost with them.
     pub mended: Vec<String>,
-    /// Its pages that are lost, a line each. What was noted in them alone is not known.
+    /// Pages that are lost, a line each. Statements that only they made are unknown.
     pub gone: Vec<String>,
-    /// The runs that only the cache had and that may have changed in those pages: what is in their
-    /// places is not to be trusted.
+    /// Dirty runs that may have changed in the lost pages: the data in their places cannot be
+    /// trusted.
     pub lost: Vec<(VolumeId, Sectors)>,
 }
 
-/// Reads all there is to know of a cache: `None` when there is none on the device. `progress` is
-/// told the bytes read so far, and of how many.
+/// Reads the metadata of a cache; `None` when the device has none. Calls `progress` with the bytes
+/// read so far and their total.
 ///
 /// # Errors
-/// When there is one that cannot be read whole.
+/// When the cache cannot be read completely.
 pub(crate) fn open(
     io: &mut Io<'_>,
     progress: &mut dyn FnMut(u64, u64),
@@ -128,7 +126,7 @@ pub(crate) fn open(
     open_what_there_is(io, None, progress)
 }
 
-/// As [`open`], but of damaged journals what can be trusted. Each of them has to be [written
+/// Reads the metadata of a cache, and salvages damaged journals. Each of them has to be [written
 /// anew](rewrite).
 ///
 /// # Errors
@@ -149,7 +147,7 @@ fn open_what_there_is(
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(None);
     }
-    // What is read from a disk's cache could be lost yet, when what is built upon it is durable.
+    // Data read from a disk's volatile cache could still be lost when durable data depends on it.
     io.flush()?;
     let Some(mut superblock) = newest(read_copies(io)?)? else { return Ok(None) };
     check_size(io, &superblock.layout)?;
@@ -168,7 +166,7 @@ fn open_what_there_is(
                 (map, resume, session) = (salvaged.map, salvaged.resume, salvaged.session);
             }
         }
-        // A copy that is older than the journal is what is left when the other one was damaged.
+        // A copy that is older than the journal remains when the other copy was damaged.
         superblock.session = superblock.session.max(session);
         if !superblock.clean {
             map.doubt();
@@ -181,13 +179,12 @@ fn open_what_there_is(
         let owner = owner(&superblock, shard as u64);
         let (layout, session) = (superblock.layout.clone(), superblock.session + 1);
         let mut journal = ShardJournal::new(layout, owner, session, resume);
-        // What is stated about a volume that is gone must not come back with another volume of its
-        // number.
+        // Statements about a removed volume must not apply to a later volume of the same number.
         for block in unknown {
             journal.log(&Change::Dropped { block }, |_| NO_SUM);
         }
-        // The next session may end in good order, and what this one has left be as doubtful as
-        // before.
+        // The next session may be closed cleanly while the content left by this one is still
+        // doubtful.
         if !superblock.clean {
             journal.log(&Change::Crashed, |_| NO_SUM);
         }
@@ -198,8 +195,8 @@ fn open_what_there_is(
     Ok(Some(Opened { superblock, gone, shards }))
 }
 
-/// Writes a checkpoint of all that is known of a shard, in the place of whatever its journal was
-/// before. Its session has begun.
+/// Writes a checkpoint of a shard's whole content, in place of its old journal. The session has
+/// begun.
 ///
 /// # Errors
 /// When the device fails.
@@ -238,7 +235,7 @@ pub(crate) fn superblock_of(io: &mut Io<'_>) -> Result<Option<Superblock>, Store
     newest(read_copies(io)?)
 }
 
-/// Begins a session: from now on the cache is not clean, and pages of the journal may be written.
+/// Begins a session: from now on the cache is not clean, and journal pages may be written.
 ///
 /// # Errors
 /// When the device fails.
@@ -251,11 +248,11 @@ pub(crate) fn begin_session(
     write_superblock(io, superblock)
 }
 
-/// Puts zeros, durably, in the place of the first page behind each log, which a crash may have
-/// torn.
+/// Durably zeroes the first page behind each log, which a crash may have torn.
 ///
-/// The next session writes that page. A crash that tears the write would otherwise complete the old
-/// page where both have zeros, and its statements count again though their places were used since.
+/// The next session writes that page. If a crash tore that write over a torn old page, the two
+/// parts could form the old page again where both have zeros. Its statements would count although
+/// their places were reused.
 pub(crate) fn clear_torn_pages(
     io: &mut Io<'_>,
     offsets: impl Iterator<Item = u64>,
@@ -266,11 +263,11 @@ pub(crate) fn clear_torn_pages(
     io.flush()
 }
 
-/// Writes a superblock that was changed, durably.
+/// Writes a changed superblock, durably.
 ///
 /// # Errors
-/// When a volume does not fit, in which case nothing was written, or the device fails; then either
-/// the old one or the new one counts.
+/// When a volume does not fit, in which case nothing was written. When the device fails; then
+/// either the old or the new superblock is valid.
 pub(crate) fn write_superblock(
     io: &mut Io<'_>,
     superblock: &mut Superblock,
@@ -292,7 +289,7 @@ pub(super) fn reader(superblock: &Superblock, shard: u64) -> Reader<'_> {
     Reader { layout: &superblock.layout, owner: owner(superblock, shard), ended }
 }
 
-/// Reads the journal of one of the shards, and tells of progress through all of them.
+/// Reads the journal of one shard, and reports progress through all of them.
 pub(super) fn read_shard(
     io: &mut Io<'_>,
     superblock: &Superblock,
@@ -311,7 +308,7 @@ pub(super) fn read_shard(
     Ok(found)
 }
 
-/// What is in the places of the superblock's copies.
+/// Reads both copies of the superblock.
 pub(super) fn read_copies(io: &mut Io<'_>) -> Result<[Copy; 2], StoreError> {
     let mut read = |offset| {
         let bytes = io.read(offset..offset + SUPERBLOCK_BYTES as u64)?;
@@ -320,7 +317,7 @@ pub(super) fn read_copies(io: &mut Io<'_>) -> Result<[Copy; 2], StoreError> {
     Ok([read(SUPERBLOCK_OFFSETS[0])?, read(SUPERBLOCK_OFFSETS[1])?])
 }
 
-/// The superblock that counts; `None` when there is no cache.
+/// Returns the valid superblock; `None` when there is no cache.
 pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError> {
     let mut good: Option<Superblock> = None;
     let (mut damaged, mut zeros) = (false, false);
@@ -349,7 +346,7 @@ pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError
         });
     }
     match good {
-        // Zeros beside a damaged copy are a cache that was being created.
+        // Zeros beside a damaged copy: the cache was being created.
         None if damaged && !zeros => Err(StoreError::Superblocks(says.remove(0), says.remove(0))),
         good => Ok(good),
     }

@@ -1,11 +1,13 @@
 //! Checksums: CRC-64/NVME over everything on the cache device.
 
-/// The checksum of a structure of the journal: of all its bytes but the first eight, which hold it.
+/// Returns the checksum of a structure of the journal: of all its bytes but the first eight, which
+/// hold it.
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
     crc_fast::crc64_nvme(bytes)
 }
 
-/// The checksum that the journal has of a sector's data; never 0, which stands for not known.
+/// Returns the checksum that the journal stores for a sector's data; never 0, which stands for
+/// unknown.
 pub fn sum_of(sector_bytes: &[u8]) -> u64 {
     checksum(sector_bytes).max(1)
 }

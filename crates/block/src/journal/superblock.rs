@@ -1,7 +1,7 @@
-//! The superblock: what the cache is, and which volumes it holds data of. Two copies, of which the
-//! newer counts.
+//! The superblock: the identity of the cache, and the volumes it holds data of. The newer of two
+//! copies is valid.
 //!
-//! What is written is of the newest version; the one before is read, too.
+//! The newest version of the format is written; the version before can be read too.
 
 mod volumes;
 
@@ -19,14 +19,14 @@ pub use volumes::{MOST_NAME_BYTES, MOST_VOLUMES, Volume};
 /// The version of the format.
 pub(super) const VERSION: u32 = 3;
 
-/// The version before, which is read: it has other records of volumes, and nothing that has been
-/// zero there means anything here.
+/// The previous version, which can be read. Its volume records differ; fields that were zero there
+/// have no meaning.
 const VERSION_BEFORE: u32 = 2;
 
 /// Size of a copy.
 pub(super) const SUPERBLOCK_BYTES: usize = 32 << 10;
 
-/// Where the copies are: the one of even and the one of odd generations.
+/// Offsets of the copies: those of even and of odd generations.
 pub(super) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 
 /// Most other tiers that a superblock can name.
@@ -48,33 +48,32 @@ const RETIRED: u32 = 8;
 const IN_USE: u16 = 1;
 const ABOVE: u16 = 2;
 
-/// What a cache is.
+/// The identity and state of a cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Superblock {
-    /// What no other cache is called.
+    /// An id that no other cache has.
     pub id: [u8; 16],
-    /// Counts the times it was written.
+    /// Number of times that the superblock was written.
     pub generation: u64,
-    /// Counts the times the cache was opened.
+    /// Number of times that the cache was opened.
     pub session: u64,
-    /// The last session ended in good order, and nothing has been written since.
+    /// The last session was closed cleanly, and nothing has been written since.
     pub clean: bool,
-    /// The cache device was given up: what it holds as clean may be old.
+    /// The cache was bypassed: its clean content may be old.
     pub void: bool,
-    /// The cache must not be used any more, since a time in seconds from 1970 on; 0 where that is
-    /// not known.
+    /// Time of retirement in seconds since 1970, after which the cache must not be used; 0 when the
+    /// time is unknown.
     pub retired: Option<u64>,
-    /// Where everything is.
+    /// Positions of all structures.
     pub layout: Layout,
-    /// What was measured of the device, if anything was.
+    /// Calibration of the device, if it was measured.
     pub calibrated: Option<Calibrated>,
-    /// Tells which tiers were served together the last time: all of them have the same number, that
-    /// no others have. 0 before the first time.
+    /// Random number that the tiers served together the last time share, and no others. 0 before
+    /// the first time.
     pub stack: u32,
-    /// The number that is about to be its next one, and that of the others with it; 0 when none is.
+    /// The number about to become `stack`, here and in the peer tiers; 0 when none is.
     pub next_stack: u32,
-    /// Other tiers of the same stack that may hold what was written to the volumes and nothing else
-    /// has.
+    /// Peer tiers of the stack that may hold dirty data of the volumes.
     pub companions: Vec<Companion>,
     /// In order of their ids.
     pub volumes: Vec<Volume>,
@@ -83,9 +82,9 @@ pub struct Superblock {
 /// A cache on another device, through which the same volumes were served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Companion {
-    /// Its own superblock's.
+    /// The id in its own superblock.
     pub id: [u8; 16],
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
     /// It is above this one, rather than below.
     pub above: bool,
@@ -130,31 +129,31 @@ struct CompanionEntry {
 const _: () = assert!(size_of::<Header>() <= COMPANIONS_AT);
 const _: () = assert!(COMPANIONS_AT + MOST_COMPANIONS * size_of::<CompanionEntry>() <= RETIRED_AT);
 
-/// What is where a copy should be.
+/// The content found in the place of a copy.
 #[derive(Debug)]
 pub(super) enum Copy {
     Good(Superblock),
-    /// Zeros, as where a cache is about to be made.
+    /// Zeros, as before a cache is created.
     Blank,
-    /// Nothing of ours.
+    /// Data that is not a superblock.
     Foreign,
-    /// A copy with another checksum than its own.
+    /// A copy whose checksum is wrong.
     Damaged {
         stated: u64,
         found: u64,
     },
     Newer(u32),
-    /// A copy that says what cannot be.
+    /// A copy with impossible content.
     Nonsense(String),
 }
 
 impl Superblock {
-    /// Where its copy is.
+    /// Returns the offset of the copy for this generation.
     pub(super) fn offset(&self) -> u64 {
         SUPERBLOCK_OFFSETS[self.generation as usize % 2]
     }
 
-    /// Its bytes.
+    /// Returns the superblock's bytes.
     pub(super) fn encode(&self) -> Result<Vec<u8>, StoreError> {
         let layout = &self.layout;
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
@@ -203,7 +202,7 @@ impl Superblock {
         Ok(bytes)
     }
 
-    /// What these bytes are, which stand where a copy should be.
+    /// Decodes the bytes in the place of a copy.
     pub(super) fn decode(bytes: &[u8]) -> Copy {
         let (header, _) = Header::ref_from_prefix(bytes).expect("a copy is longer than its header");
         if header.magic != MAGIC {

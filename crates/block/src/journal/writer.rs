@@ -1,17 +1,17 @@
 //! The writing half of a shard's journal: changes become pages, pages go into the ring, checkpoints
 //! make room in it.
 //!
-//! Pages wait in memory, as many as there are, until a *commit* hands out a *batch* of them; one
-//! batch is out at a time. A page goes into the ring only where no page stands that recovery still
-//! needs: those from `first` on, which is where the log goes on after the last durable checkpoint.
+//! Pages wait in memory until a *commit* hands out a *batch* of them; one batch is out at a time. A
+//! page goes into the ring only where recovery needs no page any more. It needs the pages from
+//! `first` on: those after the start of the last durable checkpoint.
 //!
 //! Each batch ends with [parity](super::parity): any one of its pages may be lost.
 //!
-//! A checkpoint is a dump of what is true, taken while changes go on, and says from which page on
-//! the log is newer: the first one not known to be durable when it was begun. All that older pages
-//! state has reached whoever takes the dump by then, and everything later is stated in the log too.
-//! It goes into the slot that does not hold the last good one, and counts once its header, which
-//! knows the checksums of all its pages, is durable.
+//! A checkpoint is a dump of the current state, taken while changes go on. It says from which page
+//! on the log is newer: the first page not known to be durable when the checkpoint was begun. By
+//! then the shard has applied all changes of older pages, and the log states all later ones. The
+//! checkpoint goes into the slot that does not hold the last good one. It becomes valid once its
+//! header, with the checksums of all its pages, is durable.
 
 use std::collections::VecDeque;
 
@@ -22,33 +22,33 @@ use super::page::{Kind, Owner, PageBytes, PageWrite, Stamp, seal};
 use super::parity::{MOST_COVERED, Parity};
 use super::record::Draft;
 
-/// A shard's journal, to be written to. It says what shall be written where; whoever has it does
-/// that, and says so.
+/// The write side of a shard's journal. It says which pages are to be written where; its owner
+/// writes them and reports the results.
 #[derive(Debug)]
 pub(crate) struct ShardJournal {
     layout: Layout,
     owner: Owner,
-    /// What its pages say wrote them.
+    /// The session number written into its pages.
     session: u64,
     draft: Draft,
-    /// Full pages that were not handed out yet, with the bytes they use.
+    /// Full pages that were not handed out yet, with their used bytes.
     queue: VecDeque<(PageBytes, usize)>,
     /// The batch that is out: pages that may or may not be durable.
     batch: Vec<PageWrite>,
-    /// Whether writing the batch has failed.
+    /// Writing the batch has failed.
     failed: bool,
-    /// The sequence number of the page in the log that is needed first.
+    /// The sequence number of the first page of the log that recovery needs.
     first: u64,
     /// The sequence number of the next page handed out.
     next: u64,
     /// The slot of the last durable checkpoint.
     good_slot: usize,
-    /// Of the last checkpoint that was begun.
+    /// The generation of the last checkpoint that was begun.
     generation: u64,
     checkpoint: Option<Checkpoint>,
 }
 
-/// Where a journal goes on, as recovery found it.
+/// The position from which a journal continues, as recovery found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resume {
     pub(super) first: u64,
@@ -58,8 +58,8 @@ pub(super) struct Resume {
 }
 
 impl ShardJournal {
-    /// The place of the next page of the log, in bytes; `None` where a page stands in it that
-    /// recovery still needs.
+    /// Returns the offset of the next page of the log, in bytes; `None` if recovery still needs the
+    /// page in that place.
     pub(crate) fn free_page_offset(&self) -> Option<u64> {
         let is_free = self.next < self.first + self.layout.ring_pages;
         is_free.then(|| self.layout.page_offset(self.shard(), self.next))
@@ -82,7 +82,7 @@ impl ShardJournal {
         }
     }
 
-    /// How many pages the log has had, for tests.
+    /// Returns the number of pages that the log has had, for tests.
     #[cfg(test)]
     pub(super) fn pages_so_far(&self) -> u64 {
         self.next - 1
@@ -92,31 +92,32 @@ impl ShardJournal {
         self.owner.shard.into()
     }
 
-    /// Appends a change; of clean sectors with `sum` of each, by its place in the shard's space.
+    /// Appends a change. `sum` gives the checksum of a sector by its place in the shard's space.
     pub(crate) fn log(&mut self, change: &Change, sum: impl Fn(u64) -> u64) {
         let queue = &mut self.queue;
         self.draft.push(change, sum, |full| queue.push_back(full.into_parts()));
     }
 
-    /// How many pages the next commit has to hand out, if there is room for them.
+    /// Returns the number of pages that the next commit has to hand out, if the ring has room for
+    /// them.
     pub(crate) fn pending_pages(&self) -> usize {
         let again = if self.failed { self.batch.len() } else { 0 };
         again + self.queue.len() + usize::from(!self.draft.is_empty())
     }
 
-    /// Whether there is anything for a commit to hand out.
+    /// Returns whether a commit would hand out anything.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending_pages() > 0
     }
 
-    /// Whether a batch is out.
+    /// Returns whether a batch is out.
     pub(crate) fn is_committing(&self) -> bool {
         !self.batch.is_empty() && !self.failed
     }
 
-    /// Hands out all pages for which the ring has room, the one under construction too, as a batch
-    /// that shall be made durable; [`ShardJournal::committed`] or [`ShardJournal::failed`] says how
-    /// that went. Answers whether there was room for all. The others stay, and need a checkpoint.
+    /// Hands out all pages for which the ring has room, including the unfinished one, as a batch to
+    /// be made durable. [`ShardJournal::committed`] or [`ShardJournal::failed`] reports the result.
+    /// Returns whether there was room for all pages. The others stay, and need a checkpoint.
     ///
     /// # Panics
     /// When a batch is out.
@@ -128,7 +129,7 @@ impl ShardJournal {
             self.queue.push_back(std::mem::take(&mut self.draft).into_parts());
         }
         let mut parity = Parity::default();
-        // The page after has to have room, too: that of the parity.
+        // The next page must be free too, for the parity.
         while self.next + 1 < self.first + self.layout.ring_pages
             && let Some((mut bytes, used)) = self.queue.pop_front()
         {
@@ -161,19 +162,19 @@ impl ShardJournal {
         self.next += 1;
     }
 
-    /// The batch is durable.
+    /// Notes that the batch is durable.
     pub(crate) fn committed(&mut self) {
         debug_assert!(!self.failed);
         self.batch.clear();
     }
 
-    /// Whether the batch is durable is not known. The next commit hands out the same pages again.
+    /// Notes that the batch may not be durable. The next commit hands out the same pages again.
     pub(crate) fn failed(&mut self) {
         self.failed = !self.batch.is_empty();
     }
 
-    /// Whether a checkpoint should be begun: half of the ring is needed, or what waits has no room,
-    /// and none is under way.
+    /// Returns whether a checkpoint should be begun: none is under way, and half of the ring is in
+    /// use or waiting pages have no room.
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let (ring, used) = (self.layout.ring_pages, self.next - self.first);
         let waits = self.queue.len() as u64;
@@ -181,14 +182,14 @@ impl ShardJournal {
         self.checkpoint.is_none() && (used > ring / 2 || has_no_room)
     }
 
-    /// Whether so much waits for a commit that one should not be put off any more.
+    /// Returns whether enough pages wait that a commit should not be delayed any longer.
     pub(crate) fn wants_commit(&self) -> bool {
         self.queue.len() as u64 > self.layout.ring_pages / 4
     }
 
-    /// Begins a checkpoint. Everything that holds in the shard from now on, also by what was logged
-    /// and is not durable yet, is to be put into it with [`ShardJournal::dump`], coldest block
-    /// first, and one block's runs one after the other.
+    /// Begins a checkpoint. The caller then passes the shard's whole state to
+    /// [`ShardJournal::dump`], including changes that are logged and not durable yet. The order is
+    /// coldest block first, with one block's runs together.
     ///
     /// # Panics
     /// When one is under way.
@@ -212,8 +213,8 @@ impl ShardJournal {
         self.checkpoint = Some(Checkpoint { start, slot, draft: Draft::default(), pages });
     }
 
-    /// Puts something that holds now into the checkpoint. Answers whether it had room. It always
-    /// has when nothing changes between the first dump and the last; once it has not, it must be
+    /// Adds a current fact to the checkpoint. Returns whether there was room. There always is when
+    /// nothing changes between the first dump and the last. A checkpoint without room must be
     /// abandoned.
     ///
     /// # Panics
@@ -233,9 +234,9 @@ impl ShardJournal {
         out.append(&mut self.checkpoint_mut().pages.ready);
     }
 
-    /// Ends the dump: hands out its last pages, and answers the header, which is to be written
-    /// durably once all the pages are durable; then [`ShardJournal::checkpoint_written`]. `None`
-    /// when there was no room even for the last page: it must be abandoned.
+    /// Ends the dump: hands out its last pages, and returns the header. The header is to be written
+    /// durably once all pages are durable; then call [`ShardJournal::checkpoint_written`]. Returns
+    /// `None` when the last page had no room: the checkpoint must be abandoned.
     ///
     /// # Panics
     /// When no checkpoint is under way.
@@ -249,7 +250,7 @@ impl ShardJournal {
         (!pages.overflowed).then(|| pages.header(*start))
     }
 
-    /// The checkpoint's header is durable: the log before it is not needed any more.
+    /// Notes that the checkpoint's header is durable: the log before it is not needed any more.
     ///
     /// # Panics
     /// When no checkpoint is under way.
@@ -259,8 +260,7 @@ impl ShardJournal {
         self.good_slot = checkpoint.slot;
     }
 
-    /// Gives up the checkpoint under way, if there is one; also when it is not known whether its
-    /// header is durable.
+    /// Abandons the checkpoint under way, if there is one, also when its header may be durable.
     pub(crate) fn abandon_checkpoint(&mut self) {
         self.checkpoint = None;
     }

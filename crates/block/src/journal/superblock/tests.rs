@@ -109,7 +109,7 @@ fn any_flipped_bit_is_noticed() {
     }
 }
 
-/// A superblock that someone changed, and gave the checksum it then needs.
+/// Returns the result of decoding a superblock with one byte changed and its checksum corrected.
 fn changed(at: usize, to: u8) -> Copy {
     let mut bytes = superblock().encode().unwrap();
     bytes[at] = to;

@@ -1,8 +1,8 @@
-//! The volumes in a superblock: how each is written, and what version 2 of the format wrote.
+//! The volumes in a superblock: their records, and the entries of version 2 of the format.
 //!
-//! Records stand one after the other, each as long as its name, facts and samples need. With many
-//! volumes there is not room for everything: then each has fewer samples, and if that is not enough
-//! fewer facts, so that 256 volumes always fit.
+//! Records stand one after the other, each as long as its name, facts and samples need. When many
+//! volumes do not fit, each is stored with fewer samples, and if necessary with fewer facts. So 256
+//! volumes always fit.
 
 use floe_device::Identity;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -21,7 +21,7 @@ pub const MOST_NAME_BYTES: usize = 64;
 /// Most facts of an identity that are written.
 const MOST_FACTS: usize = 15;
 
-/// Records are as long as a multiple of this.
+/// Unit of a record's length.
 const UNIT: usize = 8;
 
 /// A volume that the cache may hold data of.
@@ -29,16 +29,16 @@ const UNIT: usize = 8;
 pub struct Volume {
     /// Its number, below [`MOST_VOLUMES`].
     pub id: VolumeId,
-    /// What people call it: at most [`MOST_NAME_BYTES`].
+    /// Its name for people, of at most [`MOST_NAME_BYTES`].
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// Which backing device it is on.
+    /// Identity of its backing device.
     pub identity: Identity,
-    /// What the backing device held when the last session ended in good order, in the caller's
-    /// words; 0 when not known.
+    /// The caller's marker for the content of the backing device when the last session was closed
+    /// cleanly; 0 when unknown.
     pub marker: u64,
-    /// What some of its sectors hold on the backing device, also after a crash.
+    /// Checksums of some of its sectors on the backing device, valid also after a crash.
     pub samples: Samples,
 }
 
@@ -53,7 +53,7 @@ impl Volume {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Record {
-    /// Of all of it; 0 after the last one.
+    /// Length of the whole record; 0 after the last one.
     record_bytes: U16,
     number: U16,
     name_bytes: U16,
@@ -64,7 +64,7 @@ struct Record {
     sampled_bytes: U64,
 }
 
-/// A volume as version 2 has it.
+/// A volume's entry in version 2.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct EntryOfVersion2 {
@@ -79,7 +79,7 @@ struct EntryOfVersion2 {
 
 const IN_USE_IN_VERSION_2: u16 = 1;
 
-/// How much of what is known of a volume is written.
+/// The number of facts and samples of each volume that are written.
 #[derive(Debug, Clone, Copy)]
 struct Share {
     facts: usize,
@@ -162,7 +162,7 @@ pub(super) fn decode(mut table: &[u8]) -> Result<Vec<Volume>, String> {
 }
 
 impl Record {
-    /// The volume, of which these bytes follow.
+    /// Returns the volume of this record; `bytes` follow the record.
     fn volume(&self, bytes: &[u8]) -> Result<Volume, String> {
         let number = self.number.get();
         let (facts, samples) = (usize::from(self.facts), usize::from(self.samples));
