@@ -1,17 +1,18 @@
 //! One shard of the block cache: a state machine that serves reads and writes of its regions.
 //!
-//! Pieces of requests and completions of operations go in; orders for devices and buffers, and
-//! events for the router, come out. A piece becomes a *task*, which takes a lock on its sectors
-//! ([`crate::locks`]), works through a few steps, each of which orders some operations and waits
-//! for all of them, and ends; or several tasks, where its sectors do not stand alike (`cut`). The
-//! steps stand in the files below this one: `read`, `write`, `store` (putting data into the cache,
-//! which both need) and `clean` (bringing dirty data to the backing device). What a tier in memory
-//! above it has is decided in `held`; `sink` brings what only that has to the tiers below.
-//! `admission` says who comes in, and `fetch` brings in what no client waits for.
+//! A shard takes sub-requests and completions of operations, and emits orders for devices and
+//! buffers, and events for the router. A sub-request becomes a *task*, which takes a lock on its
+//! sectors ([`crate::locks`]) and runs a few steps. Each step orders some operations and waits for
+//! all of them. A sub-request whose sectors differ in state becomes several tasks (`cut`).
 //!
-//! Invariants: a task touches only sectors on which it holds a lock; a block is taken away only
-//! when no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's
-//! place on the cache device never changes under a task, and dirty data is never dropped.
+//! The steps are in the files below this one: `read`, `write`, `store` (putting data into the
+//! cache, which both need) and `clean` (writing dirty data to the backing device). `held` decides
+//! which sectors the memory tier above has; `sink` writes unflushed sectors to the tiers below.
+//! `admission` decides what is inserted, and `fetch` inserts data that no client waits for.
+//!
+//! Invariants: a task touches only sectors on which it holds a lock. A block is evicted only when
+//! no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's place on
+//! the cache device never changes under a task, and dirty data is never dropped.
 
 mod admission;
 mod bypass;
@@ -61,30 +62,30 @@ use shed::Shed;
 pub(crate) use task::Event;
 use task::{Part, Step, Task, Work};
 
-/// What a shard needs to know of a volume.
+/// The properties of a volume that a shard needs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct VolumeSize {
     pub(crate) sectors: u64,
 }
 
-/// How a shard is made.
+/// The configuration of a shard.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardConfig {
     /// Its number among the shards, at most 255.
     pub(crate) number: u8,
     pub(crate) sizes: BlockSizes,
     pub(crate) mode: WriteMode,
-    /// Who comes in; of the memory above, its own share.
+    /// Decides what is inserted. Its size of the memory above is this shard's share.
     pub(crate) gate: Gate,
-    /// Who leaves.
+    /// The eviction policy.
     pub(crate) evict: Evict,
     /// The number of shards of the cache.
     pub(crate) shards: u64,
-    /// Of a tier in memory, its own share.
+    /// Memory tier, this shard's share.
     pub(crate) memory: Memory,
     /// Its part of the cache device, in sectors.
     pub(crate) cache: Sectors,
-    /// Whether the cache outlives the program.
+    /// The cache is persistent.
     pub(crate) kept: bool,
 }
 
@@ -100,23 +101,23 @@ pub(crate) struct Shard {
     free_tasks: Vec<TaskId>,
     cuts: Cuts,
     scratch_made: u64,
-    /// Tasks to be started again, because a lock they may wait for was given back.
+    /// Tasks to be started again, because a lock that may block them was released.
     ready: VecDeque<TaskId>,
     rounds: Rounds,
     health: Health,
     shed: Shed,
-    /// What decides who comes in; `None` where everything does.
+    /// The admission; `None` where everything is admitted.
     door: Option<Box<Door>>,
     fetches: Fetches,
-    /// Empty but for their memory.
+    /// Spare vectors, empty but for their memory.
     spare_survey: Survey,
     spare_waiting: Vec<TaskId>,
     /// Sectors whose only copy the cache device has lost. They read as errors, not as the older
-    /// data of the backing device, until they are written anew.
+    /// data of the backing device, until they are written again.
     lost: BTreeSet<Place>,
-    /// Those of which memory has something newer, and only memory.
+    /// Lost sectors of which only memory has newer data.
     lost_below: BTreeSet<Place>,
-    /// Those that nobody has been told of, in the order in which they were found.
+    /// Lost sectors not reported yet, in the order in which they were found.
     newly_lost: Vec<Place>,
     log: Log,
     bypass: Bypass,
@@ -160,12 +161,12 @@ impl Shard {
         }
     }
 
-    /// Which shard an operation belongs to.
+    /// Returns the shard that an operation belongs to.
     pub(crate) fn of_op(op: OpId) -> u8 {
         operations::shard_of(op)
     }
 
-    /// Takes a piece on.
+    /// Starts a sub-request.
     pub(crate) fn submit(&mut self, piece: Piece, orders: &mut Vec<Order>) {
         let (volume, range) = (piece.volume, piece.sectors.clone());
         let stream = piece.stream;
@@ -175,7 +176,7 @@ impl Shard {
         self.run_ready(orders);
     }
 
-    /// An operation has ended.
+    /// Handles the end of an operation.
     pub(crate) fn completed(
         &mut self,
         op: OpId,
@@ -191,7 +192,7 @@ impl Shard {
         self.go_on(id, orders);
     }
 
-    /// An operation has read what is not cached after all, through no fault of the device.
+    /// Handles a read of data that turned out not to be cached, without a fault of the device.
     fn forgotten(&mut self, op: OpId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
         let (id, part) = operations::part_of(op);
         self.tasks[id as usize].outstanding -= 1;
@@ -201,7 +202,7 @@ impl Shard {
         self.go_on(id, orders);
     }
 
-    /// Some operation of a task has ended.
+    /// Advances a task of which an operation has ended.
     fn go_on(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].outstanding == 0 {
             self.step_ended(id, orders);
@@ -209,7 +210,7 @@ impl Shard {
         self.run_ready(orders);
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.locks.is_idle() && self.rounds.is_idle()
     }
@@ -243,8 +244,8 @@ impl Shard {
         self.locks.take(region, id, need)
     }
 
-    /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may free
-    /// many.
+    /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may
+    /// unblock many.
     fn run_ready(&mut self, orders: &mut Vec<Order>) {
         loop {
             while let Some(volume) = self.rounds.take_moved() {
@@ -264,7 +265,7 @@ impl Shard {
                 }
                 break;
             };
-            // Whoever was woken before it may have taken what it needs.
+            // A task woken earlier may have taken the lock.
             let waits = self.tasks[id as usize].step == Step::Waiting;
             if waits && self.locks.is_wakeable(self.task_region(id), id) {
                 self.counters.restarts += 1;
@@ -273,7 +274,7 @@ impl Shard {
         }
     }
 
-    /// Starts a task, if its lock can be had.
+    /// Starts a task, if its lock is free.
     fn start(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
         match &task.work {
@@ -291,7 +292,7 @@ impl Shard {
         }
     }
 
-    /// Notes how one operation ended, and makes good what can be made good.
+    /// Handles the result of one operation, and recovers from a failure where possible.
     fn part_ended(
         &mut self,
         id: TaskId,
@@ -301,7 +302,7 @@ impl Shard {
         orders: &mut Vec<Order>,
     ) {
         if matches!(part, Part::Around | Part::Whole) && result != Err(Fault::Unsupported) {
-            // what has failed may have happened in part
+            // a failed operation may have taken effect in part
             self.note_unsettled(self.tasks[id as usize].volume);
         }
         match (part, result) {
@@ -335,7 +336,7 @@ impl Shard {
         }
     }
 
-    /// All operations of a step have ended: on to the next.
+    /// Advances to the next step when all operations of a step have ended.
     fn step_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id as usize].parts.clear();
         match self.tasks[id as usize].step {
@@ -354,7 +355,7 @@ impl Shard {
         }
     }
 
-    /// Tells the router how a piece ended, once and when all its tasks have come so far.
+    /// Reports a sub-request's result to the router, once, when all its tasks have an answer.
     fn answer(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         if let (Work::Piece(piece), false) = (&task.work, task.answered) {
@@ -370,7 +371,8 @@ impl Shard {
         }
     }
 
-    /// Ends a task: answer, buffers, lock, and whoever waits for it.
+    /// Ends a task: answers, releases its buffers and lock, and wakes the tasks that wait for the
+    /// lock.
     fn finish(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.answer(id);
         let region = self.task_region(id);

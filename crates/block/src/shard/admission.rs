@@ -1,25 +1,25 @@
-//! Who comes into the cache: an admission asked about what is read or written and not cached, and
-//! told what came of it.
+//! Admission: asks the configured admission about sectors that are accessed and not cached, and
+//! reports the results to it.
 //!
-//! The question is put for each *smallest block*, so that a block is asked for by the same name
-//! whatever request it is part of. Neighbours that get the same answer stay together: a missed run
-//! that comes in as a whole is fetched and allocated as if nobody had been asked (AdaCache,
-//! Algorithm 2), one that stays out is read past the cache, its own sectors and no more. Reads ask
-//! before they take their lock, for what stays out needs only a shared one; writes when their data
-//! is about to go to a block that is not there. A write of what has a block is no offer: it goes
-//! there, as always. A read of what its block lacks is one, as it would write to the cache; but
-//! nobody leaves for it.
+//! The question is put for each *smallest block*, so that a block has the same name whatever
+//! request it is part of. Neighbours with the same answer stay together. A missed run that is
+//! admitted as a whole is fetched and allocated as if there were no admission (AdaCache, Algorithm
+//! 2). A rejected run is read past the cache, only its own sectors. Reads ask before they take
+//! their lock, for a rejected run needs only a shared one. Writes ask when their data is about to
+//! go to a block that does not exist. A write to an existing block is not offered: it always goes
+//! there. A read of sectors that its block lacks is offered, as it would write to the cache; but it
+//! evicts nothing.
 //!
-//! Of hits, insertions and removals the admission learns by counts over a window of
-//! [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions it is told one by one, and a
-//! whole block of them at once. What it orders to be fetched (`fetch`) becomes a task like a
-//! prefetch; while it holds, nothing is evicted.
+//! The admission learns of hits, insertions and removals by counts over a window of
+//! [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions are reported one by one, and
+//! a whole block of them at once. A fetch that it orders (`fetch`) becomes a task like a prefetch;
+//! while it holds, nothing is evicted.
 //!
-//! Counts are in smallest blocks, bytes those moved on the cache device. What leaves costs none
-//! there. An overwritten copy counts as put in and replaced; where the cache outlives the program
-//! it counts as removed, too, for the log is told that it is gone.
+//! Counts are in smallest blocks, bytes are those moved on the cache device. An eviction moves
+//! none. An overwritten copy counts as put in and replaced; in a persistent cache it counts as
+//! removed, too, for the log records that it is gone.
 //!
-//! Not to be expected: that `duel` knows more of a victim than its first smallest block.
+//! A limit: `duel` knows only the first smallest block of a victim.
 
 use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Victim, Window};
 use floe_policy::{Access, Direction, Tick, mix};
@@ -32,25 +32,25 @@ use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
 
 /// Lookups between two windows of all shards together: divides the 200 between checks of
-/// FussyCache, so that these come when they are due. And the least of one shard.
+/// FussyCache, so that these come when they are due. And the least for one shard.
 const WINDOW_LOOKUPS: u64 = 100;
 const LEAST_WINDOW_LOOKUPS: u64 = 8;
 
-/// Why a copy is gone that was not evicted.
+/// The reason for which a copy is gone without an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Removal {
-    /// It is not what the block holds any more.
+    /// The copy differs from the block's current content.
     Invalid,
     /// Newer data of the block takes its place.
     Replaced,
 }
 
-/// A shard's admission, where not everything comes in.
+/// A shard's admission, where not everything is admitted.
 #[derive(Debug)]
 pub(super) struct Door {
     admissions: Admissions,
     window_lookups: u64,
-    /// Since the last window.
+    /// Counts since the last window.
     window: Window,
     times: Times,
     orders: Orders,
@@ -59,7 +59,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// For a shard; `None` where nobody need be asked.
+    /// Returns a shard's admission; `None` where everything is admitted.
     pub(super) fn new(config: &ShardConfig) -> Option<Box<Self>> {
         let (gate, sectors) = (&config.gate, config.cache.end - config.cache.start);
         if gate.admission.is_always() {
@@ -105,7 +105,8 @@ pub(super) fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sect
 }
 
 impl Shard {
-    /// What the admission is told of the smallest block that begins at a sector.
+    /// Returns the admission's description of an access to the smallest block that begins at a
+    /// sector.
     fn access(&self, volume: VolumeId, start: u64, direction: Direction) -> Access {
         let unit = self.config.sizes.smallest();
         let place = Place::new(volume, start);
@@ -113,14 +114,14 @@ impl Shard {
             weight: (unit * SECTOR_BYTES) as u32,
             direction,
             position: place.number() / unit,
-            // Mixed once more: the shard was chosen by some bits of the hash of a region, which is
+            // Mixed once more: some bits of a region's hash chose the shard, and a region's hash is
             // that of its first block.
             ..Access::new(mix(place.hash()))
         }
     }
 
-    /// Who would have to leave for the smallest block that begins at a sector: nobody where it has
-    /// a place.
+    /// Returns the block that the smallest block beginning at a sector would evict; `None` where it
+    /// has a place.
     fn victim(&mut self, volume: VolumeId, start: u64) -> Option<Victim> {
         if self.directory.find(volume, start).is_some() {
             return None;
@@ -133,7 +134,7 @@ impl Shard {
         })
     }
 
-    /// Counts that a part of a smallest block was looked up.
+    /// Counts a lookup of a part of a smallest block.
     fn look_up(
         &mut self,
         volume: VolumeId,
@@ -155,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// Asks whether the smallest block that begins at a sector is to come in.
+    /// Asks the admission whether the smallest block that begins at a sector is to be inserted.
     fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
         if self.door.is_none() {
             return true;
@@ -185,7 +186,7 @@ impl Shard {
         }
     }
 
-    /// How long things take at present.
+    /// Takes in the current latencies.
     pub(crate) fn observe(&mut self, times: &Times) {
         if let Some(door) = &mut self.door {
             door.times = *times;
@@ -193,7 +194,7 @@ impl Shard {
         }
     }
 
-    /// Decides which of the runs that a read has to fetch come in, and empties them into `offered`.
+    /// Decides which of a read's missing runs are admitted, and moves them into `offered`.
     pub(super) fn offer_fetches(
         &mut self,
         id: TaskId,
@@ -233,7 +234,7 @@ impl Shard {
         self.close_window_in_time();
     }
 
-    /// A read finds all of its range cached.
+    /// Counts a read whose whole range is cached.
     pub(super) fn note_read_hit(&mut self, id: TaskId) {
         let task = &mut self.tasks[id as usize];
         if self.door.is_none() || task.offer != Offer::NotMade {
@@ -247,7 +248,7 @@ impl Shard {
         self.close_window_in_time();
     }
 
-    /// Decides which blocks a write may make, when its data is about to go to the cache.
+    /// Decides which blocks a write may make, just before its data goes to the cache.
     pub(super) fn offer_write(&mut self, id: TaskId) {
         if self.door.is_none() {
             return;
@@ -271,12 +272,12 @@ impl Shard {
         self.close_window_in_time();
     }
 
-    /// Whether nothing is to be evicted.
+    /// Returns whether evictions are suspended.
     pub(super) fn withholds(&self) -> bool {
         self.door.as_ref().is_some_and(|door| door.orders.hold)
     }
 
-    /// A run of a block is being written to the cache.
+    /// Counts a run of a block that is being written to the cache.
     pub(super) fn note_inserted(&mut self, run: &Sectors) {
         if let Some(door) = &mut self.door {
             let blocks = units(run, self.config.sizes.smallest()).count() as u64;
@@ -284,7 +285,7 @@ impl Shard {
         }
     }
 
-    /// Runs in order, all of them valid, are so no longer.
+    /// Counts runs, in order and valid until now, whose copies are gone.
     pub(super) fn note_removed(&mut self, runs: &[Sectors], because: Removal) {
         let Some(door) = &mut self.door else { return };
         let mut counted = None;
@@ -298,7 +299,7 @@ impl Shard {
         }
     }
 
-    /// A block leaves to make room.
+    /// Reports a block's eviction to the admission.
     pub(super) fn note_evicted(&mut self, block: Block) {
         if self.door.is_none() {
             return;
@@ -316,7 +317,7 @@ impl Shard {
         }
     }
 
-    /// How many smallest blocks each of those who were asked would not have.
+    /// Returns the number of smallest blocks that each admission rejected.
     pub(crate) fn declined(&self) -> &[u64] {
         self.door.as_ref().map_or(&[], |door| door.admissions.declined())
     }

@@ -1,20 +1,20 @@
-//! A log that cannot be written: how requests go on past the cache, and which of them cannot.
+//! Bypass of a cache whose log cannot be written: which requests go on past the cache, and which
+//! must wait.
 //!
-//! The log keeps what it said last, and the next start of the program reads that. So a change of
-//! the backing device is safe only where the log has no copy, or where something outside of it says
-//! durably that its copies do not count. The owner of all parts writes that down and tells each
-//! shard how far it has come ([`LogState`]).
+//! The log keeps its last durable statements, and the next start of the server reads them. So a
+//! change of the backing device is safe in two cases: the log has no copy of the range, or a
+//! durable record outside the log says that its copies are void. The owner of all parts writes that
+//! record, and tells each shard how far it has come ([`LogState`]).
 //!
-//! - *Unwritable*: nothing is written down yet. A write waits if the log may have a copy of its
-//!   range.
-//! - *Bypassed*: clean copies do not count. Dirty data still does: it is brought to the backing
+//! - *Unwritable*: nothing is recorded yet. A write waits if the log may have a copy of its range.
+//! - *Bypassed*: clean copies are void. Dirty data is still valid: it is written to the backing
 //!   device, and a write waits while the log may call a part of its range dirty. Once cleaning has
 //!   failed ([`Shard::bypass`] with `stuck`) such a write is refused: the old data would replace it
 //!   at the next start.
-//! - *Retired*: nothing that the log says counts. The shard is as one of a volatile cache whose
-//!   device was given up.
+//! - *Retired*: the whole log is void. The shard behaves like one of a volatile cache with a
+//!   degraded device.
 //!
-//! A task that waits holds no lock, since cleaning needs one on the same sectors. It starts anew
+//! A waiting task holds no lock, since cleaning needs one on the same sectors. It is restarted
 //! later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,24 +26,24 @@ use crate::locks::TaskId;
 use crate::order::{BufferId, Order};
 use crate::request::Fault;
 
-/// How far the log counts.
+/// The validity of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum LogState {
-    /// It is written.
+    /// The log can be written.
     #[default]
     Writable,
-    /// It could not be written.
+    /// A write to the log has failed.
     Unwritable,
-    /// What it calls clean does not count at the next start.
+    /// Its clean copies are void at the next start.
     Bypassed {
-        /// Some dirty data could not be brought down.
+        /// Some dirty data could not be cleaned.
         stuck: bool,
     },
-    /// Nothing that it says counts.
+    /// The whole log is void.
     Retired,
 }
 
-/// What a write to a range has to do.
+/// The fate of a write to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Free,
@@ -51,23 +51,23 @@ pub(super) enum Way {
     Refused,
 }
 
-/// What is known of a log that cannot be written.
+/// The state of a shard whose log cannot be written.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
     /// Runs that the log calls dirty and the backing device has by now: the end of each by its
-    /// beginning.
+    /// start.
     brought_down: BTreeMap<Place, u64>,
     /// Some dirty data may be neither in the log nor durable on the cache device.
     unsure: bool,
-    /// Volumes of which the last round of cleaning failed.
+    /// Volumes whose last round of cleaning failed.
     blocked: BTreeSet<VolumeId>,
     waiting: Vec<TaskId>,
-    /// Tasks that may start anew.
+    /// Tasks to be restarted.
     ready: VecDeque<TaskId>,
 }
 
 impl Shard {
-    /// The log cannot be written.
+    /// Notes that the log cannot be written.
     pub(crate) fn lose_log(&mut self) {
         if self.log.state == LogState::Writable {
             self.log.state = LogState::Unwritable;
@@ -75,8 +75,8 @@ impl Shard {
         }
     }
 
-    /// What the log calls clean does not count at the next start. With `stuck`, dirty data stays
-    /// that cannot be brought down.
+    /// Makes the log's clean copies void at the next start. With `stuck`, some dirty data cannot be
+    /// cleaned.
     pub(crate) fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
         self.lose_log();
         if self.log.state != LogState::Retired {
@@ -86,7 +86,7 @@ impl Shard {
         self.clean_all(orders);
     }
 
-    /// Nothing that the log says counts at the next start.
+    /// Makes the whole log void at the next start.
     pub(crate) fn retire(&mut self, orders: &mut Vec<Order>) {
         self.lose_log();
         self.log.state = LogState::Retired;
@@ -95,18 +95,18 @@ impl Shard {
         self.restart_waiting(orders);
     }
 
-    /// Whether the next start may need something that the cache device alone has.
+    /// Returns whether the next start needs nothing that only the cache device has.
     pub(crate) fn is_emptied(&self) -> bool {
         self.directory.dirty_sectors() == 0
     }
 
-    /// Whether the last round of cleaning failed while the log could not be written.
+    /// Returns whether the last round of cleaning failed while the log could not be written.
     pub(crate) fn is_blocked(&self) -> bool {
         !self.bypass.blocked.is_empty() && self.is_bypassed()
     }
 
-    /// Whether a flush of a volume cannot be kept though nothing is under way: some of what was
-    /// written may be nowhere.
+    /// Returns whether a flush of a volume cannot be promised although nothing is under way: some
+    /// answered writes may be on no device.
     pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
         let in_log = self.bypass.unsure
             && (self.directory.dirty_blocks(volume).next().is_some()
@@ -114,13 +114,13 @@ impl Shard {
         in_log || self.held.count(volume) > 0
     }
 
-    /// Whether the cache may hold something of a volume that the backing device lacks.
+    /// Returns whether the cache may hold data of a volume that the backing device lacks.
     pub(crate) fn has_dirty_of(&self, volume: VolumeId) -> bool {
         self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
     }
 
-    /// Sectors of which some requests are refused, at most: a write that would have to wait for
-    /// ever, or a read of what the cache device alone has and does not give back.
+    /// Returns the most sectors with refused requests: writes that would have to wait for ever, and
+    /// reads of dirty data that the cache device does not return.
     pub(crate) fn refused_sectors(&self) -> u64 {
         let lost = self.lost.len() as u64;
         let stuck = match self.log.state {
@@ -135,12 +135,12 @@ impl Shard {
         lost.max(stuck)
     }
 
-    /// Some data became dirty that no commit will make durable.
+    /// Notes that some data became dirty which no commit will make durable.
     pub(super) fn note_unsure(&mut self) {
         self.bypass.unsure |= !matches!(self.log.state, LogState::Writable | LogState::Retired);
     }
 
-    /// A round of cleaning of a volume has ended.
+    /// Notes the end of a round of cleaning of a volume.
     pub(super) fn note_round(&mut self, volume: VolumeId, fault: Option<Fault>) {
         if fault.is_some() {
             self.bypass.blocked.insert(volume);
@@ -152,38 +152,39 @@ impl Shard {
         }
     }
 
-    /// A volume has gone.
+    /// Forgets a removed volume.
     pub(super) fn forget_round(&mut self, volume: VolumeId) {
         self.note_round(volume, None);
     }
 
-    /// Whether all that is dirty is to be brought down.
+    /// Returns whether all dirty data is to be cleaned.
     pub(super) fn is_bypassed(&self) -> bool {
         matches!(self.log.state, LogState::Bypassed { .. })
     }
 
-    /// Whether something is dirty that is to be brought down, and no round does it.
+    /// Returns whether there is dirty data to be cleaned and no round that does it.
     pub(super) fn wants_rounds(&self) -> bool {
         let is_dirty = || self.directory.dirty_sectors() > 0;
         self.is_bypassed() && is_dirty() && self.rounds.is_idle() && self.bypass.blocked.is_empty()
     }
 
-    /// Whether all that is dirty of a volume is to be brought down, and there is some.
+    /// Returns whether a volume has dirty data that must all be cleaned.
     pub(super) fn is_to_be_emptied(&self, volume: VolumeId) -> bool {
         self.is_bypassed() && self.directory.dirty_blocks(volume).next().is_some()
     }
 
-    /// Whether nothing that the log calls dirty may be overwritten, for it cannot be told.
+    /// Returns whether data that the log calls dirty must not be overwritten, as the log cannot be
+    /// told.
     pub(super) fn is_bound_by_log(&self) -> bool {
         self.is_kept() && !matches!(self.log.state, LogState::Writable | LogState::Retired)
     }
 
-    /// Whether some writes wait until the log counts less.
+    /// Returns whether some writes wait for a change of the log's validity.
     pub(super) fn waits_for_log(&self) -> bool {
         matches!(self.log.state, LogState::Unwritable | LogState::Bypassed { stuck: false })
     }
 
-    /// What a task that is about to change its range below the cache has to do.
+    /// Returns the fate of a task that is about to change its range below the cache.
     pub(super) fn way(&mut self, id: TaskId) -> Way {
         let state = self.log.state;
         let is_in_the_way = match state {
@@ -198,12 +199,14 @@ impl Shard {
         }
     }
 
-    /// Whether a task may change its range below the cache. If not, it waits, or has ended.
+    /// Returns whether a task may change its range below the cache. If not, the task waits, or has
+    /// ended.
     pub(super) fn may_change(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
         let way = self.way(id);
         match way {
             Way::Free => return true,
-            // Cleaning comes after sinking, so what sinks cannot wait for it. It stays held.
+            // Cleaning comes after the write-back of memory, so a write-back cannot wait for it.
+            // The data stays unflushed.
             Way::Wait if !matches!(self.tasks[id as usize].work, Work::Sink) => {
                 self.put_off(id, orders)
             }
@@ -234,7 +237,7 @@ impl Shard {
         before.is_some_and(|(place, end)| place.volume() == volume && *end > range.start)
     }
 
-    /// A run that the log calls dirty is on the backing device, durably.
+    /// Notes that the backing device durably has a run which the log calls dirty.
     pub(super) fn note_brought_down(&mut self, volume: VolumeId, run: &Sectors) {
         if self.log.state != LogState::Retired {
             let end =
@@ -243,8 +246,7 @@ impl Shard {
         }
     }
 
-    /// A commit that a task waited for has failed for good; answers whether that is so, and forgets
-    /// the failure.
+    /// Returns whether a commit that a task waited for has failed for good, and clears the failure.
     pub(super) fn has_failed_with_log(&mut self, id: TaskId) -> bool {
         let failed =
             self.tasks[id as usize].fault.is_some() && self.log.state != LogState::Writable;
@@ -254,13 +256,13 @@ impl Shard {
         failed
     }
 
-    /// The cache could not take what a task writes: it writes to the backing device first, with the
-    /// data it has.
+    /// Restarts a write that the cache could not take: it writes to the backing device first, from
+    /// its buffer.
     pub(super) fn write_through(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
         (task.retry, task.through, task.no_room, task.store_dirty) = (false, true, false, false);
-        // A sector that the write changes in part cannot be read again: a failed store has gone
-        // over it.
+        // A sector that the write changes in part cannot be read again: a failed store may have
+        // overwritten it.
         let task = &self.tasks[id as usize];
         if task.damaged && task.scratch.is_some() && self.way(id) == Way::Wait {
             self.tasks[id as usize].fault = Some(Fault::Io);
@@ -269,7 +271,7 @@ impl Shard {
         self.write_below(id, orders);
     }
 
-    /// Starts a task anew that has not been answered, when it may go on.
+    /// Restarts an unanswered task as soon as it may continue.
     pub(super) fn start_anew(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         match self.way(id) {
             Way::Wait if matches!(self.tasks[id as usize].work, Work::Sink) => {
@@ -284,13 +286,13 @@ impl Shard {
         }
     }
 
-    /// Leaves a task waiting, without a lock, until the log counts less.
+    /// Makes a task wait, without a lock, for a change of the log's validity.
     fn put_off(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.give_back(id, orders);
         self.bypass.waiting.push(id);
     }
 
-    /// Has a task hold nothing any more.
+    /// Releases everything that a task holds.
     fn give_back(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let region = self.task_region(id);
         let task = &mut self.tasks[id as usize];
@@ -308,13 +310,13 @@ impl Shard {
         }
     }
 
-    /// Starts anew what has waited.
+    /// Restarts the waiting tasks.
     fn restart_waiting(&mut self, orders: &mut Vec<Order>) {
         self.bypass.ready.extend(self.bypass.waiting.drain(..));
         self.run_ready(orders);
     }
 
-    /// A task that is to start anew, if there is one.
+    /// Returns the next task to be restarted, if there is one.
     pub(super) fn take_anew(&mut self) -> Option<TaskId> {
         self.bypass.ready.pop_front()
     }

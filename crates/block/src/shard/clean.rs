@@ -1,12 +1,12 @@
-//! Bringing dirty data to the backing device: a block at a time, in rounds, to make room, or
-//! because it is about to be its turn to.
+//! Cleaning: writes dirty blocks to the backing device, one by one, in rounds, to make room, or
+//! ahead of eviction.
 //!
 //! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded
-//! number at once. Before that it sinks what only memory has (`sink`); a round that is to make room
-//! there ends after it. Drains (a client's flush, the end of the program) that arrive during their
-//! volume's round wait for the next one, so any number of them costs at most two rounds, and none
-//! waits for another volume's device. While a block is being cleaned it can be read but not
-//! written.
+//! number at once. Before that it writes back the volume's unflushed sectors (`sink`); a round that
+//! only makes room in memory ends there. Drains (a client's flush, the end of the server) that
+//! arrive during their volume's round wait for the next one. So any number of them costs at most
+//! two rounds, and none waits for another volume's device. While a block is being cleaned it can be
+//! read but not written.
 
 use std::collections::VecDeque;
 
@@ -25,14 +25,14 @@ pub(super) const CLEANED_AT_ONCE: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Rounds(Vec<Round>);
 
-/// A round of a volume, and what waits for it.
+/// A round of a volume, and the drains that wait for it.
 #[derive(Debug)]
 struct Round {
     volume: VolumeId,
-    /// Blocks have been cleaned since the round was last looked after.
+    /// Blocks have been cleaned since the round was last advanced.
     moved: bool,
     stage: Stage,
-    /// Runs still to sink, or the blocks still to be cleaned.
+    /// Runs still to be written back, or blocks still to be cleaned.
     left: VecDeque<Sectors>,
     under_way: usize,
     /// The first failure.
@@ -44,7 +44,7 @@ struct Round {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Bringing what only memory has to the tiers below; the end of a round that is to do no more.
+    /// Writing unflushed sectors to the tiers below. `last`: the round ends with this stage.
     Sinking {
         last: bool,
     },
@@ -54,10 +54,10 @@ enum Stage {
 #[derive(Debug, Clone, Copy)]
 struct Drain {
     number: u32,
-    /// Not only what is held is to go, nor only to the cache device.
+    /// The drain goes to the backing device, and not only from memory to the cache device.
     to_backing: bool,
-    /// Some answered write of the volume was on no device when the drain came or since. That it has
-    /// been replaced meanwhile does not help: what replaced it need not be part of the round.
+    /// Some answered write of the volume was on no device when the drain came or since. A
+    /// replacement written meanwhile does not help: it need not be part of the round.
     lost: bool,
 }
 
@@ -70,14 +70,14 @@ impl Rounds {
         self.0.iter_mut().find(|round| round.volume == volume)
     }
 
-    /// Data of a volume has been lost: drains that came before cannot promise it.
+    /// Notes a loss of a volume's data: the drains that came before cannot promise it.
     pub(super) fn note_loss(&mut self, volume: VolumeId) {
         if let Some(round) = self.of(volume) {
             round.serving.iter_mut().chain(&mut round.waiting).for_each(|drain| drain.lost = true);
         }
     }
 
-    /// Held runs that a run of the round was found to consist of are to sink one by one.
+    /// Returns unflushed runs to the round, to be written back one by one.
     pub(super) fn take_back(
         &mut self,
         volume: VolumeId,
@@ -87,7 +87,7 @@ impl Rounds {
         runs.rev().for_each(|run| round.left.push_front(run));
     }
 
-    /// One of those under way in a volume's round has ended.
+    /// Notes the end of one of the operations under way in a volume's round.
     pub(super) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
         let round = self.of(volume).expect("a round ends after the last of it");
         round.under_way -= 1;
@@ -95,7 +95,7 @@ impl Rounds {
         round.fault = round.fault.or(fault);
     }
 
-    /// A volume whose round is to be looked after; each is named once.
+    /// Returns a volume whose round is to be advanced; each is returned once.
     pub(super) fn take_moved(&mut self) -> Option<VolumeId> {
         let round = self.0.iter_mut().find(|round| round.moved)?;
         round.moved = false;
@@ -104,11 +104,10 @@ impl Rounds {
 }
 
 impl Shard {
-    /// Brings everything of a volume that is dirty now to its backing device; [`Event::Drained`]
-    /// tells when, and whether all of it is there.
+    /// Writes all data of a volume that is dirty now to its backing device. [`Event::Drained`]
+    /// reports the end and the result.
     ///
-    /// Without `to_backing` only what is held in memory has to go, and no further than the cache
-    /// device.
+    /// Without `to_backing` only unflushed data is written, and only to the cache device.
     pub(crate) fn drain(
         &mut self,
         number: u32,
@@ -116,7 +115,8 @@ impl Shard {
         to_backing: bool,
         orders: &mut Vec<Order>,
     ) {
-        // What a kept cache lost had been flushed: a flush of what came since need not fail for it.
+        // The loss in a persistent cache concerns data that had been flushed: a later flush need
+        // not fail for it.
         let has_to_go = to_backing || !self.is_kept();
         let lost = has_to_go && self.lost.range(Place::all_of(volume)).next().is_some();
         let drain = Drain { number, lost, to_backing };
@@ -132,13 +132,13 @@ impl Shard {
         self.run_ready(orders);
     }
 
-    /// Brings everything dirty to the backing devices, where that is not going on anyway.
+    /// Starts rounds for all dirty data that no round covers.
     pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
         self.begin_rounds(orders);
         self.run_ready(orders);
     }
 
-    /// Begins a round for each volume that has anything dirty and no round.
+    /// Begins a round for each volume with dirty data and without a round.
     pub(super) fn begin_rounds(&mut self, orders: &mut Vec<Order>) {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
             let dirty =
@@ -150,7 +150,7 @@ impl Shard {
         }
     }
 
-    /// Makes room in memory, where that is not going on anyway.
+    /// Starts rounds that make room in memory, for volumes without a round.
     pub(super) fn sink_all(&mut self, orders: &mut Vec<Order>) {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
             if self.rounds.of(volume).is_none() && self.held.count(volume) > 0 {
@@ -178,7 +178,7 @@ impl Shard {
         });
     }
 
-    /// Starts as many runs or blocks of a volume's round as may be under way; ends the round, and
+    /// Starts as many operations of a volume's round as may be under way; ends the round, and
     /// begins the next if one is wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
@@ -240,7 +240,7 @@ impl Shard {
         self.start_clean(id, orders);
     }
 
-    /// The cleaning task `id` has ended, for better or worse.
+    /// Handles the end of the cleaning task `id`.
     pub(super) fn cleaned(&mut self, id: TaskId, because: Because, orders: &mut Vec<Order>) {
         let Task { fault, volume, range, .. } = &self.tasks[id as usize];
         let (fault, volume, start) = (*fault, *volume, range.start);
@@ -248,7 +248,7 @@ impl Shard {
             return self.rounds.ended_one(volume, fault);
         }
         if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
-            // or whoever needs room next would try, and fail, with it again
+            // or the next task that needs room would try it again and fail
             self.directory.spare(block);
         }
         match because {
@@ -257,7 +257,7 @@ impl Shard {
         }
     }
 
-    /// The block to clean, if it is still there and dirty.
+    /// Returns the block to clean, if it still exists and is dirty.
     fn block_to_clean(&self, id: TaskId) -> Option<(Block, Sectors)> {
         let task = &self.tasks[id as usize];
         let Work::Clean { block_start, .. } = task.work else {
@@ -282,7 +282,7 @@ impl Shard {
         self.clean_read(id, orders);
     }
 
-    /// The log has no clean copy of what is going to change on the backing device.
+    /// Reads the dirty runs. The log has no clean copy of them by now.
     pub(super) fn clean_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         let runs = self.dirty_there(block, &self.directory.sectors(block));
@@ -305,8 +305,7 @@ impl Shard {
             self.counters.cache_errors += 1;
             return self.finish(id, orders);
         }
-        // Another task may have cleaned it meanwhile: to make room, while this one does for a
-        // round.
+        // Another task may have cleaned the block meanwhile, to make room.
         let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         let runs = self.dirty_there(block, &self.directory.sectors(block));
         if runs.is_empty() {
@@ -321,8 +320,8 @@ impl Shard {
         }
     }
 
-    /// The backing device has what was dirty; where the cache outlives the program, it has to be
-    /// durable there before the log may call it clean.
+    /// Ends the write of dirty data to the backing device. In a persistent cache that write has to
+    /// be durable before the log may call the data clean.
     pub(super) fn clean_write_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].fault.is_some() || !self.is_kept() {
             return self.finish(id, orders);
@@ -334,12 +333,12 @@ impl Shard {
         self.await_settlement(id);
     }
 
-    /// The log calls it clean.
+    /// Marks a block clean after the log has recorded it.
     pub(super) fn clean_noted(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.set_clean(id, false, orders);
     }
 
-    /// The backing device has what was dirty, durably, and the log cannot be told.
+    /// Marks a block clean that the backing device durably has, although the log cannot be told.
     pub(super) fn brought_down(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.set_clean(id, true, orders);
     }

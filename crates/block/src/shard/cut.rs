@@ -1,16 +1,16 @@
-//! Cutting a task in two, so that one part need not wait for what only the other does.
+//! Cutting: divides a task in two, so that one part need not wait for the other.
 //!
-//! Requests are cut at region ends only, and a region is long. So within one, a piece of a request
-//! that finds some of its sectors cached and others not, or some free and others locked, becomes a
-//! task for each such run: what can be had is had at once, and who comes after waits for no more
-//! than what is in use. The piece has its answer, and its end, with the last of its tasks.
+//! Requests are split at region ends only, and a region is long. Within a region, a sub-request may
+//! find some sectors cached and others not, or some free and others locked. It then becomes a task
+//! for each such run. Available runs are served at once, and later requests wait only for sectors
+//! in use. The sub-request is answered, and ends, with the last of its tasks.
 
 use super::Shard;
 use super::task::Task;
 use crate::locks::{Need, TaskId};
 use crate::request::Fault;
 
-/// A piece that has become several tasks.
+/// A sub-request that has become several tasks.
 #[derive(Debug)]
 struct Cut {
     unanswered: u32,
@@ -19,7 +19,7 @@ struct Cut {
     hit: bool,
 }
 
-/// The pieces that have become several tasks, by the number that those tasks know.
+/// The sub-requests that have become several tasks, by the number that those tasks store.
 #[derive(Debug, Default)]
 pub(super) struct Cuts {
     cuts: Vec<Cut>,
@@ -27,7 +27,7 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// A piece of one task has become two.
+    /// Registers a sub-request whose task has become two.
     fn begin(&mut self) -> u32 {
         let cut = Cut { unanswered: 2, unfinished: 2, result: Ok(()), hit: true };
         match self.free.pop() {
@@ -42,14 +42,15 @@ impl Cuts {
         }
     }
 
-    /// One of its tasks has become two.
+    /// Notes that one of its tasks has become two.
     fn grow(&mut self, number: u32) {
         let cut = &mut self.cuts[number as usize];
         cut.unanswered += 1;
         cut.unfinished += 1;
     }
 
-    /// A task has its answer; with the last, the piece's answer, and whether all was cached.
+    /// Notes a task's answer. Returns, with the last one, the sub-request's result and whether all
+    /// was cached.
     pub(super) fn answered(
         &mut self,
         number: u32,
@@ -63,7 +64,7 @@ impl Cuts {
         (cut.unanswered == 0).then_some((cut.result, cut.hit))
     }
 
-    /// A task has ended; answers whether it was the last.
+    /// Notes the end of a task; returns whether it was the last.
     pub(super) fn finished(&mut self, number: u32) -> bool {
         let cut = &mut self.cuts[number as usize];
         cut.unfinished -= 1;
@@ -75,9 +76,10 @@ impl Cuts {
 }
 
 impl Shard {
-    /// Takes what a task needs, or leaves it waiting; answers whether it was taken. Where others
-    /// keep only some of it from the task, on multiples of `unit`, the task goes on, or waits, with
-    /// the front of its range; the rest is the task that is answered besides, to be started next.
+    /// Takes the lock that a task needs, or leaves the task waiting; returns whether the lock was
+    /// taken. If other tasks hold only a part of the range, the task is cut at a multiple of
+    /// `unit`. It continues, or waits, with the front; the rest is the second task that is
+    /// returned, to be started next.
     #[inline]
     pub(super) fn lock_front(
         &mut self,
@@ -94,8 +96,8 @@ impl Shard {
         (self.locks.take(region, id, need.cut(at).0), Some(rest))
     }
 
-    /// Leaves a task the front of its range; the rest becomes another, which holds or waits for the
-    /// same there.
+    /// Cuts a task at a sector and returns the task for the rest, which holds or waits for an equal
+    /// lock there.
     pub(super) fn cut(&mut self, id: TaskId, at: u64) -> TaskId {
         let region = self.task_region(id);
         let number = match self.tasks[id as usize].cut {

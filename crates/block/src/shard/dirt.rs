@@ -1,15 +1,15 @@
-//! How much may be dirty, and how hard it is brought down.
+//! The bound on dirty data, and the rate of cleaning.
 //!
 //! Beyond the bound a write goes through to the backing device, so its client is held to that
-//! device's pace. (Writes to the cache that are under way do not count yet.) From half of it on
-//! rounds of cleaning begin by themselves. A round yields to clients that wait for the backing
-//! devices: while there are any, it has the fewer blocks under way the further the bound is; with
-//! nobody waiting, or somebody waiting for the round, it has as many as ever.
+//! device's pace. (Writes to the cache that are under way do not count yet.) From half of the bound
+//! on, rounds of cleaning begin by themselves. A round yields to clients that wait for the backing
+//! devices: the further the bound is, the fewer blocks it then has under way. Without waiting
+//! clients, or when a drain waits for the round, it runs at full width.
 //!
-//! Rounds go through a volume in its order and know nothing of who leaves next: under LRU that was
-//! cleaned long before, under other policies it may have been written just now. So who is found
-//! dirty when it is to leave is cleaned *ahead*, and whoever is next and clean leaves in its place.
-//! Only if too many are being cleaned that way does anybody wait.
+//! Rounds go through a volume in backing order, which is not the order of eviction. Under LRU the
+//! next victim was cleaned long before; under other policies it may have been written just now. So
+//! a victim that is found dirty is cleaned *ahead*, and the next clean candidate for eviction is
+//! taken in its place. A task waits only when too many blocks are being cleaned ahead.
 
 use super::Shard;
 use super::clean::CLEANED_AT_ONCE;
@@ -17,12 +17,12 @@ use super::task::{Part, Work};
 use crate::locks::TaskId;
 use crate::order::Order;
 
-/// Blocks cleaned ahead at once, and the share of all blocks that they may be: who leaves in their
-/// place was not to leave yet.
+/// Most blocks cleaned ahead at once, and their share of all blocks: the blocks evicted in their
+/// place were not the coldest.
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
-/// What is known of it.
+/// The state of the bound and of cleaning ahead.
 #[derive(Debug, Default)]
 pub(super) struct Dirt {
     /// Sectors that may be dirty below memory.
@@ -39,7 +39,7 @@ impl Shard {
         self.dirt.most = Some(sectors);
     }
 
-    /// Whether what a task writes may stay in the cache only.
+    /// Returns whether the data of a task's write may stay in the cache only.
     pub(super) fn may_be_dirty(&mut self, id: TaskId) -> bool {
         let Some(most) = self.dirt.most else { return true };
         let range = self.tasks[id as usize].range.clone();
@@ -47,7 +47,7 @@ impl Shard {
         if self.directory.dirty_sectors() + len <= most {
             return true;
         }
-        // What is dirty already makes it no more.
+        // An overwrite of dirty sectors does not increase their number.
         let survey = self.survey(id);
         let runs =
             survey.blocks.iter().flat_map(|(block, run)| self.directory.dirty_runs_in(*block, run));
@@ -56,14 +56,14 @@ impl Shard {
         dirty == len
     }
 
-    /// Begins to clean once there is half of what may be dirty.
+    /// Begins to clean once half of the bound is dirty.
     pub(super) fn clean_in_time(&mut self, orders: &mut Vec<Order>) {
         if self.dirt.most.is_some_and(|most| self.directory.dirty_sectors() > most / 2) {
             self.begin_rounds(orders);
         }
     }
 
-    /// How many blocks the rounds may have under way together.
+    /// Returns the number of blocks that all rounds together may have under way.
     pub(super) fn cleaned_at_once(&self) -> usize {
         let (Some(most), true) = (self.dirt.most, self.dirt.awaited > 0) else {
             return CLEANED_AT_ONCE;
@@ -75,7 +75,7 @@ impl Shard {
         share.clamp(1, CLEANED_AT_ONCE as u64) as usize
     }
 
-    /// Counts so many blocks as cleaned ahead from now on; false where that would be too many.
+    /// Registers blocks to be cleaned ahead; returns false when that would be too many.
     pub(super) fn clean_ahead(&mut self, blocks: usize) -> bool {
         let most = AHEAD_AT_ONCE.min(self.directory.len() / AHEAD_SHARE);
         let may = self.dirt.ahead + blocks <= most;
@@ -83,7 +83,7 @@ impl Shard {
         may
     }
 
-    /// One of them is clean, or cannot be cleaned.
+    /// Notes that a block cleaned ahead is clean, or cannot be cleaned.
     pub(super) fn cleaned_ahead(&mut self) {
         self.dirt.ahead -= 1;
     }

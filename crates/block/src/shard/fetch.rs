@@ -1,12 +1,12 @@
-//! What a shard fetches though no client waits for it: what the admission orders, and what comes
-//! next in a stream.
+//! Fetches that no client waits for: those ordered by the admission, and the continuation of a
+//! stream.
 //!
-//! A fetch becomes a task like a prefetch that a client asks for, and begins when fewer than so
-//! many are under way; of those that wait, more than a bound are forgotten. It is cut to what is
-//! left of its volume when it begins. What comes next in a stream (the router follows those,
-//! `cache/streams.rs`) is offered to the admission as a read is, and marked in the directory, so
-//! that it shows how much of it was asked for later. As with every fetch, a block leaves for it
-//! only once it has arrived.
+//! A fetch becomes a task like a client's prefetch, and begins when fewer than [`FETCHED_AT_ONCE`]
+//! are under way. Waiting fetches beyond a bound are discarded. A fetch is cut to the current size
+//! of its volume when it begins. The continuation of a stream (the router follows streams,
+//! `cache/streams.rs`) is offered to the admission as a read is. The directory marks it, so that
+//! the share that is used later can be counted. As with every fetch, a block is evicted for it only
+//! once its data has arrived.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::Order;
 
-/// Fetches under way at once, and those that wait; what is wanted beyond is forgotten.
+/// Most fetches under way at once, and most that wait; further ones are discarded.
 const FETCHED_AT_ONCE: usize = 8;
 const MOST_FETCHES: usize = 1024;
 
@@ -27,7 +27,7 @@ const MOST_FETCHES: usize = 1024;
 struct Fetch {
     volume: VolumeId,
     run: Sectors,
-    /// Where the stream began that it continues; `None` where the admission ordered it.
+    /// Start of the stream that it continues; `None` where the admission ordered it.
     stream: Option<u64>,
 }
 
@@ -61,8 +61,7 @@ impl Fetches {
 }
 
 impl Shard {
-    /// Brings a run of a region, which comes next in a stream, into the cache before it is asked
-    /// for.
+    /// Fetches a run of a region that continues a stream, before it is asked for.
     pub(crate) fn fetch_ahead(
         &mut self,
         volume: VolumeId,
@@ -76,7 +75,7 @@ impl Shard {
         }
     }
 
-    /// Begins the next fetch, if it is time; says whether there was any.
+    /// Begins the next fetch, if one may begin; returns whether there was one to handle.
     pub(super) fn start_fetch(&mut self, orders: &mut Vec<Order>) -> bool {
         if self.fetches.under_way >= FETCHED_AT_ONCE {
             return false;
@@ -103,18 +102,18 @@ impl Shard {
         true
     }
 
-    /// One of those has ended.
+    /// Notes the end of a fetch.
     pub(super) fn fetched(&mut self) {
         self.fetches.under_way -= 1;
     }
 
-    /// Whether a task fetches what comes next in a stream.
+    /// Returns whether a task fetches the continuation of a stream.
     pub(super) fn is_ahead(&self, id: TaskId) -> bool {
         let task = &self.tasks[id as usize];
         matches!(task.work, Work::Fetch) && task.stream.is_some()
     }
 
-    /// A task reads a run from the backing device to put it into the cache.
+    /// Counts a run that a task reads from the backing device for the cache.
     pub(super) fn note_fetch(&mut self, id: TaskId, run: &Sectors) {
         if self.is_ahead(id) {
             self.counters.prefetched_blocks +=
@@ -123,18 +122,18 @@ impl Shard {
         }
     }
 
-    /// A task has put a run into a block.
+    /// Marks a run that a task has put into a block as fetched ahead or not.
     pub(super) fn note_origin(&mut self, id: TaskId, block: Block, run: &Sectors) {
         let ahead = self.is_ahead(id);
         self.directory.set_ahead(block, run, ahead);
     }
 
-    /// A client reads a run of a block.
+    /// Counts a client's first read of a run that was fetched ahead.
     pub(super) fn note_used(&mut self, block: Block, run: &Sectors) {
         self.counters.prefetched_used_blocks += self.directory.take_ahead(block, run);
     }
 
-    /// A client reads a run that a task has fetched and is putting into the cache.
+    /// Counts a client's read of a run that a fetch is still putting into the cache.
     pub(super) fn note_used_early(&mut self, holder: TaskId, run: &Sectors) {
         if !self.is_ahead(holder) {
             return;
@@ -148,8 +147,8 @@ impl Shard {
         }
     }
 
-    /// How many smallest blocks in a row a sector of a task's is in the last of; 0 where no stream
-    /// was followed.
+    /// Returns the length of the stream up to a sector, in smallest blocks; 0 where no stream was
+    /// followed.
     pub(super) fn in_a_row(&self, id: TaskId, sector: u64) -> u64 {
         let begun = self.tasks[id as usize].stream;
         begun.map_or(0, |begun| (sector.saturating_sub(begun)) / self.config.sizes.smallest() + 1)

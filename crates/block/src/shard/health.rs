@@ -1,15 +1,15 @@
-//! A cache device that fails: when to stop asking it, and what then still goes to it.
+//! Failure of the cache device: when the shard stops using it, and which I/O still goes to it.
 //!
-//! A failed cache operation is made good one by one: clean data is read from the backing device, a
-//! store is left out or goes there. That is right for a bad spot of the medium. When the whole
-//! device is gone, each request would first wait for an error, so after a row of failures the shard
-//! *degrades*: reads and writes go past the cache, and only what the cache alone has, dirty
-//! sectors, is still read from it, by clients and by the rounds that clean it.
+//! A failed cache operation is recovered one by one: clean data is read from the backing device, a
+//! store is omitted or goes there. That is right for a bad spot of the medium. When the whole
+//! device is gone, each request would first wait for an error. So after a row of failures the shard
+//! *degrades*: reads and writes go past the cache. Only dirty sectors are still read from it, by
+//! clients and by the rounds that clean them.
 //!
-//! While degraded nothing enters the cache, and whatever changes the backing device first or also
-//! drops the copy (`Shard::drop_copies`). So every sector that is still valid is what it was when
-//! it was stored, the newest version there is, and [`Shard::restore`] may use it again, if the
-//! device still holds what it had acknowledged.
+//! While degraded nothing is inserted, and every change of the backing device drops the copy,
+//! before or with it (`Shard::drop_copies`). So every sector that is still valid is unchanged since
+//! it was stored, and is the newest version. [`Shard::restore`] may use it again, if the device
+//! still holds all that it had acknowledged.
 
 use super::Shard;
 use super::task::{Part, Step};
@@ -18,12 +18,12 @@ use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::locks::TaskId;
 use crate::mode::WriteMode;
 
-/// Failures in a row, with no success between them, that make a shard give the device up. A request
-/// has a few operations on a bad spot, and others succeed between them; a device that is gone fails
-/// all that are under way, so this many come at once and cost one time-out.
+/// Failures in a row, with no success between them, after which a shard degrades. A request has a
+/// few operations on a bad spot, and others succeed between them. A device that is gone fails all
+/// that are under way, so this many come at once and cost one time-out.
 const FAILURES_IN_A_ROW: u32 = 16;
 
-/// What is known of the cache device.
+/// The health of the cache device.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     failures: u32,
@@ -37,36 +37,36 @@ impl Health {
         self.unreadable
     }
 
-    /// All that is dirty in a volume could be read.
+    /// Notes that all dirty data of a volume could be read.
     pub(super) fn note_readable(&mut self) {
         self.unreadable = false;
     }
 
-    /// Dirty data could not be read.
+    /// Notes that dirty data could not be read.
     pub(super) fn note_unreadable(&mut self) {
         self.unreadable = true;
     }
 }
 
 impl Shard {
-    /// Whether the shard has given the cache device up.
+    /// Returns whether the shard is degraded.
     pub(crate) fn is_degraded(&self) -> bool {
         self.health.degraded
     }
 
-    /// Gives the cache device up. What is under way ends as it began.
+    /// Degrades the shard. Operations under way end as they began.
     pub(crate) fn degrade(&mut self) {
         self.health.degraded = true;
     }
 
-    /// Uses the cache device again. It must still hold every write it has acknowledged; what it may
-    /// have lost is to be dropped before ([`Shard::forget_clean`]).
+    /// Uses the cache device again. It must still hold every write it has acknowledged; data that
+    /// it may have lost must be dropped before ([`Shard::forget_clean`]).
     pub(crate) fn restore(&mut self) {
         self.health = Health::default();
     }
 
-    /// Drops everything that the backing devices have too. Nothing has to stand still for it: a
-    /// task that reads such a sector has its lock, and the sector keeps its place.
+    /// Drops all clean data. I/O need not be quiesced: a task that reads such a sector has its
+    /// lock, and the sector keeps its place.
     pub(crate) fn forget_clean(&mut self) {
         if self.is_kept() {
             let blocks: Vec<Block> = self.directory.by_heat();
@@ -78,7 +78,7 @@ impl Shard {
         self.directory.set_all_clean_invalid();
     }
 
-    /// Notes how an operation ended, if it was the cache device's.
+    /// Records the result of an operation of the cache device.
     #[inline]
     pub(super) fn note_health(&mut self, id: TaskId, part: Part, ok: bool) {
         let on_cache = match part {
@@ -96,13 +96,13 @@ impl Shard {
         }
     }
 
-    /// When writes reach which device at present.
+    /// Returns the write mode in force.
     #[inline]
     pub(super) fn mode(&self) -> WriteMode {
         if self.health.degraded { WriteMode::Pass } else { self.config.mode }
     }
 
-    /// Counts what goes past the cache because of its device.
+    /// Counts bytes that bypass the cache because of its device.
     pub(super) fn note_bypass(&mut self, range: &Sectors) {
         if self.health.degraded {
             self.counters.bypassed_bytes += (range.end - range.start) * SECTOR_BYTES;

@@ -1,17 +1,17 @@
-//! What the tier in memory has of a shard's sectors: when copies enter and leave it, and which
-//! sectors only it has.
+//! The memory tier's view of a shard: when copies enter and leave it, and which sectors are
+//! unflushed.
 //!
-//! Copies enter it when a read has them, and leave it when a change of the sector begins on a
-//! device; both happen while the task holds its lock, which is what keeps the tier coherent
+//! Copies enter the tier when a read has them, and leave it when a change of the sector begins on a
+//! device. Both happen while the task holds its lock, which keeps the tier coherent
 //! ([`crate::memory`]).
 //!
-//! Where the tier may *hold* writes, a write that is not to be durable ends here: its sectors are
-//! held, which means that no tier below has what they are. They are read from memory, and are let
-//! go once something as new is below: what was held itself (`sink`), a later write that went there,
-//! or a zeroing. What fails on its way below is still held.
+//! Where the tier may *hold* writes, a write that is not to be durable ends here. Its sectors are
+//! held (unflushed): no tier below has their newest data. They are read from memory, and are
+//! released once data as new is below: by their own write-back (`sink`), by a later write that went
+//! there, or by a zeroing. A sector whose write-back fails is still held.
 //!
-//! Invariants: a sector becomes held, or is let go, only under an exclusive lock. A held sector is
-//! not lost, whatever happened to an older version of it.
+//! Invariants: a sector becomes held, or is released, only under an exclusive lock. A held sector
+//! is not lost, whatever happened to an older version of it.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::locks::{Need, TaskId};
 use crate::memory::Memory;
 use crate::order::{Order, Paging};
 
-/// The sectors of a shard that are held.
+/// The unflushed sectors of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     sectors: BTreeSet<Place>,
@@ -43,7 +43,7 @@ impl Held {
         self.sectors.len() as u64
     }
 
-    /// The held sectors of a range, in order.
+    /// Returns the held sectors of a range, in order.
     fn of(&self, volume: VolumeId, range: &Sectors) -> impl Iterator<Item = u64> + use<'_> {
         let places = Place::new(volume, range.start)..Place::new(volume, range.end);
         self.sectors.range(places).map(|place| place.sector())
@@ -61,7 +61,8 @@ impl Held {
         self.sectors.range(Place::all_of(volume)).count() as u64
     }
 
-    /// Whether the first sectors of a range are held, and the end of those that are alike.
+    /// Returns whether the range begins with held sectors, and the end of the sectors that are
+    /// alike.
     fn front(&self, volume: VolumeId, range: &Sectors) -> (bool, u64) {
         if self.is_empty() {
             return (false, range.end);
@@ -77,7 +78,7 @@ impl Held {
         }
     }
 
-    /// The held runs of a range.
+    /// Returns the held runs of a range.
     pub(super) fn runs(&self, volume: VolumeId, range: &Sectors) -> Vec<Sectors> {
         let mut runs: Vec<Sectors> = Vec::new();
         for sector in self.of(volume, range) {
@@ -89,7 +90,7 @@ impl Held {
         runs
     }
 
-    /// All held sectors of a volume in runs, each within a region of so many sectors.
+    /// Returns all held sectors of a volume in runs, each within a region of so many sectors.
     pub(super) fn runs_of(
         &self,
         volume: VolumeId,
@@ -112,7 +113,7 @@ impl Held {
         self.len() - there + (range.end - range.start) <= self.most
     }
 
-    /// Whether it is time to make room.
+    /// Returns whether it is time to make room.
     fn is_half_full(&self) -> bool {
         self.len() > self.most / 2
     }
@@ -128,7 +129,7 @@ impl Shard {
         self.config.memory != Memory::None
     }
 
-    /// A read has its sectors in its buffer: they enter the tier.
+    /// Puts the sectors that a read has in its buffer into the tier.
     pub(super) fn fill(&self, id: TaskId, orders: &mut Vec<Order>) {
         if !self.has_tier() {
             return;
@@ -141,7 +142,7 @@ impl Shard {
         }
     }
 
-    /// A task is about to change its sectors on a device: they leave the tier.
+    /// Removes a task's sectors from the tier, before the task changes them on a device.
     pub(super) fn forget(&self, id: TaskId, orders: &mut Vec<Order>) {
         if self.has_tier() {
             let task = &self.tasks[id as usize];
@@ -150,7 +151,7 @@ impl Shard {
         }
     }
 
-    /// Ends a write by holding what it writes, if there is room; says whether it did.
+    /// Ends a write by holding its data in memory, if there is room; returns whether it did.
     pub(super) fn hold(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
         let task = &self.tasks[id as usize];
         let (volume, sectors) = (task.volume, task.range.clone());
@@ -168,7 +169,7 @@ impl Shard {
         true
     }
 
-    /// A run has been written below, or to memory: what was held of it before is let go.
+    /// Releases what was held of a run that has been written below.
     pub(super) fn let_go(&mut self, volume: VolumeId, run: &Sectors, orders: &mut Vec<Order>) {
         if self.held.is_empty() {
             return;
@@ -181,8 +182,8 @@ impl Shard {
         }
     }
 
-    /// Leaves a read the first of its sectors that are alike, all held or all not; says which, and
-    /// what reads the others.
+    /// Cuts a read to its first sectors that are alike, all held or all not held. Returns which,
+    /// and the task for the rest.
     pub(super) fn cut_at_held(&mut self, id: TaskId) -> (bool, Option<TaskId>) {
         let task = &self.tasks[id as usize];
         let (range, volume) = (task.range.clone(), task.volume);
@@ -190,7 +191,7 @@ impl Shard {
         (held, (end < range.end).then(|| self.cut(id, end)))
     }
 
-    /// Reads a task's range, all of it held.
+    /// Reads a task's range, all of which is held.
     pub(super) fn read_held(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
@@ -212,7 +213,7 @@ impl Shard {
         }
     }
 
-    /// Reads a held sector that a write changes in part; says whether it was held.
+    /// Reads a held sector that a write changes in part; returns whether it was held.
     pub(super) fn recall_edge(&self, id: TaskId, sector: u64, orders: &mut Vec<Order>) -> bool {
         let task = &self.tasks[id as usize];
         let run = sector..sector + 1;

@@ -1,27 +1,29 @@
-//! What the journal is told of a shard, and what must be durable before what.
+//! The shard's side of its journal: what is noted in the log, and in which order it must become
+//! durable.
 //!
-//! Where the cache outlives the program, each change of the mapping is *noted*: it becomes a record
-//! in the shard's log, durable with the next *commit* of the part (`cache/commits.rs`). The backing
-//! device's own write cache is emptied by *settlements* (`cache/settlements.rs`). A task waits for
-//! either as for an operation of a device.
+//! In a persistent cache, each change of the mapping is *noted*: it becomes a record in the shard's
+//! log, durable with the next *commit* of the part (`cache/commits.rs`). *Settlements*
+//! (`cache/commits.rs`) flush the backing device's own write cache. A task waits for either as for
+//! an operation of a device.
 //!
-//! What is known here in memory never promises more than the log:
+//! The state in memory never promises more than the log:
 //!
 //! - A sector is dirty here as long as the log may say so. It becomes clean, or goes away, when
 //!   that is durable, after the backing device has been written *and settled*. So a place that the
-//!   log calls dirty is never used for anything else.
-//! - Before the backing device changes under a clean copy, it is durable that the copy is gone
-//!   (`unlog`). Copies that went away before, for whatever reason, are remembered by region until
-//!   that is durable (`gone`).
-//! - What came from a backing device that may still lose its last writes is not noted as clean
-//!   before it is settled (`deferred`); until then it is cached, but would not outlive the program.
-//! - What the log has a dirty checksum of is not overwritten before the log says that it may be
+//!   log calls dirty is never reused.
+//! - Before the backing device changes under a clean copy, the log durably says that the copy is
+//!   gone (`unlog`). Copies dropped earlier, for any reason, are remembered by region until that is
+//!   durable (`gone`).
+//! - Data read from a backing device that may still lose its last writes is not noted as clean
+//!   before the device is settled (`deferred`). Until then it is cached, but would not survive a
+//!   restart.
+//! - A sector with a sealed dirty checksum in the log is not overwritten before the log permits it
 //!   (`seal`).
-//! - A clean copy may be overwritten in place, or its place be used otherwise, at any time: its
-//!   record has checksums that the new content does not have. It is noted all the same that it is
-//!   gone, for the device may lose what came instead, and then has it again, checksum and all.
-//! - What is not here any more has been noted as gone, always: an older checkpoint and the log
-//!   after it amount to what a newer checkpoint says.
+//! - A clean copy may be overwritten in place, or its place be reused, at any time: the checksums
+//!   in its record do not match the new content. Its removal is noted all the same. The device may
+//!   lose the new content, and would then match the record again.
+//! - The removal of a block is always noted: an older checkpoint and the log after it amount to the
+//!   content of a newer checkpoint.
 
 use std::collections::BTreeMap;
 
@@ -41,45 +43,45 @@ use crate::order::{Noted, OpId, Order};
 use crate::request::Fault;
 use crate::turns::Turns;
 
-/// Most sectors that wait to be noted as clean; what comes beyond would only start cold.
+/// Most sectors that wait to be noted as clean; further ones would only start cold.
 const MOST_DEFERRED: usize = 1 << 16;
 
-/// A shard's side of its log.
+/// The log of a shard, as the shard sees it.
 #[derive(Debug)]
 pub(super) struct Log {
-    /// Whether there is one.
+    /// The shard has a log.
     kept: bool,
-    /// Where it could not be written, what it says stays as it is.
+    /// The validity of the log's content after a failed write.
     pub(super) state: LogState,
     commits: Turns,
-    /// Changes have been noted since the last commit began; some of them say that data is dirty.
+    /// Changes have been noted since the last commit began; some of them make data dirty.
     noted: bool,
     noted_dirty: bool,
-    /// The same of the commit under way.
+    /// The commit under way makes data dirty.
     committing_dirty: bool,
-    /// Where dirty data has checksums.
+    /// The seals of dirty data.
     pub(super) seals: Seals,
     waiting: Vec<(u64, OpId)>,
-    /// Changes that were noted where no order could be given.
+    /// Changes that were noted where no order could be emitted.
     late: Vec<Order>,
-    /// Regions with copies that are gone, by the commit that makes this durable.
+    /// Regions with dropped copies, by the commit that makes the drop durable.
     gone: HashMap<Place, u64, foldhash::fast::FixedState>,
     backings: Vec<Backing>,
-    /// Clean sectors that are not noted yet, by the settlement that is to come first.
+    /// Clean sectors that are not noted yet, by the settlement that must come first.
     deferred: BTreeMap<Place, u64>,
 }
 
-/// What is known of a volume's backing device.
+/// The settlements of a volume's backing device.
 #[derive(Debug, Default)]
 struct Backing {
     settlements: Turns,
-    /// The settlement that makes its last change durable, 0 if there is none to come.
+    /// The settlement that makes its last change durable, 0 if none is needed.
     unsettled: u64,
     waiting: Vec<(u64, OpId)>,
 }
 
 impl Log {
-    /// For a shard of so many sectors.
+    /// Creates the log state of a shard of so many sectors.
     pub(super) fn new(kept: bool, sectors: u64) -> Self {
         Self {
             kept,
@@ -97,12 +99,12 @@ impl Log {
         }
     }
 
-    /// Whether some dirty data may not be durable.
+    /// Returns whether some dirty data may not be durable.
     pub(super) fn has_uncommitted_dirty(&self) -> bool {
         self.noted_dirty || self.committing_dirty
     }
 
-    /// Whether it may have copies in a region that are gone.
+    /// Returns whether the log may still have copies in a region that are gone.
     pub(super) fn has_gone_in(&self, region: Place) -> bool {
         self.gone.contains_key(&region)
     }
@@ -121,12 +123,12 @@ impl Log {
 }
 
 impl Shard {
-    /// Whether changes are noted: there is a log, and a device that takes it.
+    /// Returns whether changes are noted: there is a log, and it can be written.
     pub(super) fn is_logging(&self) -> bool {
         self.log.kept && self.log.state == LogState::Writable
     }
 
-    /// Whether the cache outlives the program.
+    /// Returns whether the cache is persistent.
     pub(super) fn is_kept(&self) -> bool {
         self.log.kept
     }
@@ -137,14 +139,14 @@ impl Shard {
         orders.push(Order::Note { shard: self.config.number, noted: Noted(change) });
     }
 
-    /// Where a block is, in the words of the log.
+    /// Returns a block's position in the form used by the log.
     fn block_at(&self, block: Block) -> BlockAt {
         let sectors = self.directory.sectors(block);
         let place = self.directory.cache_sectors(block, &sectors).start;
         BlockAt { volume: self.directory.volume(block), sectors, place }
     }
 
-    /// Notes how a run of a block stands now.
+    /// Notes the new state of a run of a block.
     pub(super) fn note(
         &mut self,
         block: Block,
@@ -173,7 +175,8 @@ impl Shard {
         self.change(Change::Run { block: at, run: run.clone(), standing }, orders);
     }
 
-    /// What the log calls dirty, or will, has been written: the next commit has to flush it.
+    /// Notes an overwrite of data that the log calls dirty, or will: the next commit has to flush
+    /// it.
     pub(super) fn note_rewritten(&mut self) {
         if self.is_logging() {
             (self.log.noted, self.log.noted_dirty) = (true, true);
@@ -182,15 +185,14 @@ impl Shard {
         }
     }
 
-    /// Copies in a run's region are gone, as far as memory knows. With a log that failed they are
-    /// so for good: it has them.
+    /// Notes that copies in a run's region are gone. When the log has failed, the region stays
+    /// registered: the log still has the copies.
     fn note_gone(&mut self, volume: VolumeId, run: &Sectors) {
         let (region, due) = (self.region(volume, run.start), self.log.commits.next());
         self.log.gone.insert(region, due);
     }
 
-    /// Notes a run that the cache holds as the backing device does, at once or when that is durable
-    /// there.
+    /// Notes a run as clean, at once or when the backing device holds it durably.
     pub(super) fn note_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
         if !self.is_logging() {
             return;
@@ -211,7 +213,7 @@ impl Shard {
         }
     }
 
-    /// A block leaves its place.
+    /// Notes that a block leaves its place.
     pub(super) fn note_dropped(&mut self, block: Block, orders: &mut Vec<Order>) {
         if self.log.kept {
             let at = self.block_at(block);
@@ -223,7 +225,7 @@ impl Shard {
         }
     }
 
-    /// What was clean in a run of a block is so no longer, for a failed write has gone over it.
+    /// Notes that a failed write has destroyed the clean copies in a run of a block.
     pub(super) fn note_failed(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
         let parts: Vec<(Sectors, bool)> = self.directory.dirtiness(block, run).collect();
         let clean = parts.into_iter().filter(|(_, dirty)| !dirty);
@@ -246,7 +248,7 @@ impl Shard {
         self.directory.set_clean_invalid(block, run);
     }
 
-    /// A volume's backing device has been changed, not durably.
+    /// Notes a change of a volume's backing device that is not durable.
     pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
         if self.log.kept {
             let backing = self.log.backing(volume);
@@ -254,24 +256,24 @@ impl Shard {
         }
     }
 
-    /// Whether a volume's backing device may lose what has been written to it.
+    /// Returns whether a volume's backing device may lose some of its last writes.
     pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
         self.log.backings.get(volume.0 as usize).is_some_and(|backing| backing.unsettled > 0)
     }
 
-    /// Whether something noted is not durable yet and no commit under way covers it.
+    /// Returns whether a noted change is not durable yet and not part of the commit under way.
     pub(crate) fn has_noted(&self) -> bool {
         self.log.noted
     }
 
-    /// Lets a task wait until all that has been noted is durable.
+    /// Makes a task wait until all noted changes are durable.
     pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
         let op = self.new_op(id, part, run);
         self.log.waiting.push((self.log.commits.next(), op));
         self.events.push(Event::WantsCommit);
     }
 
-    /// Lets a task wait until all that its volume's backing device has been told is durable.
+    /// Makes a task wait until all writes to its volume's backing device are durable.
     pub(super) fn await_settlement(&mut self, id: TaskId) {
         let (volume, range) =
             (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
@@ -281,8 +283,8 @@ impl Shard {
         self.events.push(Event::WantsSettlement(volume));
     }
 
-    /// A commit of all that has been noted begins. Answers whether some of it says that data is
-    /// dirty, which has to be durable first.
+    /// Begins a commit of all noted changes. Returns whether some of them make data dirty: that
+    /// data has to be durable first.
     pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
         orders.append(&mut self.log.late);
         self.seal(orders);
@@ -292,7 +294,7 @@ impl Shard {
         self.log.committing_dirty
     }
 
-    /// The commit has ended. One that failed did so for good: see [`Shard::lose_log`].
+    /// Ends the commit. A failure is permanent: see [`Shard::lose_log`].
     pub(crate) fn commit_ended(&mut self, result: Result<(), Fault>, orders: &mut Vec<Order>) {
         let ended = self.log.commits.end();
         if result.is_ok() {
@@ -307,18 +309,17 @@ impl Shard {
         due.into_iter().for_each(|op| self.completed(op, result, orders));
     }
 
-    /// The commit has been given up, since the log cannot be written. Whoever waits for it waits
-    /// for what comes instead.
+    /// Abandons the commit, since the log cannot be written. The tasks that wait for it wait for
+    /// its replacement.
     pub(crate) fn commit_abandoned(&mut self) {
         self.log.commits.end();
     }
 
-    /// The commit has been given up for lack of room in the log; the next one serves whoever waited
-    /// for it.
+    /// Abandons the commit for lack of room in the log; the next commit serves the tasks that wait.
     ///
-    /// Some of what it was to write may be durable, and so be left out of the log that counts after
-    /// a checkpoint. What is dirty here, and was noted as something else, is therefore noted again:
-    /// the checkpoint will say it is dirty.
+    /// Some of its records may be durable, and be missing in the log that is valid after a
+    /// checkpoint. So data that is dirty here but was noted otherwise is noted again: the
+    /// checkpoint will call it dirty.
     pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
         self.log.commits.end();
         (self.log.noted, self.log.noted_dirty) = (true, true);
@@ -336,12 +337,12 @@ impl Shard {
         }
     }
 
-    /// A settlement of a volume's backing device begins.
+    /// Begins a settlement of a volume's backing device.
     pub(crate) fn settlement_begun(&mut self, volume: VolumeId) {
         self.log.backing(volume).settlements.begin();
     }
 
-    /// It has ended.
+    /// Ends a settlement of a volume's backing device.
     pub(crate) fn settlement_ended(
         &mut self,
         volume: VolumeId,
@@ -361,7 +362,7 @@ impl Shard {
         due.into_iter().for_each(|op| self.completed(op, result, orders));
     }
 
-    /// Notes what had waited for a settlement and is still there.
+    /// Notes the deferred sectors that waited for a settlement and are still clean.
     fn note_deferred(&mut self, volume: VolumeId, settled: u64, orders: &mut Vec<Order>) {
         if self.log.deferred.is_empty() {
             return;
@@ -381,8 +382,7 @@ impl Shard {
     }
 
     /// Makes it durable that a task's range has no clean copies, before its backing device changes
-    /// there. Says whether the task has to wait for that; it has ended waiting with
-    /// [`Step::Unlogging`].
+    /// there. Returns whether the task has to wait for that, in [`Step::Unlogging`].
     pub(super) fn unlog(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
         if !self.is_logging() {
             return false;
@@ -406,7 +406,7 @@ impl Shard {
         true
     }
 
-    /// Drops a clean run; what the log never heard of needs no record.
+    /// Drops a clean run; sectors that the log never recorded need no record.
     fn unlog_run(
         &mut self,
         block: Block,
@@ -425,13 +425,13 @@ impl Shard {
         self.directory.set_clean_invalid(block, run);
     }
 
-    /// Whether the log may still have copies in a task's region that are gone, and that count.
+    /// Returns whether the log may still have valid copies in a task's region that are gone.
     pub(super) fn has_gone(&self, id: TaskId) -> bool {
         let counts = matches!(self.log.state, LogState::Writable | LogState::Unwritable);
         self.log.kept && counts && self.log.has_gone_in(self.task_region(id))
     }
 
-    /// Whether a task's range has dirty sectors below memory.
+    /// Returns whether a task's range has dirty sectors below memory.
     pub(super) fn is_dirty_below(&mut self, id: TaskId) -> bool {
         if self.directory.dirty_sectors() == 0 {
             return false;
@@ -443,8 +443,8 @@ impl Shard {
         dirty
     }
 
-    /// The backing device has something as new as the dirty sectors of a task's range, or newer,
-    /// and is settled: says so in the log, and waits until that is durable.
+    /// Notes that the dirty sectors of a task's range are superseded, and waits until that is
+    /// durable. The backing device has data as new, or newer, and is settled.
     pub(super) fn displace_dirty(
         &mut self,
         id: TaskId,
@@ -469,14 +469,14 @@ impl Shard {
         self.spare_survey = survey;
     }
 
-    /// Drops the clean copy of a sector, where no order can be given.
+    /// Drops the clean copy of a sector, where no order can be emitted.
     pub(super) fn drop_clean_late(&mut self, block: Block, run: &Sectors) {
         let mut late = std::mem::take(&mut self.log.late);
         self.drop_clean(block, run, Removal::Invalid, &mut late);
         self.log.late = late;
     }
 
-    /// Forgets that a volume's blocks are in the log.
+    /// Notes the removal of all of a volume's blocks.
     pub(super) fn note_volume_dropped(&mut self, volume: VolumeId) {
         let mut late = std::mem::take(&mut self.log.late);
         for block in self.directory.blocks_of_volume(volume) {
@@ -485,7 +485,7 @@ impl Shard {
         self.log.late = late;
     }
 
-    /// The changes that would tell an empty log how a block stands.
+    /// Adds the changes that state a block to an empty log.
     pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
         if !self.directory.is_live(block) {
             return; // it was, when the checkpoint began; what came into its place is in the log
@@ -534,8 +534,8 @@ impl Shard {
         }
     }
 
-    /// Nothing changes from now on: notes the checksums of all that is dirty, so that the next
-    /// session can tell whether it is still there.
+    /// Notes the checksums of all dirty data when nothing changes any more, so that the next
+    /// session can verify it.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         if !self.is_logging() {
             return;

@@ -1,9 +1,9 @@
-//! Sectors whose only copy is gone: a failed write went over it, or the cache device holds
-//! something else than was stored.
+//! Lost sectors: a failed write overwrote their only copy, or the cache device returns other data
+//! than was stored.
 //!
-//! They read as errors, not as the older data of the backing device, until they are written anew,
-//! and are not cleaned. In a cache that outlives the program they keep their place and are dirty,
-//! and the log says that they are lost.
+//! They read as errors, not as the older data of the backing device, until they are written again,
+//! and are not cleaned. In a persistent cache they keep their place and are dirty, and the log says
+//! that they are lost.
 
 use super::Shard;
 use super::operations::part_of;
@@ -17,9 +17,9 @@ use crate::order::{OpId, Order};
 use crate::request::Fault;
 
 impl Shard {
-    /// An operation has read `bad` sectors, which are something else than was stored. Those that
-    /// are dirty are lost from now on; clean ones that a crash found half overwritten are
-    /// forgotten, and nobody is blamed. Answers how many nobody knew of.
+    /// Handles a read of `bad` sectors, whose data is not what was stored. Dirty ones are lost from
+    /// now on. Clean ones that a crash left half overwritten are dropped, and do not count as
+    /// errors. Returns the number of bad sectors not known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let (id, part) = part_of(op);
         let (part, run) = self.tasks[id as usize].parts[part].clone();
@@ -30,7 +30,7 @@ impl Shard {
         let mut is_excused = true;
         for (sector, doubted) in bad.iter().map(|bad| (run.start + bad.number, bad.doubted)) {
             let place = Place::new(self.tasks[id as usize].volume, sector);
-            // Of what is held there is something newer, which comes to be dirty in its stead.
+            // Of held sectors memory has newer data, which becomes dirty in their stead.
             let is_dirty = self.directory.is_all_dirty(block, &(sector..sector + 1));
             let is_lost = is_dirty && !self.held.contains(place);
             is_excused &= doubted && !is_dirty;
@@ -43,7 +43,7 @@ impl Shard {
             });
             are_all_lost &= is_lost;
         }
-        // What else is dirty in the block can be brought down.
+        // The other dirty sectors of the block can be cleaned.
         let goes_on = are_all_lost && self.tasks[id as usize].step == Step::CleanRead;
         match part {
             Part::Cached(block) if is_excused => self.forgotten(op, block, run, orders),
@@ -52,7 +52,7 @@ impl Shard {
         found
     }
 
-    /// Answers whether it was not lost before.
+    /// Marks a sector as lost. Returns whether it was not lost before.
     fn lose(&mut self, block: Block, place: Place, orders: &mut Vec<Order>) -> bool {
         let is_new = self.lost.insert(place);
         if is_new {
@@ -64,35 +64,35 @@ impl Shard {
         is_new
     }
 
-    /// What has been found to be lost since this was last asked.
+    /// Returns the sectors found to be lost since the last call.
     pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         let places = std::mem::take(&mut self.newly_lost);
         extend_runs(out, places.into_iter(), usize::MAX);
     }
 
-    /// The first runs that are lost, no more than `out` has room for up to `most`.
+    /// Adds the first lost runs, until `out` has `most` runs.
     pub(crate) fn lost_runs(&self, most: usize, out: &mut Vec<(VolumeId, Sectors)>) {
         extend_runs(out, self.lost.iter().copied(), most);
     }
 
-    /// Bytes whose only copy is gone.
+    /// Returns the bytes whose only copy is gone.
     pub(crate) fn lost_bytes(&self) -> u64 {
         self.lost.len() as u64 * SECTOR_BYTES
     }
 
-    /// Some of a run of a volume was found to be lost as the cache was opened.
+    /// Registers a run of a volume that was found to be lost when the cache was opened.
     pub(crate) fn restore_lost(&mut self, volume: VolumeId, run: &Sectors) {
         let places = run.clone().map(|sector| Place::new(volume, sector));
         self.newly_lost.extend(places.clone());
         self.lost.extend(places);
     }
 
-    /// Whether some sector of a task's range had data that no device has any more.
+    /// Returns whether a task's range includes a lost sector.
     pub(super) fn is_lost(&self, id: TaskId) -> bool {
         self.is_lost_in(self.tasks[id as usize].volume, &self.tasks[id as usize].range)
     }
 
-    /// The same of a run of a volume.
+    /// Returns whether a run of a volume includes a lost sector.
     pub(super) fn is_lost_in(&self, volume: VolumeId, run: &Sectors) -> bool {
         !self.lost.is_empty() && self.lost_in(volume, run).next().is_some()
     }
@@ -103,7 +103,7 @@ impl Shard {
             .map(|place| place.sector())
     }
 
-    /// The dirty runs of a block within a range, without what is lost.
+    /// Returns the dirty runs of a block within a range, without lost sectors.
     pub(super) fn dirty_there(&self, block: Block, range: &Sectors) -> Vec<Sectors> {
         let dirty = self.directory.dirty_runs_in(block, range);
         if self.lost.is_empty() {
@@ -125,8 +125,8 @@ impl Shard {
         there
     }
 
-    /// A run of a dirty block in parts that the cache device has lost and parts that it has not,
-    /// whether memory has something newer or not.
+    /// Divides a run of a dirty block into parts that the cache device has lost and parts that it
+    /// has not, whether memory has newer data or not.
     pub(super) fn by_loss(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         if self.lost.is_empty() && self.lost_below.is_empty() {
             return vec![(run.clone(), false)];
@@ -148,7 +148,7 @@ impl Shard {
     }
 }
 
-/// Adds places to runs, of which there are to be no more than `most`.
+/// Appends places to a list of runs, up to `most` runs.
 fn extend_runs(
     out: &mut Vec<(VolumeId, Sectors)>,
     places: impl Iterator<Item = Place>,

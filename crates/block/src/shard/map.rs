@@ -1,9 +1,9 @@
-//! Which sectors have data that the backing device does not: what a client that asks what is
-//! allocated must be told besides.
+//! The map of data that the backing device lacks, for a client that asks which sectors are
+//! allocated.
 //!
-//! Sectors that only memory has count, and those whose only copy was lost: they are not holes. No
-//! lock is needed. A write's sectors are dirty, or on the backing device, before it is answered;
-//! and what is being cleaned is dirty until the backing device has it.
+//! Unflushed and lost sectors are included: they are not holes. No lock is needed. A write's
+//! sectors are dirty, or on the backing device, before it is answered. Data being cleaned is dirty
+//! until the backing device has it.
 
 use super::Shard;
 use super::task::Work;
@@ -13,7 +13,7 @@ use crate::order::{BufferId, Order, Span};
 use crate::piece::Piece;
 
 impl Shard {
-    /// Marks a piece's dirty sectors in its request's buffer, a byte each, and ends it.
+    /// Marks a sub-request's dirty sectors in its request's buffer, a byte each, and ends it.
     pub(super) fn mark_dirty(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let Work::Piece(Piece { request, volume, buffer_offset, sectors, .. }) =
             self.tasks[id as usize].work.clone()

@@ -1,4 +1,4 @@
-//! How tasks name their operations and order them from devices.
+//! The ids of a task's operations, and their orders to devices.
 
 use super::Shard;
 use super::task::Part;
@@ -11,12 +11,12 @@ use crate::order::{DeviceId, OpId, Order, ScratchId, Span};
 const PART_BITS: u32 = 24;
 const TASK_BITS: u32 = 32;
 
-/// The shard whose operation it is.
+/// Returns the shard whose operation it is.
 pub(super) fn shard_of(op: OpId) -> u8 {
     (op.0 >> (PART_BITS + TASK_BITS)) as u8
 }
 
-/// The task and the number of the part that an operation carries out.
+/// Returns the task and the number of the part that an operation belongs to.
 pub(super) fn part_of(op: OpId) -> (TaskId, usize) {
     ((op.0 >> PART_BITS) as TaskId, (op.0 & ((1 << PART_BITS) - 1)) as usize)
 }
@@ -35,7 +35,7 @@ impl Shard {
         scratch
     }
 
-    /// Notes a part of a task and names the operation that carries it out.
+    /// Registers a part of a task and returns the id of its operation.
     pub(super) fn new_op(&mut self, id: TaskId, part: Part, run: &Sectors) -> OpId {
         self.note_awaited(id, part, true);
         let task = &mut self.tasks[id as usize];
@@ -108,12 +108,12 @@ impl Shard {
         orders.push(Order::Write { op, device, offset: run.start * SECTOR_BYTES, from, durable });
     }
 
-    /// First byte on the cache device of a run of a block.
+    /// Returns the offset on the cache device of a run of a block, in bytes.
     pub(super) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
         (self.config.cache.start + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
     }
 
-    /// A run without what lies beyond the volume's end.
+    /// Returns a run without the sectors beyond the volume's end.
     pub(super) fn within_volume(&self, volume: VolumeId, run: &Sectors) -> Sectors {
         run.start..run.end.min(self.volumes[volume.0 as usize].sectors)
     }

@@ -1,13 +1,12 @@
-//! Reads: from the cache what is there, from the backing device what is not, and the latter into
-//! the cache.
+//! Reads: cached sectors from the cache, missing ones from the backing device and then into the
+//! cache.
 //!
-//! What is missing is fetched in whole blocks (AdaCache, section III.B) or, within a block that a
+//! Missing sectors are fetched in whole blocks (AdaCache, section III.B) or, within a block that a
 //! write made, in runs of invalid sectors. The client is answered as soon as the data has arrived;
-//! it is put into the cache afterwards. Meanwhile the sectors stay locked, and other readers of
-//! them are served from the buffer they were fetched into, as they are from the buffer of an
-//! answered write that is being stored. What is not to come in (`admission`) is read past the
-//! cache, its own sectors only. A prefetch is a read that nobody waits for the data of: it only
-//! fetches.
+//! it is stored in the cache afterwards. Meanwhile the sectors stay locked. Other readers of them
+//! are served from the buffer of the fetch, or of an answered write that is being stored. Sectors
+//! that are not admitted (`admission`) are read past the cache, without their neighbours. A
+//! prefetch is a read without a destination: it only fetches.
 
 use super::Shard;
 use super::admission::Removal;
@@ -21,24 +20,24 @@ use crate::order::{BufferId, Order};
 use crate::piece::PieceKind;
 use crate::request::Fault;
 
-/// How the sectors of a range stand in the cache. The shard keeps one for the next request, which
-/// then allocates nothing.
+/// The cached and missing parts of a range. The shard keeps one for the next request, which then
+/// allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// Cached blocks in address order, each with its part of the range.
     pub(super) blocks: Vec<(Block, Sectors)>,
-    /// What no block covers, rounded out to smallest blocks.
+    /// Runs that no block covers, rounded out to smallest blocks.
     pub(super) missing: Vec<Sectors>,
     /// The valid runs of `blocks`, in address order.
     cached: Vec<(Block, Sectors)>,
-    /// What is missing, and the invalid runs of `blocks`, in address order.
+    /// Missing runs and the invalid runs of `blocks`, in address order.
     fetches: Vec<Sectors>,
-    /// The same, with whether it is to come into the cache.
+    /// The runs of `fetches`, each with whether it is admitted.
     offered: Vec<(Sectors, bool)>,
 }
 
 impl Shard {
-    /// Walks a range as Algorithm 1 does.
+    /// Walks a task's range as Algorithm 1 does.
     pub(super) fn survey(&mut self, id: TaskId) -> Survey {
         let mut survey = std::mem::take(&mut self.spare_survey);
         let Survey { blocks, missing, cached, fetches, offered } = &mut survey;
@@ -67,7 +66,7 @@ impl Shard {
         }
     }
 
-    /// Reads what is not held in memory.
+    /// Reads a range that is not held in memory.
     fn read_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.mode() == WriteMode::Pass {
             return match self.destination(id) {
@@ -80,7 +79,7 @@ impl Shard {
         self.spare_survey = survey;
     }
 
-    /// Reads from the backing device all but what only the cache has.
+    /// Reads a task's range from the backing device, but dirty sectors from the cache.
     fn read_past_cache(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
@@ -93,7 +92,7 @@ impl Shard {
         }
     }
 
-    /// Reads what is locked, dirty sectors from the cache and the others from the backing device.
+    /// Reads a locked range: dirty sectors from the cache, the others from the backing device.
     fn read_newest(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
         self.note_bypass(&range);
@@ -144,8 +143,7 @@ impl Shard {
         from_cache
     }
 
-    /// Reads what is cached, and fetches what is not or reads it past the cache, each run for
-    /// itself.
+    /// Reads cached runs from the cache; fetches each missing run, or reads it past the cache.
     fn read_surveyed(&mut self, mut id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
         let Survey { blocks, missing, cached, fetches, offered } = survey;
         fetches.append(missing);
@@ -179,7 +177,7 @@ impl Shard {
         self.read_cached(id, cached, orders);
     }
 
-    /// Reads a task's range, all of it valid, from its `blocks`.
+    /// Reads a task's range, all of which is valid, from its `blocks`.
     fn read_cached(&mut self, id: TaskId, blocks: &[(Block, Sectors)], orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
@@ -191,7 +189,7 @@ impl Shard {
             }
             let to = self.destination(id);
             if to.is_none() && self.is_ahead(id) {
-                self.finish(id, orders); // it is there, and nobody has asked for it
+                self.finish(id, orders); // cached already, and no client waits
                 continue;
             }
             self.tasks[id as usize].hit = true;
@@ -223,8 +221,8 @@ impl Shard {
         }
     }
 
-    /// Brings `fetch`, nothing of it valid, into the cache, for a task whose range is all in it.
-    /// Where it has a block, that is among `blocks`.
+    /// Fetches `fetch`, all of it invalid, into the cache, for a task whose range is within it.
+    /// Existing blocks of it are in `blocks`.
     fn read_missing(
         &mut self,
         id: TaskId,
@@ -249,7 +247,7 @@ impl Shard {
         }
     }
 
-    /// Reads a task's range, nothing of it valid, from the backing device and past the cache.
+    /// Reads a task's range, all of it invalid, from the backing device and past the cache.
     fn read_bypassed(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
@@ -268,15 +266,15 @@ impl Shard {
         }
     }
 
-    /// Whether a read may begin that has its lock, if `taken`, or waits for it. If not, it waits or
-    /// has already ended.
+    /// Returns whether a read may begin; `taken` says that it has its lock. If not, the read waits
+    /// or has already ended.
     pub(super) fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
         if !taken {
             let hit = !std::mem::replace(&mut self.tasks[id as usize].waited, true);
             let holder =
                 self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
             if let Some(holder) = holder {
-                // what is there at once is as good as cached
+                // data available at once counts as a hit
                 self.serve_from(holder, id, hit, orders);
             }
             return false;
@@ -290,8 +288,8 @@ impl Shard {
         true
     }
 
-    /// Orders what is missing from the backing device, into the request's own buffer where that
-    /// holds all of it.
+    /// Orders a run from the backing device, into the request's own buffer if that covers all of
+    /// it.
     fn fetch(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
         let (volume, range) =
             (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
@@ -309,7 +307,7 @@ impl Shard {
         task.store = run;
     }
 
-    /// Where a client wants what a piece reads; a prefetch has nobody who does.
+    /// Returns the destination of a read's data; a prefetch has none.
     pub(super) fn destination(&self, id: TaskId) -> Option<Data> {
         let is_prefetch = match &self.tasks[id as usize].work {
             Work::Piece(piece) => piece.kind == PieceKind::Prefetch,
@@ -318,7 +316,7 @@ impl Shard {
         (!is_prefetch).then(|| self.request_data(id))
     }
 
-    /// Where a piece's sectors are in its request's buffer.
+    /// Returns the position of a sub-request's sectors in its request's buffer.
     pub(super) fn request_data(&self, id: TaskId) -> Data {
         match &self.tasks[id as usize].work {
             Work::Piece(piece) => Data {
@@ -332,8 +330,9 @@ impl Shard {
         }
     }
 
-    /// Cached sectors could not be read: clean ones are read from the backing device instead. Dirty
-    /// ones among them are read again by themselves, for it may have been a clean one that failed.
+    /// Recovers from a failed read of cached sectors: clean ones are read from the backing device.
+    /// Dirty ones among them are read again by themselves, as the failure may have been that of a
+    /// clean one.
     pub(super) fn cached_read_failed(
         &mut self,
         id: TaskId,
@@ -392,8 +391,8 @@ impl Shard {
         }
     }
 
-    /// Serves the reads that wait for a task from its buffer, if it has what they want and is
-    /// putting it into the cache.
+    /// Serves the reads that wait for a task from its buffer, if it covers them and is being stored
+    /// in the cache.
     pub(super) fn serve_waiting(&mut self, holder: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[holder as usize].step == Step::Done {
             return;
@@ -413,8 +412,8 @@ impl Shard {
         self.spare_waiting = waiting;
     }
 
-    /// Whether a task's buffer has everything that a waiting read wants. Data that is only to be
-    /// written is not there yet, as far as clients know.
+    /// Returns whether a task's buffer covers a waiting read. Data of an unanswered write does not
+    /// count: clients must not see it yet.
     fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
         let range = &self.tasks[id as usize].range;
         let task = &self.tasks[holder as usize];
@@ -443,7 +442,7 @@ impl Shard {
     }
 }
 
-/// Those of some blocks, in address order, whose runs overlap a range.
+/// Returns the blocks, in address order, whose runs overlap a range.
 pub(super) fn overlapping<'a>(
     blocks: &'a [(Block, Sectors)],
     range: &Sectors,

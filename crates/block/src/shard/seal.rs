@@ -1,14 +1,14 @@
-//! Checksums of what is dirty, where the cache outlives the program.
+//! Seals: checksums of dirty data in a persistent cache.
 //!
-//! A commit *seals* what has been stored as dirty since the one before: it notes it with its
-//! checksums, and the flush that comes before the log is written covers the data. From then on the
-//! log says what is in that place, so before anything else is written there it is durable that it
-//! may change (*unsealing*): otherwise a crash on the way would leave a log that calls good data
-//! lost. What no commit has sealed yet may be overwritten at once, as often as one likes.
+//! A commit *seals* all data that has been stored as dirty since the one before: it notes the data
+//! with its checksums. The flush before the log is written covers the data. From then on the log
+//! states the content of that place. Before other data is written there, the log must durably
+//! permit it (*unsealing*): otherwise a crash in between would leave a log that calls good data
+//! lost. Data that is not sealed yet may be overwritten at once, any number of times.
 //!
-//! For each sector of the shard's space the log says one of three things, or is about to: nothing
-//! of dirty data there, that it is dirty and *open*, or that it is dirty and *sealed*. What is
-//! *due* has been stored and waits for the next commit.
+//! For each sector of the shard's space the log says, or is about to say, one of three things: not
+//! dirty, dirty and *open*, or dirty and *sealed*. A *due* sector has been stored and waits for the
+//! next commit.
 
 use super::Shard;
 use super::task::{Part, Step, common};
@@ -19,26 +19,26 @@ use crate::journal::{RestoredBlock, Standing};
 use crate::locks::TaskId;
 use crate::order::Order;
 
-/// What the log says of dirty data, by sector of the shard's space.
+/// The log's statements on dirty data, by sector of the shard's space.
 #[derive(Debug)]
 pub(super) struct Seals {
     open: Bits,
     sealed: Bits,
     due: Bits,
-    /// Blocks that have something due, some of them more than once.
+    /// Blocks with due sectors, some of them more than once.
     blocks: Vec<Block>,
 }
 
 impl Seals {
-    /// For a shard of so many sectors.
+    /// Creates the seals of a shard of so many sectors.
     pub(super) fn new(sectors: u64) -> Self {
         let [open, sealed, due] = [(); 3].map(|()| Bits::new(sectors));
         Self { open, sealed, due, blocks: Vec::new() }
     }
 
-    /// The log says, or is about to, how a run of places stands. What is sealed and noted as not
-    /// dirty any more stays sealed until that is durable and [forgotten](Self::forget): a
-    /// checkpoint taken before has to have the checksum.
+    /// Records the state of a run of places that the log has, or is about to have. A sealed run
+    /// that is noted as no longer dirty stays sealed until that is durable and it is
+    /// [forgotten](Self::forget): a checkpoint taken before must include the checksum.
     pub(super) fn note(&mut self, kept: Sectors, standing: Standing) {
         let is_sealed = standing == Standing::Sealed;
         set(&mut self.open, kept.clone(), standing.is_dirty() && !is_sealed);
@@ -48,7 +48,7 @@ impl Seals {
         }
     }
 
-    /// Nothing in a run of places is dirty any more.
+    /// Records that nothing in a run of places is dirty any more.
     pub(super) fn forget(&mut self, kept: Sectors) {
         for bits in [&mut self.open, &mut self.sealed, &mut self.due] {
             set(bits, kept.clone(), false);
@@ -64,7 +64,7 @@ fn set(bits: &mut Bits, range: Sectors, value: bool) {
     }
 }
 
-/// The parts of a run of a block for whose places a bit is set.
+/// Returns the parts of a run of a block for whose places a bit is set.
 fn parts<'a>(
     bits: &'a Bits,
     kept: &Sectors,
@@ -76,7 +76,7 @@ fn parts<'a>(
 }
 
 impl Shard {
-    /// A run has been stored as dirty: the next commit seals it.
+    /// Registers a run that was stored as dirty for sealing by the next commit.
     pub(super) fn seal_later(&mut self, block: Block, run: &Sectors) {
         self.note_rewritten();
         if !self.is_logging() {
@@ -89,9 +89,8 @@ impl Shard {
         }
     }
 
-    /// Something dirty is about to be written to a run, nothing of which is sealed. What has been
-    /// stored there before, and may have been answered, is noted by now at the latest: from now on
-    /// a commit cannot seal it any more.
+    /// Prepares a write of dirty data to a run, none of which is sealed. Data stored there before,
+    /// perhaps of an answered write, must be noted now: from now on a commit cannot seal it.
     pub(super) fn note_overwriting(
         &mut self,
         block: Block,
@@ -115,7 +114,7 @@ impl Shard {
         }
     }
 
-    /// Seals what is due, for the commit that begins.
+    /// Seals the due sectors, for the commit that begins.
     pub(super) fn seal(&mut self, orders: &mut Vec<Order>) {
         let mut blocks = std::mem::take(&mut self.log.seals.blocks);
         for block in blocks.drain(..) {
@@ -137,7 +136,7 @@ impl Shard {
         self.log.seals.blocks = blocks;
     }
 
-    /// Whether something sealed is in the way of what a task is to store in a run of a block.
+    /// Returns whether a sealed sector prevents a task from storing into a run of a block.
     pub(super) fn is_sealed(&self, block: Block, run: &Sectors) -> bool {
         let sealed = &self.log.seals.sealed;
         sealed.ones() > 0
@@ -145,8 +144,8 @@ impl Shard {
             && !planted!(SealedOverwritten)
     }
 
-    /// Makes it durable that what a task has still to overwrite may be, and has the task wait for
-    /// that.
+    /// Notes that the sectors which a task has still to overwrite may change, and makes the task
+    /// wait until that is durable.
     pub(super) fn unseal(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id as usize].step = Step::Unsealing;
         let survey = self.survey(id);
@@ -167,7 +166,7 @@ impl Shard {
         self.await_commit(id, Part::Noted, &left);
     }
 
-    /// What is dirty in a task's range may be overwritten.
+    /// Continues a store whose sealed sectors may now be overwritten.
     pub(super) fn unsealing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.has_failed_with_log(id) {
             self.tasks[id as usize].retry = true; // what is sealed stays so
@@ -179,8 +178,8 @@ impl Shard {
         }
     }
 
-    /// A dirty run of a block, nothing of it lost, in parts that the log has the checksums of and
-    /// parts that it has not.
+    /// Divides a dirty run of a block, without lost sectors, into parts whose checksums the log has
+    /// and parts whose it has not.
     pub(super) fn by_seal(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         let kept = self.directory.cache_sectors(block, run);
         let (from, to) = (kept.start, run.start);
@@ -188,20 +187,20 @@ impl Shard {
         runs.map(|(at, bit)| (at.start - from + to..at.end - from + to, bit)).collect()
     }
 
-    /// Bytes of memory held for knowing what is sealed.
+    /// Returns the bytes of memory held for seals.
     pub(crate) fn seal_bytes(&self) -> u64 {
         let Seals { open, sealed, due, .. } = &self.log.seals;
         [open, sealed, due].map(|bits| bits.memory_bytes() as u64).iter().sum()
     }
 
-    /// A run of a block is not dirty any more, durably.
+    /// Forgets the seals of a run that is durably no longer dirty.
     pub(super) fn forget_seals(&mut self, block: Block, run: &Sectors) {
         if self.is_kept() {
             self.log.seals.forget(self.directory.cache_sectors(block, run));
         }
     }
 
-    /// A block is as the log says.
+    /// Restores the seals of a block from the log.
     pub(crate) fn restore_seals(&mut self, block: &RestoredBlock) {
         let kept = |run: &Sectors| {
             let start = block.at.place + run.start - block.at.sectors.start;

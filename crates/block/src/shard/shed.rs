@@ -1,14 +1,13 @@
 //! Load shedding: a share of the hits on the cache device is read from the backing device instead.
 //!
 //! Where hits queue at the cache device for longer than the backing device takes, both together
-//! serve more than the cache device alone. Which share pays is for the driver's owner to find out
-//! ([`floe_policy::shedding`]); here it is given, and hits are drawn by adding it up, so that the
+//! serve more than the cache device alone. The driver's owner finds the share that pays
+//! ([`floe_policy::shedding`]). Here it is given, and hits are drawn by adding it up, so that the
 //! same requests are shed every time.
 //!
-//! Only what a backing device has as new is read from there: clean sectors, under the lock of the
-//! read. Dirty ones still come from the cache. The directory learns of a shed hit as of any, and
-//! one that the backing device fails is read from the cache after all, so that shedding fails
-//! nobody.
+//! Only data that a backing device has in its newest version is read from there: clean sectors,
+//! under the lock of the read. Dirty ones still come from the cache. The directory learns of a shed
+//! hit as of any. A shed read that fails is repeated from the cache, so shedding causes no errors.
 
 use super::Shard;
 use super::read::overlapping;
@@ -19,10 +18,10 @@ use crate::locks::TaskId;
 use crate::order::Order;
 use crate::request::Fault;
 
-/// Which hits are shed: one each time the shares of those that came add up to another whole.
+/// Draws the hits that are shed: one each time the sum of the shares reaches another whole.
 #[derive(Debug, Default)]
 pub(super) struct Shed {
-    /// Of 2³².
+    /// The share, in units of 1/2³².
     share: u32,
     sum: u32,
 }
@@ -41,13 +40,13 @@ impl Shard {
         self.shed.share = share;
     }
 
-    /// Whether a hit is to be read from the backing device.
+    /// Returns whether the next hit is to be read from the backing device.
     pub(super) fn is_shed(&mut self) -> bool {
         self.shed.share > 0 && self.shed.draw()
     }
 
-    /// Reads a task's range, all of it valid in its `blocks`, from the backing device, but for what
-    /// is dirty.
+    /// Reads a task's range, all of it valid in its `blocks`, from the backing device, except dirty
+    /// sectors.
     pub(super) fn read_shed(
         &mut self,
         id: TaskId,
@@ -59,7 +58,7 @@ impl Shard {
         self.counters.shed_bytes += (range.end - range.start - from_cache) * SECTOR_BYTES;
     }
 
-    /// The backing device could not read what was shed: the cache is asked after all.
+    /// Repeats a failed shed read from the cache.
     pub(super) fn shed_read_failed(
         &mut self,
         id: TaskId,
@@ -71,8 +70,8 @@ impl Shard {
         let survey = self.survey(id);
         for (block, part) in overlapping(&survey.blocks, &run) {
             let part = common(part, &run);
-            // What another reader has found unreadable since is valid no more, and there is nobody
-            // left to ask.
+            // Sectors that another reader has found unreadable since are invalid now, and no device
+            // is left to ask.
             if self.directory.validity(*block, &part).any(|(_, valid)| !valid) {
                 self.tasks[id as usize].fault = Some(fault);
             } else {

@@ -1,10 +1,10 @@
-//! Bringing what only memory has to the tiers below: a run of held sectors at a time, as a write of
-//! them.
+//! Write-back of unflushed sectors to the tiers below memory, one run at a time.
 //!
-//! A run sinks as a client's write would go below, by the write mode: into the cache, or to the
-//! backing device and then into the cache. It is let go when it is there; until then it is read
-//! from memory, by those who find it in the tier without waiting. Runs sink in the first half of a
-//! round (`clean`), whose second half brings what the cache has to the backing device.
+//! A run is written as a client's write would be, by the write mode: into the cache, or to the
+//! backing device and then into the cache. It is released when it is there; until then it is read
+//! from memory, and readers that find it in the tier do not wait. Runs are written back in the
+//! first half of a round (`clean`), whose second half writes the cache's dirty data to the backing
+//! device.
 
 use super::Shard;
 use super::task::{Data, Task, Work};
@@ -13,7 +13,7 @@ use crate::locks::{Need, TaskId};
 use crate::order::{BufferId, Order, Paging};
 
 impl Shard {
-    /// Starts to sink what is held of a run within a region.
+    /// Starts the write-back of the held sectors of a run within a region.
     pub(super) fn sink(&mut self, volume: VolumeId, run: Sectors, orders: &mut Vec<Order>) {
         let id = self.new_task(Work::Sink, volume, run);
         self.start_sink(id, orders);
@@ -25,7 +25,7 @@ impl Shard {
         if !self.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        // Others may have let go of some of it meanwhile.
+        // Other tasks may have released some of it meanwhile.
         let mut runs = self.held.runs(volume, &range).into_iter();
         let Some(run) = runs.next() else { return self.finish(id, orders) };
         self.rounds.take_back(volume, runs);
@@ -38,7 +38,7 @@ impl Shard {
         self.write_below(id, orders);
     }
 
-    /// A run has sunk, or is still held.
+    /// Ends a write-back; after a failure the run is still held.
     pub(super) fn sunk(&mut self, id: TaskId) {
         let Task { fault, volume, .. } = self.tasks[id as usize];
         self.rounds.ended_one(volume, fault);

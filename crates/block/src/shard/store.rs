@@ -1,12 +1,12 @@
-//! Putting data into the cache: finding blocks for it, making room where there is none, writing it
-//! there.
+//! Storing: finds blocks for data, makes room where there is none, and writes it to the cache
+//! device.
 //!
-//! A task walks what it has to store from left to right. Where a block is, it writes into it; where
-//! none is, it allocates the largest that fits what is missing (Algorithm 2). Dirty victims are
-//! first brought to the backing device. Others are taken in their place meanwhile; once that many
-//! are being cleaned ahead of need (`dirt`), the task waits and goes on where it was. What is not
-//! to come in (`admission`), or finds everything cold in use, is not cached, and goes to the
-//! backing device if it would be lost otherwise.
+//! A task walks its data from left to right. It writes into existing blocks; where none is, it
+//! allocates the largest that fits the missing range (Algorithm 2). Dirty victims are first written
+//! to the backing device. Clean ones are evicted in their place meanwhile. Once too many are being
+//! cleaned ahead of need (`dirt`), the task waits and continues from its cursor. Data that is not
+//! admitted (`admission`), or finds all cold blocks in use, is not cached. It goes to the backing
+//! device if it would be lost otherwise.
 
 use std::ops::Range;
 
@@ -20,17 +20,17 @@ use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::{OpId, Order};
 
-/// What became of the search for a block.
+/// The result of the search for a block.
 enum Placed {
     At(Block),
-    /// Everything cold is in use: not cached.
+    /// Every cold block is in use: not cached.
     Nowhere,
     /// Victims are being cleaned for a block that ends there; the task is resumed afterwards.
     Later(u64),
 }
 
 impl Shard {
-    /// Begins to put a run of a task, whose data is where its `data` says, into the cache.
+    /// Begins to store a run of a task, whose data is at the task's `data`, in the cache.
     pub(super) fn begin_store(
         &mut self,
         id: TaskId,
@@ -45,7 +45,7 @@ impl Shard {
         self.store(id, orders);
     }
 
-    /// Stores from the cursor on, until all is ordered or room must be waited for.
+    /// Stores from the cursor on, until everything is ordered or the task must wait for room.
     pub(super) fn store(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id as usize].step = Step::Storing;
         let volume = self.tasks[id as usize].volume;
@@ -87,7 +87,7 @@ impl Shard {
                     if planted!(UnmarkedOverwrite) {
                         self.directory.set_clean_invalid(block, &run);
                     } else if self.tasks[id as usize].store_dirty && self.is_kept() {
-                        // a checkpoint must not have what is on its way
+                        // a checkpoint must not state data that is about to be overwritten
                         self.drop_clean(block, &run, Removal::Replaced, orders);
                     }
                     self.note_origin(id, block, &run);
@@ -106,8 +106,8 @@ impl Shard {
         }
     }
 
-    /// Where a run that begins without a block ends: after a smallest block, or after all that may
-    /// make none.
+    /// Returns the end of a run that begins without a block: after a smallest block, or after all
+    /// sectors that may make none.
     fn without_block_until(&self, id: TaskId, left: &Sectors) -> u64 {
         let (task, unit) = (&self.tasks[id as usize], self.config.sizes.smallest());
         let goes_on = |sector: u64| {
@@ -120,15 +120,14 @@ impl Shard {
         end.min(left.end)
     }
 
-    /// What is to be dirty but has no room goes to the backing device.
+    /// Writes a run that would be dirty but has no room to the backing device.
     pub(super) fn store_around(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
         let from = self.tasks[id as usize].data.span(run);
         let durable = self.is_durable(id);
         self.order_backing_write(id, Part::Around, run, from, durable, orders);
     }
 
-    /// All that was to be stored has been; where it is to be durable, so must be what the log says
-    /// of it.
+    /// Ends a store. A durable write also waits until its records in the log are durable.
     pub(super) fn storing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id as usize];
         if task.retry && task.fault.is_none() {
@@ -146,9 +145,9 @@ impl Shard {
         }
     }
 
-    /// What a client waits for goes on beyond a block whose room must be waited for, as a task of
-    /// its own. Its data is in the request's buffer, which both may use; a fetch, or what sinks, is
-    /// in a buffer of one task, and nobody waits for it.
+    /// Continues a client's store beyond a block whose room must be waited for, as a task of its
+    /// own. The data is in the request's buffer, which both tasks may use. A fetch or a write-back
+    /// has its data in a buffer of one task, and no client waits for it.
     fn store_beyond(&mut self, id: TaskId, until: u64, orders: &mut Vec<Order>) {
         let end = self.tasks[id as usize].store.end;
         let waited_for = matches!(self.tasks[id as usize].work, Work::Piece(_));
@@ -164,7 +163,7 @@ impl Shard {
         self.begin_store(rest, until..end, true, orders);
     }
 
-    /// Makes the largest block that fits what is missing from `left.start` on.
+    /// Makes the largest block that fits the missing range from `left.start` on.
     fn block_for(&mut self, id: TaskId, left: &Sectors, orders: &mut Vec<Order>) -> Placed {
         let task = &self.tasks[id as usize];
         if task.no_room || self.is_degraded() || task.stays_out(left.start) {
@@ -205,7 +204,7 @@ impl Shard {
                 self.dirty_there(*block, &self.directory.sectors(*block)).is_empty()
             };
             if let Some(block) = dirty.iter().copied().find(stays) {
-                // all that is dirty in it is lost, and nothing brings that down
+                // all its dirty sectors are lost, and cannot be cleaned
                 self.directory.spare(block);
                 self.counters.stores_without_room += 1;
                 return Placed::Nowhere;
@@ -240,13 +239,13 @@ impl Shard {
         Placed::At(self.directory.allocate(volume, interval.start, class, room, origin))
     }
 
-    /// Whether some task holds or waits for a lock on a block.
+    /// Returns whether some task holds or waits for a lock on a block.
     pub(super) fn is_in_use(&self, block: Block) -> bool {
         let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
         self.locks.in_use(self.region(volume, sectors.start), &sectors)
     }
 
-    /// A block that `id` wants the place of is clean, or cannot be cleaned: then the rest is not
+    /// Handles the end of cleaning a victim for `id`. If it cannot be cleaned, the rest is not
     /// cached.
     pub(super) fn victim_cleaned(&mut self, id: TaskId, cleaned: bool, orders: &mut Vec<Order>) {
         let task = &mut self.tasks[id as usize];
@@ -257,12 +256,12 @@ impl Shard {
         }
     }
 
-    /// The cache device did not take the data: what is clean is simply not cached, what is dirty
-    /// goes to the backing device instead. Until it is there, older dirty data that it was to
-    /// replace is lost, unless something newer is held.
+    /// Recovers from a failed store: clean data is not cached, dirty data goes to the backing
+    /// device instead. Until it is there, older dirty data that it was to replace is lost, unless
+    /// newer data is held.
     ///
-    /// Where the cache outlives the program its log may have an older version, which is to be taken
-    /// back only when the backing device has the new one: the write starts anew and goes through.
+    /// The log of a persistent cache may have an older version, which may be removed only when the
+    /// backing device has the new one. There the write is restarted and goes through.
     pub(super) fn store_failed(
         &mut self,
         id: TaskId,
@@ -276,7 +275,7 @@ impl Shard {
                 (self.tasks[id as usize].retry, self.tasks[id as usize].damaged) = (true, true);
             }
             if self.tasks[id as usize].store_dirty && self.directory.is_dirty_in(block, &run) {
-                // what was dirty may have been overwritten all the same, and be read
+                // the failed write may have overwritten dirty data, and be read
                 self.note_rewritten();
             }
             self.directory.set_clean_invalid(block, &run);
@@ -298,7 +297,8 @@ impl Shard {
         self.directory.set_invalid(block, &run);
     }
 
-    /// Where on the cache device an operation was to store something, and how many sectors.
+    /// Returns the position on the cache device of an operation's store, and the number of its
+    /// sectors.
     pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
         let (id, part) = part_of(op);
         match &self.tasks[id as usize].parts[part] {
@@ -309,7 +309,7 @@ impl Shard {
         }
     }
 
-    /// A run has new content: nothing of it is lost any more, or held in memory.
+    /// Handles new content of a run: it is no longer lost, nor held in memory.
     pub(super) fn found(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
         let volume = self.tasks[id as usize].volume;
         self.let_go(volume, run, orders);
@@ -319,7 +319,7 @@ impl Shard {
         }
     }
 
-    /// Memory has new content of a run: nothing of it is lost any more, but for the log, which
+    /// Handles new content of a run in memory: it is no longer lost, except for the log, which
     /// outlives memory.
     pub(super) fn found_in_memory(&mut self, volume: VolumeId, run: &Sectors) {
         while let Some(&place) = self.lost.range(places(volume, run)).next() {

@@ -1,5 +1,4 @@
-//! What a shard works on: the tasks that pieces of requests become, and the steps and parts of a
-//! task.
+//! Tasks: a sub-request becomes one or several of them, each with its steps and operations.
 
 use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
@@ -8,38 +7,38 @@ use crate::order::{BufferId, ScratchId, Span};
 use crate::piece::Piece;
 use crate::request::{Fault, RequestId};
 
-/// What a shard tells the router.
+/// A message from a shard to the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// A piece has its answer.
+    /// A sub-request has its answer.
     Answered { request: RequestId, result: Result<(), Fault>, hit: bool },
-    /// A piece will not touch its request's buffer again.
+    /// A sub-request will not touch its request's buffer again.
     Finished { request: RequestId },
-    /// A task waits for what has been noted to be durable.
+    /// A task waits until the noted changes are durable.
     WantsCommit,
-    /// A task waits for what a volume's backing device has been told to be durable.
+    /// A task waits until the writes to a volume's backing device are durable.
     WantsSettlement(VolumeId),
-    /// Everything that was dirty when the drain of this number was asked for has been brought to
-    /// the backing device.
+    /// All data that was dirty when the drain of this number was asked for is on the backing
+    /// device.
     Drained { drain: u32, result: Result<(), Fault> },
 }
 
-/// Why a task is there.
+/// The work of a task.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Piece(Piece),
-    /// Bring a block's dirty sectors to the backing device.
+    /// Write a block's dirty sectors to the backing device.
     Clean {
         block_start: u64,
         because: Because,
     },
-    /// Bring held sectors to the tiers below memory.
+    /// Write held sectors to the tiers below memory.
     Sink,
-    /// Bring what no client has asked for into the cache.
+    /// Bring data that no client has asked for into the cache.
     Fetch,
 }
 
-/// What has become of the offer that a read makes of what it misses.
+/// The admission's answer for the missing sectors of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offer {
     NotMade,
@@ -49,20 +48,20 @@ pub(super) enum Offer {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Because {
-    /// A task needs its place.
+    /// A task needs the block's place.
     Room(TaskId),
-    /// It would be the next to leave.
+    /// The block would be evicted next.
     Ahead,
     /// A round of cleaning has come to it.
     Round,
 }
 
-/// Where a task stands: what the operations under way are for.
+/// The step of a task: the purpose of the operations under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Waiting for its lock.
     Waiting,
-    /// Reading what a client wants, from either device.
+    /// Reading a client's data, from either device.
     Reading,
     /// Reading the sectors that a write changes in part.
     Edges,
@@ -74,50 +73,49 @@ pub(super) enum Step {
     Room,
     /// Reading dirty data from the cache.
     CleanRead,
-    /// Writing it to the backing device.
+    /// Writing dirty data to the backing device.
     CleanWrite,
-    /// Waiting until it is durable that copies are gone.
+    /// Waiting until the removal of copies is durable.
     Unlogging,
-    /// Waiting until it is durable that dirty data may be overwritten.
+    /// Waiting until the permission to overwrite dirty data is durable.
     Unsealing,
-    /// Waiting until what the backing device has been told is durable.
+    /// Waiting until the writes to the backing device are durable.
     Settling,
-    /// Waiting until what was noted is durable.
+    /// Waiting until noted changes are durable.
     Noting,
     /// Ended; its place is free for another task.
     Done,
 }
 
-/// What one operation of a task does.
+/// The purpose of one operation of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Reads from a cached block; can be made good from the backing device where the block is
-    /// clean.
+    /// Reads from a cached block; on failure the backing device is read where the block is clean.
     Cached(Block),
-    /// Reads from the backing device into the same place a cached read would have gone to.
+    /// Reads from the backing device into the place that a cached read would have used.
     Uncached,
-    /// Reads from the backing device what is cached and clean; can be made good from the cache.
+    /// Reads clean cached data from the backing device; on failure the cache is read.
     Shed,
-    /// Reads from the backing device what will then be cached.
+    /// Reads from the backing device data that is then stored in the cache.
     Fetch,
     /// Writes to a cached block.
     Store(Block),
-    /// Writes to the backing device what the cache could not take.
+    /// Writes data that the cache could not take to the backing device.
     Around,
     /// The whole range, on the backing device.
     Whole,
     /// A dirty run of a block, read or written.
     Dirty(Block),
-    /// No device's: what has been noted is durable.
+    /// Not a device operation: noted changes are durable.
     Noted,
-    /// The same, of copies that are gone: what is to be cached in their region has no room, and
-    /// goes to the backing device.
+    /// Not a device operation: the removal of copies is durable. Data of their region that has no
+    /// room in the cache then goes to the backing device.
     Unlogged,
-    /// No device's: the backing device has been flushed.
+    /// Not a device operation: the backing device has been flushed.
     Settled,
 }
 
-/// Where the data of a run of sectors is.
+/// The position of a run's data in a buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Data {
     pub(super) buffer: BufferId,
@@ -136,14 +134,14 @@ impl Data {
     }
 }
 
-/// A piece or a cleaning under way.
+/// A sub-request, or a part of it, a cleaning, a write-back or a fetch under way.
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) work: Work,
     pub(super) volume: VolumeId,
     /// The sectors asked for.
     pub(super) range: Sectors,
-    /// Of a piece with several tasks, its number among those.
+    /// The number of its sub-request in `Cuts`, if that has several tasks.
     pub(super) cut: Option<u32>,
     pub(super) step: Step,
     /// Operations under way, and the run of sectors each is about.
@@ -155,25 +153,25 @@ pub(super) struct Task {
     /// It had to wait for its lock.
     pub(super) waited: bool,
     pub(super) scratch: Option<ScratchId>,
-    /// Where the sectors to be stored are.
+    /// Position of the sectors to be stored.
     pub(super) data: Data,
-    /// What is to be put into the cache, and the first sector of it not yet dealt with.
+    /// Run to be stored in the cache, and its first sector not yet handled.
     pub(super) store: Sectors,
     pub(super) cursor: u64,
     pub(super) store_dirty: bool,
     pub(super) offer: Offer,
-    /// Where the stream began that its range is a part of, if streams are followed; of a fetch, if
-    /// it is for one.
+    /// Start of the stream that its range belongs to, if streams are followed; of a fetch, if it
+    /// continues one.
     pub(super) stream: Option<u64>,
-    /// Of what is to be put into the cache, runs that may not make blocks.
+    /// Runs to be stored that may not make blocks.
     pub(super) bypassed: Vec<Sectors>,
     /// Victims being cleaned for it.
     pub(super) cleaning: u32,
-    /// A victim could not be cleaned: no block is taken for the rest.
+    /// A victim could not be cleaned: no block is allocated for the rest.
     pub(super) no_room: bool,
-    /// The cache could not take some of what it writes: it starts anew.
+    /// The cache could not take some of its data: the write is restarted.
     pub(super) retry: bool,
-    /// A failed store may have gone over what it is to change in part.
+    /// A failed store may have overwritten a sector that it is to change in part.
     pub(super) damaged: bool,
     /// It writes to the backing device first, whatever the mode.
     pub(super) through: bool,
@@ -210,7 +208,7 @@ impl Task {
         }
     }
 
-    /// Makes it another task, which has the memory of this one.
+    /// Turns it into another task, which reuses its memory.
     pub(super) fn renew(&mut self, work: Work, volume: VolumeId, range: Sectors) {
         let (mut parts, mut bypassed) =
             (std::mem::take(&mut self.parts), std::mem::take(&mut self.bypassed));
@@ -219,13 +217,13 @@ impl Task {
         *self = Self { parts, bypassed, ..Self::new(work, volume, range) };
     }
 
-    /// Whether no block may be made for a sector.
+    /// Returns whether no block may be made for a sector.
     pub(super) fn stays_out(&self, sector: u64) -> bool {
         self.bypassed.iter().any(|run| run.contains(&sector))
     }
 }
 
-/// The part of `run` that is also in `other`, possibly empty.
+/// Returns the part of `run` that is also in `other`, possibly empty.
 pub(super) fn common(run: &Sectors, other: &Sectors) -> Sectors {
     let start = run.start.max(other.start);
     start..run.end.min(other.end).max(start)

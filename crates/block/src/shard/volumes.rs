@@ -1,4 +1,4 @@
-//! Volumes that come, go and grow, as one shard sees them.
+//! Addition, removal and growth of volumes, in one shard.
 
 use super::task::Step;
 use super::{Shard, VolumeSize};
@@ -12,17 +12,17 @@ impl Shard {
         self.volumes[at] = size;
     }
 
-    /// Whether anything is under way for a volume.
+    /// Returns whether a task of a volume is under way.
     pub(crate) fn is_using(&self, id: VolumeId) -> bool {
         self.tasks.iter().any(|task| task.volume == id && task.step != Step::Done)
     }
 
-    /// Whether anything is under way on a sector.
+    /// Returns whether a task uses a sector.
     pub(crate) fn is_using_sector(&self, id: VolumeId, sector: u64) -> bool {
         self.locks.in_use(self.region(id, sector), &(sector..sector + 1))
     }
 
-    /// Bytes of a volume that the backing device does not have.
+    /// Returns the bytes of a volume that the backing device does not have.
     pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
         let blocks = self.directory.dirty_blocks(id);
         let runs = blocks.flat_map(|block| self.directory.dirty_runs(block));
@@ -30,7 +30,7 @@ impl Shard {
         (dirty + self.held.count(id)) * SECTOR_BYTES // what is both is counted twice
     }
 
-    /// Forgets a volume that nothing is under way for, with all its data.
+    /// Removes a volume without tasks, with all its data.
     pub(crate) fn remove_volume(&mut self, id: VolumeId) {
         debug_assert!(!self.is_using(id));
         self.note_volume_dropped(id);
@@ -44,7 +44,7 @@ impl Shard {
         let places = Place::all_of(id);
         self.lost.retain(|place| !places.contains(place));
         self.lost_below.retain(|place| !places.contains(place));
-        // what was ordered to be fetched of it is no more
+        // fetches ordered for the volume become void
         self.set_volume(id, VolumeSize { sectors: 0 });
     }
 

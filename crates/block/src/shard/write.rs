@@ -1,14 +1,14 @@
 //! Writes, zeroing and trimming.
 //!
 //! A write that covers sectors in part first reads those (at most the first and the last) and
-//! completes them, so that everything after is whole sectors; nothing else is ever filled. Then, by
-//! mode: to the backing device and after the answer into the cache (through), to the backing device
-//! only (around, pass), or into the cache only (back, only). A durable write is written through in
-//! every mode.
+//! completes them, so that everything after is whole sectors; nothing else is ever filled. The mode
+//! then decides: to the backing device and after the answer into the cache (through), to the
+//! backing device only (around, pass), or into the cache only (back, only). A durable write is
+//! written through in every mode.
 //!
-//! When a backing write fails nobody knows what the backing device holds there, so clean copies of
-//! it are dropped; dirty ones are newer than what failed to be replaced and stay. A degraded shard
-//! writes as `pass` does.
+//! After a failed backing write the content of the backing device is unknown there, so clean copies
+//! of it are dropped. Dirty ones are newer than the failed write's target, and stay. A degraded
+//! shard writes as `pass` does.
 
 use super::Shard;
 use super::admission::Removal;
@@ -33,8 +33,8 @@ impl Shard {
         }
     }
 
-    /// Whether a write is to survive a power cut before it is answered, and the bytes that the task
-    /// leaves alone at either end.
+    /// Returns whether a write is to survive a power cut before it is answered, and the bytes at
+    /// either end that the task leaves unchanged.
     fn write_kind(&self, id: TaskId) -> (bool, u64, u64) {
         let (piece, range) = (self.piece(id), &self.tasks[id as usize].range);
         match piece.kind {
@@ -48,7 +48,7 @@ impl Shard {
         }
     }
 
-    /// Whether what a task writes is to survive a power cut before it is answered.
+    /// Returns whether a task's write is to survive a power cut before it is answered.
     pub(super) fn is_durable(&self, id: TaskId) -> bool {
         let durable = |piece: &Piece| match piece.kind {
             PieceKind::Write { durable, .. } | PieceKind::ZeroPart { durable, .. } => durable,
@@ -57,7 +57,7 @@ impl Shard {
         matches!(&self.tasks[id as usize].work, Work::Piece(piece) if durable(piece))
     }
 
-    /// Whether a task brings newer data: a client's, or what sinks.
+    /// Returns whether a task brings newer data: a client's write, or a write-back.
     pub(super) fn writes(&self, id: TaskId) -> bool {
         match &self.tasks[id as usize].work {
             Work::Piece(piece) => {
@@ -80,7 +80,7 @@ impl Shard {
         }
     }
 
-    /// Writes what is locked.
+    /// Begins a write that has its lock.
     fn begin_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
         self.note_bypass(&range);
@@ -103,7 +103,7 @@ impl Shard {
             return self.write_out(id, orders);
         }
         if self.is_lost(id) {
-            // what it leaves alone is not to be had
+            // the sectors that it changes in part cannot be read
             self.tasks[id as usize].fault = Some(Fault::Io);
             return self.finish(id, orders);
         }
@@ -139,7 +139,7 @@ impl Shard {
         }
     }
 
-    /// The sectors covered in part are there: complete them.
+    /// Completes the sectors covered in part, after they have been read.
     pub(super) fn edges_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].fault.is_some() {
             return self.finish(id, orders);
@@ -169,21 +169,21 @@ impl Shard {
         self.write_out(id, orders);
     }
 
-    /// Whole sectors are ready to be written.
+    /// Writes whole sectors, to memory or below.
     fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.is_durable(id) || !self.hold(id, orders) {
             self.write_below(id, orders);
         }
     }
 
-    /// Whole sectors go to the tiers below memory.
+    /// Writes whole sectors to the tiers below memory.
     pub(super) fn write_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let range = self.tasks[id as usize].range.clone();
         if !self.may_change(id, orders) {
             return;
         }
         if !matches!(self.tasks[id as usize].work, Work::Sink) {
-            self.forget(id, orders); // what sinks does not change
+            self.forget(id, orders); // a write-back has the data of the tier
         }
         let keeps = self.mode().keeps_writes() && !self.tasks[id as usize].through;
         let may_stay = keeps && (self.is_kept() || !self.is_durable(id));
@@ -196,7 +196,8 @@ impl Shard {
         }
     }
 
-    /// No clean copy of a task's range would come back: its backing device may change.
+    /// Continues once no clean copy of a task's range would come back: its backing device may
+    /// change.
     pub(super) fn unlogging_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.has_failed_with_log(id) {
             let cleans = matches!(self.tasks[id as usize].work, Work::Clean { .. });
@@ -252,8 +253,8 @@ impl Shard {
         });
     }
 
-    /// The backing device has the new content, or has failed to take it. What is dirty is to stay
-    /// until that is durable, and the log has it.
+    /// Handles the end of a write to the backing device. Dirty sectors stay until that is durable
+    /// and noted in the log.
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let counts = self.is_kept() && self.log.state != LogState::Retired;
         if self.tasks[id as usize].fault.is_none() && counts && self.is_dirty_below(id) {
@@ -263,7 +264,7 @@ impl Shard {
         self.backing_settled(id, orders);
     }
 
-    /// Nothing dirty is in the way of what the backing device has, or has failed to take.
+    /// Ends a write to the backing device once no dirty sectors are left below it.
     fn backing_settled(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].fault.is_none() {
             let range = self.tasks[id as usize].range.clone();
@@ -274,7 +275,7 @@ impl Shard {
         let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
         let kind = match &task.work {
             Work::Piece(piece) => Some(piece.kind),
-            _ => None, // what sinks
+            _ => None, // a write-back
         };
         if !failed && self.writes(id) && self.mode().caches_writes() {
             self.answer(id);
@@ -289,8 +290,8 @@ impl Shard {
         self.finish(id, orders);
     }
 
-    /// What the backing device has been told is durable: so may be that it is newer than, or as new
-    /// as, what is dirty.
+    /// Continues once the writes to the backing device are durable: the log may now say that the
+    /// dirty sectors are superseded.
     pub(super) fn settling_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.tasks[id as usize].fault.is_some() {
             return self.finish(id, orders);
@@ -301,13 +302,13 @@ impl Shard {
         }
     }
 
-    /// What was noted of a task's range is durable.
+    /// Continues once the changes noted for a task's range are durable.
     pub(super) fn noting_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let without_log = self.has_failed_with_log(id);
         let failed = self.tasks[id as usize].fault.is_some();
         match self.tasks[id as usize].work {
             Work::Clean { .. } if without_log => self.brought_down(id, orders),
-            // The log may call dirty what it replaces.
+            // The log may call dirty the data that this write replaces.
             _ if without_log => self.start_anew(id, orders),
             _ if failed => self.finish(id, orders),
             Work::Clean { .. } => self.clean_noted(id, orders),
@@ -320,7 +321,7 @@ impl Shard {
         }
     }
 
-    /// Drops what the cache holds of a task's range, `only_clean` or all.
+    /// Drops the cached copies of a task's range, `only_clean` or all.
     fn drop_copies(&mut self, id: TaskId, only_clean: bool, orders: &mut Vec<Order>) {
         let survey = self.survey(id);
         for (block, run) in &survey.blocks {
