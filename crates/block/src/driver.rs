@@ -1,13 +1,13 @@
-//! Carries the cache's orders out on real devices and buffers.
+//! The driver: executes the cache's orders on real devices and buffers.
 //!
 //! One thread owns a driver with its devices and its part of the cache. [`Driver::submit`] takes
-//! requests, [`Driver::advance`] moves everything that can move without waiting,
-//! [`Driver::take_answers`] tells what is done. Between calls the thread waits on the ring its
-//! devices share, no longer than until [`Driver::next_due`], and where there are other parts only
-//! if its [`Bell`](crate::Bell) lets it.
+//! requests, [`Driver::advance`] does everything that needs no waiting, [`Driver::take_answers`]
+//! returns the finished requests. Between calls the thread waits on the ring that its devices
+//! share, until [`Driver::next_due`] at the latest. With other parts it may wait only if its
+//! [`Bell`](crate::Bell) permits it.
 //!
-//! A driver stands on backing devices, one a volume, or on another driver ([`Driver::on`]), which
-//! is then the tier below: `below` has how.
+//! A driver is on top of backing devices, one a volume, or of another driver ([`Driver::on`]),
+//! which is then the tier below: see `below`.
 
 mod below;
 mod journal;
@@ -39,22 +39,22 @@ use seam::Seam;
 use timing::Timing;
 use watched::Watched;
 
-/// Messages taken in before devices are looked after again.
+/// Messages handled before the devices are polled again.
 const HEARD_AT_ONCE: usize = 64;
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer {
-    /// Its name, which will be given to other requests.
+    /// Its id, which will be given to other requests.
     pub request: RequestId,
-    /// How it ended.
+    /// Its result.
     pub result: Result<(), Fault>,
 }
 
-/// A buffer that another part has lent for pieces of its request.
+/// A buffer that another part has lent for sub-requests of its request.
 struct Guest {
     buffer: Buffer,
-    /// Pieces here that have not finished.
+    /// Sub-requests here that have not finished.
     pieces: u32,
 }
 
@@ -66,19 +66,19 @@ pub struct Driver {
     /// The buffers of other parts' requests, by part and number.
     guests: Vec<Vec<Option<Guest>>>,
     cache_device: Watched,
-    /// Where the data begins on the cache device, in bytes.
+    /// Offset of the data on the cache device, in bytes.
     data_start: u64,
-    /// What it has of the tier in memory, if there is one.
+    /// The pages of the memory tier, if there is one.
     pages: Option<Pages>,
-    /// Where the cache outlives the program.
+    /// The journal of a persistent cache.
     journal: Option<Journal>,
-    /// Where it matters how long devices take.
+    /// Measures device times, where the admission needs them.
     timing: Option<Timing>,
-    /// By volume; none where there is a tier below.
+    /// By volume; empty where there is a tier below.
     backings: Vec<Option<Watched>>,
     /// The tier below, if there is one.
     below: Option<Box<Below>>,
-    /// Between this tier and what it stands on.
+    /// The I/O gate between this tier and the one below or the backing devices.
     seam: Seam,
     /// Requests under way that go on to the tier below.
     relays: Vec<Relay>,
@@ -93,12 +93,12 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver of an empty whole cache on `cache_device`, taking buffers from `pool`.
+    /// Returns a driver of an empty whole cache on `cache_device`, which takes buffers from `pool`.
     pub fn new(cache: BlockCache, cache_device: Box<dyn Device>, pool: Pool) -> Self {
         Self::of_part(cache, cache_device, pool, None)
     }
 
-    /// A driver of one part of a cache, with its end of the queues between all parts.
+    /// Returns a driver of one part of a cache, with its end of the queues between all parts.
     pub fn of_part(
         cache: BlockCache,
         cache_device: Box<dyn Device>,
@@ -128,15 +128,15 @@ impl Driver {
         }
     }
 
-    /// Leaves so many bytes at the beginning of the cache device alone. With a journal, that says
-    /// where the data begins.
+    /// Reserves so many bytes at the beginning of the cache device. With a journal, the journal
+    /// sets the offset of the data.
     #[must_use]
     pub fn with_data_at(self, bytes: u64) -> Self {
         Self { data_start: bytes, ..self }
     }
 
-    /// Gives the cache device up; see [`BlockCache::degrade`]. As [`Driver::restore`] and
-    /// [`Driver::shed`], it is for this tier alone.
+    /// Degrades this tier only, like [`Driver::restore`] and [`Driver::shed`]; see
+    /// [`BlockCache::degrade`].
     pub fn degrade(&mut self) {
         self.cache.degrade();
     }
@@ -146,12 +146,12 @@ impl Driver {
         self.cache.restore();
     }
 
-    /// Goes on without a journal that cannot be written; see [`BlockCache::bypass`].
+    /// Bypasses a cache whose journal cannot be written; see [`BlockCache::bypass`].
     pub fn bypass(&mut self, stuck: bool) {
         self.cache.bypass(stuck, &mut self.orders);
     }
 
-    /// Goes on without anything that the journal says; see [`BlockCache::retire`].
+    /// Retires the cache, so that nothing in its journal is valid; see [`BlockCache::retire`].
     pub fn retire(&mut self) {
         self.cache.retire(&mut self.orders);
     }
@@ -162,17 +162,17 @@ impl Driver {
         self.cache.shed(share);
     }
 
-    /// Sets how much of this tier may be dirty; see [`BlockCache::limit_dirty`].
+    /// Sets the most dirty bytes of this tier; see [`BlockCache::limit_dirty`].
     pub fn limit_dirty(&mut self, bytes: u64) {
         self.cache.limit_dirty(bytes);
     }
 
-    /// The cache.
+    /// Returns the cache.
     pub fn cache(&self) -> &BlockCache {
         &self.cache
     }
 
-    /// What the cache counts.
+    /// Returns the counters of the cache.
     pub fn stats(&self) -> Stats {
         let mut stats = self.cache.stats();
         if let Some(pages) = &self.pages {
@@ -186,26 +186,27 @@ impl Driver {
         stats
     }
 
-    /// Failed operations of the cache device and of all backing devices, which are those of the
+    /// Returns the failed operations of the cache device, and those of all backing devices of the
     /// lowest tier.
     pub fn device_errors(&self) -> (u64, u64) {
         let own = self.backings.iter().flatten().map(|backing| backing.errors).sum::<u64>();
         (self.cache_device.errors, self.below().map_or(own, |below| below.device_errors().1))
     }
 
-    /// Processor time burnt in waiting by devices that imitate a fast medium, in all tiers.
+    /// Returns the processor time spent busy-waiting by devices that imitate a fast medium, in all
+    /// tiers.
     pub fn spun(&self) -> Duration {
         let devices = self.tiers().flat_map(Self::devices);
         devices.map(|watched| watched.device.spun()).sum()
     }
 
-    /// The devices of this tier.
+    /// Returns the devices of this tier.
     fn devices(&self) -> impl Iterator<Item = &Watched> {
         self.backings.iter().flatten().chain([&self.cache_device])
     }
 
-    /// A buffer as [`Driver::submit`] wants it for a request: whole sectors, and for a write zero
-    /// outside of it; for a map all zero.
+    /// Returns a buffer for a request, as [`Driver::submit`] needs it: whole sectors, and zero
+    /// outside a write; for a map all zero.
     pub fn buffer(&self, request: &Request) -> Buffer {
         let buffer = self.pool.allocate(request.buffer_bytes().max(SECTOR_BYTES) as usize);
         match request.kind {
@@ -221,15 +222,15 @@ impl Driver {
         buffer
     }
 
-    /// The part of a request's buffer that is the request's own.
+    /// Returns the part of a request's buffer that belongs to the request itself.
     pub fn payload(request: &Request, buffer: &Buffer) -> Slice {
         let skew = (request.offset % SECTOR_BYTES) as usize;
         buffer.slice(skew..skew + request.len as usize)
     }
 
-    /// Takes a request on. What has [`Request::buffer_bytes`] needs a buffer from
-    /// [`Driver::buffer`]. Nobody may write to it again, also after the answer: what was read or
-    /// written may still be on its way from it into the cache.
+    /// Starts a request. One with [`Request::buffer_bytes`] needs a buffer from [`Driver::buffer`].
+    /// The caller must not write to it again, even after the answer: the cache may still be storing
+    /// data from it.
     ///
     /// # Panics
     /// When a request that needs a buffer comes without.
@@ -242,14 +243,14 @@ impl Driver {
         id
     }
 
-    /// Takes a request on that moves no data and does not go on to the tiers below.
+    /// Starts a request that moves no data and is not passed to the tiers below.
     fn submit_here(&mut self, request: Request) -> RequestId {
         let id = self.take_name();
         self.cache.submit(id, request, &mut self.orders);
         id
     }
 
-    /// A name that no request under way has.
+    /// Returns an id that no request under way has.
     fn take_name(&mut self) -> RequestId {
         self.free_requests.pop().unwrap_or_else(|| {
             self.requests.push(None);
@@ -257,7 +258,7 @@ impl Driver {
         })
     }
 
-    /// Begins to bring dirty data to the backing devices: each tier to what it stands on.
+    /// Begins to clean: each tier writes its dirty data to the tier or device below it.
     pub fn clean(&mut self) {
         self.cache.clean(&mut self.orders);
         if let Some(below) = self.below_mut() {
@@ -265,8 +266,7 @@ impl Driver {
         }
     }
 
-    /// Carries out orders and takes in completions until there is nothing more to do without
-    /// waiting.
+    /// Executes orders and handles completions until nothing is left to do without waiting.
     pub fn advance(&mut self) {
         self.begin_held();
         loop {
@@ -291,23 +291,23 @@ impl Driver {
         }
     }
 
-    /// The queues to the other parts, of this tier; those of the tiers below ring the same
+    /// Returns this tier's queues to the other parts. Those of the tiers below ring the same
     /// [`Bell`](crate::Bell).
     pub fn exchange(&self) -> Option<&Exchange> {
         self.exchange.as_ref()
     }
 
-    /// Whether other parts have said something that this one has not heard yet, in whatever tier.
+    /// Returns whether a message of another part waits to be received, in any tier.
     pub fn has_mail(&self) -> bool {
         self.tiers().filter_map(Self::exchange).any(|exchange| !exchange.is_empty())
     }
 
-    /// What has been said to other parts, in all tiers.
+    /// Returns the counts of messages sent to other parts, in all tiers.
     pub fn traffic(&self) -> Traffic {
         self.tiers().filter_map(Self::exchange).map(Exchange::traffic).sum()
     }
 
-    /// When to call [`Driver::advance`] at the latest, whatever the ring says.
+    /// Returns the latest time of the next call of [`Driver::advance`], whatever the ring says.
     pub fn next_due(&self) -> Option<Instant> {
         let late = self.tiers().filter_map(Self::exchange).filter_map(Exchange::next_due);
         let devices = self.tiers().flat_map(Self::devices);
@@ -319,18 +319,18 @@ impl Driver {
         out.append(&mut self.answers);
     }
 
-    /// Whether some tier holds data that what it stands on does not have.
+    /// Returns whether some tier holds data that the tier or device below it lacks.
     pub fn has_dirty_data(&self) -> bool {
         self.tiers().any(|tier| tier.cache.has_dirty_data())
     }
 
-    /// Whether some tier would find less at the next start of the program than it has now: see
+    /// Returns whether some tier would lose cached data at a restart now: see
     /// [`BlockCache::has_unlogged`].
     pub fn has_unlogged(&self) -> bool {
         self.tiers().any(|tier| tier.cache.has_unlogged())
     }
 
-    /// Whether something waits for [`Driver::advance`] that will not announce itself.
+    /// Returns whether work waits for [`Driver::advance`] that no completion will announce.
     pub fn has_orders(&self) -> bool {
         let has = |tier: &Self| {
             !tier.orders.is_empty() || tier.journal_can_go_on() || tier.seam.can_go_on()
@@ -338,19 +338,18 @@ impl Driver {
         self.tiers().any(has)
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether nothing is under way in any tier.
     pub fn is_idle(&self) -> bool {
         self.tiers().all(Self::is_at_rest)
     }
 
-    /// The same of this tier alone.
+    /// Returns whether nothing is under way in this tier.
     pub fn is_at_rest(&self) -> bool {
         let is_idle = self.relays.is_empty() && self.cache.is_idle() && self.journal_is_idle();
         is_idle && self.orders.is_empty() && !self.seam.has_held()
     }
 
-    /// Lets the cache hear what other parts have said so far, and keeps the buffers that came
-    /// along.
+    /// Passes the messages of other parts to the cache, and keeps the buffers that came with them.
     fn hear(&mut self) {
         let Some(exchange) = &mut self.exchange else { return };
         for _ in 0..HEARD_AT_ONCE {
@@ -369,8 +368,8 @@ impl Driver {
         }
     }
 
-    /// Sends a message, with the buffer if it is a piece; gives a buffer back once no piece uses
-    /// it.
+    /// Sends a message, with the buffer of a sub-request. Releases a lent buffer once no
+    /// sub-request uses it.
     fn send(&mut self, to: PartId, message: Message) {
         let buffer = match &message {
             Message::Piece(piece) => {
@@ -380,7 +379,7 @@ impl Driver {
         };
         if let Some(request) = message.finishes() {
             let place = self.guests.get_mut(request.part().0 as usize);
-            // Requests that move no data have lent nothing.
+            // Requests that move no data have lent no buffer.
             if let Some(place) = place.and_then(|guests| guests.get_mut(request.number()))
                 && let Some(guest) = place
             {
@@ -394,7 +393,7 @@ impl Driver {
         exchange.send(to, Parcel { message, buffer });
     }
 
-    /// Tells the cache how a device's finished operations ended.
+    /// Passes the results of a device's finished operations to the cache.
     fn hand_in(&mut self, id: DeviceId) {
         let mut done = std::mem::take(&mut self.done);
         for Completion { token, result } in done.drain(..) {
@@ -421,7 +420,7 @@ impl Driver {
                 if result.is_err()
                     && let Some((offset, sectors)) = self.cache.stored_at(OpId(token))
                 {
-                    // there may be the old, the new, or a mixture of both
+                    // the device may hold the old data, the new data, or a mixture
                     journal.forget(offset, sectors);
                 }
                 match journal.verify(token, &result) {

@@ -1,25 +1,25 @@
-//! The tier below: a driver that stands in for another one's backing devices.
+//! The tier below: a driver that replaces another driver's backing devices.
 //!
-//! What a tier orders of a backing device becomes a request to the tier below, and the answer is
-//! the end of the operation. So the lower tier sees lookups (reads of what the upper one misses),
-//! offers (what is read or written) and invalidations (zeroing, trimming), and no state machine
-//! knows of another. NVCache's tiers (Feng et al., §3) stand on each other like this.
+//! An operation that a tier orders from a backing device becomes a request to the tier below; the
+//! answer ends the operation. So the lower tier sees lookups (read misses of the upper one), offers
+//! (reads and writes) and invalidations (zeroing, trimming), and no state machine knows of another.
+//! NVCache's tiers (Feng et al., §3) are stacked like this.
 //!
-//! - A *flush* becomes a flush: a tier that ends with the program brings what is dirty further
-//!   down, one that is kept commits it.
-//! - What concerns every tier is *relayed*: a [`Kind::Drain`] empties this tier first, then the one
-//!   below; a [`Kind::DirtyMap`] marks what this tier has, then what the one below has, since data
-//!   only ever moves down. A flush of a tier that is kept may have nothing to say to the one below,
-//!   so it goes on to one that is kept, too, to commit what that has noted. The client has its
-//!   answer after the last.
+//! - A *flush* becomes a flush: a volatile tier writes its dirty data further down, a persistent
+//!   one commits it.
+//! - Requests that concern every tier are *relayed*. A [`Kind::Drain`] empties this tier first,
+//!   then the one below. A [`Kind::DirtyMap`] marks this tier's sectors, then those of the one
+//!   below, since data only moves down. A flush of a persistent tier may cause no flush below, so
+//!   it is also relayed to a persistent tier below, to commit that tier's changes. The client is
+//!   answered after the last tier.
 //! - Bytes are not copied: a request to the lower tier has the memory of the upper tier's operation
-//!   for its buffer. The lower tier may still be storing it after its answer, so nobody may change
-//!   it. The upper tier does in one place, where it clears part of a sector it has just read
-//!   ([`Driver::clear`]); there it takes a copy.
+//!   as its buffer. The lower tier may still be storing it after its answer, so the buffer must not
+//!   change. The upper tier changes it in one place, where it clears part of a sector it has just
+//!   read ([`Driver::clear`]); there it makes a copy.
 //!
-//! Invariants: a volume is in the tier below as long as it is in this one; every request to the
-//! lower tier is waited for by one operation or one relay of this tier; the name of a relayed
-//! request is free only once it was answered.
+//! Invariants: a volume is in the tier below as long as it is in this one. One operation or one
+//! relay of this tier waits for each request to the lower tier. The id of a relayed request is free
+//! only once the request was answered.
 
 use floe_device::{Action, Buffer};
 
@@ -28,39 +28,39 @@ use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::order::{BufferId, OpId, Span};
 use crate::request::{Fault, Kind, Request, RequestId};
 
-/// What waits for a request to the tier below.
+/// The receiver of a lower tier's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
     /// An operation of this tier.
     Operation(OpId),
-    /// A request to this tier that has gone on to the one below.
+    /// A request to this tier that has been relayed.
     Relay(RequestId),
-    /// Whoever has the tier below drained, by its number.
+    /// A drain of the tier below, by its number.
     Drain(u32),
 }
 
-/// A request to this tier that is for the one below as well.
+/// A request to this tier that is also for the one below.
 #[derive(Debug)]
 pub(super) struct Relay {
     id: RequestId,
     request: Request,
     buffer: Option<Buffer>,
-    /// This tier has no more use for it.
+    /// This tier does not need the request any more.
     released: bool,
 }
 
 /// The tier below.
 pub(super) struct Below {
     driver: Driver,
-    /// Its ids of the volumes, by this tier's.
+    /// The lower tier's ids of the volumes, by this tier's.
     volumes: Vec<Option<VolumeId>>,
-    /// By the numbers of its requests.
+    /// Receivers of answers, by the numbers of the lower tier's requests.
     waiting: Vec<Option<Waiting>>,
     answers: Vec<Answer>,
 }
 
 impl Below {
-    /// A tier that calls volumes as `ids` says, in pairs of the upper tier's id and its own.
+    /// Returns a lower tier with these pairs of volume ids, the upper tier's and its own.
     pub(super) fn new(driver: Driver, ids: &[(VolumeId, VolumeId)]) -> Self {
         let mut below =
             Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
@@ -72,14 +72,14 @@ impl Below {
         self.driver
     }
 
-    /// Ids of volumes, those that have gone included, in pairs of the upper tier's and the lower
-    /// one's.
+    /// Returns the pairs of volume ids, the upper tier's and the lower one's, including removed
+    /// volumes.
     pub(super) fn ids(&self) -> impl Iterator<Item = (VolumeId, VolumeId)> {
         let pairs = (0..).map(VolumeId).zip(&self.volumes);
         pairs.filter_map(|(id, lower)| lower.map(|lower| (id, lower)))
     }
 
-    /// Whether something waits for an answer.
+    /// Returns whether an operation or a relay waits for an answer.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting.iter().any(Option::is_some)
     }
@@ -92,14 +92,14 @@ impl Below {
         &mut self.driver
     }
 
-    /// Notes which id the lower tier has for a volume.
+    /// Records the lower tier's id of a volume.
     pub(super) fn put_volume(&mut self, id: VolumeId, lower: VolumeId) {
         let at = id.0 as usize;
         self.volumes.resize(self.volumes.len().max(at + 1), None);
         self.volumes[at] = Some(lower);
     }
 
-    /// The lower tier's id of a volume.
+    /// Returns the lower tier's id of a volume.
     ///
     /// # Panics
     /// When the volume was never there.
@@ -107,7 +107,7 @@ impl Below {
         self.volumes[volume.0 as usize].expect("a volume is in the tier below as well")
     }
 
-    /// Begins an operation of the tier above.
+    /// Submits an operation of the upper tier as a request.
     pub(super) fn begin(&mut self, volume: VolumeId, op: OpId, offset: u64, action: Action) {
         let (kind, len, buffer) = match action {
             Action::Read(to) => (Kind::Read, to.len() as u64, Some(to.share())),
@@ -124,7 +124,7 @@ impl Below {
         self.submit(volume, Request { volume, kind, offset, len }, buffer, Waiting::Operation(op));
     }
 
-    /// The length of a range without what its last sector has beyond the volume's end.
+    /// Returns the length of a range without the bytes of its last sector beyond the volume's end.
     fn within(&self, volume: VolumeId, offset: u64, len: u64) -> u64 {
         let size = self.driver.cache.volume_bytes(self.id(volume)).unwrap_or_default();
         let beyond = (offset + len).saturating_sub(size);
@@ -132,7 +132,7 @@ impl Below {
         if beyond < SECTOR_BYTES { len.saturating_sub(beyond) } else { len }
     }
 
-    /// Asks the lower tier for what one of this tier's volumes is to have done.
+    /// Submits a request for one of the upper tier's volumes to the lower tier.
     fn submit(
         &mut self,
         volume: VolumeId,
@@ -144,7 +144,7 @@ impl Below {
         self.wait_for(id, waiting);
     }
 
-    /// The same for what moves no data and is not for the tiers below that one.
+    /// Submits a request that moves no data to the lower tier only, not to those below it.
     pub(super) fn submit_to_it_alone(&mut self, request: Request, waiting: Waiting) {
         let id = self.driver.submit_here(Request { volume: self.id(request.volume), ..request });
         self.wait_for(id, waiting);
@@ -159,8 +159,8 @@ impl Below {
 }
 
 impl Driver {
-    /// This tier above another one, before either has volumes. The backing devices of volumes go to
-    /// the lowest tier.
+    /// Puts this tier on top of another one, before either has volumes. The backing devices of
+    /// volumes go to the lowest tier.
     ///
     /// # Panics
     /// When there is a tier below already.
@@ -171,27 +171,28 @@ impl Driver {
         self
     }
 
-    /// The tier below, if there is one.
+    /// Returns the tier below, if there is one.
     pub fn below(&self) -> Option<&Self> {
         self.below.as_ref().map(|below| &below.driver)
     }
 
-    /// The same, for what is done to one tier alone; requests are for the tier at the top.
+    /// Returns the tier below, for operations on that tier alone; requests go to the tier at the
+    /// top.
     pub fn below_mut(&mut self) -> Option<&mut Self> {
         self.below.as_mut().map(|below| &mut below.driver)
     }
 
-    /// This tier and those below, from the top.
+    /// Returns this tier and those below, from the top.
     pub fn tiers(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |tier| tier.below())
     }
 
-    /// The tier with this number, from 0 for this one.
+    /// Returns the tier with this number, from 0 for this one.
     pub fn tier_mut(&mut self, number: usize) -> Option<&mut Self> {
         (0..number).try_fold(self, |tier, _| tier.below_mut())
     }
 
-    /// Lets the tier below do what it can, and takes in what it has done.
+    /// Advances the tier below, and handles its answers.
     pub(super) fn advance_below(&mut self) {
         let Some(below) = &mut self.below else { return };
         below.driver.advance();
@@ -214,8 +215,7 @@ impl Driver {
         }
     }
 
-    /// Notes a request that may have to go on once this tier has done its part: to whom is known
-    /// then.
+    /// Records a request that may have to be relayed once this tier has done its part.
     pub(super) fn relay_later(&mut self, id: RequestId, request: Request, buffer: Option<&Buffer>) {
         let may_go_on = match request.kind {
             Kind::Drain | Kind::DirtyMap => true,
@@ -227,7 +227,7 @@ impl Driver {
         }
     }
 
-    /// This tier has done its part of a request: the client is answered, or the tier below goes on.
+    /// Ends this tier's part of a request: answers the client, or relays the request.
     pub(super) fn answer(&mut self, id: RequestId, result: Result<(), Fault>) {
         match self.relays.iter().any(|relay| relay.id == id) {
             true if result.is_ok() => self.relay(id),
@@ -236,7 +236,7 @@ impl Driver {
         }
     }
 
-    /// Has the tier below go on with a request, if there is one that it is for.
+    /// Relays a request to the tier below, if there is one that needs it.
     pub(super) fn relay(&mut self, id: RequestId) {
         if self.seam.is_shut() {
             return self.seam.hold_relay(id);
@@ -252,7 +252,8 @@ impl Driver {
         }
     }
 
-    /// This tier has no more use for a request. Says whether the tier below is still at it.
+    /// Notes that this tier does not need a request any more. Returns whether the request is still
+    /// relayed.
     pub(super) fn is_relayed(&mut self, id: RequestId) -> bool {
         let relay = self.relays.iter_mut().find(|relay| relay.id == id);
         relay.map(|relay| relay.released = true).is_some()
@@ -267,8 +268,8 @@ impl Driver {
         }
     }
 
-    /// Makes part of a buffer zero. The tier below may still be storing from it what was read
-    /// there.
+    /// Zeroes part of a buffer. The tier below may still be storing the data read there, so a copy
+    /// replaces it.
     pub(super) fn clear(&mut self, span: &Span) {
         if let (Some(_), BufferId::Scratch(scratch)) = (&self.below, span.buffer) {
             let before =

@@ -1,13 +1,13 @@
-//! The driver and the journal: logs written when the cache commits, checkpoints when a log fills,
-//! and the checksum of each sector that is stored.
+//! The driver's side of the journal: writes logs when the cache commits and checkpoints when a log
+//! fills, and verifies the checksum of each stored sector.
 //!
-//! Checksums are made as sectors are written to the cache device, and compared as they are read:
-//! what does not match is a failed read, which the cache makes good from the backing device if it
-//! can.
+//! Checksums are computed as sectors are written to the cache device, and compared as they are
+//! read. A mismatch is a failed read, which the cache repeats from the backing device if it can.
 //!
-//! A checkpoint goes on while the cache changes: its blocks are stated one after the other as they
-//! are then, the device is flushed, so that the data is there that they speak of, and only then the
-//! checkpoint begins to count. What was noted since it began is in the log, which is read after it.
+//! A checkpoint is written while the cache changes. Its blocks are stated one after the other, each
+//! in its current state. Then the device is flushed, so that the stated data is durable, and only
+//! then the checkpoint becomes valid. Changes noted since it began are in the log, which is read
+//! after it.
 
 use std::io;
 
@@ -24,20 +24,20 @@ use crate::journal::{
 use crate::order::{OpId, Order};
 use crate::request::Fault;
 
-/// What marks the tokens of the journal's own operations, above those of any shard and below the
+/// Mark of the tokens of the journal's own operations, above those of any shard and below the
 /// router's.
 const MARK: u64 = 0xfe << 56;
 
-/// Blocks that a checkpoint states between looks at the devices.
+/// Blocks that a checkpoint states between two polls of the devices.
 const STATED_AT_ONCE: usize = 64;
 
-/// Bytes that a checkpoint has on their way to the device.
+/// Most write operations of a checkpoint under way.
 const MOST_UNDER_WAY: usize = 16;
 
-/// Pages that are written as one.
+/// Most pages that are written by one operation.
 const PAGES_AT_ONCE: usize = 64;
 
-/// An operation of the journal's own.
+/// The type of an operation of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Own {
     Log,
@@ -48,64 +48,64 @@ enum Own {
 
 /// The journal of a part.
 pub(super) struct Journal {
-    /// By the part's own shards, in order.
+    /// The logs of the part's shards, in order.
     logs: Vec<ShardJournal>,
-    /// How long each shard's data is, in sectors.
+    /// Length of each shard's data, in sectors.
     shard_sectors: u64,
     parts: usize,
     part: usize,
     /// Checksums by shard and sector of its space.
     sums: Vec<Vec<u64>>,
-    /// Likewise, those that a crash may have found half overwritten: neither read nor stored since.
+    /// By shard: sectors that a crash may have left half overwritten, neither read nor stored
+    /// since.
     doubted: Vec<Bits>,
-    /// Where the sector is whose checksum is made: the memory of buffers is not for references.
+    /// Copy of the sector whose checksum is computed: the memory of buffers must not be borrowed.
     sector: Vec<u8>,
-    /// What the commit under way writes; `short` if a log had no room for all of it.
+    /// The pages of the commit under way; `short` if a log had no room for all of them.
     sealed: Vec<PageWrite>,
     short: bool,
     commit: Option<Commit>,
     checkpoint: Option<Checkpoint>,
-    /// The last one failed, and nothing has been committed since.
+    /// The last checkpoint failed, and no commit has ended since.
     no_checkpoint: bool,
     /// Reads of the cache device that are to be verified.
     reading: HashMap<u64, Reading, foldhash::fast::FixedState>,
-    /// Ended operations of the cache that no device has carried out.
+    /// Ended operations of the cache that did not go to a device.
     ended: Vec<(OpId, Result<(), Fault>)>,
     own: HashMap<u64, Own, foldhash::fast::FixedState>,
     next_token: u64,
-    /// Sectors whose content was not what had been stored.
+    /// Sectors whose content differed from the data that had been stored.
     pub(super) corrupt_sectors: u64,
-    /// Bytes of its own that it has given the device to write.
+    /// Bytes of its own pages submitted for writing.
     pub(super) written_bytes: u64,
 }
 
-/// A read of the cache device, and where it goes.
+/// A read of the cache device, and its destination.
 struct Reading {
     offset: u64,
     to: Slice,
-    /// The sectors that were not what had been stored when this was read before, and their
-    /// checksums.
+    /// The sectors that did not match when they were read before, and the checksums found.
     before: Option<Vec<(u64, u64)>>,
 }
 
-/// What became of a read.
+/// The result of verifying a read.
 pub(super) enum Verified {
-    /// It is what was stored, or has failed by itself.
+    /// The data matches, or the device has failed the read.
     Good,
-    /// It is to be read again, from where and to where.
+    /// The read is to be repeated, from this offset into this buffer.
     Again(u64, Slice),
-    /// It was twice something else, and not twice the same.
+    /// Two reads differed from the stored data, and from each other.
     Unsteady,
-    /// These sectors are not what was stored.
+    /// These sectors differ from the stored data.
     Corrupt(Vec<Bad>),
 }
 
-/// A sector that a read has found to be other than what was stored.
+/// A sector whose content differs from the data that was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bad {
-    /// Counted from the first of the read.
+    /// Its number within the read.
     pub(crate) number: u64,
-    /// A crash may have found it half overwritten: then that is no fault of the device.
+    /// A crash may have left it half overwritten, in which case the device is not at fault.
     pub(crate) doubted: bool,
 }
 
@@ -139,7 +139,7 @@ struct Checkpoint {
     /// Blocks still to be stated, the coldest last.
     left: Vec<u32>,
     under_way: usize,
-    /// Of the pages that state the blocks, once all have been stated.
+    /// The header, once all blocks have been stated.
     header: Option<PageWrite>,
     failed: bool,
     stage: Stage,
@@ -183,26 +183,26 @@ impl Journal {
         }
     }
 
-    /// Bytes of memory held for checksums.
+    /// Returns the bytes of memory held for checksums.
     pub(super) fn memory_bytes(&self) -> u64 {
         let sums = self.sums.iter().map(|sums| sums.capacity() * size_of::<u64>());
         sums.chain(self.doubted.iter().map(Bits::memory_bytes)).sum::<usize>() as u64
     }
 
-    /// Which log a run of the cache device belongs to, and its first sector there.
+    /// Returns the log that a run of the cache device belongs to, and the run's first sector there.
     fn place_of(&self, offset: u64) -> (usize, u64) {
         let sector = offset / SECTOR_BYTES;
         let shard = (sector / self.shard_sectors) as usize;
         ((shard - self.part) / self.parts, sector % self.shard_sectors)
     }
 
-    /// The checksums of a run of the cache device.
+    /// Returns the checksums of a run of the cache device.
     fn sums_at(&mut self, offset: u64, sectors: usize) -> &mut [u64] {
         let (log, first) = self.place_of(offset);
         &mut self.sums[log][first as usize..first as usize + sectors]
     }
 
-    /// A run has been stored, or found to be what was.
+    /// Clears the doubt about a run that was stored or verified.
     fn trust(&mut self, offset: u64, sectors: usize) {
         let (log, first) = self.place_of(offset);
         if self.doubted[log].ones() > 0 {
@@ -210,7 +210,7 @@ impl Journal {
         }
     }
 
-    /// Notes what is about to be stored.
+    /// Computes the checksums of data that is about to be stored.
     pub(super) fn storing(&mut self, offset: u64, from: &Slice) {
         let mut bytes = std::mem::take(&mut self.sector);
         let sectors = from.len() / bytes.len();
@@ -223,20 +223,20 @@ impl Journal {
         self.sector = bytes;
     }
 
-    /// It is not known what a run of the cache device holds.
+    /// Forgets the checksums of a run whose content is unknown.
     pub(super) fn forget(&mut self, offset: u64, sectors: usize) {
         self.sums_at(offset, sectors).fill(NO_SUM);
     }
 
-    /// Notes what is about to be read.
+    /// Registers a read to be verified.
     pub(super) fn reading(&mut self, op: OpId, offset: u64, to: &Slice) {
         self.reading.insert(op.0, Reading { offset, to: to.clone(), before: None });
     }
 
-    /// Whether what an operation has read is what was stored. What has no checksum yet gets one.
+    /// Verifies the data that an operation has read. A sector without a checksum gets one.
     ///
-    /// What is not is read a second time: a device, or the way to it, may err for once, and what is
-    /// lost is so for good.
+    /// After a mismatch the data is read a second time: a device, or the path to it, may err once,
+    /// but a sector that is called lost stays lost.
     pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Verified {
         let Some(Reading { offset, to, before }) = self.reading.remove(&token) else {
             return Verified::Good;
@@ -277,14 +277,14 @@ impl Journal {
         }
     }
 
-    /// Takes a change into the log of a shard.
+    /// Appends a change to the log of a shard.
     pub(super) fn note(&mut self, shard: u8, change: &Change) {
         let at = (shard as usize - self.part) / self.parts;
         let sums = &self.sums[at];
         self.logs[at].log(change, |sector| sums[sector as usize]);
     }
 
-    /// Sets apart what the next commit writes.
+    /// Collects the pages of the next commit.
     pub(super) fn seal(&mut self) {
         debug_assert!(self.sealed.is_empty() && self.commit.is_none(), "one commit at a time");
         self.short = false;
@@ -316,7 +316,7 @@ impl Journal {
 }
 
 impl Driver {
-    /// Writes what was set apart for the commit.
+    /// Writes the pages collected for the commit.
     pub(super) fn write_logs(&mut self, op: OpId) {
         let journal = self.journal.as_mut().expect("a cache that is kept has a journal");
         let pages = std::mem::take(&mut journal.sealed);
@@ -327,7 +327,7 @@ impl Driver {
         journal.end_commit();
     }
 
-    /// Writes pages, those in a row together; answers in how many operations.
+    /// Writes pages, adjacent ones together; returns the number of operations.
     fn write_pages(&mut self, mut pages: Vec<PageWrite>, own: Own, durable: bool) -> usize {
         pages.sort_unstable_by_key(|page| page.offset);
         let mut operations = 0;
@@ -352,7 +352,8 @@ impl Driver {
         self.cache_device.device.submit(Operation { token, offset, action });
     }
 
-    /// An operation of the cache device has ended. Answers whether it was the journal's own.
+    /// Handles the end of an operation of the cache device. Returns whether it was the journal's
+    /// own.
     pub(super) fn journal_ended(&mut self, token: u64, result: &io::Result<()>) -> bool {
         let Some(journal) = &mut self.journal else { return false };
         let Some(own) = journal.own.remove(&token) else { return false };
@@ -370,7 +371,7 @@ impl Driver {
         true
     }
 
-    /// Tells the cache what the journal has done for it.
+    /// Passes the results of the journal's operations to the cache.
     pub(super) fn hear_journal(&mut self) {
         let Some(journal) = &mut self.journal else { return };
         while let Some((op, result)) = journal.ended.pop() {
@@ -381,14 +382,15 @@ impl Driver {
         }
     }
 
-    /// Takes one step of the checkpoint that is due, if there is one.
+    /// Advances the checkpoint that is due, if there is one.
     pub(super) fn go_on_with_checkpoint(&mut self) {
         let Some(journal) = &mut self.journal else { return };
         if journal.checkpoint.is_none() && !journal.no_checkpoint && !self.cache.is_degraded() {
             journal.checkpoint = journal.due_checkpoint(&self.cache);
         }
         let Some(checkpoint) = &mut journal.checkpoint else {
-            // If a commit waits for one, it ended while that commit was under way.
+            // A commit that waits for a checkpoint: the checkpoint ended while that commit was
+            // under way.
             return self.cache.no_checkpoint_to_come(&mut self.orders);
         };
         let log = checkpoint.log;
@@ -431,7 +433,7 @@ impl Driver {
         journal.checkpoint.as_mut().expect("a checkpoint is under way")
     }
 
-    /// Whether a checkpoint can go on without waiting for a device.
+    /// Returns whether a checkpoint can advance without waiting for a device.
     pub(super) fn journal_can_go_on(&self) -> bool {
         let Some(journal) = &self.journal else { return false };
         let can = |checkpoint: &Checkpoint| {
@@ -443,7 +445,7 @@ impl Driver {
         !journal.ended.is_empty() || journal.checkpoint.as_ref().is_some_and(can)
     }
 
-    /// Whether the journal has nothing under way.
+    /// Returns whether the journal has nothing under way.
     pub(super) fn journal_is_idle(&self) -> bool {
         self.journal.as_ref().is_none_or(|journal| {
             journal.ended.is_empty() && journal.own.is_empty() && journal.checkpoint.is_none()
@@ -452,7 +454,7 @@ impl Driver {
 }
 
 impl Journal {
-    /// A checkpoint of a log that wants one.
+    /// Begins a checkpoint of a log that wants one.
     fn due_checkpoint(&mut self, cache: &BlockCache) -> Option<Checkpoint> {
         let log = self.logs.iter().position(ShardJournal::wants_checkpoint)?;
         self.logs[log].begin_checkpoint();
@@ -468,7 +470,7 @@ impl Journal {
         })
     }
 
-    /// States the next blocks of the checkpoint.
+    /// States the next blocks of the checkpoint, and returns full pages.
     fn state_some(&mut self, cache: &BlockCache) -> Vec<PageWrite> {
         let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is under way");
         let (log, sums) = (&mut self.logs[checkpoint.log], &self.sums[checkpoint.log]);
@@ -496,8 +498,8 @@ impl Journal {
     }
 }
 
-/// Has a checkpoint say that a run is doubted if some of it is: the rest has the right checksums
-/// anyway.
+/// Marks a run of a checkpoint as doubted if some of it is: the other sectors have the right
+/// checksums anyway.
 fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
     if let Change::Run { block, run, standing: standing @ Standing::Clean } = change
         && doubted.ones() > 0
@@ -509,9 +511,9 @@ fn pass_doubt_on(change: &mut Change, doubted: &Bits) {
     }
 }
 
-/// What the cache orders of its own device, with checksums made and remembered.
+/// Orders to the cache device, with checksums computed and remembered.
 impl Driver {
-    /// With the journal that came with a [part](crate::KeptCache::begin) of a cache, before there
+    /// Adds the journal that came with a [part](crate::KeptCache::begin) of a cache, before there
     /// are volumes.
     #[must_use]
     pub fn with_journal(mut self, journal: Option<PartJournal>) -> Self {
@@ -534,9 +536,8 @@ impl Driver {
         }
     }
 
-    /// Notes the checksums of what is dirty, in all tiers, so that the next session can tell
-    /// whether it is still there: when nothing is under way anywhere, and nothing but the end is to
-    /// come.
+    /// Notes the checksums of dirty data, in all tiers, so that the next session can verify it. To
+    /// be called when nothing is under way in any tier, just before the end.
     pub fn note_rest(&mut self) {
         self.cache.note_rest(&mut self.orders);
         if let Some(below) = self.below_mut() {
@@ -544,13 +545,12 @@ impl Driver {
         }
     }
 
-    /// Moves the runs whose only copy this tier has found to be gone since this was last asked into
-    /// `out`.
+    /// Moves the runs that this tier has found to be lost since the last call into `out`.
     pub fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         self.cache.take_newly_lost(out);
     }
 
-    /// Carries out an order about the logs.
+    /// Executes an order about the logs.
     pub(super) fn keep_journal(&mut self, order: Order) {
         match order {
             Order::WriteLogs { op } => self.write_logs(op),

@@ -1,4 +1,5 @@
-//! The driver and the tier in memory: reads answered from it, and what the cache wants kept there.
+//! The driver's side of the memory tier: answers reads from it, and executes the cache's orders to
+//! it.
 
 use floe_device::Buffer;
 
@@ -9,24 +10,25 @@ use crate::order::Paging;
 use crate::request::Request;
 
 impl Driver {
-    /// With a tier in memory, before there are volumes; the cache has been
-    /// [told](crate::Config::memory) of it.
+    /// Adds a memory tier, before there are volumes; the cache's
+    /// [configuration](crate::Config::memory) must agree.
     #[must_use]
     pub fn with_memory(mut self, tier: Option<MemoryTier>) -> Self {
         self.pages = tier.map(Pages::new);
         self
     }
 
-    /// Whether there is a tier in memory.
+    /// Returns whether there is a memory tier.
     #[inline]
     pub fn has_memory(&self) -> bool {
         self.pages.is_some()
     }
 
-    /// Answers reads from memory, on this thread whoever owns the shards: in `hits`, of the same
-    /// length, those are marked of which all is there, in their buffers, which are from
-    /// [`Driver::buffer`]. The others can be [submitted](Driver::submit) with their buffers, also
-    /// those that reach beyond their volume.
+    /// Answers reads from memory, on this thread, whichever thread owns the shards. Marks in
+    /// `hits`, of equal length, the reads whose sectors are all in memory; their data is then in
+    /// their buffers, which must be from [`Driver::buffer`]. The others can be
+    /// [submitted](Driver::submit) with their buffers, including those that reach beyond their
+    /// volume.
     pub fn read_memory(&mut self, reads: &[(Request, Buffer)], hits: &mut [bool]) {
         let Some(pages) = &mut self.pages else { return };
         let is_within = |request: &Request| {
@@ -36,7 +38,7 @@ impl Driver {
         pages.read(reads, is_within, hits);
     }
 
-    /// Carries out an order about the tier.
+    /// Executes an order about the memory tier.
     pub(super) fn page(&mut self, volume: VolumeId, sectors: Sectors, deed: Paging) {
         match deed {
             Paging::Fill { from } => {

@@ -1,17 +1,16 @@
-//! The seam between a tier and what it stands on: there a tier is put in or taken out while those
+//! The I/O gate between a tier and the one below: there a tier is attached or detached while those
 //! above go on.
 //!
-//! A seam that is *shut* holds back what this tier orders below; what this tier has is served as
-//! always. A part whose seam is shut begins nothing below, so once nothing is under way there
-//! either ([`Driver::is_quiet_below`]), that holds until the seam is opened, and when it holds in
-//! all parts, nobody asks for anything below the seam. Then each part can exchange what is below by
-//! itself, in its own time: the parts that have done so speak to each other in the new tiers, those
-//! that have not are silent.
+//! A gate that is *shut* holds back this tier's operations below; data of this tier is served as
+//! always. A part whose gate is shut begins nothing below. Once nothing is under way there either
+//! ([`Driver::is_quiet_below`]), the part stays quiet until the gate is opened. When all parts are
+//! quiet, no request is below the gate. Then each part can exchange the tiers below by itself, in
+//! its own time: the parts that have done so exchange messages in the new tiers, the others are
+//! silent.
 //!
-//! A tier that is put in is empty, so it knows nothing that could be old. It takes what it stands on
-//! to be unflushed: the tier above has written there, and its next flush ends at the newcomer. One
-//! that is taken out has to be empty of what only it has: its own drain, [`Driver::drain_below`],
-//! goes past the shut seam.
+//! An attached tier is empty, so it has no old data. It treats the backing devices as unflushed:
+//! the tier above has written there, and its next flush ends at the new tier. A tier to be detached
+//! must have no dirty data: its own drain, [`Driver::drain_below`], passes the shut gate.
 
 use std::collections::VecDeque;
 
@@ -23,15 +22,15 @@ use crate::geometry::VolumeId;
 use crate::order::OpId;
 use crate::request::{Fault, Kind, Request, RequestId};
 
-/// What keeps a tier and what it stands on apart.
+/// The I/O gate below a tier.
 #[derive(Default)]
 pub(super) struct Seam {
     is_shut: bool,
-    /// What is to begin below, in order, once the seam is open.
+    /// Operations and relays to begin below, in order, once the gate is open.
     held: VecDeque<Held>,
-    /// Operations of backing devices; a tier below knows by itself what is under way there.
+    /// Operations of backing devices under way; a tier below counts its own.
     under_way: usize,
-    /// Drains of the tier below that have ended, by the numbers that their askers gave them.
+    /// Ended drains of the tier below, by the numbers that their callers gave them.
     drained: Vec<(u32, Result<(), Fault>)>,
 }
 
@@ -49,12 +48,12 @@ impl Seam {
         !self.held.is_empty()
     }
 
-    /// Whether something can begin that was held back.
+    /// Returns whether the gate is open and operations are held back.
     pub(super) fn can_go_on(&self) -> bool {
         !self.is_shut && self.has_held()
     }
 
-    /// An operation of a backing device has ended.
+    /// Notes the end of an operation of a backing device.
     pub(super) fn ended(&mut self) {
         self.under_way -= 1;
     }
@@ -69,7 +68,7 @@ impl Seam {
 }
 
 impl Driver {
-    /// Begins an operation of what this tier stands on.
+    /// Begins an operation below this tier, or holds it back.
     pub(super) fn begin_below(&mut self, volume: VolumeId, op: OpId, offset: u64, action: Action) {
         if self.seam.is_shut {
             return self.seam.held.push_back(Held::Operation { volume, op, offset, action });
@@ -84,17 +83,17 @@ impl Driver {
         }
     }
 
-    /// Begins nothing below this tier any more until the seam is opened.
+    /// Shuts the gate: nothing begins below this tier until it is opened.
     pub fn shut_seam(&mut self) {
         self.seam.is_shut = true;
     }
 
-    /// Lets what was held back begin, with the next [`Driver::advance`].
+    /// Opens the gate: operations held back begin with the next [`Driver::advance`].
     pub fn open_seam(&mut self) {
         self.seam.is_shut = false;
     }
 
-    /// Begins what was held back, if the seam is open again.
+    /// Begins the operations held back, if the gate is open.
     pub(super) fn begin_held(&mut self) {
         if self.seam.is_shut || self.seam.held.is_empty() {
             return;
@@ -109,14 +108,13 @@ impl Driver {
         }
     }
 
-    /// Whether nothing that this part has begun below this tier is under way.
+    /// Returns whether no operation of this part is under way below this tier.
     pub fn is_quiet_below(&self) -> bool {
         self.seam.under_way == 0 && self.below.as_ref().is_none_or(|below| !below.is_waited_for())
     }
 
-    /// Has the tier below, and no other, bring all it has of one of this tier's volumes to what
-    /// that stands on, durably, also past a shut seam. [`Driver::take_drained`] tells the end of it
-    /// by this number.
+    /// Drains one of this tier's volumes in the tier below only, durably, even through a shut gate.
+    /// [`Driver::take_drained`] reports the end by this number.
     ///
     /// # Panics
     /// When there is no tier below.
@@ -126,17 +124,18 @@ impl Driver {
         below.submit_to_it_alone(drain, Waiting::Drain(number));
     }
 
-    /// Moves the ends of drains of the tier below into `out`, with their numbers.
+    /// Moves the results of ended drains of the tier below into `out`, with their numbers.
     pub fn take_drained(&mut self, out: &mut Vec<(u32, Result<(), Fault>)>) {
         out.append(&mut self.seam.drained);
     }
 
-    /// Puts an empty tier between this one and what it stands on; `ids` has what it is to call each
-    /// of this tier's volumes. To be done in all parts alike, when the seam is shut in all and
-    /// [quiet](Driver::is_quiet_below) in all.
+    /// Attaches an empty tier below this one; `ids` has its id of each of this tier's volumes. To
+    /// be done in all parts alike, when the gate is shut in all and [quiet](Driver::is_quiet_below)
+    /// in all.
     ///
     /// # Panics
-    /// When it is not so here, an id is not free, or the newcomer has a tier below already.
+    /// When the gate is not shut and quiet here, an id is not free, or the new tier already has a
+    /// tier below.
     pub fn put_below(&mut self, mut newcomer: Driver, ids: &[(VolumeId, VolumeId)]) {
         assert!(
             self.seam.is_shut && self.is_quiet_below(),
@@ -146,7 +145,7 @@ impl Driver {
         for (id, new) in ids {
             let bytes = self.cache.volume_bytes(*id).expect("the volume is in this tier");
             newcomer.cache.add_volume_at(*new, bytes);
-            // This tier has written there, and counts on the newcomer to have it flushed.
+            // This tier has written there, and relies on the new tier to have it flushed.
             newcomer.cache.note_unsettled(*new);
         }
         match self.below.take() {
@@ -163,12 +162,12 @@ impl Driver {
         self.below = Some(Box::new(Below::new(newcomer, ids)));
     }
 
-    /// Takes the tier below out: this one stands on what that stood on. To be done in all parts
-    /// alike, when the seam is shut and quiet in all, and the tier below [at
+    /// Detaches the tier below: this tier then uses the tier or devices below that one. To be done
+    /// in all parts alike, when the gate is shut and quiet in all, and the tier below [at
     /// rest](Driver::is_at_rest) in all.
     ///
     /// # Panics
-    /// When there is no tier below, something is under way, or it has what nothing below it has.
+    /// When there is no tier below, something is under way, or the tier has dirty data.
     pub fn take_below(&mut self) -> Driver {
         assert!(
             self.seam.is_shut && self.is_quiet_below(),

@@ -1,16 +1,16 @@
-//! How long devices take, on a sample of their operations: what decides who comes in weighs one
-//! device against the other.
+//! Device times, measured on a sample of operations: an admission weighs one device against the
+//! other.
 //!
 //! Only a cache with such an admission is timed, and only by a clock that the driver was given: the
-//! machine's, or a simulated one. An operation's time is from when it is handed to the device until
-//! it is known to have ended, so waiting in the device's queue is part of it, as it is for whoever
-//! waits for it.
+//! machine's, or a simulated one. An operation is timed from its submission to the device until its
+//! completion is handled. So the time includes waiting in the device's queue, as a client's time
+//! does.
 //!
-//! The [cost of a write](Times::write_cost) is the time a byte written takes over that of a byte
-//! read. Let reads take *r* a byte beside writes and *r*₀ without, writes *w*, and *n* bytes be
-//! read for each one written. With a fixed number of operations under way, a byte written then
-//! costs (*w* + *n* (*r* − *r*₀)) / *r*₀ bytes read. What is told, *w* / *r*, is never more: what
-//! writes do to reads is left out, as *r*₀ is not known while there are writes. That takes a
+//! The [cost of a write](Times::write_cost) is the time of a byte written over that of a byte read.
+//! Let reads take *r* a byte beside writes and *r*₀ without, writes *w*, and *n* bytes be read for
+//! each one written. With a fixed number of operations under way, a byte written then costs (*w* +
+//! *n* (*r* − *r*₀)) / *r*₀ bytes read. The reported value, *w* / *r*, is never more. It omits the
+//! effect of writes on reads, as *r*₀ is not known while there are writes; that takes a
 //! calibration.
 
 use std::time::Instant;
@@ -21,11 +21,11 @@ use floe_policy::admission::Times;
 use super::Driver;
 use crate::order::DeviceId;
 
-/// One of so many operations is timed, and the means of so many are told at once.
+/// One of so many operations is timed, and the means of so many are reported at once.
 const TIMED_OF: u32 = 8;
 const TOLD_AT_ONCE: u32 = 64;
 
-/// What is told apart.
+/// The types of operations with separate times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     CacheRead,
@@ -57,11 +57,11 @@ impl Sum {
     }
 }
 
-/// What is left of a sum each time it is told, for figures that are to be steadier than one time of
-/// telling: some of them have few writes.
+/// Share of a sum that is kept at each report, for figures that need more than one report's
+/// operations: some reports have few writes.
 const LEFT: f64 = 0.875;
 
-/// How long bytes take lately.
+/// Recent bytes and the time they took.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
     bytes: f64,
@@ -69,7 +69,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// Takes in a sum, and answers with the nanoseconds a byte takes.
+    /// Adds a sum, and returns the nanoseconds a byte takes.
     fn after(&mut self, sum: Sum) -> Option<f64> {
         self.bytes = self.bytes * LEFT + sum.bytes as f64;
         self.ns = self.ns * LEFT + sum.ns;
@@ -77,7 +77,7 @@ impl Pace {
     }
 }
 
-/// The times of operations since they were last told.
+/// The times of operations since the last report.
 pub(super) struct Timing {
     clock: Box<dyn Fn() -> Instant>,
     /// Operations until one is timed.
@@ -102,7 +102,7 @@ impl Timing {
         }
     }
 
-    /// An operation begins.
+    /// Notes the start of an operation.
     pub(super) fn begin(&mut self, device: DeviceId, token: u64, action: &Action) {
         let (what, bytes) = match (device, action) {
             (DeviceId::Cache, Action::Read(to)) => (What::CacheRead, to.len()),
@@ -118,8 +118,8 @@ impl Timing {
         }
     }
 
-    /// An operation has ended. Answers with the means when there are enough new ones; one that
-    /// failed says nothing.
+    /// Notes the end of an operation. Returns the means when there are enough new ones; a failed
+    /// operation does not count.
     pub(super) fn end(&mut self, token: u64, ok: bool) -> Option<Times> {
         let at = self.under_way.iter().position(|begun| begun.token == token)?;
         let begun = self.under_way.swap_remove(at);
@@ -153,8 +153,7 @@ impl Timing {
 }
 
 impl Driver {
-    /// An operation has ended: its time may be what is missing to tell the cache how long things
-    /// take.
+    /// Notes the end of an operation, and reports the times to the cache when there are enough.
     pub(super) fn took(&mut self, token: u64, ok: bool) {
         if let Some(timing) = &mut self.timing
             && let Some(times) = timing.end(token, ok)
@@ -163,8 +162,7 @@ impl Driver {
         }
     }
 
-    /// With a clock, by which devices are timed where somebody decides by it what comes into the
-    /// cache.
+    /// Sets the clock by which devices are timed, if the cache has an admission.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
         self.timing = self.cache.admission().is_some().then(|| Timing::new(clock));

@@ -1,4 +1,4 @@
-//! Volumes that come, go and grow, in a driver and in the tiers below it.
+//! Addition, removal and growth of volumes, in a driver and in the tiers below it.
 
 use std::io;
 use std::ops::Range;
@@ -11,8 +11,8 @@ use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::volumes::VolumeError;
 
 impl Driver {
-    /// Adds a volume on a backing device, in all tiers; `name` is for the log. The id is that of
-    /// this tier.
+    /// Adds a volume on a backing device, in all tiers; `name` is for the log. Returns this tier's
+    /// id.
     pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
         let bytes = backing.size_bytes();
         let ground = match &mut self.below {
@@ -20,13 +20,13 @@ impl Driver {
             None => Ground::Device(backing),
         };
         let id = self.cache.add_volume(bytes);
-        // Unlike those of the start, it comes with writes that nobody here has flushed.
+        // Unlike the volumes of the start, it comes with writes that this cache has not flushed.
         self.cache.note_unsettled(id);
         self.put_volume(id, name, ground);
         id
     }
 
-    /// The same, with ids that are free, one for each tier from this one down: see
+    /// Adds a volume with given free ids, one for each tier from this one down: see
     /// [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
     ///
     /// # Panics
@@ -45,7 +45,7 @@ impl Driver {
         self.put_volume(id, name, ground);
     }
 
-    /// [`Driver::add_volume_in`] where there is one tier.
+    /// Adds a volume as [`Driver::add_volume_in`] does, where there is one tier.
     ///
     /// # Panics
     /// When there are more, or the id is not free.
@@ -53,7 +53,7 @@ impl Driver {
         self.add_volume_in(&[id], name, backing);
     }
 
-    /// The ids of one of this tier's volumes, here and in each tier below, from the top.
+    /// Returns the ids of one of this tier's volumes, here and in each tier below, from the top.
     ///
     /// # Panics
     /// When there is no such volume.
@@ -76,7 +76,7 @@ impl Driver {
         }
     }
 
-    /// Has a volume stand on this device.
+    /// Sets the backing device of a volume.
     pub(super) fn put_backing(&mut self, id: VolumeId, backing: Option<Watched>) {
         let slot = id.0 as usize;
         self.backings.resize_with(self.backings.len().max(slot + 1), || None);
@@ -86,12 +86,12 @@ impl Driver {
     /// Removes a volume, with its backing device, in this part: see
     /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
     ///
-    /// With tiers below it is removed in the one with this number, from 0 for this driver, and by
-    /// this driver's id: tier by tier, each in all parts before the next, since a part that still
-    /// has it may ask any other for what is below.
+    /// With tiers below, the volume is removed in the tier with this number, from 0 for this
+    /// driver, and by this driver's id. Remove it tier by tier, each in all parts before the next:
+    /// a part that still has the volume may send requests for it to any other part below.
     ///
     /// # Errors
-    /// As there; the volume then stays in that tier.
+    /// As for `BlockCache::remove_volume`; the volume then stays in that tier.
     ///
     /// # Panics
     /// When there is no such tier, or the volume was never there.
@@ -116,12 +116,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets a volume grow, whose backing device has grown, in this part, the lowest tier first: see
+    /// Grows a volume, after its backing device, in this part, the lowest tier first: see
     /// [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
     ///
     /// # Errors
-    /// As there, or that the device does not take its new size; this tier's volume then keeps its
-    /// size.
+    /// As for `BlockCache::resize_volume`, or when the device does not accept its new size; this
+    /// tier's volume then keeps its size.
     pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
         if let Some(below) = &mut self.below {
             let lower = below.id(id);
@@ -133,14 +133,14 @@ impl Driver {
         let before = self.cache.volume_bytes(id).unwrap_or_default();
         self.cache.resize_volume(id, bytes).map_err(io::Error::other)?;
         if let Some(pages) = &mut self.pages {
-            // What a sector that the old end cuts has beyond it was nobody's.
+            // The bytes of the last sector beyond the old end belonged to no volume.
             pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
         }
         Ok(())
     }
 
-    /// What the backing device of a volume knows of a range: extents in a row from its start,
-    /// perhaps not to its end. Of a volume that is not there, nothing.
+    /// Adds the extents that the backing device of a volume reports for a range: in a row from its
+    /// start, perhaps not to its end. Adds nothing for an unknown volume.
     pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
         if let Some(below) =
             self.below.as_mut().filter(|_| self.cache.volume_bytes(volume).is_some())
@@ -153,7 +153,7 @@ impl Driver {
     }
 }
 
-/// What a volume stands on.
+/// The storage below a volume.
 enum Ground {
     Device(Box<dyn Device>),
     /// The tier below has it under this id.

@@ -1,11 +1,11 @@
-//! A device that is watched: what fails is counted, and told in the log.
+//! A device with its error count; failures are reported in the log.
 
 use std::io;
 
 use floe_device::Device;
 
-/// A device, and whether its last operation failed: the first failure of a row is worth a line in
-/// the log.
+/// A device, and whether its last operation failed: the first failure of a row is reported in the
+/// log.
 pub(super) struct Watched {
     pub(super) device: Box<dyn Device>,
     name: String,
@@ -14,12 +14,12 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// A device that has not failed yet; `name` is for the log.
+    /// Returns a device without failures; `name` is for the log.
     pub(super) fn new(name: String, device: Box<dyn Device>) -> Self {
         Self { device, name, failing: false, errors: 0 }
     }
 
-    /// Notes how an operation ended.
+    /// Records the result of an operation.
     pub(super) fn note(&mut self, result: &io::Result<()>) {
         if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported) {
             return; // it works as it can
