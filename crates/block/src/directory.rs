@@ -1,20 +1,19 @@
-//! What is cached where: blocks, their groups, and the two-level order in which they leave.
+//! The directory: blocks, their groups, and the two-level order of eviction.
 //!
-//! The cache space is cut into *groups* as large as the largest block; a group holds blocks of one
-//! size, side by side (AdaCache, section III.C). All blocks stand in one order, by whatever policy
-//! ([`order`]), and all groups in another, by LRU: a touch tells the first and promotes the group
-//! in the second. Room for a block is found, in turn: in the open group of its size, in a free
-//! group, in place of the coldest block, the one the policy evicts, if that has the same size, or
-//! by emptying the coldest group (section III.D). The policy takes the blocks of an emptied group
-//! for removed: they leave no ghosts.
+//! The cache space is divided into *groups* as large as the largest block; a group holds blocks of
+//! one size, side by side (AdaCache, section III.C). A policy orders all blocks ([`order`]), and an
+//! LRU orders all groups: a touch is reported to the first and promotes the group in the second.
+//! Room for a block is found, in turn: in the open group of its size, in a free group, in place of
+//! the coldest block (the one the policy evicts) if that has the same size, or by emptying the
+//! coldest group (section III.D). The policy treats the blocks of an emptied group as removed: they
+//! leave no ghosts.
 //!
-//! A block dies only with its place: by replacement or with its whole group. Losing its data (a
-//! trim, a failed write) merely clears its valid bits, so groups never have holes.
+//! A block is removed only with its place: by replacement or with its whole group. Losing its data
+//! (a trim, a failed write) merely clears its valid bits, so groups never have holes.
 //!
 //! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, 6 to 7
 //! in the hash index; a group is 4 bytes and 8 for its order; each sector has a valid and a dirty
-//! bit. With one block size there is nothing to choose between groups, and their order does not
-//! exist.
+//! bit. With one block size no choice between groups is needed, and their order does not exist.
 //!
 //! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds
 //! exactly the blocks with dirty sectors.
@@ -34,7 +33,7 @@ use crate::index::Index;
 use crate::runs::Runs;
 use order::{Order, VICTIMS_TRIED};
 
-/// No slot, no group.
+/// Marks the absence of a slot or a group.
 const NONE: u32 = u32::MAX;
 
 /// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the
@@ -51,23 +50,23 @@ struct Open {
     taken: u16,
 }
 
-/// How room for a block can be had.
+/// The room found for a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// It is there.
+    /// There is free room.
     Free,
-    /// By replacing this block, which has the wanted size.
+    /// Room is made by replacing this block, which has the wanted size.
     Replace(Block),
-    /// By emptying this group.
+    /// Room is made by emptying this group.
     Empty(u32),
 }
 
-/// Why a block is made.
+/// The origin of a new block.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Origin {
-    /// How many smallest blocks in a row it is the last of, if it is part of a stream.
+    /// Its number in a stream of smallest blocks, 0 outside a stream.
     pub(crate) in_a_row: u64,
-    /// It comes before anybody has asked for it.
+    /// The block is fetched before a client asks for it.
     pub(crate) ahead: bool,
 }
 
@@ -75,8 +74,8 @@ pub(crate) struct Origin {
 #[derive(Debug)]
 pub(crate) struct Directory {
     sizes: BlockSizes,
-    /// By slot: what a block holds, and where that is kept, in smallest blocks from the start of
-    /// the shard's space.
+    /// By slot: the extent of a block, and its place in smallest blocks from the start of the
+    /// shard's space.
     extents: Vec<Extent>,
     places: Vec<u32>,
     slots: Runs,
@@ -93,13 +92,14 @@ pub(crate) struct Directory {
     valid: Bits,
     dirty_bits: Bits,
     dirty: BTreeMap<Extent, Block>,
-    /// A bit for each smallest block that was fetched ahead and not read since, where that is done.
+    /// A bit for each smallest block that was fetched ahead and not read since; `None` without
+    /// fetching ahead.
     ahead: Option<Bits>,
 }
 
 impl Directory {
-    /// An empty directory over `sectors` of cache space; what is less than a whole group at the end
-    /// is not used.
+    /// Returns an empty directory over `sectors` of cache space; a rest smaller than a group at the
+    /// end is unused.
     pub(crate) fn new(sizes: BlockSizes, sectors: u64, evict: &Evict) -> Self {
         let group_limit = sectors / sizes.largest();
         let used = group_limit * sizes.largest();
@@ -129,7 +129,7 @@ impl Directory {
         }
     }
 
-    /// Whether groups can differ in what they hold, so that choosing between them means something.
+    /// Returns whether groups can differ in block size, so that they need an order.
     fn grouped(&self) -> bool {
         self.sizes.count() > 1
     }
@@ -147,7 +147,8 @@ impl Directory {
         self.sizes.class(end - start)
     }
 
-    /// The block that covers a sector. Sizes are tried from the smallest, as in Algorithm 1.
+    /// Returns the block that covers a sector. Sizes are tried from the smallest, as in Algorithm
+    /// 1.
     #[inline]
     pub(crate) fn find(&self, volume: VolumeId, sector: u64) -> Option<Block> {
         for class in self.sizes.classes().filter(|class| self.live[class.0 as usize] > 0) {
@@ -166,20 +167,20 @@ impl Directory {
         self.extents[block.index()].volume()
     }
 
-    /// Whether a slot has a block.
+    /// Returns whether a slot has a block.
     pub(crate) fn is_live(&self, slot: Block) -> bool {
         let Some(extent) = self.extents.get(slot.index()) else { return false };
         self.index.find(extent.hash(), |other| self.extents[other as usize] == *extent)
             == Some(slot.0)
     }
 
-    /// The sectors of its volume that a block holds.
+    /// Returns the sectors of its volume that a block holds.
     #[inline]
     pub(crate) fn sectors(&self, block: Block) -> Sectors {
         self.extents[block.index()].sectors()
     }
 
-    /// Where on the cache device, in sectors, a run of a block's sectors is kept.
+    /// Returns the sectors of the cache device that hold a run of a block.
     #[inline]
     pub(crate) fn cache_sectors(&self, block: Block, run: &Sectors) -> Range<u64> {
         let (sectors, at) = (self.sectors(block), self.places[block.index()]);
@@ -198,7 +199,7 @@ impl Directory {
         }
     }
 
-    /// Lets others leave before a block that cannot.
+    /// Moves a block that cannot be evicted behind others in the order.
     pub(crate) fn spare(&mut self, block: Block) {
         let (extents, sizes) = (&self.extents, &self.sizes);
         self.block_order.spare(block, |block| arrival(sizes, extents[block.index()]));
@@ -207,7 +208,7 @@ impl Directory {
         }
     }
 
-    /// The run cut into parts of equal validity.
+    /// Returns the run divided into parts of equal validity.
     pub(crate) fn validity(
         &self,
         block: Block,
@@ -216,12 +217,12 @@ impl Directory {
         self.bit_runs(&self.valid, block, run)
     }
 
-    /// The dirty parts of a block, in order.
+    /// Returns the dirty parts of a block, in order.
     pub(crate) fn dirty_runs(&self, block: Block) -> impl Iterator<Item = Sectors> + '_ {
         self.dirty_runs_in(block, &self.sectors(block))
     }
 
-    /// The dirty parts of a run of a block, in order.
+    /// Returns the dirty parts of a run of a block, in order.
     pub(crate) fn dirty_runs_in(
         &self,
         block: Block,
@@ -243,7 +244,7 @@ impl Directory {
             .map(move |(at, bit)| (at.start - kept_start + start..at.end - kept_start + start, bit))
     }
 
-    /// The parts of a run of a block that the backing device has too, in order.
+    /// Returns the clean parts of a run of a block, in order.
     pub(crate) fn clean_runs_in(
         &self,
         block: Block,
@@ -255,7 +256,7 @@ impl Directory {
         parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
     }
 
-    /// The run cut into parts that are dirty and parts that are not.
+    /// Returns the run divided into parts that are dirty and parts that are not.
     pub(crate) fn dirtiness(
         &self,
         block: Block,
@@ -284,7 +285,7 @@ impl Directory {
         self.dirty_bits.any(self.cache_sectors(block, run))
     }
 
-    /// The cache holds what the backing device holds.
+    /// Marks a run as clean: the cache and the backing device hold the same data.
     pub(crate) fn set_clean(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
@@ -292,7 +293,7 @@ impl Directory {
         self.forget_if_clean(block);
     }
 
-    /// The cache holds what the backing device does not.
+    /// Marks a run as dirty: only the cache holds its data.
     pub(crate) fn set_dirty(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
@@ -300,7 +301,7 @@ impl Directory {
         self.dirty.insert(self.extents[block.index()], block);
     }
 
-    /// The cache holds nothing of use there.
+    /// Marks a run as invalid.
     pub(crate) fn set_invalid(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         self.valid.clear(kept.clone());
@@ -308,7 +309,7 @@ impl Directory {
         self.forget_if_clean(block);
     }
 
-    /// As [`Directory::set_invalid`], sparing dirty sectors: they are the only copy.
+    /// Marks the clean sectors of a run as invalid. Dirty sectors stay: they are the only copy.
     pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         for (run, dirty) in self.dirty_bits.runs(kept) {
@@ -318,12 +319,12 @@ impl Directory {
         }
     }
 
-    /// The cache holds nothing of use but dirty sectors.
+    /// Marks all clean sectors as invalid.
     pub(crate) fn set_all_clean_invalid(&mut self) {
         self.valid.clone_from(&self.dirty_bits); // a dirty sector is valid
     }
 
-    /// Notes whether a run of a block was fetched ahead.
+    /// Records whether a run of a block was fetched ahead.
     pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
         if self.ahead.is_none() {
             return;
@@ -336,7 +337,7 @@ impl Directory {
         }
     }
 
-    /// How many of the smallest blocks that a run of a block touches were fetched ahead and are
+    /// Returns the number of smallest blocks in a run of a block that were fetched ahead and are
     /// read for the first time.
     #[inline]
     pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
@@ -350,7 +351,8 @@ impl Directory {
         before - bits.ones()
     }
 
-    /// The numbers, in the shard's space, of the smallest blocks that a run of a block touches.
+    /// Returns the numbers, in the shard's space, of the smallest blocks that a run of a block
+    /// touches.
     fn units(&self, block: Block, run: &Sectors) -> Range<u64> {
         let (kept, unit) = (self.cache_sectors(block, run), self.sizes.smallest());
         kept.start / unit..kept.end.div_ceil(unit)
@@ -362,13 +364,13 @@ impl Directory {
         }
     }
 
-    /// A volume's blocks with dirty sectors, in backing order.
+    /// Returns a volume's blocks with dirty sectors, in backing order.
     pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
         self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }
 
-    /// How room for a block of `class` that begins at a sector can be had without taking a block
-    /// for which `in_use` holds; `None` when everything cold is in use.
+    /// Finds room for a block of `class` that begins at a sector, without taking a block for which
+    /// `in_use` holds. Returns `None` when everything cold is in use.
     pub(crate) fn room(
         &mut self,
         volume: VolumeId,
@@ -402,12 +404,12 @@ impl Directory {
         !self.free_groups.is_empty() || self.first_slots.len() < self.group_limit as usize
     }
 
-    /// Whether a smallest block could only be made in place of another.
+    /// Returns whether a smallest block could only be made in place of another.
     pub(crate) fn is_full(&self) -> bool {
         self.open[0].is_none() && !self.has_free_group()
     }
 
-    /// The block that would have to leave for a smallest one, `None` while there is room.
+    /// Returns the block that a smallest one would evict; `None` while there is room.
     pub(crate) fn coldest_if_full(&mut self) -> Option<Block> {
         if !self.is_full() {
             return None;
@@ -415,18 +417,18 @@ impl Directory {
         self.block_order.coldest(None, |_| false)
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.block_order.len()
     }
 
-    /// How many smallest blocks the blocks there are amount to.
+    /// Returns the size of all blocks in smallest blocks.
     pub(crate) fn smallest_blocks(&self) -> u64 {
         let classes = self.sizes.classes().zip(&self.live);
         classes.map(|(class, live)| live * self.sizes.sectors(class) / self.sizes.smallest()).sum()
     }
 
-    /// The blocks of a group.
+    /// Returns the blocks of a group.
     pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<> {
         let first = self.first_slots[group as usize];
         let open = self.open.iter().flatten().find(|open| open.group == group);
@@ -438,7 +440,7 @@ impl Directory {
         (first..first + count).map(Slot)
     }
 
-    /// The blocks that making this room would take.
+    /// Returns the blocks that are evicted to make this room.
     pub(crate) fn victims(&self, room: Room) -> impl Iterator<Item = Block> + '_ {
         let (block, group) = match room {
             Room::Free => (None, None),
@@ -448,7 +450,7 @@ impl Directory {
         block.into_iter().chain(group.into_iter().flat_map(|group| self.blocks_of(group)))
     }
 
-    /// Makes a block, with no valid sector, in room that [`Directory::room`] has just found.
+    /// Makes a block, without valid sectors, in room that [`Directory::room`] has just found.
     ///
     /// # Panics
     /// When a victim is dirty, or the block overlaps another.
@@ -467,8 +469,8 @@ impl Directory {
             self.unmap(block);
             self.extents[block.index()] = extent;
             self.map(block, class);
-            // The newcomer begins anew in the order: an order that does not promote would take it
-            // next otherwise.
+            // The new block is inserted into the order anew: an order that does not promote would
+            // evict it next otherwise.
             self.block_order.remove(block);
             self.block_order.insert(block, &access);
             if self.grouped() {
@@ -492,8 +494,8 @@ impl Directory {
         block
     }
 
-    /// The next place in the open group of a class: the group and the number of the block within
-    /// it.
+    /// Takes the next place in the open group of a class: the group and the number of the block
+    /// within it.
     fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
         let open = match self.open[class.0 as usize] {
             Some(open) => open,
@@ -522,7 +524,7 @@ impl Directory {
         group
     }
 
-    /// Takes every block out of a group and makes it free.
+    /// Removes every block of a group and makes the group free.
     pub(crate) fn empty(&mut self, group: u32) {
         let first = self.first_slots[group as usize];
         let class = self.class(Slot(first));
@@ -541,9 +543,9 @@ impl Directory {
         self.free_groups.push(group);
     }
 
-    /// Drops all data of a volume, dirty or not, and answers the groups it was in that now hold no
-    /// data at all. Its blocks in other groups stay, empty, until they are the coldest, as after a
-    /// trim. They do no harm to a volume that gets the same id: they spare it an allocation.
+    /// Drops all data of a volume, dirty or not, and returns its groups that now hold no data at
+    /// all. Its blocks in other groups stay, empty, until they are the coldest, as after a trim.
+    /// They do no harm to a volume that gets the same id: they spare it an allocation.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
         let mut emptied = Vec::new();
         for group in 0..self.first_slots.len() as u32 {
@@ -563,7 +565,7 @@ impl Directory {
         emptied
     }
 
-    /// The blocks of a volume, found by looking at all.
+    /// Returns the blocks of a volume, found by a walk over all blocks.
     pub(crate) fn blocks_of_volume(&self, volume: VolumeId) -> Vec<Block> {
         let groups = 0..self.first_slots.len() as u32;
         let blocks = groups.flat_map(|group| self.blocks_of(group));
@@ -606,7 +608,7 @@ impl Directory {
         self.index.remove(block.0, |slot| extents[slot as usize].hash());
     }
 
-    /// Blocks of each class at present.
+    /// Returns the number of blocks of each class.
     pub(crate) fn live(&self) -> impl Iterator<Item = u64> + '_ {
         self.live.iter().copied()
     }
@@ -619,7 +621,7 @@ impl Directory {
         self.valid.ones()
     }
 
-    /// Bytes of memory held for blocks and groups, without the two bits a sector.
+    /// Returns the bytes of memory held for blocks and groups, without the two bits a sector.
     pub(crate) fn block_metadata_bytes(&self) -> u64 {
         let bytes = self.extents.capacity() * size_of::<Extent>()
             + self.places.capacity() * size_of::<u32>()
@@ -632,7 +634,7 @@ impl Directory {
         bytes as u64
     }
 
-    /// Bytes of memory held for valid and dirty bits.
+    /// Returns the bytes of memory held for valid and dirty bits.
     pub(crate) fn sector_metadata_bytes(&self) -> u64 {
         let ahead = self.ahead.as_ref().map_or(0, Bits::memory_bytes);
         (self.valid.memory_bytes() + self.dirty_bits.memory_bytes() + ahead) as u64
@@ -674,14 +676,14 @@ impl Directory {
 /// A B-tree's share of a key and value, its nodes half to wholly full.
 const DIRTY_ENTRY_BYTES: usize = (size_of::<Extent>() + size_of::<Block>()) * 3 / 2;
 
-/// What an order is told of a block when it comes: which it is, and how many smallest blocks it is
-/// as large as.
+/// Returns the description of a new block for its order: its hash, and its size in smallest blocks.
 fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
     let Sectors { start, end } = extent.sectors();
     Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }
 }
 
-/// Makes room for `len` elements, growing by a sixteenth at least; says whether there was none.
+/// Makes room for `len` elements, growing by a sixteenth at least; returns whether the array has
+/// grown.
 fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
     let grows = len > array.capacity();
     if grows {

@@ -1,17 +1,16 @@
-//! The order in which a shard's blocks leave: that of any policy, chosen at run time.
+//! The order in which a shard's blocks are evicted: that of any policy, chosen at run time.
 //!
-//! LRU, the default, is walked from its cold end, so that a block in use is passed over and keeps
-//! its place, and a hit costs a comparison more than if there were nothing else. A policy that is
-//! no list cannot be walked: its victims are [pending](floe_policy::PendingVictims), and cached
-//! until another block takes their place, since a victim may have to be cleaned first, and may be
-//! used again before that is done.
+//! LRU, the default, is walked from its cold end. A block in use is passed over and keeps its
+//! place, and a hit costs one comparison more than in a fixed LRU. Other policies cannot be walked:
+//! their victims are [pending](floe_policy::PendingVictims), and cached until another block takes
+//! their place. A victim may have to be cleaned first, and may be used again before that is done.
 
 use floe_policy::{Access, AnyPolicy, Eviction, Lru, PendingVictims, Ranked};
 
 use super::Block;
 use crate::evict::Evict;
 
-/// How many of those that are to leave are looked at for one that is not in use.
+/// Most victims tried to find one that is not in use.
 pub(super) const VICTIMS_TRIED: usize = 64;
 
 /// The order of a shard's blocks.
@@ -22,7 +21,7 @@ pub(super) enum Order {
 }
 
 impl Order {
-    /// An empty order of blocks that together weigh so much at most.
+    /// Returns an empty order of blocks with at most this total weight.
     pub(super) fn new(evict: &Evict, weight: u64) -> Self {
         if evict.is_lru() {
             return Self::Lru(Lru::default());
@@ -55,7 +54,7 @@ impl Order {
         }
     }
 
-    /// Takes a block out.
+    /// Removes a block.
     pub(super) fn remove(&mut self, block: Block) {
         match self {
             Self::Lru(lru) => lru.remove(block),
@@ -63,7 +62,7 @@ impl Order {
         }
     }
 
-    /// A block is used.
+    /// Notes a use of a block.
     #[inline]
     pub(super) fn touch(&mut self, block: Block, access: impl Fn(Block) -> Access) {
         match self {
@@ -78,13 +77,13 @@ impl Order {
         }
     }
 
-    /// A block that cannot leave now, though it may be the next: others come before it.
+    /// Moves a block that cannot be evicted now behind the others.
     pub(super) fn spare(&mut self, block: Block, access: impl Fn(Block) -> Access) {
         self.remove(block);
         self.insert(block, &access(block));
     }
 
-    /// Who is to leave for `incoming`, where that is known, of those that are not in use.
+    /// Returns the next victim that is not in use, for `incoming` where that is known.
     pub(super) fn coldest(
         &mut self,
         incoming: Option<&Access>,
@@ -96,7 +95,7 @@ impl Order {
         }
     }
 
-    /// All blocks, the next to leave first.
+    /// Returns all blocks, the next victim first.
     pub(super) fn by_heat(&self) -> Vec<Block> {
         match self {
             Self::Lru(lru) => lru.coldest_first().collect(),
@@ -123,7 +122,7 @@ mod tests {
         Access::new(u64::from(block.0).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// As many blocks as fit, the even ones used again.
+    /// Returns an order of as many blocks as fit, the even ones used again.
     fn order(policy: &Evict) -> Order {
         let mut order = Order::new(policy, u64::from(BLOCKS));
         order.reserve(BLOCKS as usize);

@@ -1,4 +1,4 @@
-//! A directory as it was when the cache was last used.
+//! Restores a directory to its content when the cache was last used.
 
 use floe_policy::{Access, Eviction, Slot};
 
@@ -6,14 +6,14 @@ use super::{Block, Directory, NONE, arrival};
 use crate::geometry::{Class, Extent, Sectors, VolumeId};
 use crate::journal::RestoredBlock;
 
-/// The volume of blocks that only fill the holes of a group: a block dies with its place, so groups
-/// have none. They hold nothing, and are the first to be replaced.
+/// The volume of blocks that only fill the holes of a group: a block is removed only with its
+/// place, so groups have no holes. These blocks have no data, and are replaced first.
 pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
 
 impl Directory {
-    /// Fills an empty directory; to its order, the blocks come in the order in which they would
-    /// have left. The blocks, which come from the coldest to the hottest, do not overlap, neither
-    /// in their volumes nor in their places, and those of a group are of one size.
+    /// Fills an empty directory; its order receives the blocks in the order of eviction. The blocks
+    /// are given from the coldest to the hottest. They do not overlap, neither in their volumes nor
+    /// in their places, and those of a group are of one size.
     pub(crate) fn restore(&mut self, blocks: &[RestoredBlock]) {
         debug_assert!(self.first_slots.is_empty());
         let group_sectors = self.sizes.largest();
@@ -51,7 +51,7 @@ impl Directory {
         }
     }
 
-    /// Makes a group that consists of holes.
+    /// Creates a group that consists of holes.
     fn restore_group(&mut self, group: u32, class: Class) {
         let (size, count) = (self.sizes.sectors(class), self.sizes.per_group(class));
         let first = self.slots.take(count as u32);
@@ -67,7 +67,7 @@ impl Directory {
         }
     }
 
-    /// Puts a block where a hole is.
+    /// Puts a block in place of a hole.
     fn fill_hole(&mut self, slot: Block, block: &RestoredBlock) {
         let Sectors { start, end } = block.at.sectors;
         self.unmap(slot);
@@ -79,7 +79,7 @@ impl Directory {
         block.dirty.iter().for_each(|run| self.set_dirty(slot, run));
     }
 
-    /// All blocks, the coldest first.
+    /// Returns all blocks, the coldest first.
     pub(crate) fn by_heat(&self) -> Vec<Block> {
         self.block_order.by_heat()
     }
