@@ -1,13 +1,13 @@
-//! The block cache: requests split over shards, answers joined, flushes fanned out.
+//! The block cache: splits requests over shards, joins their answers, and fans out flushes.
 //!
 //! Each region of a volume belongs to one shard, chosen by a hash that is part of the cache's
 //! format. A [`BlockCache`] is one *part* of a cache: the shards that one thread owns, and the
-//! requests that were submitted there. A cache with one part is a whole one. Pieces of requests
-//! ([`crate::join`]) that belong to shards of other parts are sent there as [`Message`]s. A flush
-//! first lets every part bring what may be dirty to the backing device, then flushes that.
+//! requests that were submitted there. A cache with one part is a whole one. Sub-requests
+//! ([`crate::join`]) for shards of other parts are sent there as [`Message`]s. A flush first makes
+//! every part write its dirty data to the backing device, then flushes that device.
 //!
 //! Like the shards this is a state machine without I/O: [`BlockCache::submit`],
-//! [`BlockCache::completed`] and [`BlockCache::received`] in, [`Order`]s out.
+//! [`BlockCache::completed`] and [`BlockCache::received`] are its input, [`Order`]s its output.
 
 mod commits;
 mod drains;
@@ -39,39 +39,39 @@ use streams::Followed;
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
 
-/// Cache space that deserves a shard of its own when nobody says how many there shall be.
+/// Cache space of a shard when the number of shards is not configured.
 const SHARD_BYTES: u64 = 1 << 30;
 
-/// Shards that even out what the parts of a cache have to do, and groups that keep such a shard
+/// Shards a part, so that the parts have equal load, and the least groups that keep such a shard
 /// useful.
 const SHARDS_A_PART: u64 = 4;
 const GROUPS_A_SHARD: u64 = 16;
 
-/// The shard number in the names of the router's own operations.
+/// The shard number in the ids of the router's own operations.
 const ROUTER: u8 = u8::MAX;
 
-/// How a cache is made.
+/// The configuration of a cache.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Block sizes.
     pub sizes: BlockSizes,
     /// Bytes of the cache device to use.
     pub cache_bytes: u64,
-    /// When writes reach which device.
+    /// The write mode: which writes wait for which device.
     pub mode: WriteMode,
-    /// How many shards; `None` for one a gibibyte of cache, as a power of two.
+    /// The number of shards; `None` for one a gibibyte of cache, as a power of two.
     pub shards: Option<u64>,
-    /// Who comes in.
+    /// The admission policy.
     pub gate: Gate,
-    /// Who leaves.
+    /// The eviction policy.
     pub evict: Evict,
-    /// Whether there is a tier in memory above it, and what for.
+    /// The memory tier above, if there is one, and its use.
     pub memory: Memory,
-    /// Whether the cache outlives the program: its driver then keeps a journal.
+    /// The cache is persistent: its driver then keeps a journal.
     pub kept: bool,
 }
 
-/// Why a cache cannot be made.
+/// The reason for which a cache cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
     /// Too many shards, or none.
@@ -81,14 +81,14 @@ pub enum ConfigError {
     #[error("a cache of {} is too small: {shards} shard(s) with blocks of up to {} need {}",
         format_size(*cache_bytes), format_size(*group_bytes), format_size(shards * group_bytes))]
     TooSmall {
-        /// What was given.
+        /// The size that was given.
         cache_bytes: u64,
         /// The number of shards.
         shards: u64,
         /// The size of a group.
         group_bytes: u64,
     },
-    /// Too little memory for writes to be held in each shard.
+    /// Too little memory for unflushed writes of each shard.
     #[error(
         "memory that {shards} shard(s) hold writes in has to have {} at least; give more, or \
          fewer --shards",
@@ -97,7 +97,7 @@ pub enum ConfigError {
     Memory {
         /// The number of shards.
         shards: u64,
-        /// The size of a tier that would do.
+        /// The least size of a tier that would do.
         least_bytes: u64,
     },
     /// More parts than shards, or none.
@@ -106,7 +106,7 @@ pub enum ConfigError {
          fewer --threads"
     )]
     Parts {
-        /// What was asked for.
+        /// The number of parts that was asked for.
         parts: usize,
         /// The number of shards.
         shards: u64,
@@ -114,8 +114,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// One shard a gibibyte, as a power of two; and several for each of many parts, so that they
-    /// have alike much to do.
+    /// Returns the default number of shards: one a gibibyte, as a power of two, and several for
+    /// each of many parts, for equal load.
     pub fn natural_shards(&self, parts: usize) -> u64 {
         let by_size = (self.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
         if parts == 1 {
@@ -141,14 +141,14 @@ pub struct BlockCache {
     mode: WriteMode,
     gate: Gate,
     evict: Evict,
-    /// The streams of its requests, where anybody looks at them.
+    /// The streams of its requests, where a policy needs them.
     followed: Option<Box<Followed>>,
     memory: Memory,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
     /// Drains that this part is working on.
     drains: Vec<Drain>,
-    /// Whether the cache outlives the program.
+    /// The cache is persistent.
     kept: bool,
     commits: Commits,
     requests: Requests,
@@ -156,12 +156,12 @@ pub struct BlockCache {
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
     degraded: bool,
-    /// Some shard may have found something lost of which nobody has been told.
+    /// Some shard may have lost sectors that were not reported yet.
     has_newly_lost: bool,
 }
 
 impl BlockCache {
-    /// A whole cache, empty and without volumes.
+    /// Returns a whole cache, empty and without volumes.
     ///
     /// # Errors
     /// When there is not a group for each shard, or the number of shards is out of bounds.
@@ -169,7 +169,8 @@ impl BlockCache {
         Ok(Self::parts(config, 1)?.pop().expect("a cache has at least one part"))
     }
 
-    /// A cache in so many parts, empty and without volumes; [`BlockCache::part`] tells them apart.
+    /// Returns a cache in so many parts, empty and without volumes; [`BlockCache::part`] returns
+    /// their numbers.
     ///
     /// # Errors
     /// When there is not a group for each shard or not a shard for each part, or a number is out of
@@ -238,43 +239,44 @@ impl BlockCache {
         Ok((0..parts).map(part).collect())
     }
 
-    /// Which part it is.
+    /// Returns the number of this part.
     pub fn part(&self) -> PartId {
         self.part
     }
 
-    /// The number of shards of all parts together.
+    /// Returns the number of shards of all parts together.
     pub fn shards(&self) -> usize {
         self.all_shards as usize
     }
 
-    /// When writes reach which device.
+    /// Returns the write mode.
     pub fn mode(&self) -> WriteMode {
         self.mode
     }
 
-    /// Who comes in, as [`Admissions`](floe_policy::admission::Admissions) reads it; `None` where
-    /// everything does.
+    /// Returns the admission policy in the form that
+    /// [`Admissions`](floe_policy::admission::Admissions) parses; `None` where everything is
+    /// admitted.
     pub fn admission(&self) -> Option<String> {
         let admission = &self.gate.admission;
         (!admission.is_always()).then(|| admission.to_string())
     }
 
-    /// Who leaves.
+    /// Returns the eviction policy.
     pub fn evict(&self) -> &Evict {
         &self.evict
     }
 
-    /// The size in bytes of a volume, if it is there.
+    /// Returns the size in bytes of a volume, if it exists.
     pub fn volume_bytes(&self, id: VolumeId) -> Option<u64> {
         self.volumes.bytes(id)
     }
 
-    /// Takes a request on under a name of this part that no request under way has. Its buffer has
+    /// Starts a request under an id of this part that no request under way has. Its buffer has
     /// [`Request::buffer_bytes`]; a write's is zero outside the request, a map's altogether.
     ///
     /// # Panics
-    /// When the name is in use or another part's.
+    /// When the id is in use or belongs to another part.
     pub fn submit(&mut self, id: RequestId, request: Request, orders: &mut Vec<Order>) {
         assert_eq!(id.part(), self.part, "a request is named after the part it is submitted to");
         if self.joins.len() <= id.number() {
@@ -321,7 +323,7 @@ impl BlockCache {
         self.settle(id, orders);
     }
 
-    /// An operation of an order has ended.
+    /// Handles the end of an order's operation.
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
         match Shard::of_op(op) {
             ROUTER => {
@@ -339,8 +341,8 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Where on the cache device an operation was to store something, and how many sectors; `None`
-    /// if it was not.
+    /// Returns the position on the cache device of an operation's store, and the number of its
+    /// sectors; `None` for other operations.
     pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
         match Shard::of_op(op) {
             ROUTER => None,
@@ -348,8 +350,8 @@ impl BlockCache {
         }
     }
 
-    /// An operation has read `bad` sectors, which are not what was stored. Answers how many nobody
-    /// knew of.
+    /// Handles a read of `bad` sectors, which differ from the stored data. Returns the number not
+    /// known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
         let here = Shard::of_op(op) as usize / self.parts;
         let found = self.shards[here].read_corrupt(op, bad, orders);
@@ -362,8 +364,7 @@ impl BlockCache {
         found
     }
 
-    /// Moves the runs whose only copy this part has found to be gone since this was last asked into
-    /// `out`.
+    /// Moves the runs that this part has found to be lost since the last call into `out`.
     pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         if !std::mem::take(&mut self.has_newly_lost) {
             return;
@@ -371,8 +372,8 @@ impl BlockCache {
         self.shards.iter_mut().for_each(|shard| shard.take_newly_lost(out));
     }
 
-    /// Notes the checksums of what is dirty: when nothing is under way and nothing but the end is
-    /// to come.
+    /// Notes the checksums of dirty data. To be called when nothing is under way, just before the
+    /// end.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
         self.shards.iter_mut().for_each(|shard| shard.note_rest(orders));
         if self.has_unlogged() {
@@ -381,35 +382,33 @@ impl BlockCache {
         }
     }
 
-    /// Another part says something.
+    /// Handles a message of another part.
     pub fn received(&mut self, message: Message, orders: &mut Vec<Order>) {
         self.heard(message, orders);
         self.handle_events(orders);
     }
 
-    /// Whether this part has given the cache device up, for failing again and again or by
-    /// [`BlockCache::degrade`]: reads and writes go past the cache, except for data that only the
-    /// cache has.
+    /// Returns whether this part is degraded, after repeated failures of the cache device or by
+    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
     pub fn is_degraded(&self) -> bool {
         self.degraded
     }
 
-    /// Gives the cache device up, as 16 failures in a row do by themselves. When one part has done
-    /// it, so should all.
+    /// Degrades this part, as 16 failures in a row do by themselves. When one part is degraded, all
+    /// should be.
     pub fn degrade(&mut self) {
         if !std::mem::replace(&mut self.degraded, true) {
             self.shards.iter_mut().for_each(Shard::degrade);
         }
     }
 
-    /// Uses the cache device again, in this part, also when it had not been given up. It must still
-    /// hold every write it has acknowledged: what was cached before is used as it is, since
-    /// whatever has changed meanwhile has been dropped. A device that may have lost some of it has
-    /// its clean data dropped first, with [`BlockCache::forget_clean`]; dirty data that it lost
-    /// cannot be told from good.
+    /// Uses the cache device again, in this part, even when it was not degraded. The device must
+    /// still hold every write it has acknowledged. Older cached data is used as it is, since data
+    /// that has changed meanwhile was dropped. If the device may have lost some data, drop the
+    /// clean data first with [`BlockCache::forget_clean`]; lost dirty data cannot be told from
+    /// good.
     ///
-    /// Where the cache outlives the program and its journal could not be written, it stays given
-    /// up.
+    /// A persistent cache whose journal could not be written stays degraded.
     pub fn restore(&mut self) {
         if self.has_lost_journal() {
             return;
@@ -418,36 +417,36 @@ impl BlockCache {
         self.shards.iter_mut().for_each(Shard::restore);
     }
 
-    /// Drops everything in this part that the backing devices have too. The blocks remain, empty.
+    /// Drops all clean data in this part. The blocks remain, empty.
     pub fn forget_clean(&mut self) {
         self.shards.iter_mut().for_each(Shard::forget_clean);
     }
 
-    /// From now on this share of the hits on the cache device, from 0 to 1, is read from the
-    /// backing device instead, as far as that has what the cache has; none at first. It is for
-    /// whoever measures whether that pays. Shares are kept to 2⁻³²; a share of 1 leaves out one hit
-    /// in so many.
+    /// Sets the share of the hits on the cache device, from 0 to 1, that is read from the backing
+    /// device instead, as far as that has the newest data; 0 at first. The caller measures whether
+    /// that pays. Shares have a resolution of 2⁻³²; with a share of 1 one hit in so many is not
+    /// shed.
     pub fn shed(&mut self, share: f64) {
         let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
         self.shards.iter_mut().for_each(|shard| shard.shed(share));
     }
 
-    /// Tells who decides what comes in how long things take at present: see
-    /// [`floe_policy::admission::Times`]. To be called now and then.
+    /// Passes the current latencies to the admission: see [`floe_policy::admission::Times`]. To be
+    /// called now and then.
     pub fn observe(&mut self, times: &Times) {
         self.shards.iter_mut().for_each(|shard| shard.observe(times));
     }
 
-    /// Sets how many bytes on the cache device may be newer than the backing devices, in all parts
-    /// together: what would be more is written through. Cleaning begins at half of that, and yields
-    /// to clients the more the further the bound is.
+    /// Sets the most dirty bytes on the cache device, in all parts together: writes beyond it go
+    /// through. Cleaning begins at half of the bound, and yields to clients the more the further
+    /// the bound is.
     pub fn limit_dirty(&mut self, bytes: u64) {
         let sectors = (bytes / SECTOR_BYTES / self.all_shards).max(1);
         self.shards.iter_mut().for_each(|shard| shard.limit_dirty(sectors));
     }
 
-    /// Begins to bring this part's dirty data to the backing devices, where that is not going on
-    /// already. To be called now and then; how often bounds the age of dirty data.
+    /// Begins to clean this part's dirty data, where no round is doing so. To be called now and
+    /// then; the interval bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
         for shard in &mut self.shards {
             shard.clean_all(orders);
@@ -459,21 +458,21 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Whether this part holds data that a backing device does not have.
+    /// Returns whether this part holds data that a backing device does not have.
     pub fn has_dirty_data(&self) -> bool {
         self.shards
             .iter()
             .any(|shard| shard.directory.dirty_sectors() > 0 || !shard.held.is_empty())
     }
 
-    /// Whether nothing is under way in this part.
+    /// Returns whether nothing is under way in this part.
     pub fn is_idle(&self) -> bool {
         self.joins.iter().all(Option::is_none)
             && self.shards.iter().all(Shard::is_idle)
             && self.commits.is_idle()
     }
 
-    /// Everything there is to know of this part at this moment.
+    /// Returns the current counters of this part.
     pub fn stats(&self) -> Stats {
         let refused_bytes = self.refused_bytes();
         let mut stats = Stats { requests: self.requests, refused_bytes, ..Stats::default() };
@@ -508,7 +507,7 @@ impl BlockCache {
         }
     }
 
-    /// Fills one of this part's shards with what it had when the cache was last used.
+    /// Restores one of this part's shards to its content when the cache was last used.
     pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
         self.shards[shard].directory.restore(blocks);
         for block in blocks {
@@ -518,12 +517,12 @@ impl BlockCache {
         }
     }
 
-    /// The blocks of this part's shard of a number, the coldest first.
+    /// Returns the blocks of this part's shard of a number, the coldest first.
     pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
         self.shards[shard].directory.by_heat().into_iter().map(|block| block.0).collect()
     }
 
-    /// What a checkpoint is to say of a block, if it is still there.
+    /// Adds the changes that a checkpoint states for a block, if the block still exists.
     pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
         self.shards[shard].dump(Slot(block), out);
     }
@@ -532,7 +531,7 @@ impl BlockCache {
         self.joins[id.number()].as_mut().expect("the request is under way")
     }
 
-    /// Gives pieces out to shards, here or elsewhere, until enough are under way.
+    /// Submits sub-requests to shards, here or in other parts, until enough are under way.
     fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let region = self.sizes.largest();
         while let Some(piece) = self.join(id).next_piece(id, region) {
@@ -547,19 +546,19 @@ impl BlockCache {
         }
     }
 
-    /// The number of the shard that a sector belongs to.
+    /// Returns the number of the shard that a sector belongs to.
     fn shard_of(&self, volume: VolumeId, sector: u64) -> u64 {
         (self.sizes.region(volume, sector).hash() >> 32) % self.all_shards
     }
 
-    /// Lets one of this part's shards serve a piece.
+    /// Submits a sub-request to one of this part's shards.
     fn serve(&mut self, piece: Piece, shard: u64, orders: &mut Vec<Order>) {
         let here = shard as usize / self.parts;
         self.shards[here].submit(piece, orders);
         self.stirred |= 1 << here;
     }
 
-    /// Handles what shards have told, and begins the commits that are wanted, until all are silent.
+    /// Handles the shards' events, and begins the commits that are wanted, until there are no more.
     fn handle_events(&mut self, orders: &mut Vec<Order>) {
         loop {
             self.hear_shards(orders);
@@ -568,12 +567,12 @@ impl BlockCache {
                 self.hear_shards(orders);
             }
             if !self.kept || !self.begin_commits(orders) {
-                return; // whoever hears that a commit has failed may want the next
+                return; // a failed commit can cause the next
             }
         }
     }
 
-    /// Handles what shards have told, until they are silent: handling one shard's events may stir
+    /// Handles the shards' events until there are none: handling one shard's events may stir
     /// another.
     fn hear_shards(&mut self, orders: &mut Vec<Order>) {
         while self.stirred != 0 {
@@ -611,7 +610,7 @@ impl BlockCache {
         }
     }
 
-    /// The backing device has been flushed for a request.
+    /// Handles the end of a request's flush of the backing device.
     fn request_flushed(
         &mut self,
         request: u32,
@@ -623,7 +622,7 @@ impl BlockCache {
         self.settle(id, orders);
     }
 
-    /// Says something to the part whose request it is about, which may be this one.
+    /// Sends a message to the part that owns a request, which may be this one.
     fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
         let to = request.part();
         if to == self.part {
@@ -667,8 +666,8 @@ impl BlockCache {
         }
     }
 
-    /// Answers a request whose pieces all have answers, and lets it go when none uses its buffer
-    /// any more.
+    /// Answers a request whose sub-requests all have answers, and removes it when none of them uses
+    /// its buffer any more.
     fn settle(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let Some(join) = self.joins[id.number()].as_mut() else { return };
         let over = match join.settle() {

@@ -1,10 +1,10 @@
-//! Making durable what the logs of a part say (*commits*), and what its backing devices have been
-//! told (*settlements*).
+//! Commits make the logs of a part durable; settlements make the writes to its backing devices
+//! durable.
 //!
-//! Both go in turns, so that however many tasks and flushes want one, all that wait while one is
-//! under way are served by the next. A commit seals what the logs have in memory, flushes the cache
-//! device if that says anything of dirty data, and then writes the logs. What is noted meanwhile,
-//! of data that the flush may not cover, is for the next.
+//! Both run in turns: all tasks and flushes that arrive while one is under way are served by the
+//! next, whatever their number. A commit seals the changes that the logs have in memory, flushes
+//! the cache device if some of them make data dirty, and then writes the logs. Changes noted
+//! meanwhile, of data that the flush may not cover, belong to the next commit.
 
 use super::{BlockCache, ROUTER};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
@@ -13,8 +13,7 @@ use crate::request::Fault;
 use crate::shard::Shard;
 use crate::turns::Turns;
 
-/// What an operation of the router is for, in the bits below its mark. A request's own flush has
-/// none.
+/// Bits below the type of a router's operation. The operations of type 0 are flushes of requests.
 const KIND_BITS: u32 = 48;
 
 /// An operation of the router.
@@ -56,27 +55,27 @@ impl RouterOp {
 pub(super) struct Commits {
     turns: Turns,
     wanted: bool,
-    /// The logs came with something that is not durable yet: what was forgotten as the cache was
+    /// The logs came with changes that are not durable yet: blocks removed when the cache was
     /// opened.
     inherited: bool,
-    /// A log was full; no use trying again before its checkpoint has been written.
+    /// A log was full; commits wait until its checkpoint has been written.
     put_off: bool,
     /// A log could not be written.
     failed: bool,
-    /// What becomes of requests then, once that is known.
+    /// The way in which requests bypass the cache then, once that is decided.
     pub(super) bypass: Option<Bypassing>,
     settlements: Vec<Settlements>,
 }
 
-/// What is known of a cache whose journal cannot be written.
+/// The state of a cache whose journal cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bypassing {
-    /// The next start forgets what is clean.
+    /// Clean data is void at the next start.
     Clean {
-        /// Some dirty data could not be brought down.
+        /// Some dirty data could not be cleaned.
         stuck: bool,
     },
-    /// The next start forgets everything.
+    /// The whole log is void at the next start.
     Retired,
 }
 
@@ -93,7 +92,7 @@ impl Commits {
         &mut self.settlements[at]
     }
 
-    /// The commit that serves who asks now.
+    /// Requests a commit, and returns its number.
     pub(super) fn want(&mut self) -> u64 {
         self.wanted = true;
         self.turns.next()
@@ -105,34 +104,34 @@ impl Commits {
         settlements.turns.next()
     }
 
-    /// Whether nothing is to be committed any more, since nothing that the logs say counts.
+    /// Returns whether commits have ended for good, since the whole log is void.
     pub(super) fn is_retired(&self) -> bool {
         self.bypass == Some(Bypassing::Retired)
     }
 
-    /// Whether a log could not be written.
+    /// Returns whether a log could not be written.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Whether the logs cannot be written and still count.
+    /// Returns whether the logs cannot be written and are still valid.
     pub(super) fn is_lost(&self) -> bool {
         self.failed && !self.is_retired()
     }
 
-    /// Whether a commit is under way or wanted.
+    /// Returns whether a commit is under way or wanted.
     pub(super) fn is_busy(&self) -> bool {
         self.wanted || self.turns.is_under_way()
     }
 
-    /// Whether nothing is under way.
+    /// Returns whether no commit or settlement is under way or wanted.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_busy() && self.settlements.iter().all(|s| !s.wanted && !s.turns.is_under_way())
     }
 }
 
 impl BlockCache {
-    /// Much is noted: has it committed, unless that is going on or of no use.
+    /// Requests a commit because much is noted, unless one is under way or commits have failed.
     pub(crate) fn commit_soon(&mut self, orders: &mut Vec<Order>) {
         if !self.commits.is_busy() && !self.commits.failed {
             self.commits.want();
@@ -140,14 +139,14 @@ impl BlockCache {
         }
     }
 
-    /// A log that was full has room again.
+    /// Notes that a log that was full has room again.
     pub(crate) fn log_has_room(&mut self, orders: &mut Vec<Order>) {
         self.commits.put_off = false;
         self.handle_events(orders);
     }
 
-    /// No checkpoint is under way, nor does a log want one. Whoever waits for room has it, unless
-    /// no checkpoint can be written.
+    /// Handles the absence of a checkpoint, under way or wanted. A commit that waits for room has
+    /// it, unless no checkpoint can be written.
     pub(crate) fn no_checkpoint_to_come(&mut self, orders: &mut Vec<Order>) {
         if self.commits.put_off && self.degraded {
             self.checkpoint_failed(orders);
@@ -156,8 +155,7 @@ impl BlockCache {
         }
     }
 
-    /// A checkpoint could not be written: a log that was full stays so, and can be told nothing
-    /// more.
+    /// Handles a failed checkpoint: a log that was full stays full, and takes no more changes.
     pub(crate) fn checkpoint_failed(&mut self, orders: &mut Vec<Order>) {
         if self.commits.put_off {
             self.lose_journal();
@@ -165,20 +163,20 @@ impl BlockCache {
         }
     }
 
-    /// A log cannot be written. Whoever waits for a commit waits until it is known what becomes of
-    /// requests.
+    /// Notes that a log cannot be written. Tasks that wait for a commit wait for the decision on
+    /// the bypass.
     fn lose_journal(&mut self) {
         (self.commits.failed, self.commits.wanted) = (true, true);
         self.degrade(); // a cache that cannot keep what it takes is none
         self.shards.iter_mut().for_each(Shard::lose_log);
     }
 
-    /// Goes on past a cache whose journal cannot be written, in this part: the next start forgets
-    /// what is clean, or cannot be told. What is dirty is brought down now, and with it come writes
-    /// that wait for that; `stuck` says that some of it cannot be brought down in some part, and
-    /// that such writes are to be refused.
+    /// Bypasses a cache whose journal cannot be written, in this part: the next start drops its
+    /// clean data, or cannot be told to. Dirty data is cleaned now, and writes that wait for that
+    /// continue. `stuck` says that some dirty data cannot be cleaned in some part, and that writes
+    /// to it are to be refused.
     ///
-    /// It is for all parts alike, also those that could write their logs.
+    /// To be called for all parts alike, including those that could write their logs.
     pub fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
         if self.commits.is_retired() {
             return;
@@ -189,8 +187,8 @@ impl BlockCache {
         self.go_on_without_journal(orders);
     }
 
-    /// Goes on past a cache of which the next start forgets everything, in this part. All of it has
-    /// been [brought down](BlockCache::is_emptied) in all parts.
+    /// Retires the cache in this part: the next start uses none of its data. All dirty data must
+    /// have been [cleaned](BlockCache::is_emptied) in all parts.
     pub fn retire(&mut self, orders: &mut Vec<Order>) {
         self.lose_journal();
         self.commits.bypass = Some(Bypassing::Retired);
@@ -204,28 +202,28 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Whether requests go past the journal since it could not be written.
+    /// Returns whether requests bypass the journal since it could not be written.
     pub fn is_bypassed(&self) -> bool {
         self.commits.bypass.is_some()
     }
 
-    /// Whether nothing in this part is dirty below memory.
+    /// Returns whether nothing in this part is dirty below memory.
     pub fn is_emptied(&self) -> bool {
         self.shards.iter().all(Shard::is_emptied)
     }
 
-    /// Whether dirty data could not be brought down since the journal could not be written.
+    /// Returns whether dirty data could not be cleaned since the journal could not be written.
     pub fn is_blocked(&self) -> bool {
         self.commits.is_lost() && self.shards.iter().any(Shard::is_blocked)
     }
 
-    /// Bytes of which some requests are refused, at most, for what this part's shards have of them
-    /// is lost, cannot be read, or cannot be replaced.
+    /// Returns the most bytes with refused requests: data of this part's shards that is lost,
+    /// unreadable, or cannot be replaced.
     pub fn refused_bytes(&self) -> u64 {
         self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }
 
-    /// Wants what would let the next start of the program find more.
+    /// Requests the settlements and the commit that make more data survive a restart.
     pub(super) fn settle_and_commit(&mut self) {
         for volume in (0..=u16::MAX).map(VolumeId).take(self.volumes.ids()) {
             if self.shards.iter().any(|shard| shard.is_unsettled(volume)) {
@@ -237,29 +235,29 @@ impl BlockCache {
         }
     }
 
-    /// Whether something is noted that would not outlive the program yet.
+    /// Returns whether a noted change would not survive a restart yet.
     pub fn has_unlogged(&self) -> bool {
         self.kept && !self.commits.failed && self.has_to_commit()
     }
 
-    /// Whether a commit would make anything durable.
+    /// Returns whether a commit would make anything durable.
     pub(super) fn has_to_commit(&self) -> bool {
         self.commits.inherited || self.shards.iter().any(|shard| shard.has_noted())
     }
 
-    /// The logs of this part's shards have something to say that no shard has noted.
+    /// Notes that the logs of this part's shards have changes that no shard has noted.
     pub(crate) fn inherit_unlogged(&mut self) {
         self.commits.inherited = true;
     }
 
-    /// Whether the journal could not be written: what it says stays as it is, and so must what it
-    /// speaks of.
+    /// Returns whether the journal could not be written: its content is fixed, and the data it
+    /// describes must stay.
     pub fn has_lost_journal(&self) -> bool {
         self.commits.failed
     }
 
-    /// Begins what is wanted and not under way. Says whether a commit has ended at once, for the
-    /// logs cannot be written.
+    /// Begins the commits and settlements that are wanted and not under way. Returns whether a
+    /// commit has ended at once, because the logs cannot be written.
     pub(super) fn begin_commits(&mut self, orders: &mut Vec<Order>) -> bool {
         for at in 0..self.commits.settlements.len() {
             let settlements = &mut self.commits.settlements[at];
@@ -296,7 +294,7 @@ impl BlockCache {
         false
     }
 
-    /// An operation of the router has ended.
+    /// Handles the end of a router's operation.
     pub(super) fn router_completed(
         &mut self,
         op: RouterOp,
@@ -306,7 +304,7 @@ impl BlockCache {
         match (op, result) {
             (RouterOp::Request(request), _) => self.request_flushed(request, result, orders),
             (RouterOp::CommitFlush | RouterOp::CommitWrite, _) if self.commits.failed => {
-                // some other part's log cannot be written: none counts any more
+                // another part's log cannot be written: none is valid any more
                 self.commits.turns.end();
                 self.shards.iter_mut().for_each(Shard::commit_abandoned);
                 self.commits.wanted = true;

@@ -1,9 +1,9 @@
-//! A part's share of a client's flush, and of bringing all that is dirty to the backing devices.
+//! Drains: a part's share of a client's flush, or of cleaning all dirty data of a volume.
 //!
-//! In a volatile cache a flush *drains*: every shard brings what is dirty to the backing device,
-//! which is then flushed once for all parts. In a cache that outlives the program a flush lets what
-//! is dirty stay where it is: what only memory holds is brought to the cache device, changes that
-//! the backing device has taken unflushed are settled, and the logs are committed, in this order.
+//! In a volatile cache a flush *drains*: every shard writes its dirty data to the backing device,
+//! which is then flushed once for all parts. In a persistent cache a flush leaves dirty data in
+//! place. Unflushed data is written to the cache device, unflushed changes of the backing device
+//! are settled, and the logs are committed, in this order.
 
 use super::BlockCache;
 use super::commits::Bypassing;
@@ -18,9 +18,9 @@ use crate::shard::Shard;
 pub(super) struct Drain {
     request: RequestId,
     volume: VolumeId,
-    /// All that is dirty has to go, also what the cache could keep.
+    /// All dirty data is to be cleaned, including data that the cache could keep.
     to_backing: bool,
-    /// Without a journal: what is dirty was seen to since it was lost.
+    /// Without a journal: dirty data was checked after the journal was lost.
     is_checked: bool,
     stage: Stage,
     fault: Option<Fault>,
@@ -28,17 +28,18 @@ pub(super) struct Drain {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// So many shards have not drained yet.
+    /// The number of shards that have not drained yet.
     Shards(usize),
-    /// The settlement, and then the commit, that is waited for.
+    /// The settlement, and then the commit, that the drain waits for.
     Settling(u64),
     Committing(u64),
-    /// The journal cannot be written, and it is not known yet what that comes to.
+    /// The journal cannot be written, and the bypass is not decided yet.
     Waiting,
 }
 
 impl BlockCache {
-    /// Lets all of this part's shards drain; with `to_backing`, whatever the cache could keep.
+    /// Drains all of this part's shards; with `to_backing`, including data that the cache could
+    /// keep.
     pub(super) fn drain(
         &mut self,
         request: RequestId,
@@ -60,11 +61,11 @@ impl BlockCache {
         self.stirred = u128::MAX;
     }
 
-    /// What becomes of requests without a journal is known, or has changed: drains that have waited
-    /// for it go on.
+    /// Continues the drains that wait for the decision on the bypass, which was made or has
+    /// changed.
     ///
-    /// While what the log calls dirty counts, the next start may write an older version of it than
-    /// was flushed. So a drain waits until nothing in the log counts, unless some of it stays for
+    /// While dirty data of the log is valid, the next start may write an older version of it than
+    /// was flushed. So a drain waits until the whole log is void, unless some of its data stays for
     /// good ([`BlockCache::bypass`]).
     pub(super) fn drains_without_journal(&mut self, orders: &mut Vec<Order>) {
         if !matches!(
@@ -99,7 +100,7 @@ impl BlockCache {
         }
     }
 
-    /// Has a drain wait that began before the journal was lost; answers whether it does.
+    /// Makes a drain wait that began before the journal was lost; returns whether it does.
     fn waits_without_journal(&mut self, request: RequestId) -> bool {
         let waits = self.commits.has_failed() && !self.drain_of(request).is_checked;
         if waits {
@@ -113,7 +114,7 @@ impl BlockCache {
         drain.expect("a drain that goes on was begun")
     }
 
-    /// One of this part's shards has drained.
+    /// Notes that one of this part's shards has drained.
     pub(super) fn drained(
         &mut self,
         request: RequestId,
@@ -137,7 +138,7 @@ impl BlockCache {
         self.settle_drain(request, volume, orders);
     }
 
-    /// Waits until what a volume's backing device has been told is durable, and then for a commit.
+    /// Waits until the writes to a volume's backing device are durable, and then for a commit.
     fn settle_drain(&mut self, request: RequestId, volume: VolumeId, orders: &mut Vec<Order>) {
         if self.shards.iter().any(|shard| shard.is_unsettled(volume)) {
             self.drain_of(request).stage = Stage::Settling(self.commits.want_settlement(volume));
@@ -146,7 +147,7 @@ impl BlockCache {
         }
     }
 
-    /// Waits for a commit, if there is anything that one would make durable.
+    /// Waits for a commit, if one would make anything durable.
     fn commit_drain(&mut self, request: RequestId, orders: &mut Vec<Order>) {
         if planted!(SkippedFlush) {
             return self.end_drain(request, orders);
@@ -160,7 +161,7 @@ impl BlockCache {
         self.drain_of(request).stage = Stage::Committing(self.commits.want());
     }
 
-    /// A settlement has ended.
+    /// Continues the drains that waited for a settlement.
     pub(super) fn drains_settled(
         &mut self,
         volume: VolumeId,
@@ -179,7 +180,7 @@ impl BlockCache {
         }
     }
 
-    /// A commit has ended.
+    /// Continues the drains that waited for a commit.
     pub(super) fn drains_committed(
         &mut self,
         ended: u64,

@@ -2,12 +2,13 @@
 //! a stream at the end of each.
 //!
 //! Each part follows the requests that were submitted to it, in smallest blocks, whether they hit
-//! or not. Where the stream began travels with the pieces of a request, for the admission and the
-//! policy; what comes next, if the policy wants it, goes to the shards that it belongs to, here or
-//! in other parts, as fetches that nobody waits for. Those of one region go together.
+//! or not. The start of the stream is passed with the sub-requests, for the admission and the
+//! policy. If the policy wants it, the continuation of the stream is fetched without a waiting
+//! client. The fetches go to the shards that own the sectors, here or in other parts; those of one
+//! region go together.
 //!
-//! Not to be expected: that the requests of a stream that come over several connections are seen as
-//! one, if these are in different threads; and that what a tier above has answered is seen at all.
+//! Limits: the requests of a stream over several connections are not seen as one, if these are in
+//! different threads. Requests answered by a tier above are not seen at all.
 
 use floe_policy::admission::Admission;
 use floe_policy::streams::Streams;
@@ -18,16 +19,16 @@ use crate::order::Order;
 use crate::part::{Message, PartId};
 use crate::request::{Kind, Request};
 
-/// What a part knows of streams.
+/// The streams that a part follows.
 #[derive(Debug)]
 pub(super) struct Followed {
     streams: Streams,
-    /// From how many smallest blocks on what comes next is fetched.
+    /// The length, in smallest blocks, from which a stream's continuation is fetched.
     fetches_from: Option<u64>,
 }
 
 impl Followed {
-    /// Of a cache; `None` where nobody looks at streams.
+    /// Returns the state for a cache; `None` where no policy needs streams.
     pub(super) fn new(config: &Config) -> Option<Box<Self>> {
         let fetches_from = config.evict.fetches_ahead().filter(|_| config.mode.caches_reads());
         let wanted = fetches_from.is_some() || config.gate.admission.needs().streams;
@@ -36,7 +37,7 @@ impl Followed {
 }
 
 impl BlockCache {
-    /// Follows the stream of a read or write, and answers the sector at which it began.
+    /// Follows the stream of a read or write, and returns the sector at which it began.
     pub(super) fn follow(&mut self, request: &Request) -> Option<u64> {
         let followed = self.followed.as_deref_mut()?;
         if !matches!(request.kind, Kind::Read | Kind::Write { .. }) || request.len == 0 {
@@ -50,7 +51,7 @@ impl BlockCache {
         Some(Place::of_number(begun * unit).sector())
     }
 
-    /// Has what comes after a read, which was followed last, fetched, if it is part of a stream.
+    /// Fetches the continuation of a read, which was followed last, if it is part of a stream.
     pub(super) fn fetch_ahead(&mut self, request: &Request, stream: u64, orders: &mut Vec<Order>) {
         let Some(followed) = self.followed.as_deref_mut().filter(|_| request.kind == Kind::Read)
         else {
@@ -62,7 +63,7 @@ impl BlockCache {
         };
         let volume_sectors = self.volumes.bytes(request.volume).unwrap_or(0).div_ceil(SECTOR_BYTES);
         let (unit, region) = (self.sizes.smallest(), self.sizes.largest());
-        // Numbers of places do not run over into the next volume: that begins beyond any volume's
+        // Numbers of places do not overflow into the next volume: that begins beyond any volume's
         // end.
         let first = Place::of_number(ahead.start * unit).sector();
         let end = (first + (ahead.end - ahead.start) * unit).min(volume_sectors);

@@ -1,4 +1,4 @@
-//! Volumes that come, go and grow while a cache runs.
+//! Addition, removal and growth of volumes while a cache runs.
 //!
 //! Each change is made in every part; a part that refuses has changed nothing, and can be asked
 //! again.
@@ -20,8 +20,7 @@ impl BlockCache {
         id
     }
 
-    /// The same, with an id that is free: the one that the volume had when a cache that outlives
-    /// the program was last used.
+    /// Adds a volume with a free id: the one that it had when a persistent cache was last used.
     ///
     /// # Panics
     /// When the id is not free, or the volume has more than half an exbibyte.
@@ -36,16 +35,15 @@ impl BlockCache {
         }
     }
 
-    /// Takes a volume's backing device to have writes that a power cut would take back, though none
-    /// of them came from this part.
+    /// Notes that a volume's backing device may have writes that a power cut would lose, though
+    /// none of them came from this part.
     pub(crate) fn note_unsettled(&mut self, id: VolumeId) {
         self.shards.iter_mut().for_each(|shard| shard.note_unsettled(id));
     }
 
-    /// Removes a volume with all that is cached of it, and makes its id free; to be done in all
-    /// parts alike, once it is idle in all of them. Goes over all groups of the cache. With
-    /// `discard`, data that only the cache has is lost; without, a flush is to come before.
-    ///
+    /// Removes a volume with all its cached data, and frees its id. To be done in all parts alike,
+    /// once the volume is idle in all of them. Walks all groups of the cache. With `discard`, dirty
+    /// data is lost; without, a flush must come before.
     /// # Errors
     /// When there is no such volume, something is under way for it in this part, or it has dirty
     /// data here that is not to be discarded.
@@ -64,10 +62,10 @@ impl BlockCache {
         Ok(())
     }
 
-    /// Lets a volume grow to this many bytes; to be done in all parts alike, after its backing
-    /// device has grown. Requests may be under way, but where the old size ends within a sector,
-    /// that sector has to be idle in all parts. What was written to it before the volume grew ends
-    /// in zeros, so its new bytes may read as such whatever the backing device had there.
+    /// Grows a volume to this many bytes; to be done in all parts alike, after its backing device
+    /// has grown. Requests may be under way, but where the old size ends within a sector, that
+    /// sector has to be idle in all parts. Data written to that sector before the growth ends in
+    /// zeros, so its new bytes may read as zeros whatever the backing device had there.
     ///
     /// # Errors
     /// When there is no such volume, it would shrink or be too large, or the sector that its old
