@@ -1,8 +1,8 @@
-//! A shard's journal through many crashes, beside a list of blocks.
+//! A shard's journal through many crashes, compared with a list of blocks.
 //!
-//! After a crash each sector must be what it was at some moment since the last commit that was
-//! known to be durable, and everything exactly as it was when nothing was lost. What recovery found
-//! is what counts from then on: the next crash may not change it.
+//! After a crash each sector must have a state that it had at some moment since the last commit
+//! known to be durable. When nothing was lost, everything must be exactly as before. The recovered
+//! state is binding from then on: the next crash may not change it.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -18,7 +18,7 @@ const GROUPS: u64 = 12;
 struct Shard {
     journal: ShardJournal,
     model: Model,
-    /// All that was so since the last commit known to be durable.
+    /// All states since the last commit known to be durable.
     moments: Vec<Sectors>,
     /// Blocks that a checkpoint still has to state, coldest last.
     to_dump: Option<Vec<BlockAt>>,
@@ -45,7 +45,7 @@ impl Shard {
         self.moments.push(self.model.sectors());
     }
 
-    /// Commits. Whether that succeeds or not, the journal is told.
+    /// Commits, and reports success or failure to the journal.
     fn commit(&mut self, disk: &mut Disk, random: &mut SmallRng) {
         let mut pages = Vec::new();
         let whole = self.journal.commit(&mut pages);

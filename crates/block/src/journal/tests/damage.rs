@@ -1,6 +1,6 @@
-//! Flipped bits anywhere in the metadata: an error that names the place, or the same map as without
-//! them. What is salvaged of a damaged journal is the same map again, or less of it where more than
-//! a page of a batch is lost, and never another.
+//! Flipped bits anywhere in the metadata: an error that names the place, or an unchanged map. The
+//! salvage of a damaged journal is the whole map, or less of it where more than a page of a batch
+//! is lost, and never another map.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -10,7 +10,7 @@ use super::*;
 
 const GROUPS: u64 = 8;
 
-/// A cache with one shard, and what it should hold.
+/// A cache with one shard, and its expected content.
 struct Used {
     disk: Disk,
     journal: ShardJournal,
@@ -86,7 +86,7 @@ fn found(disk: &mut Disk) -> Result<Model, StoreError> {
     Ok(Model::restored(&opened.shards[0].blocks, &opened.shards[0].sums))
 }
 
-/// What can be trusted of a damaged cache, and what is said of its only shard.
+/// Returns the trusted part of a damaged cache, and the salvage of its only shard.
 fn salvaged(disk: &mut Disk) -> (Model, Salvage) {
     let (opened, mut salvages) = disk.io(|io| salvage(io, &mut |_, _| {})).unwrap().unwrap();
     (
@@ -106,7 +106,7 @@ fn flipped_bits_are_an_error_or_harmless() {
     let mut bytes = vec![0; layout.end_bytes() as usize];
     whole.read_at(0, &mut bytes);
     for round in 0..700 {
-        // Where something is, for the most part.
+        // Mostly in used places.
         let at = loop {
             let at = random.random_range(0..layout.data_offset_bytes(0));
             let in_last =

@@ -82,7 +82,7 @@ fn a_crash_while_a_cache_is_made_leaves_the_old_one_or_the_new_one_or_none() {
                 };
                 assert!(made.is_err() || which == 2, "{was:?}: a cache that was made is there");
                 left[which] += 1;
-                // Whatever is there, a cache can be made now.
+                // A cache can be created now in place of any content.
                 disk.io(|io| create(io, new_cache(3, layout(4, 2)))).unwrap();
                 assert_eq!(disk.open().unwrap().unwrap().superblock.id, [3; 16]);
             }

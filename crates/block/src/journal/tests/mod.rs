@@ -1,4 +1,4 @@
-//! What the tests of the journal share: a shard too simple to be wrong, and a device whose power
+//! Shared parts of the journal's tests: a shard too simple to be wrong, and a device whose power
 //! fails.
 
 mod crashes;
@@ -47,7 +47,7 @@ impl Disk {
         work(&mut Io { device: &mut self.device, pool: &self.pool, wait: &mut wait })
     }
 
-    /// Submits an operation and polls a few times. Answers how it ended, if it did.
+    /// Submits an operation and polls a few times. Returns its result, if it has ended.
     fn try_for(&mut self, polls: u32, offset: u64, action: Action) -> Option<io::Result<()>> {
         self.device.submit(Operation { token: 0, offset, action });
         let mut done: Vec<Completion> = Vec::new();
@@ -69,7 +69,7 @@ impl Disk {
         all
     }
 
-    /// Of these pages some are stored, as when power fails while they are.
+    /// Stores some of these pages, as a power failure during the writes does.
     fn store_some(&mut self, pages: &[PageWrite], random: &mut SmallRng) {
         let some: Vec<_> =
             pages.iter().filter(|_| random.random_range(0..3) > 0).cloned().collect();
@@ -83,7 +83,7 @@ impl Disk {
         self.io(|io| io.flush()).is_ok()
     }
 
-    /// Cuts the power, of which some of what was not durable survives, and brings it back.
+    /// Cuts the power, keeping some of the data that was not durable, and restores it.
     fn crash(&mut self, seed: u64) {
         if !self.faults.is_off() {
             self.faults.power_cut_keeping(seed);

@@ -1,4 +1,4 @@
-//! A shard's blocks as a list, in the order in which something was last stated about them.
+//! A shard's blocks as a list, in the order of the last statement about each.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -7,10 +7,10 @@ use super::SIZES;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::journal::{BlockAt, Change, NO_SUM, RestoredBlock, Standing};
 
-/// What a sector of a volume is: its place, how it stands, and its checksum.
+/// A sector's place, state and checksum.
 pub(super) type Sector = (u64, Standing, u64);
 
-/// What each sector of the volumes is, if it is valid.
+/// The state of each sector of the volumes, if it is valid.
 pub(super) type Sectors = Vec<Option<Sector>>;
 
 /// More sectors than a volume has.
@@ -34,7 +34,7 @@ impl Block {
         self.sectors.iter().all(|(standing, _)| *standing == Standing::Invalid)
     }
 
-    /// Changes that state all that is so.
+    /// Returns the changes that state the block.
     pub(super) fn changes(&self) -> Vec<Change> {
         let start = self.at.sectors.start;
         let each = self
@@ -59,7 +59,7 @@ impl Block {
 }
 
 impl Model {
-    /// What recovery found.
+    /// Returns the model of a recovered shard.
     pub(super) fn restored(blocks: &[RestoredBlock], sums: &[u64]) -> Model {
         let block = |found: &RestoredBlock| {
             let standing = |sector: u64| {
@@ -81,8 +81,7 @@ impl Model {
         Model { blocks: blocks.iter().map(block).collect() }
     }
 
-    /// Takes a change in; `sum` is the checksum of every clean sector in it, but for the sector's
-    /// place.
+    /// Applies a change; `sum` gives the checksum of each clean sector by its place.
     pub(super) fn change(&mut self, change: &Change, sum: impl Fn(u64) -> u64) {
         let at = change.block();
         let size = |block: &BlockAt| block.sectors.end - block.sectors.start;
@@ -128,14 +127,14 @@ impl Model {
         all
     }
 
-    /// The blocks that hold anything, coldest first.
+    /// Returns the blocks with data, coldest first.
     pub(super) fn order(&self) -> Vec<&BlockAt> {
         self.blocks.iter().filter(|block| !block.is_empty()).map(|block| &block.at).collect()
     }
 }
 
-/// A change that can be, in a shard of so many groups: about a block that stands there already,
-/// more often than not.
+/// Returns a possible change in a shard of so many groups, more often than not about an existing
+/// block.
 pub(super) fn random_change(random: &mut SmallRng, model: &Model, groups: u64) -> Change {
     let known = random.random_range(0..model.blocks.len() + 4);
     let block = match model.blocks.get(known) {
