@@ -1,10 +1,10 @@
-//! Which blocks a request needs that are not there: AdaCache's Algorithms 1 and 2.
+//! Block allocation for missing data: AdaCache's Algorithms 1 and 2.
 //!
-//! First the *missing intervals*: the request, rounded out to the smallest block, less the blocks
-//! that are cached. Then the *greedy allocation*: each interval is filled from its start with the
-//! largest aligned block that fits what is left. As printed, Algorithm 1 rounds an aligned end up
-//! by one block too many and misses its end when a cached block reaches past it, and Algorithm 2
-//! never goes back to larger sizes; here they do what the text says.
+//! Algorithm 1 finds the *missing intervals*: the request, rounded out to the smallest block, less
+//! the cached blocks. Algorithm 2 is the *greedy allocation*: each interval is filled from its
+//! start with the largest aligned block that fits the rest. As printed, Algorithm 1 rounds an
+//! aligned end up by one block too many and misses its end when a cached block reaches past it, and
+//! Algorithm 2 never goes back to larger sizes. Here both do as the paper's text says.
 
 use crate::geometry::{BlockSizes, Class, Sectors};
 

@@ -1,16 +1,15 @@
-//! A bit for each sector of the cache device: which hold valid data, and which hold data newer than
-//! the backing's.
+//! Bit sets with a bit for each sector of the cache device: valid data, dirty data, and others.
 
 use std::ops::Range;
 
-/// A fixed number of bits, set and asked by ranges.
+/// A fixed number of bits, set and read by ranges.
 #[derive(Debug, Clone)]
 pub(crate) struct Bits {
     words: Vec<u64>,
     ones: u64,
 }
 
-/// The words a range touches, each with the mask of the range's bits in it.
+/// Returns the words a range touches, each with the mask of the range's bits in it.
 fn masks(range: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let words = range.start / 64..range.end.div_ceil(64);
     words.map(move |word| {
@@ -26,7 +25,7 @@ impl Bits {
         Self { words: vec![0; len.div_ceil(64) as usize], ones: 0 }
     }
 
-    /// How many bits are set.
+    /// Returns the number of bits that are set.
     pub(crate) fn ones(&self) -> u64 {
         self.ones
     }
@@ -66,7 +65,7 @@ impl Bits {
         self.words[(bit / 64) as usize] >> (bit % 64) & 1 == 1
     }
 
-    /// The range cut into maximal runs of equal bits, in order.
+    /// Returns the range divided into maximal runs of equal bits, in order.
     pub(crate) fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
         let mut start = range.start;
         std::iter::from_fn(move || {

@@ -1,9 +1,9 @@
 //! Counters, each declared once.
 //!
-//! [`counters!`](crate::counters!) makes a struct of the fields it is given, and knows how to add
-//! the counts of several threads, to subtract those of an earlier moment, and how each field is
-//! published: its name in JSON, its metric, and its meaning, which is the field's documentation.
-//! The server prints status, metrics and the table in docs/service.md from that.
+//! [`counters!`](crate::counters!) makes a struct of the given fields. It adds the counts of
+//! several threads, subtracts those of an earlier moment, and publishes each field: its name in
+//! JSON, its metric, and its meaning, which is the field's documentation. The server prints status,
+//! metrics and the table in docs/service.md from that.
 
 use std::time::Duration;
 
@@ -18,39 +18,39 @@ pub enum CounterType {
     Gauge,
 }
 
-/// What a field's declaration says of it.
+/// The declaration of a counter field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declaration {
     /// The field's documentation, with the space that doc comments begin with.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// Counter or gauge.
     pub kind: CounterType,
     /// Its field in JSON; empty where there is none.
     pub json: &'static str,
     /// Its metric for Prometheus; empty where there is none.
     pub metric: &'static str,
-    /// The setting without which there is no such metric; empty for those that are always there.
+    /// The setting without which the metric does not exist; empty for a metric that always exists.
     pub with: &'static str,
 }
 
 impl Declaration {
-    /// A field that is added up and not published.
+    /// Returns the declaration of a field that is added up and not published.
     pub const fn internal(help: &'static str) -> Self {
         Self { help, kind: CounterType::Counter, json: "", metric: "", with: "" }
     }
 
-    /// Whether it is in JSON or among the metrics.
+    /// Returns whether the field is in JSON or among the metrics.
     pub const fn is_published(&self) -> bool {
         !self.json.is_empty() || !self.metric.is_empty()
     }
 
-    /// A sentence on what it counts.
+    /// Returns a sentence on the field's meaning.
     pub fn meaning(&self) -> &'static str {
         self.help.trim()
     }
 }
 
-/// Something that threads count, each for itself.
+/// Counts that each thread keeps for itself.
 pub trait Counts {
     /// Adds what another thread has counted.
     fn add(&mut self, other: &Self);
@@ -58,8 +58,8 @@ pub trait Counts {
     /// Returns what was counted since an earlier moment.
     fn since(&self, earlier: &Self) -> Self;
 
-    /// Calls `see` with each published field and its value. `declared` is said of the whole, which
-    /// is itself a field.
+    /// Calls `see` with each published field and its value. `declared` is the declaration of this
+    /// value as a field.
     fn each(&self, declared: &'static Declaration, see: &mut dyn FnMut(&'static Declaration, u64)) {
         let _ = (declared, see);
     }
@@ -120,7 +120,7 @@ impl<const N: usize> Counts for [u64; N] {
     }
 }
 
-/// Those of longer lists are added to nothing.
+/// Counts of lists: elements missing in the shorter one count as 0.
 impl Counts for Vec<u64> {
     fn add(&mut self, other: &Self) {
         self.resize(self.len().max(other.len()), 0);
@@ -162,8 +162,8 @@ impl Counts for Vec<(VolumeId, Sectors)> {
     }
 }
 
-/// Makes a struct of counters. A field is followed by how it is published, if it is: `Counter` or
-/// `Gauge` with `json`, `metric` and `with`, any of which may be left out.
+/// Makes a struct of counters. A published field is followed by its type, `Counter` or `Gauge`,
+/// with `json`, `metric` and `with`, any of which may be left out.
 ///
 /// ```
 /// floe_block::counters! {
@@ -206,8 +206,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            /// Returns what was counted since an earlier moment; of what goes up and down, the
-            /// value now.
+            /// Returns the counts since an earlier moment; of gauges, the current value.
             #[allow(dead_code)]
             $vis fn since(&self, earlier: &Self) -> Self {
                 $crate::Counts::since(self, earlier)

@@ -1,4 +1,5 @@
-//! Who leaves a cache: any registered policy that does without knowledge of what comes.
+//! The eviction policy of a cache: any registered policy that needs no knowledge of future
+//! requests.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,17 +7,17 @@ use std::str::FromStr;
 use floe_policy::registry::{Choice, ChoiceError, Entry};
 use floe_policy::{AnyPolicy, Eviction, Lru, POLICIES, Policy};
 
-/// The policy by which blocks leave; each shard has an order of its own. The default is LRU.
+/// The eviction policy; each shard has an order of its own. The default is LRU.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evict(Choice);
 
-/// Why a text is no policy for a block cache.
+/// The reason for which a text is no policy for a block cache.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EvictError {
-    /// It chooses nothing.
+    /// The text names no registered policy.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    /// It cannot be had while serving.
+    /// The policy cannot be used while serving.
     #[error("policy {name} has to know what is asked for next, and a cache does not; it can have {}", known().join(", "))]
     Future {
         /// The policy's name.
@@ -24,7 +25,7 @@ pub enum EvictError {
     },
 }
 
-/// Whether a policy does without knowledge of what comes.
+/// Returns whether a policy needs no knowledge of future requests.
 fn serves(entry: &&Entry) -> bool {
     !entry.about.next_uses
 }
@@ -34,23 +35,23 @@ fn known() -> Vec<&'static str> {
 }
 
 impl Evict {
-    /// Every policy that a block cache can have, with its defaults.
+    /// Returns every policy that a block cache can have, with its defaults.
     pub fn all() -> impl Iterator<Item = Self> {
         POLICIES.iter().filter(serves).map(|entry| Self(Choice::of(&entry.about)))
     }
 
-    /// The policy, and its parameters.
+    /// Returns the policy and its parameters.
     pub fn choice(&self) -> &Choice {
         &self.0
     }
 
-    /// From how many smallest blocks in a row on what comes next is fetched before it is asked for;
+    /// Returns the length, in smallest blocks, from which a stream's continuation is fetched ahead;
     /// `None` for most policies.
     pub fn fetches_ahead(&self) -> Option<u64> {
         AnyPolicy::new(&self.0).fetches_ahead()
     }
 
-    /// Whether it is LRU.
+    /// Returns whether the policy is LRU.
     pub fn is_lru(&self) -> bool {
         self.0.name() == Lru::ABOUT.name
     }

@@ -1,10 +1,10 @@
-//! How parts of a cache talk: a bounded queue from each thread to each other, and a bell for those
-//! who sleep.
+//! The exchange between the parts of a cache: bounded queues between all threads, and wake-ups for
+//! sleeping threads.
 //!
-//! Nothing is locked, and nothing is allocated once the queues are there. What does not fit into a
-//! full queue waits with its sender, in order; no more than the pieces of requests under way, which
-//! the server bounds. Bells are rung once per turn of the sender's loop, by [`Exchange::flush`],
-//! and only for those who sleep.
+//! Nothing is locked, and nothing is allocated once the queues exist. A parcel that does not fit
+//! into a full queue waits with its sender, in order. No more parcels wait than sub-requests are
+//! under way, which the server bounds. A [`Bell`] is rung once per turn of the sender's loop, by
+//! [`Exchange::flush`], and only if its thread sleeps.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,17 +24,17 @@ use crate::sleep::Sleep;
 const PARCELS: usize = 4096;
 const FEWEST_PARCELS: usize = 64;
 
-/// How soon to try a full queue again. Its reader is at work, or it would not be full.
+/// Time until a full queue is tried again. Its reader is running, or the queue would not be full.
 const RETRY: Duration = Duration::from_micros(50);
 
-/// A message, and the buffer of the piece that it brings.
+/// A message, and the buffer of the sub-request in it.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) message: Message,
     pub(crate) buffer: Option<Lent>,
 }
 
-/// What wakes a thread that waits in its ring.
+/// The wake-up of a thread that waits in its ring.
 #[derive(Debug)]
 pub struct Bell {
     sleep: Sleep,
@@ -42,7 +42,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A bell of a thread that is awake.
+    /// Returns the wake-up of a thread that is awake.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -51,8 +51,8 @@ impl Bell {
         Ok(Self { sleep: Sleep::new(), event })
     }
 
-    /// Wakes the thread if it sleeps, after something has been put where it will look; says whether
-    /// it did.
+    /// Wakes the thread if it sleeps, after something was put into one of its queues; returns
+    /// whether it slept.
     pub fn ring(&self) -> bool {
         let asleep = self.sleep.must_be_woken();
         if asleep {
@@ -62,8 +62,8 @@ impl Bell {
         asleep
     }
 
-    /// A descriptor that becomes readable when the bell is rung; [`Bell::heard`] makes it
-    /// unreadable again.
+    /// Returns a descriptor that becomes readable at a wake-up; [`Bell::heard`] makes it unreadable
+    /// again.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -71,8 +71,8 @@ impl Bell {
         self.event.try_clone().map(Rc::new)
     }
 
-    /// Waits on the thread's own ring until something arrives, is due, or the bell is rung; only
-    /// looks at the ring when there is something where the thread looks. Says whether it waited.
+    /// Waits on the thread's own ring until something arrives, is due, or the thread is woken. Only
+    /// polls the ring when the thread's queues are not empty. Returns whether it waited.
     ///
     /// # Errors
     /// When the ring fails.
@@ -88,7 +88,7 @@ impl Bell {
         waited.map(|_| asleep)
     }
 
-    /// Takes the ringing in, after the descriptor became readable.
+    /// Clears the wake-up, after the descriptor became readable.
     pub fn heard(&self) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count); // nothing to read is no harm
@@ -99,10 +99,10 @@ impl Bell {
 #[derive(Debug)]
 struct Outlet {
     queue: Producer<Parcel>,
-    /// What found the queue full.
+    /// Parcels that did not fit into the queue.
     late: VecDeque<Parcel>,
     bell: Arc<Bell>,
-    /// Something has been put into the queue since the bell was last rung.
+    /// Parcels were put into the queue since the last wake-up.
     unannounced: bool,
 }
 
@@ -111,19 +111,19 @@ struct Outlet {
 pub struct Exchange {
     outlets: Vec<Option<Outlet>>,
     inlets: Vec<Consumer<Parcel>>,
-    /// The inlet to look into first.
+    /// The inlet that was read last.
     turn: usize,
     bell: Arc<Bell>,
     late: usize,
     traffic: Traffic,
 }
 
-/// What a thread has said to others.
+/// Counts of the messages that a thread has sent to others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Messages: pieces sent away, and answers to pieces of others.
+    /// Messages: sub-requests sent away, and answers to sub-requests of others.
     pub messages: u64,
-    /// How often another thread had to be woken for them.
+    /// Wake-ups of other threads for these messages.
     pub wakes: u64,
 }
 
@@ -141,7 +141,7 @@ fn bells(parts: usize) -> io::Result<Vec<Arc<Bell>>> {
 }
 
 impl Exchange {
-    /// The ends for so many parts, in order.
+    /// Returns the ends for so many parts, in order.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -149,8 +149,8 @@ impl Exchange {
         Ok(Self::between(&bells(parts)?))
     }
 
-    /// The ends for a cache of so many tiers in so many parts: by part, from the top tier down. The
-    /// tiers of a part share a bell.
+    /// Returns the ends for a cache of so many tiers in so many parts: by part, from the top tier
+    /// down. The tiers of a part share a wake-up.
     ///
     /// # Errors
     /// When the system is out of descriptors.
@@ -163,8 +163,8 @@ impl Exchange {
         Ok(ends)
     }
 
-    /// An end for each of these bells, in the order of the parts: for a tier that comes to those
-    /// that ring them already.
+    /// Returns an end for each of these wake-ups, in the order of the parts: for a tier that is
+    /// added to parts which use them already.
     pub fn between(bells: &[Arc<Bell>]) -> Vec<Exchange> {
         let parts = bells.len();
         let end = |bell: &Arc<Bell>| Exchange {
@@ -195,22 +195,22 @@ impl Exchange {
         ends
     }
 
-    /// What wakes this thread.
+    /// Returns this thread's wake-up.
     pub fn bell(&self) -> &Arc<Bell> {
         &self.bell
     }
 
-    /// Whether nothing has been sent to this thread that it has not received.
+    /// Returns whether this thread has received all messages sent to it.
     pub fn is_empty(&self) -> bool {
         self.inlets.iter().all(Consumer::is_empty)
     }
 
-    /// What this thread has said to others so far.
+    /// Returns the counts of the messages that this thread has sent.
     pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
-    /// When to try full queues again at the latest; `None` when all is on its way.
+    /// Returns the latest time to try full queues again; `None` when nothing waits.
     pub fn next_due(&self) -> Option<Instant> {
         (self.late > 0).then(|| Instant::now() + RETRY)
     }
@@ -233,8 +233,8 @@ impl Exchange {
         }
     }
 
-    /// Puts what is late into its queue as far as there is room, and wakes whoever sleeps and has
-    /// been sent something.
+    /// Puts waiting parcels into their queues as far as there is room, and wakes sleeping threads
+    /// that were sent parcels.
     pub(crate) fn flush(&mut self) {
         for outlet in self.outlets.iter_mut().flatten() {
             while let Some(parcel) = outlet.late.pop_front() {
@@ -251,7 +251,7 @@ impl Exchange {
         }
     }
 
-    /// The next parcel, taking from all senders in turn.
+    /// Returns the next parcel, taking from all senders in turn.
     pub(crate) fn receive(&mut self) -> Option<Parcel> {
         for _ in 0..self.inlets.len() {
             self.turn = (self.turn + 1) % self.inlets.len();

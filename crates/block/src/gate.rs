@@ -1,24 +1,24 @@
-//! Who comes into a cache: what is asked, and what it is told of the memory above.
+//! The admission of a cache: the policy, and its knowledge of the memory above.
 
 use floe_policy::admission::{Admission, Admissions};
 
-/// Who comes into a cache. The default is everything.
+/// The admission of a cache. By default everything is admitted.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
-    /// What is asked; each shard has one of its own.
+    /// The admission policy; each shard has one of its own.
     pub admission: Admissions,
-    /// Bytes that the memory above the cache holds, which answers before the cache is asked; 0
-    /// where there is none.
+    /// Bytes of the memory tier above the cache, which answers before the cache is asked; 0 without
+    /// one.
     pub above_bytes: u64,
 }
 
 impl Gate {
-    /// This admission, with no memory above.
+    /// Returns this admission, without memory above.
     pub fn new(admission: Admissions) -> Self {
         Self { admission, above_bytes: 0 }
     }
 
-    /// What the shard with a number, of so many, is told.
+    /// Returns the share of the shard with a number, of so many.
     pub(crate) fn share(&self, shard: u64, shards: u64) -> Self {
         let mut admission = self.admission.clone();
         admission.split(shard as usize, shards as usize);

@@ -1,9 +1,9 @@
-//! Sectors, block sizes and regions: how a volume's address space is cut.
+//! Sectors, block sizes and regions: the division of a volume's address space.
 //!
-//! Everything inside this crate counts in *sectors* of 4 KiB. A block is a power-of-two run of
-//! sectors aligned to its size (AdaCache, section III.A). A *region* is an aligned run as long as
-//! the largest block, so a block never reaches over a region's end; it is the unit by which
-//! requests are split and shards are chosen.
+//! This crate counts in *sectors* of 4 KiB. A block is a power-of-two run of sectors aligned to its
+//! size (AdaCache, section III.A). A *region* is an aligned run as long as the largest block, so a
+//! block never reaches over a region's end. The region is the unit by which requests are split and
+//! shards are chosen.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -29,7 +29,7 @@ pub struct VolumeId(pub u16);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class(pub u8);
 
-/// Where something is on some volume: the key of maps over blocks and regions.
+/// A position on some volume: the key of maps over blocks and regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
@@ -47,7 +47,7 @@ impl Place {
         Self(u64::from(volume.0) << SECTOR_BITS | sector)
     }
 
-    /// All places of a volume.
+    /// Returns all places of a volume.
     pub(crate) fn all_of(volume: VolumeId) -> RangeInclusive<Place> {
         Self::new(volume, 0)..=Self::new(volume, (1 << SECTOR_BITS) - 1)
     }
@@ -62,20 +62,20 @@ impl Place {
         self.0 & ((1 << SECTOR_BITS) - 1)
     }
 
-    /// Its number among all places: neighbours of one volume follow each other.
+    /// Returns its number among all places: neighbours of one volume follow each other.
     #[inline]
     pub(crate) fn number(self) -> u64 {
         self.0
     }
 
-    /// The place of a number.
+    /// Returns the place of a number.
     #[inline]
     pub(crate) fn of_number(number: u64) -> Self {
         Self(number)
     }
 
-    /// A well-mixed hash (the finalizer of SplitMix64), the same in every run: which shard a region
-    /// belongs to is part of the cache's format.
+    /// Returns a well-mixed hash (the finalizer of SplitMix64), equal in every run: the shard of a
+    /// region is part of the cache's format.
     #[inline]
     pub(crate) fn hash(self) -> u64 {
         let mut x = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -85,10 +85,10 @@ impl Place {
     }
 }
 
-/// Which sectors of which volume a block holds, in one word: the volume, and twice the block's
+/// The sectors of a block, with their volume, in one word: the volume, and twice the block's
 /// centre.
 ///
-/// Blocks are aligned to their size, a power of two, so the centre's trailing zeros tell the size.
+/// Blocks are aligned to their size, a power of two, so the centre's trailing zeros give the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Extent(Place);
 
@@ -123,7 +123,7 @@ impl Extent {
     }
 }
 
-/// Why a list of block sizes is unusable.
+/// The reason for which a list of block sizes is unusable.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BlockSizesError {
     /// No size at all.
@@ -182,7 +182,7 @@ impl BlockSizes {
         self.sectors[class.0 as usize]
     }
 
-    /// The class of blocks of this many sectors.
+    /// Returns the class of blocks of this many sectors.
     ///
     /// # Panics
     /// When there is none.
@@ -212,7 +212,7 @@ impl BlockSizes {
         self.sectors[self.sectors.len() - 1]
     }
 
-    /// The region that a sector is in, by where it begins.
+    /// Returns the region that contains a sector, as the place of its first sector.
     #[inline]
     pub(crate) fn region(&self, volume: VolumeId, sector: u64) -> Place {
         Place::new(volume, sector & !(self.largest() - 1))
@@ -262,7 +262,7 @@ impl FromStr for BlockSizes {
     }
 }
 
-/// A size as people write it: `32KiB`, `1MiB`, or plain bytes where no unit divides it.
+/// Formats a size with its largest unit: `32KiB`, `1MiB`, or plain bytes where no unit divides it.
 pub fn format_size(bytes: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {

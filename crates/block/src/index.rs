@@ -1,8 +1,8 @@
-//! A hash index from block places to slots that stays small: five bytes an entry, two thirds to
-//! four fifths of them used.
+//! A compact hash index from block places to slots: five bytes an entry, two thirds to four fifths
+//! of them used.
 //!
-//! Open addressing with linear probing. An entry is a slot and one byte of its hash; keys are not
-//! stored, the caller compares them where the byte matches; eight bytes are looked at together.
+//! Open addressing with linear probing. An entry is a slot and one byte of its hash. Keys are not
+//! stored: the caller compares them where the byte matches. Eight bytes are compared together.
 //! Removal shifts entries back instead of leaving tombstones, so a cache that replaces blocks for
 //! ever never rehashes. The capacity need not be a power of two, grows by a sixteenth and shrinks
 //! when a third of it is not used. A general hash table (hashbrown) took up to 20 bytes an entry
@@ -79,8 +79,7 @@ impl Index {
             let tags = self.tags[at..at + TOGETHER].try_into().expect("as many as were sliced");
             let tags = u64::from_le_bytes(tags);
             let empty = zero_bytes(tags);
-            // What lies beyond the first empty entry is not looked at; `empty` is exact up to
-            // there.
+            // Entries beyond the first empty one do not count; `empty` is exact up to there.
             let mut same = zero_bytes(tags ^ wanted) & (empty.wrapping_sub(1) & !empty);
             while same != 0 {
                 let found = self.after(at, same.trailing_zeros() as usize / 8);
@@ -96,13 +95,13 @@ impl Index {
         }
     }
 
-    /// The slot with this hash for which `is_it` holds.
+    /// Returns the slot with this hash for which `is_it` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         self.position(hash, is_it).map(|at| self.slots[at])
     }
 
-    /// Adds a slot that is not in the index; `hash_of` tells the hash of any slot.
+    /// Adds a slot that is not in the index; `hash_of` returns the hash of any slot.
     pub(crate) fn insert(&mut self, slot: u32, hash_of: impl Fn(u32) -> u64) {
         if (self.len + 1) * SPACE.0 > self.capacity() * SPACE.1 {
             self.resize(&hash_of);
@@ -111,7 +110,7 @@ impl Index {
         self.len += 1;
     }
 
-    /// Takes a slot out.
+    /// Removes a slot.
     ///
     /// # Panics
     /// When it is not in the index.

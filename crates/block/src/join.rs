@@ -1,64 +1,65 @@
-//! One request on its way: cut into pieces, and joined again from their answers.
+//! A request under way: split into sub-requests, and joined again from their answers.
 //!
-//! A request is cut at region ends, so that each piece belongs to one shard. Long requests (a trim
-//! can cover gigabytes) are cut bit by bit: only so many pieces are under way at once. The request
-//! has its answer when all pieces have theirs and, where it is to be durable, the backing device
-//! has been flushed; it is over when no piece uses its buffer.
+//! A request is split at region ends, so that each sub-request belongs to one shard. Long requests
+//! (a trim can cover gigabytes) are split step by step: only so many sub-requests are under way at
+//! once. The request has its answer when all sub-requests have theirs and, where it is to be
+//! durable, the backing device has been flushed. It is over when no sub-request uses its buffer.
 
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::piece::{Piece, PieceKind};
 use crate::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 
-/// Pieces of one request under way at once: enough for the largest read or write of an NBD client.
+/// Sub-requests of one request under way at once: enough for the largest read or write of an NBD
+/// client.
 const PIECES_AT_ONCE: u32 = 128;
 
-/// The same for prefetches, whose pieces each take a buffer as long as a region: 8 MiB with the
-/// largest blocks.
+/// Sub-requests of a prefetch under way at once. Each takes a buffer as long as a region: 8 MiB
+/// with the largest blocks.
 const PREFETCHED_AT_ONCE: u32 = 8;
 
-/// What a request waits for, or does not.
+/// The next action for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// More answers.
+    /// None: the request waits for more answers.
     Not,
-    /// The backing device is to be flushed.
+    /// Flush the backing device.
     Flush,
-    /// It is to be answered so, and all its pieces have finished if `over`.
+    /// Answer it with this result; with `over` all its sub-requests have finished.
     Answer { result: Result<(), Fault>, over: bool },
-    /// It was answered before, and its last piece has finished.
+    /// Remove it: it was answered before, and its last sub-request has finished.
     Over,
 }
 
-/// A request whose pieces are under way.
+/// A request whose sub-requests are under way.
 #[derive(Debug, Clone)]
 pub(crate) struct Join {
     pub(crate) request: Request,
-    /// The next sector to be given out in a piece, and the end.
+    /// The next sector to be submitted in a sub-request, and the end.
     next: u64,
     end: u64,
-    /// The bytes of the last sector that lie behind the request and keep their content.
+    /// The bytes of the last sector that lie beyond the request and keep their content.
     tail: u16,
-    /// Whether the first and the last sector, covered in part by a fast zeroing, are still to be
-    /// written: after the whole ones, so that a device which cannot do those is found before
+    /// The first and the last sector, covered in part by a fast zeroing, are still to be written.
+    /// They follow the whole sectors, so that a device without fast zeroing is detected before
     /// anything has changed.
     edges: [bool; 2],
-    /// Answers awaited: of pieces, of drains, of the backing device's flush.
+    /// Answers awaited: of sub-requests, of drains, of the backing device's flush.
     unanswered: u32,
-    /// Pieces that may still use the buffer.
+    /// Sub-requests that may still use the buffer.
     unfinished: u32,
     fault: Option<Fault>,
     has_succeeded: bool,
     pub(crate) hit: bool,
     flushing: bool,
     answered: bool,
-    /// The parts make what it is to make durable so by themselves.
+    /// The cache is persistent: its parts make a flush durable by themselves.
     is_kept: bool,
     /// The first sector of the stream that it continues, where streams are followed.
     pub(crate) stream: Option<u64>,
 }
 
 impl Join {
-    /// A request for a volume of so many bytes, `None` when there is no such volume.
+    /// Returns a request for a volume of so many bytes, `None` when there is no such volume.
     pub(crate) fn new(request: Request, volume_bytes: Option<u64>) -> Self {
         let end = request.offset.checked_add(request.len);
         let fault = match (volume_bytes, end) {
@@ -70,7 +71,7 @@ impl Join {
             _ => Some(Fault::OutOfRange),
         };
         let end = end.unwrap_or(0);
-        // What the volume's last sector holds beyond the volume's end is nobody's.
+        // The bytes of the volume's last sector beyond the volume's end belong to no request.
         let ends_volume = volume_bytes == Some(end);
         let sectors = match request.kind {
             Kind::Flush | Kind::Drain => 0..0,
@@ -105,7 +106,8 @@ impl Join {
         join
     }
 
-    /// What a fast zeroing covers in part is done last, and what has only that not at all.
+    /// Sets the sectors apart that a fast zeroing covers in part. A request without whole sectors
+    /// is refused.
     fn set_edges_apart(&mut self) {
         if self.fault.is_some() || self.request.len == 0 {
             return;
@@ -117,7 +119,7 @@ impl Join {
         self.edges = [!self.request.offset.is_multiple_of(SECTOR_BYTES), self.tail > 0];
     }
 
-    /// The next sector that a fast zeroing covers in part.
+    /// Returns the next sector that a fast zeroing covers in part.
     fn next_edge(&mut self) -> Option<(PieceKind, Sectors)> {
         let Kind::Zero { durable, .. } = self.request.kind else { return None };
         let offset = self.request.offset;
@@ -131,22 +133,22 @@ impl Join {
         Some((PieceKind::ZeroPart { durable, head, tail }, sector..sector + 1))
     }
 
-    /// Nothing more is to be given out.
+    /// Skips the sub-requests not submitted yet.
     pub(crate) fn skip(&mut self) {
         self.next = self.end;
     }
 
-    /// Whether the request is for a volume, and reaches beyond this byte.
+    /// Returns whether the request is for a volume, and reaches beyond this byte.
     pub(crate) fn reaches(&self, volume: VolumeId, byte: u64) -> bool {
         self.request.volume == volume && self.request.offset.saturating_add(self.request.len) > byte
     }
 
-    /// Whether the request was refused at once.
+    /// Returns whether the request was refused at once.
     pub(crate) fn is_refused(&self) -> bool {
         self.fault.is_some()
     }
 
-    /// The next piece to give out, unless all are or enough are under way.
+    /// Returns the next sub-request to submit, unless all are or enough are under way.
     #[inline]
     pub(crate) fn next_piece(&mut self, id: RequestId, region_sectors: u64) -> Option<Piece> {
         let all_out = self.next >= self.end && self.edges == [false; 2]; // most are one piece
@@ -181,10 +183,10 @@ impl Join {
         })
     }
 
-    /// How many pieces may be under way.
+    /// Returns the number of sub-requests that may be under way.
     fn at_once(&self) -> u32 {
         match self.request.kind {
-            // the first tells whether the device can do it
+            // the first shows whether the device supports it
             Kind::Zero { fast: true, .. } if !self.has_succeeded => 1,
             Kind::Prefetch => PREFETCHED_AT_ONCE,
             _ => PIECES_AT_ONCE,
@@ -215,17 +217,17 @@ impl Join {
         (kind, start..end)
     }
 
-    /// The parts of a cache that outlives the program see to a flush.
+    /// Leaves a flush to the parts of a persistent cache.
     pub(crate) fn leave_to_parts(&mut self) {
         self.is_kept = true;
     }
 
-    /// One more answer is awaited: of a part that drains, or of the backing device's flush.
+    /// Adds an awaited answer: of a part that drains, or of the backing device's flush.
     pub(crate) fn await_answer(&mut self) {
         self.unanswered += 1;
     }
 
-    /// One of the answers awaited has come.
+    /// Handles one of the awaited answers.
     pub(crate) fn answered(&mut self, result: Result<(), Fault>, hit: bool) {
         self.unanswered -= 1;
         self.fault = self.fault.or(result.err());
@@ -236,12 +238,12 @@ impl Join {
         }
     }
 
-    /// A piece will not touch the buffer again.
+    /// Notes that a sub-request does not need the buffer any more.
     pub(crate) fn finished(&mut self) {
         self.unfinished -= 1;
     }
 
-    /// What is to be done now that something has changed.
+    /// Returns the next action, after something has changed.
     pub(crate) fn settle(&mut self) -> Settled {
         let has_edges = self.fault.is_none() && self.edges != [false; 2];
         if self.unanswered > 0 || self.next < self.end || has_edges {
@@ -267,7 +269,7 @@ impl Join {
     }
 }
 
-/// The bytes of a sector before an offset.
+/// Returns the bytes of a sector before an offset.
 fn within_sector(offset: u64) -> u16 {
     (offset % SECTOR_BYTES) as u16
 }

@@ -1,5 +1,4 @@
-//! A cache that outlives the program, as its device has it: made, opened, and brought to life
-//! again.
+//! A persistent cache on its device: created, opened, and started again.
 
 mod verify;
 
@@ -18,7 +17,7 @@ use crate::mode::WriteMode;
 
 pub use verify::Rotten;
 
-/// A cache that was read from its device and does not serve yet.
+/// A cache that was read from its device and is not served yet.
 #[derive(Debug)]
 pub struct KeptCache {
     superblock: Superblock,
@@ -26,23 +25,23 @@ pub struct KeptCache {
     shards: Vec<Restored>,
 }
 
-/// How a cache that was opened is to serve.
+/// The options with which an opened cache is served.
 #[derive(Debug, Clone)]
 pub struct Serving {
-    /// When writes reach which device.
+    /// The write mode.
     pub mode: WriteMode,
-    /// Who comes in.
+    /// The admission policy.
     pub gate: Gate,
-    /// Who leaves.
+    /// The eviction policy.
     pub evict: Evict,
-    /// Whether there is a tier in memory above it, and what for.
+    /// The memory tier above, if there is one, and its use.
     pub memory: Memory,
-    /// How many threads share it.
+    /// The number of threads that share it.
     pub parts: usize,
 }
 
 impl KeptCache {
-    /// Makes an empty cache in place of whatever is on the device, and opens it.
+    /// Creates an empty cache in place of whatever is on the device, and opens it.
     ///
     /// # Errors
     /// When the device fails or is too small, or a volume does not fit.
@@ -51,8 +50,8 @@ impl KeptCache {
         Ok(Self::open(io, &mut |_, _| {})?.expect("it has just been made"))
     }
 
-    /// Leaves an empty cache of no volumes, called `id`, in place of the one with this superblock,
-    /// as large as that.
+    /// Replaces the cache with this superblock by an empty one of equal size, without volumes, with
+    /// the id `id`.
     ///
     /// # Errors
     /// When the device fails.
@@ -65,11 +64,11 @@ impl KeptCache {
         journal::create(io, new).map(drop)
     }
 
-    /// Reads the cache on a device; `None` when there is none. `progress` is told the bytes read so
-    /// far, and of how many. Nothing is written.
+    /// Reads the cache on a device; `None` when there is none. Calls `progress` with the bytes read
+    /// so far and their total. Writes nothing.
     ///
     /// # Errors
-    /// When there is one that cannot be read whole, or the device fails.
+    /// When the cache cannot be read completely, or the device fails.
     pub fn open(
         io: &mut Io<'_>,
         progress: &mut dyn FnMut(u64, u64),
@@ -82,31 +81,32 @@ impl KeptCache {
         }))
     }
 
-    /// What the cache on a device says of itself; `None` when there is none.
+    /// Reads the superblock of the cache on a device; `None` when there is no cache.
     ///
     /// # Errors
-    /// When there is one whose superblock cannot be read, or the device fails.
+    /// When the superblock cannot be read, or the device fails.
     pub fn identify(io: &mut Io<'_>) -> Result<Option<Superblock>, StoreError> {
         journal::superblock_of(io)
     }
 
-    /// What the cache says of itself.
+    /// Returns the superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Whether an id was a volume's of which the logs still speak. That it is gone is durable only
-    /// some time after the session has begun, so the id must not be given again with that.
+    /// Returns whether an id belonged to a removed volume that the logs still mention. The removal
+    /// becomes durable only some time after the session has begun, so that session must not reuse
+    /// the id.
     pub fn is_of_gone(&self, volume: VolumeId) -> bool {
         self.gone.contains(&volume)
     }
 
-    /// Bytes of a volume that only the cache has.
+    /// Returns the dirty bytes of a volume.
     pub fn dirty_bytes(&self, volume: VolumeId) -> u64 {
         self.bytes(|block| &block.dirty, volume)
     }
 
-    /// Bytes of a volume that the cache has.
+    /// Returns the valid bytes of a volume.
     pub fn valid_bytes(&self, volume: VolumeId) -> u64 {
         self.bytes(|block| &block.valid, volume)
     }
@@ -117,8 +117,8 @@ impl KeptCache {
         sectors.map(|run| run.end - run.start).sum::<u64>() * SECTOR_BYTES
     }
 
-    /// The dirty runs of a volume, in its order, with the byte of the cache device where each
-    /// begins.
+    /// Returns the dirty runs of a volume, in its order, with the offset of each on the cache
+    /// device.
     pub fn dirty_runs(&self, volume: VolumeId) -> Vec<(Sectors, u64)> {
         let mut found = Vec::new();
         for (number, shard) in self.shards.iter().enumerate() {
@@ -134,9 +134,9 @@ impl KeptCache {
         found
     }
 
-    /// Up to so many clean sectors of a volume, spread over what the cache has of it, with the
-    /// checksums of what the backing device has there, too. Sectors of zeros, which tell nothing,
-    /// are left out.
+    /// Returns up to so many clean sectors of a volume, spread over its cached data, with their
+    /// checksums, which hold for the backing device too. Sectors of zeros are omitted, as they
+    /// identify nothing.
     pub fn clean_sums(&self, volume: VolumeId, most: usize) -> Vec<(u64, u64)> {
         let zeros = journal::sum_of(&[0; SECTOR_BYTES as usize]);
         let of_shard = |shard: &'_ Restored| -> Vec<(u64, u64)> {
@@ -156,10 +156,9 @@ impl KeptCache {
         all.into_iter().step_by(step).collect()
     }
 
-    /// The dirty runs of a volume of which no checksum is known, by which one could tell whether
-    /// they are as they were stored: they were about to be overwritten when the cache was last
-    /// used, or a version of Floe that notes none has written them. What is known to be lost is not
-    /// among them.
+    /// Returns the dirty runs of a volume without checksums, which cannot be verified. They were
+    /// about to be overwritten when the cache was last used, or a version of Floe without such
+    /// checksums has written them. Lost runs are not included.
     pub fn unsealed_runs(&self, volume: VolumeId) -> Vec<Sectors> {
         let blocks = self.shards.iter().flat_map(|shard| &shard.blocks);
         let blocks = blocks.filter(|block| block.at.volume == volume);
@@ -170,18 +169,18 @@ impl KeptCache {
         unsealed.collect()
     }
 
-    /// Forgets what the cache has of a volume that the backing device should have too, when that
-    /// may be another than it was.
+    /// Drops the clean data of a volume whose backing device may have been replaced.
     pub fn forget_clean(&mut self, volume: VolumeId) {
         self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));
     }
 
-    /// Begins a session with these volumes, and brings the cache to life in so many parts, each
-    /// with its journal for [`Driver::with_journal`](crate::Driver::with_journal). What the cache
-    /// has of other volumes is forgotten. Volumes are to be added by their ids
-    /// ([`Driver::add_volume_at`](crate::Driver::add_volume_at)), their backing devices flushed
-    /// before: a process that was killed may have left in their write caches what clients would
-    /// read, and a power cut then take back.
+    /// Begins a session with these volumes, and starts the cache in so many parts, each with its
+    /// journal for [`Driver::with_journal`](crate::Driver::with_journal). Data of other volumes is
+    /// dropped.
+    ///
+    /// Add the volumes by their ids ([`Driver::add_volume_at`](crate::Driver::add_volume_at)),
+    /// after a flush of their backing devices. A killed process may have left data in their write
+    /// caches that clients could read, and that a power cut would then lose.
     ///
     /// # Errors
     /// When the device fails, a volume does not fit, or there is not a shard for each part.
@@ -234,22 +233,22 @@ impl KeptCache {
     }
 }
 
-/// A cache that has come to life.
+/// A cache that has been started.
 #[derive(Debug)]
 pub struct Begun {
-    /// To be written again when volumes come or go, and at the end.
+    /// The superblock, to be written again when volumes are added or removed, and at the end.
     pub superblock: Superblock,
-    /// By part: the cache, and its journal.
+    /// The cache and the journal of each part.
     pub parts: Vec<(BlockCache, PartJournal)>,
 }
 
-/// Why a cache cannot begin to serve.
+/// The reason for which a cache cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// Its device.
+    /// The device failed, or its content is unusable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What is asked of it.
+    /// The configuration is unusable.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
@@ -262,7 +261,7 @@ pub fn write_superblock(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<
     journal::write_superblock(io, superblock)
 }
 
-/// Forgets the blocks of other volumes than those known, also in the log.
+/// Drops the blocks of unknown volumes, also in the log.
 fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
     let (kept, others) =
         std::mem::take(&mut shard.blocks).into_iter().partition(|block| known(block.at.volume));
@@ -273,12 +272,13 @@ fn forget_others(shard: &mut Restored, known: impl Fn(VolumeId) -> bool) {
     }
 }
 
-/// Forgets everything of these volumes that the backing devices have too, also in the log.
+/// Drops all clean data of these volumes, also in the log.
 fn forget_clean(shard: &mut Restored, of: impl Fn(VolumeId) -> bool) {
     forget_runs(shard, |volume, run| if of(volume) { vec![run.clone()] } else { Vec::new() });
 }
 
-/// Forgets of each run what `which` says, in order, as far as it is clean, also in the log.
+/// Drops the clean sectors of the runs that `which` returns, in order, for each valid run, also in
+/// the log.
 fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<Sectors>) {
     for block in &mut shard.blocks {
         let mut left = Vec::new();
@@ -297,7 +297,7 @@ fn forget_runs(shard: &mut Restored, which: impl Fn(VolumeId, &Sectors) -> Vec<S
     shard.blocks.retain(|block| !block.valid.is_empty());
 }
 
-/// What is left of a run without others, which are in order.
+/// Returns the rest of a run without others, which are in order.
 fn less(run: &Sectors, others: &[Sectors]) -> Vec<Sectors> {
     let (mut start, mut left) = (run.start, Vec::new());
     for other in others.iter().filter(|other| other.start < run.end && run.start < other.end) {

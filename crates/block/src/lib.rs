@@ -1,26 +1,26 @@
 //! The block cache: adaptive blocks, groups and write policies, as state machines without I/O.
 //!
-//! [`BlockCache`] takes [`Request`]s and completions and gives [`Order`]s; it never touches a byte
-//! of data, a device or a clock. So the code that a server runs over io_uring is the code that the
-//! simulator runs over nothing and the tests run over failing devices. [`Driver`] carries orders
-//! out on real [`floe_device::Device`]s.
+//! [`BlockCache`] takes [`Request`]s and completions and emits [`Order`]s; it never touches a byte
+//! of data, a device or a clock. So a server runs the same code over io_uring as the simulator over
+//! nothing and the tests over failing devices. [`Driver`] executes orders on real
+//! [`floe_device::Device`]s.
 //!
-//! Who comes in is asked for each smallest block that is not cached ([`Gate`], `shard::admission`);
-//! by default everything does. Who leaves is decided by a policy ([`Evict`], `directory::order`);
-//! by default by LRU.
+//! An admission ([`Gate`], `shard::admission`) is asked about each smallest block that is not
+//! cached; by default everything is admitted. A policy ([`Evict`], `directory::order`) chooses the
+//! blocks to evict; by default LRU.
 //!
-//! Above it there may be a tier in memory (`memory`), which the shards keep coherent: they say what
-//! enters and leaves it.
+//! Above the cache there may be a memory tier (`memory`). The shards keep it coherent: they order
+//! the insertion and removal of its pages.
 //!
-//! A cache can outlive the program ([`KeptCache`]): its shards say what is to be noted, and what
-//! must be durable before what (`shard::log`), the `journal` knows the bytes, and
-//! [`Driver::with_journal`] brings the two together.
+//! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are noted, and in
+//! which order they must become durable (`shard::log`). The `journal` defines the bytes, and
+//! [`Driver::with_journal`] combines the two.
 //!
 //! The algorithms are AdaCache's (Yang et al.): `allocate` has the missing intervals and the greedy
-//! allocation, `directory` the groups and the two-level replacement, `shard` what happens to a
+//! allocation, `directory` the groups and the two-level replacement, `shard` the handling of a
 //! request, `cache` the splitting over shards.
 
-/// Whether a fault has been planted here, for the crash simulator to find. Without `--cfg
+/// Returns whether a fault has been planted here, for the crash simulator to find. Without `--cfg
 /// floe_crash` there are none.
 #[cfg(floe_crash)]
 macro_rules! planted {

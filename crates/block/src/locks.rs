@@ -1,13 +1,12 @@
-//! Who may touch which sectors now: shared and exclusive locks on ranges, with waiting in order of
-//! arrival.
+//! Locks of sectors: shared and exclusive locks on ranges, with waiting in order of arrival.
 //!
 //! Every task of a shard holds a lock on the sectors it works on while its I/O is under way. Ranges
-//! never reach over a region, so conflicts are looked for among the few tasks of one region only; a
+//! never reach over a region, so a conflict is searched among the few tasks of one region only; a
 //! region without tasks has no entry.
 //!
-//! What is given back wakes only waiters that may now have what they need. What a task needs can
-//! shrink while it waits: a read that was to fetch a block only reads it once somebody else has. So
-//! a waiter is judged by the least it may need, and says what it does need when it is tried again.
+//! A release wakes only waiters whose locks may now be free. The need of a task can shrink while it
+//! waits: a read that was to fetch a block only reads it once another task has fetched it. So a
+//! waiter is judged by the least it may need, and states its actual need when it is tried again.
 //!
 //! Invariants: no two holders overlap unless both are shared; a waiter never overtakes an earlier
 //! one it conflicts with.
@@ -22,12 +21,12 @@ use crate::geometry::{Place, Sectors};
 /// A task of a shard, by its number.
 pub(crate) type TaskId = u32;
 
-/// What a task needs to hold.
+/// The lock that a task needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Need {
     range: Sectors,
     exclusive: bool,
-    /// A shared lock on these may do when the task is tried again.
+    /// Sectors of which a shared lock may suffice when the task is tried again.
     least: Option<Sectors>,
 }
 
@@ -40,12 +39,12 @@ impl Need {
         Self { range, exclusive: true, least: None }
     }
 
-    /// An exclusive lock now, but perhaps only a shared one on `least` later.
+    /// Returns an exclusive need that may later shrink to a shared lock on `least`.
     pub(crate) fn exclusive_or_shared(range: Sectors, least: Sectors) -> Self {
         Self { range, exclusive: true, least: Some(least) }
     }
 
-    /// The same of the sectors before one, and of those from it on.
+    /// Divides the need into that for the sectors before one, and that for the sectors from it on.
     pub(crate) fn cut(self, at: u64) -> (Self, Self) {
         let cut = |Sectors { start, end }| (start..at, at..end);
         let (range, least) = (cut(self.range), self.least.map(cut).unzip());
@@ -53,7 +52,7 @@ impl Need {
         (part(range.0, least.0), part(range.1, least.1))
     }
 
-    /// What it comes down to at best.
+    /// Returns the least need.
     fn at_least(&self) -> (&Sectors, bool) {
         self.least.as_ref().map_or((&self.range, self.exclusive), |least| (least, false))
     }
@@ -67,7 +66,7 @@ fn overlap(a: &Sectors, b: &Sectors) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Whether two locks, each of a range and exclusive or not, cannot be held at once.
+/// Returns whether two locks, each of a range and exclusive or not, cannot be held at once.
 fn conflict((a, a_exclusive): (&Sectors, bool), (b, b_exclusive): (&Sectors, bool)) -> bool {
     (a_exclusive || b_exclusive) && overlap(a, b)
 }
@@ -79,7 +78,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// Whether the waiter at a place in the queue may have what it needs at least.
+    /// Returns whether the least need of the waiter at a place in the queue is free.
     fn may_have(&self, at: usize) -> bool {
         let least = self.waiting[at].1.at_least();
         let holders = self.held.iter().map(|(_, need)| need.now());
@@ -97,8 +96,8 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// Takes what `task` needs, or leaves it waiting; answers whether it was taken. A task that
-    /// already waits keeps its turn.
+    /// Takes the lock that `task` needs, or leaves the task waiting; returns whether it was taken.
+    /// A task that already waits keeps its turn.
     pub(crate) fn take(&mut self, region: Place, task: TaskId, need: Need) -> bool {
         let spare = &mut self.spare;
         let lane = self.lanes.entry(region).or_insert_with(|| spare.pop().unwrap_or_default());
@@ -119,8 +118,8 @@ impl Locks {
         !blocked
     }
 
-    /// Where others begin or cease to keep from a waiting task what it needs, rounded outwards to
-    /// multiples of `unit`; `None` when they keep all of it.
+    /// Returns the sector at which the conflicts of a waiting task begin or end, rounded outwards
+    /// to multiples of `unit`; `None` when its whole range conflicts.
     pub(crate) fn seam(&self, region: Place, task: TaskId, unit: u64) -> Option<u64> {
         let lane = self.lanes.get(&region)?;
         let turn = lane.waiting.iter().position(|(waiter, _)| *waiter == task)?;
@@ -140,8 +139,8 @@ impl Locks {
         (at < need.range.end).then_some(at)
     }
 
-    /// Leaves a task what it holds or waits for before a sector; what it does from there on, `rest`
-    /// does instead, in the same turn.
+    /// Divides the lock or the place in the queue of a task at a sector: `rest` gets the part from
+    /// there on, in equal turn.
     pub(crate) fn cut(&mut self, region: Place, task: TaskId, at: u64, rest: TaskId) {
         let Some(lane) = self.lanes.get_mut(&region) else { return };
         if let Some(held) = lane.held.iter_mut().find(|(holder, _)| *holder == task) {
@@ -155,7 +154,8 @@ impl Locks {
         }
     }
 
-    /// Gives back what `task` holds or stops it waiting; answers whether others wait in the region.
+    /// Releases the lock of `task` or removes it from the queue; returns whether others wait in the
+    /// region.
     pub(crate) fn release(&mut self, region: Place, task: TaskId) -> bool {
         let Entry::Occupied(mut entry) = self.lanes.entry(region) else { return false };
         let lane = entry.get_mut();
@@ -168,12 +168,12 @@ impl Locks {
         others_wait
     }
 
-    /// The tasks that wait in a region, in order of arrival.
+    /// Returns the tasks that wait in a region, in order of arrival.
     pub(crate) fn waiting(&self, region: Place) -> impl Iterator<Item = TaskId> + '_ {
         self.lanes.get(&region).into_iter().flat_map(|lane| &lane.waiting).map(|(task, _)| *task)
     }
 
-    /// The waiting tasks of a region that may now have what they need, in order of arrival.
+    /// Returns the waiting tasks of a region whose locks may now be free, in order of arrival.
     pub(crate) fn wakeable(&self, region: Place) -> impl Iterator<Item = TaskId> + '_ {
         let lane = self.lanes.get(&region);
         lane.into_iter().flat_map(|lane| {
@@ -181,20 +181,20 @@ impl Locks {
         })
     }
 
-    /// Whether a task waits in a region and may now have what it needs.
+    /// Returns whether a task waits in a region and its lock may now be free.
     pub(crate) fn is_wakeable(&self, region: Place, task: TaskId) -> bool {
         let Some(lane) = self.lanes.get(&region) else { return false };
         let turn = lane.waiting.iter().position(|(waiter, _)| *waiter == task);
         turn.is_some_and(|turn| lane.may_have(turn))
     }
 
-    /// The tasks that hold a lock in a region.
+    /// Returns the tasks that hold a lock in a region.
     pub(crate) fn holders(&self, region: Place) -> impl Iterator<Item = TaskId> + '_ {
         self.lanes.get(&region).into_iter().flat_map(|lane| &lane.held).map(|(task, _)| *task)
     }
 
-    /// Whether any task holds or waits for some of these sectors: if none does, a lock on them is
-    /// to be had at once.
+    /// Returns whether any task holds or waits for some of these sectors. If none does, they can be
+    /// locked at once.
     pub(crate) fn in_use(&self, region: Place, range: &Sectors) -> bool {
         let touches = |lane: &Lane| {
             lane.held.iter().chain(&lane.waiting).any(|(_, need)| overlap(&need.range, range))
@@ -202,7 +202,7 @@ impl Locks {
         self.lanes.get(&region).is_some_and(touches)
     }
 
-    /// Whether no task holds or waits for anything.
+    /// Returns whether no task holds or waits for a lock.
     pub(crate) fn is_idle(&self) -> bool {
         self.lanes.is_empty()
     }

@@ -1,21 +1,20 @@
-//! The tier in DRAM above the block cache: copies of pages, found by any thread that is asked for
-//! them.
+//! The memory tier above the block cache: copies of pages, which any thread can look up.
 //!
-//! A page is a sector. [`MemoryTier`] is the handle that all threads of a server share; it is a
-//! [`floe::Cache`], so a hit takes no lock and no other thread has a part in it. [`Pages`] is what
-//! one thread's driver has of the tier: the handle, and the *held* pages of its shards, those of
-//! which no tier below has the newest content.
+//! A page is a sector. [`MemoryTier`] is the handle that all threads of a server share. It is a
+//! [`floe::Cache`], so a hit takes no lock and involves no other thread. [`Pages`] is one driver's
+//! side of the tier: the handle, and the *held* (unflushed) pages of its shards. Of these no tier
+//! below has the newest content.
 //!
-//! **Coherence.** What is in the tier is decided by the shards (`shard/held.rs`), and only while
-//! they hold a lock on the sector: whoever reads a sector puts it there before giving back the
-//! shared lock, whoever changes one takes it out, under the exclusive lock, before the first device
-//! is told. So a page that is being read when a write of it comes is either put in before the write
-//! takes it out, or not at all; nothing older than an acknowledged write is ever found. The orders
-//! of one part of a cache are carried out in sequence, by the one thread that owns its shards.
+//! **Coherence.** The shards decide which pages are in the tier (`shard/held.rs`), and only while
+//! they hold a lock on the sector. A task that reads a sector inserts it before releasing the
+//! shared lock. A task that changes a sector removes it, under the exclusive lock, before its first
+//! device operation. So a page that is read while a write arrives is either inserted before the
+//! write removes it, or not at all. Nothing older than an acknowledged write is ever found. The
+//! orders of one part of a cache are executed in sequence, by the thread that owns its shards.
 //!
-//! **Bounds.** The tier takes no more than it was given, with all that it costs to keep pages. Held
-//! pages lie outside of the cache, which may drop any of its pages at any time; they have a quarter
-//! of the tier's memory, and a write that finds it full goes to the tiers below.
+//! **Bounds.** The tier takes no more memory than it was given, including its overhead. Held pages
+//! lie outside the cache, which may drop any of its pages at any time. They have a quarter of the
+//! tier's memory, and a write that finds it full goes to the tiers below.
 
 use std::fmt;
 use std::ops::Range;
@@ -33,15 +32,15 @@ use crate::stats::Stats;
 /// Least memory that a tier is given: with less it would hold hardly anything.
 pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
-/// What a page costs in the cache besides its bytes: its key, its place in index and order, and its
-/// share of pages that have left and wait to be dropped. A small cache has more of these for its
-/// number, and so something to spare. A test measures it.
+/// Overhead of a page in the cache besides its bytes: its key, its place in index and order, and
+/// its share of evicted pages that wait to be dropped. A small cache has more of these for its
+/// size, and so a reserve. A test measures it.
 const PAGE_COST_BYTES: u64 = 448;
 const SPARE_BYTES: u64 = 72 * (SECTOR_BYTES + 64);
 const SPARE_SHARE: u64 = 16;
 const MOST_SPARE_BYTES: u64 = 2 << 20;
 
-/// What a held page costs besides its bytes, in the table and in the shard's set.
+/// Overhead of a held page besides its bytes, in the table and in the shard's set.
 const HELD_COST_BYTES: u64 = 96;
 
 /// The part of the memory that held pages may take.
@@ -50,17 +49,17 @@ const HELD_SHARE: u64 = 4;
 /// Least sectors that a shard can hold, if it may hold any.
 pub(crate) const LEAST_HELD_SECTORS: u64 = 8;
 
-/// Pages of a request that are looked for side by side.
+/// Pages of a request that are looked up together.
 const LOOKED_FOR_AT_ONCE: usize = 16;
 
-/// When a write reaches what is below the tier.
+/// The write mode of the memory tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MemoryWrite {
-    /// At once: the tier has copies only.
+    /// Write-through: the tier has copies only.
     #[default]
     Through,
-    /// Later: a write is answered once its pages are in memory, and they go below by a flush, by
-    /// the clock, or for want of room. A write with FUA goes below at once.
+    /// Write-back: a write is answered once its pages are in memory. They are written below at a
+    /// flush, by the clock, or for want of room. A write with FUA goes below at once.
     Back,
 }
 
@@ -74,7 +73,7 @@ impl fmt::Display for MemoryWrite {
     }
 }
 
-/// A name that is no way to write through memory.
+/// A name that is not a write mode of memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no way `{0}` to write; there are through and back")]
 pub struct UnknownMemoryWrite(String);
@@ -88,63 +87,63 @@ impl FromStr for MemoryWrite {
     }
 }
 
-/// Why there can be no such tier.
+/// The reason for which a tier cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Too little to be of use.
+    /// The tier is too small to be of use.
     #[error(
         "{} is too small: a tier in memory has {} at least",
         format_size(*.0), format_size(LEAST_MEMORY_BYTES)
     )]
     TooSmall(u64),
-    /// More pages than can be told apart.
+    /// More pages than the cache can number.
     #[error("{}: {}", format_size(*.0), .1)]
     TooLarge(u64, BuildError),
-    /// Pages have no place, and are not fetched for anybody.
+    /// The admission needs places or fetches, which pages do not have.
     #[error(transparent)]
     Admission(BuildError),
 }
 
-/// How a tier is to be, beside its size.
+/// The options of a tier, besides its size.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryOptions {
-    /// When writes reach what is below it.
+    /// Its write mode.
     pub write: MemoryWrite,
     /// Its hottest pages are frozen, as far as that pays.
     pub freezing: Option<Freezing>,
-    /// Who is asked what comes in.
+    /// Its admission.
     pub admission: Admissions,
 }
 
-/// What the state machines are to know of a tier in memory above them.
+/// The properties of a memory tier that the state machines below must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Memory {
-    /// There is none.
+    /// There is no tier.
     #[default]
     None,
-    /// It has copies of what was read.
+    /// The tier has copies of data that was read.
     Copies,
-    /// It also holds writes that no tier below has: so many sectors of all shards together, shared
-    /// out evenly.
+    /// The tier also holds unflushed writes: so many sectors of all shards together, shared out
+    /// evenly.
     Holds {
         /// Sectors.
         sectors: u64,
     },
 }
 
-/// Where a page is. Volumes' ids are used again, so a page has the number that its volume had among
-/// all there ever were: what is left of a volume that has gone is never found, and leaves in time.
+/// The key of a page. Ids of volumes are reused, so a page has the number of its volume among all
+/// there ever were. Pages of a removed volume are never found, and are evicted in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct PageKey {
     sector: u64,
     volume: u32,
 }
 
-/// A page, in the line where a processor begins to fetch.
+/// A page, aligned to a cache line of the processor.
 #[repr(align(64))]
 struct Page([u8; SECTOR_BYTES as usize]);
 
-/// The tier, as all threads share it; clones are handles to the same.
+/// The memory tier, shared by all threads; clones are handles to one tier.
 #[derive(Clone)]
 pub struct MemoryTier {
     pages: Cache<PageKey, Page>,
@@ -152,31 +151,32 @@ pub struct MemoryTier {
     write: MemoryWrite,
 }
 
-/// What a tier holds at the moment.
+/// The current use of a memory tier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// Bytes it was given.
+    /// Bytes that the tier was given.
     pub size_bytes: u64,
     /// Bytes of pages in it, held ones not counted.
     pub page_bytes: u64,
-    /// Pages that left to make room for others.
+    /// Pages evicted to make room for others.
     pub evictions: u64,
     /// Pages that are frozen.
     pub frozen_pages: u64,
-    /// The policy that orders them.
+    /// The eviction policy.
     pub policy: &'static str,
     /// Parts of the tier, each with an order of its own.
     pub shards: u64,
-    /// What came of the pages that were offered to it, where somebody is asked.
+    /// Counts of the admission, if there is one.
     pub admission: Option<AdmissionStats>,
 }
 
 impl MemoryTier {
-    /// A tier of so many bytes, everything included; taken from the system as pages come.
+    /// Returns a tier of so many bytes, including all overhead. Memory is allocated as pages are
+    /// inserted.
     ///
     /// # Errors
-    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than can be, or its admission needs what
-    /// memory does not have.
+    /// When it is less than [`LEAST_MEMORY_BYTES`] or more than is possible, or its admission needs
+    /// something that pages do not have.
     pub fn new(bytes: u64, options: MemoryOptions) -> Result<Self, MemoryError> {
         let MemoryOptions { write, freezing, admission } = options;
         if bytes < LEAST_MEMORY_BYTES {
@@ -187,13 +187,13 @@ impl MemoryTier {
         let asking = if admission.is_always() { 0 } else { asking_cost_bytes(&admission) };
         let pages = (copies - spare) / (SECTOR_BYTES + PAGE_COST_BYTES + asking);
         let pages = usize::try_from(pages).unwrap_or(usize::MAX);
-        // The one place where the cache of a server's pages is described.
+        // The one place where the cache of a server's pages is configured.
         let described = Cache::builder().capacity(pages);
         let described = match freezing {
             Some(freezing) => described.freezing(freezing),
             None => described,
         };
-        // Where everything comes in, nobody need be asked.
+        // Where everything is admitted, no admission is needed.
         let described =
             if admission.is_always() { described } else { described.admission(admission) };
         let pages = described.try_build().map_err(|error| match error {
@@ -210,12 +210,12 @@ impl MemoryTier {
         }
     }
 
-    /// The size of a tier that can hold so many sectors.
+    /// Returns the size of a tier that can hold so many sectors.
     pub(crate) fn bytes_to_hold(sectors: u64) -> u64 {
         (sectors * (SECTOR_BYTES + HELD_COST_BYTES) * HELD_SHARE).next_multiple_of(1 << 20)
     }
 
-    /// What the state machines below it are to know of it.
+    /// Returns the configuration for the state machines below the tier.
     pub fn config(&self) -> Memory {
         match self.write {
             MemoryWrite::Through => Memory::Copies,
@@ -226,12 +226,12 @@ impl MemoryTier {
         }
     }
 
-    /// When writes reach what is below it.
+    /// Returns the write mode.
     pub fn write(&self) -> MemoryWrite {
         self.write
     }
 
-    /// What it holds.
+    /// Returns the current use of the tier.
     pub fn usage(&self) -> MemoryUse {
         let stats = self.pages.stats();
         MemoryUse {
@@ -245,12 +245,12 @@ impl MemoryTier {
         }
     }
 
-    /// How it is with freezing, if it freezes.
+    /// Returns the state of freezing, if the tier freezes pages.
     pub fn freezing(&self) -> Option<FreezeStats> {
         self.pages.stats().freezing
     }
 
-    /// Bytes it has taken from the system, without held pages.
+    /// Returns the bytes allocated by the tier, without held pages.
     pub fn memory_bytes(&self) -> u64 {
         self.pages.stats().memory_bytes
     }
@@ -262,8 +262,8 @@ impl fmt::Debug for MemoryTier {
     }
 }
 
-/// What an admission costs for each page: a hash of it, and its share of what the admission
-/// remembers, by one of some thousand pages; twice as much, for tables grow by leaps.
+/// Returns the memory of an admission for each page: a hash, and a page's share of the admission's
+/// tables, measured with some thousand pages; doubled, because tables grow by leaps.
 fn asking_cost_bytes(admission: &Admissions) -> u64 {
     let pages = 1 << 14;
     let mut asked = admission.clone();
@@ -271,18 +271,17 @@ fn asking_cost_bytes(admission: &Admissions) -> u64 {
     2 * (asked.memory_bytes().div_ceil(pages) + size_of::<u64>()) as u64
 }
 
-/// What one driver has of the tier.
+/// One driver's side of the memory tier.
 #[derive(Debug)]
 pub(crate) struct Pages {
     tier: MemoryTier,
-    /// The number of each volume among all there ever were. Drivers see them come in the same
-    /// order.
+    /// The number of each volume among all there ever were. All drivers add volumes in equal order.
     volumes: Vec<u32>,
     volumes_made: u32,
     held: HashMap<Place, Box<Page>, foldhash::fast::FixedState>,
-    /// Memory of pages that were held, for the next ones.
+    /// Memory of pages that were held, for reuse.
     spare: Vec<Box<Page>>,
-    /// Reads answered, and their bytes.
+    /// Reads answered from memory, and their bytes.
     hits: u64,
     hit_bytes: u64,
 }
@@ -313,7 +312,7 @@ impl Pages {
         self.volumes_made += 1;
     }
 
-    /// What was held of a volume is no longer wanted.
+    /// Removes the held pages of a volume.
     pub(crate) fn remove_volume(&mut self, id: VolumeId) {
         self.held.retain(|place, _| place.volume() != id);
     }
@@ -322,9 +321,9 @@ impl Pages {
         PageKey { sector, volume: self.volumes[usize::from(volume.0)] }
     }
 
-    /// Reads into each buffer what its request wants, if every page of that is there, and says so
-    /// in `hits`; otherwise the buffer's content is unspecified. Requests of a page are looked for
-    /// side by side, those for which `is_within` does not hold not at all.
+    /// Reads the pages of each request into its buffer and marks it in `hits`, if all of them are
+    /// there. Otherwise the buffer's content is unspecified. Requests of one page are looked up
+    /// together; those for which `is_within` does not hold are skipped.
     pub(crate) fn read(
         &mut self,
         reads: &[(Request, Buffer)],
@@ -361,7 +360,7 @@ impl Pages {
         }
     }
 
-    /// Looks for several at once, whose memory the processor fetches side by side.
+    /// Looks up several pages together, so that the processor fetches their memory in parallel.
     fn read_many(&self, volume: VolumeId, sectors: Range<u64>, buffer: &Buffer) -> bool {
         let mut keys = [self.key(volume, sectors.start); LOOKED_FOR_AT_ONCE];
         sectors.clone().step_by(LOOKED_FOR_AT_ONCE).all(|begin| {
@@ -378,7 +377,7 @@ impl Pages {
         })
     }
 
-    /// Adds the reads answered to those that the cache has counted.
+    /// Adds the reads answered from memory to those that the cache has counted.
     pub(crate) fn count(&self, stats: &mut Stats) {
         stats.memory_hits = self.hits;
         stats.memory_hit_bytes = self.hit_bytes;
@@ -387,7 +386,7 @@ impl Pages {
         stats.requests.read_bytes += self.hit_bytes;
     }
 
-    /// Puts copies of sectors into the tier; `from` is where they begin.
+    /// Puts copies of sectors into the tier, from the buffer `from`.
     pub(crate) fn fill(&self, volume: VolumeId, sectors: Range<u64>, from: &floe_device::Slice) {
         for (sector, bytes) in sectors.zip(slices(from)) {
             let mut page = Page([0; SECTOR_BYTES as usize]);
@@ -396,7 +395,7 @@ impl Pages {
         }
     }
 
-    /// Takes sectors out of the tier; held pages stay held.
+    /// Removes sectors from the tier; held pages stay held.
     pub(crate) fn forget(&self, volume: VolumeId, sectors: Range<u64>) {
         for sector in sectors {
             drop(self.tier.pages.remove(&self.key(volume, sector)));
@@ -430,7 +429,7 @@ impl Pages {
         }
     }
 
-    /// Sectors need not be held any more.
+    /// Releases held sectors.
     pub(crate) fn let_go(&mut self, volume: VolumeId, sectors: Range<u64>) {
         for sector in sectors {
             self.spare.extend(self.held.remove(&Place::new(volume, sector)));
@@ -438,7 +437,7 @@ impl Pages {
     }
 }
 
-/// A slice, a sector at a time.
+/// Returns the parts of a slice, a sector each.
 fn slices(of: &floe_device::Slice) -> impl Iterator<Item = floe_device::Slice> + '_ {
     let sector = SECTOR_BYTES as usize;
     (0..of.len() / sector).map(move |at| of.slice(at * sector..(at + 1) * sector))

@@ -1,9 +1,9 @@
-//! When a write reaches which device.
+//! The write mode: which devices a write goes to, and when.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// When a write reaches which device.
+/// The write mode of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WriteMode {
     /// Backing device and cache; answered when the backing device has it.
@@ -11,9 +11,9 @@ pub enum WriteMode {
     Through,
     /// Backing device only; a cached copy is dropped.
     Around,
-    /// Cache only, brought to the backing device later.
+    /// Cache only, cleaned later.
     Back,
-    /// As [`Back`](Self::Back), but what reads miss stays out: only writes make blocks.
+    /// Like [`Back`](Self::Back), but only writes make blocks: missed reads are not admitted.
     Only,
     /// Nothing is cached at all, not even reads.
     Pass,
@@ -28,17 +28,17 @@ impl WriteMode {
         ("pass", Self::Pass),
     ];
 
-    /// Whether writes may be in the cache only, until they are brought to the backing device.
+    /// Returns whether writes may stay in the cache only, until they are cleaned.
     pub fn keeps_writes(self) -> bool {
         matches!(self, Self::Back | Self::Only)
     }
 
-    /// Whether what is written may come into the cache.
+    /// Returns whether written data may be inserted into the cache.
     pub fn caches_writes(self) -> bool {
         matches!(self, Self::Through | Self::Back | Self::Only)
     }
 
-    /// Whether what reads miss may come into the cache.
+    /// Returns whether missed reads may be inserted into the cache.
     pub fn caches_reads(self) -> bool {
         !matches!(self, Self::Only | Self::Pass)
     }

@@ -1,7 +1,7 @@
-//! What comes out of the block cache: orders to devices, buffers and other parts, and answers.
+//! The output of the block cache: orders to devices, buffers and other parts, and answers.
 //!
-//! The cache never sees a byte of data. It speaks of *spans* of buffers that its driver keeps: each
-//! request has one, as long as the request rounded out to whole sectors, and the cache orders
+//! The cache never sees a byte of data. It refers to *spans* of buffers that its driver keeps. Each
+//! request has a buffer, as long as the request rounded out to whole sectors. The cache orders
 //! scratch buffers as it needs them.
 
 use crate::geometry::{Sectors, VolumeId};
@@ -9,11 +9,12 @@ use crate::journal::Change;
 use crate::part::{Message, PartId};
 use crate::request::{Fault, RequestId};
 
-/// A scratch buffer, named by the cache. Its name is free again after it has been released.
+/// The id of a scratch buffer, chosen by the cache. It may be reused after the buffer has been
+/// released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ScratchId(pub u64);
 
-/// An operation on a device, named by the cache.
+/// The id of an operation on a device, chosen by the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpId(pub u64);
 
@@ -43,7 +44,7 @@ pub struct Noted(pub(crate) Change);
 /// A part of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which buffer.
+    /// The buffer.
     pub buffer: BufferId,
     /// First byte.
     pub offset: u64,
@@ -51,81 +52,80 @@ pub struct Span {
     pub len: u64,
 }
 
-/// What is to be done with sectors in the tier in memory.
+/// An operation on sectors in the memory tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Paging {
-    /// Put copies into the tier, in the place of those that are there.
+    /// Inserts copies into the tier, replacing older ones.
     Fill {
-        /// Where they are.
+        /// Span of the copies.
         from: Span,
     },
-    /// Take copies out of the tier, for every reader, before any later order is carried out. Held
+    /// Removes copies from the tier, for every reader, before any later order is executed. Held
     /// sectors stay held.
     Forget,
-    /// Hold them, since no tier below has them: they can be recalled until they are let go,
-    /// whatever leaves the tier. It has copies of them from now on, as after [`Paging::Fill`]. They
-    /// may be held already: then these are newer.
+    /// Holds sectors, since no tier below has them. They can be recalled until they are released,
+    /// whatever the tier evicts. The tier also has copies of them from now on, as after
+    /// [`Paging::Fill`]. Sectors held already are replaced by the newer data.
     Hold {
-        /// Where they are.
+        /// Span of the data.
         from: Span,
     },
-    /// Copy them, all of which are held, into a buffer.
+    /// Copies held sectors into a buffer.
     Recall {
-        /// Where to.
+        /// Span of the destination.
         to: Span,
     },
-    /// Hold them, all of which are held, no longer. Copies in the tier stay.
+    /// Releases held sectors. Copies in the tier stay.
     LetGo,
 }
 
-/// What the driver is to do. Orders are carried out in sequence; those with an `op` end by a
-/// completion.
+/// An order to the driver. Orders are executed in sequence; those with an `op` end by a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
     /// Read from a device.
     Read {
-        /// To be completed.
+        /// The operation's id.
         op: OpId,
-        /// From where.
+        /// The device.
         device: DeviceId,
         /// First byte on the device.
         offset: u64,
-        /// Where to.
+        /// Span of the destination.
         to: Span,
     },
     /// Write to a device.
     Write {
-        /// To be completed.
+        /// The operation's id.
         op: OpId,
-        /// Where to.
+        /// The device.
         device: DeviceId,
         /// First byte on the device.
         offset: u64,
-        /// From where.
+        /// Span of the data.
         from: Span,
-        /// Complete only when it would survive a power cut.
+        /// Complete only once the write would survive a power cut.
         durable: bool,
     },
     /// Make a range of a device read as zeros.
     Zero {
-        /// To be completed.
+        /// The operation's id.
         op: OpId,
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// First byte.
         offset: u64,
         /// Number of bytes.
         len: u64,
-        /// Whether the space may be given back.
+        /// The device may free the space.
         may_unmap: bool,
         /// Fail with [`Fault::Unsupported`], having changed nothing, rather than write zeros.
         fast: bool,
     },
     /// Tell a device that a range is no longer needed.
     Discard {
-        /// To be completed.
+        /// The operation's id.
         op: OpId,
-        /// Where.
+        /// The device.
         device: DeviceId,
         /// First byte.
         offset: u64,
@@ -134,78 +134,78 @@ pub enum Order {
     },
     /// Make everything written to a device so far survive a power cut.
     Flush {
-        /// To be completed.
+        /// The operation's id.
         op: OpId,
-        /// Which device.
+        /// The device.
         device: DeviceId,
     },
     /// Make a scratch buffer of this many bytes; its content does not matter.
     Allocate {
-        /// Its name.
+        /// The buffer's id.
         scratch: ScratchId,
         /// Its size.
         len: u64,
     },
     /// Copy between buffers; both spans are equally long.
     Copy {
-        /// From where.
+        /// Span of the source.
         from: Span,
-        /// Where to.
+        /// Span of the destination.
         to: Span,
     },
     /// Set a span to zeros.
     Clear {
-        /// Which bytes.
+        /// The span.
         span: Span,
     },
     /// Set a span, of at most 256 bytes, to ones: each stands for a sector.
     Mark {
-        /// Which bytes.
+        /// The span.
         span: Span,
     },
-    /// Change what the tier in memory has of some sectors.
+    /// Operate on sectors in the memory tier.
     Memory {
         /// The volume.
         volume: VolumeId,
-        /// Which sectors.
+        /// The sectors.
         sectors: Sectors,
-        /// How. Spans have the sectors one after the other.
+        /// The operation. Its spans have the sectors one after the other.
         deed: Paging,
     },
-    /// Take a change of the mapping into the log of a shard, in memory for now. The checksums of
-    /// what it calls clean are those that its sectors have at this moment.
+    /// Append a change of the mapping to the log of a shard, in memory for now. Clean sectors are
+    /// logged with their checksums at this moment.
     Note {
         /// The shard.
         shard: u8,
         /// The change.
         noted: Noted,
     },
-    /// What the logs of this part's shards have in memory now is what the next [`Order::WriteLogs`]
-    /// is about.
+    /// Fix the pending changes of this part's logs as the content of the next [`Order::WriteLogs`].
     SealLogs,
-    /// Make durable what the logs had in memory when they were sealed. Fails with
-    /// [`Fault::NoSpace`] when a log is full until its checkpoint has been written.
+    /// Make the sealed content of the logs durable. Fails with [`Fault::NoSpace`] when a log is
+    /// full until its checkpoint has been written.
     WriteLogs {
-        /// To be completed.
+        /// The operation's id.
         op: OpId,
     },
-    /// Say something to another part; with a piece, lend it the buffer of its request.
+    /// Send a message to another part; with a sub-request, lend it the buffer of its request.
     Send {
-        /// Which part.
+        /// The receiver.
         to: PartId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Tell the client.
+    /// Answer a client's request.
     Answer {
-        /// Which request.
+        /// The request.
         request: RequestId,
-        /// How it ended.
+        /// Its result.
         result: Result<(), Fault>,
     },
-    /// The buffer will not be spoken of again. A request's buffer is released after its answer.
+    /// Release a buffer, which no later order uses. A request's buffer is released after its
+    /// answer.
     Release {
-        /// Which buffer.
+        /// The buffer.
         buffer: BufferId,
     },
 }

@@ -1,14 +1,14 @@
-//! The parts of a cache: what each thread has of it, and what parts say to each other.
+//! The parts of a cache: the share of each thread, and the messages between parts.
 //!
-//! Shards are dealt out to parts in turn. A request belongs to the part it was submitted to, which
-//! sends pieces to the parts that own their shards, and asks every part to drain when a flush
-//! comes. A request's name says whose it is, so that answers find back.
+//! Shards are assigned to parts in turn. A request belongs to the part it was submitted to. That
+//! part sends sub-requests to the parts that own their shards, and asks every part to drain when a
+//! flush comes. A request's id includes its part, so that answers are sent back there.
 
 use crate::geometry::{Sectors, VolumeId};
 use crate::piece::Piece;
 use crate::request::{Fault, RequestId};
 
-/// Bits of a [`RequestId`] that tell its part's own requests apart; the part is above.
+/// Bits of a [`RequestId`] for the number within its part; the part is in the bits above.
 const LOCAL_BITS: u32 = 24;
 
 /// Most parts of a cache.
@@ -19,7 +19,7 @@ pub const MOST_PARTS: usize = 1 << (u32::BITS - LOCAL_BITS);
 pub struct PartId(pub u8);
 
 impl RequestId {
-    /// The name of a part's request with this number, which is small.
+    /// Returns the id of a part's request with this number, which is small.
     ///
     /// # Panics
     /// With more than 16 million requests under way.
@@ -28,23 +28,23 @@ impl RequestId {
         Self(u32::from(part.0) << LOCAL_BITS | number as u32)
     }
 
-    /// The part it was submitted to.
+    /// Returns the part it was submitted to.
     pub fn part(self) -> PartId {
         PartId((self.0 >> LOCAL_BITS) as u8)
     }
 
-    /// Its number among the requests of that part.
+    /// Returns its number among the requests of that part.
     pub fn number(self) -> usize {
         (self.0 & ((1 << LOCAL_BITS) - 1)) as usize
     }
 }
 
-/// What one part says to another.
+/// A message from one part to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// Serve a piece of my request. Its buffer comes along, lent until the piece has finished.
+    /// Serve a sub-request of the sender. Its buffer is lent until the sub-request has finished.
     Piece(ForeignPiece),
-    /// Fetch this run of a region, which comes next in a stream that I follow; nobody waits for it.
+    /// Fetch this run of a region, which continues a stream of the sender; no client waits for it.
     FetchAhead {
         /// The volume.
         volume: VolumeId,
@@ -53,54 +53,54 @@ pub enum Message {
         /// The first sector of the stream.
         stream: u64,
     },
-    /// A piece of your request has its answer; with `finished` it also does not need the buffer any
+    /// Answers a sub-request of the receiver; with `finished` it also does not need the buffer any
     /// more.
     Answered {
         /// The request.
         request: RequestId,
-        /// How the piece ended.
+        /// The sub-request's result.
         result: Result<(), Fault>,
-        /// Whether everything was cached.
+        /// Everything was cached.
         hit: bool,
-        /// Whether the buffer is free of it.
+        /// The sub-request does not need the buffer any more.
         finished: bool,
     },
-    /// A piece of your request that had its answer does not need the buffer any more.
+    /// Notes that an answered sub-request of the receiver does not need the buffer any more.
     Finished {
         /// The request.
         request: RequestId,
     },
-    /// Make everything of the volume durable that is dirty, for my flush.
+    /// Make all dirty data of the volume durable, for a flush of the sender.
     Drain {
         /// The flush.
         request: RequestId,
         /// The volume.
         volume: VolumeId,
-        /// Whether also what the cache could keep is to be brought to the backing device.
+        /// Clean all dirty data, including data that the cache could keep.
         to_backing: bool,
     },
-    /// That has been done, or could not be.
+    /// Reports the end of a drain.
     Drained {
         /// The flush.
         request: RequestId,
-        /// How it ended.
+        /// The drain's result.
         result: Result<(), Fault>,
     },
 }
 
-/// A piece of another part's request.
+/// A sub-request of another part's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignPiece(pub(crate) Piece);
 
 impl ForeignPiece {
-    /// The request that it is a piece of.
+    /// Returns its request.
     pub fn request(&self) -> RequestId {
         self.0.request
     }
 }
 
 impl Message {
-    /// The request whose buffer is free of one more piece once this has been said.
+    /// Returns the request whose buffer one sub-request less uses after this message.
     pub fn finishes(&self) -> Option<RequestId> {
         match *self {
             Self::Answered { request, finished: true, .. } | Self::Finished { request } => {

@@ -1,9 +1,9 @@
-//! A piece of a request: what one shard is to do with a run of sectors of one region.
+//! Sub-requests: the work of one shard on a run of sectors of one region.
 
 use crate::geometry::{Sectors, VolumeId};
 use crate::request::RequestId;
 
-/// What a shard is told to do with a run of sectors of one region.
+/// The type of a sub-request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PieceKind {
     Read,
@@ -31,14 +31,14 @@ pub(crate) enum PieceKind {
     DirtyMap,
 }
 
-/// A request's part in one region.
+/// The part of a request within one region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) request: RequestId,
     pub(crate) volume: VolumeId,
     pub(crate) kind: PieceKind,
     pub(crate) sectors: Sectors,
-    /// Where in the request's buffer the first sector, or its mark, is.
+    /// Offset of the first sector, or of its mark, in the request's buffer.
     pub(crate) buffer_offset: u64,
     /// The first sector of the stream that the request continues, where streams are followed.
     pub(crate) stream: Option<u64>,

@@ -1,23 +1,22 @@
-//! Faults planted in what keeps data over a crash, so that one can see whether the simulator finds
-//! them.
+//! Planted faults in the crash protection, to test whether the simulator finds them.
 //!
-//! There are any only with `--cfg floe_crash`; `scripts/planted` plants each and waits until it is
+//! They exist only with `--cfg floe_crash`; `scripts/planted` plants each and waits until it is
 //! found.
 
 use std::cell::Cell;
 
-/// What is done wrong.
+/// The type of a planted fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
     /// A record is durable before the data that it describes.
     RecordBeforeData,
-    /// The log calls clean what is dirty.
+    /// The log calls dirty data clean.
     LostDirtyBit,
     /// A client's flush is answered before the log is durable.
     SkippedFlush,
     /// A clean sector is overwritten in place, and the log goes on to call it clean.
     UnmarkedOverwrite,
-    /// The log calls clean what the backing device has in its write cache only.
+    /// The log calls data clean that the backing device has in its write cache only.
     CleanBeforeFlush,
     /// The backing device changes while the log still has a clean copy.
     BackingBeforeLog,
@@ -27,12 +26,12 @@ pub enum Planted {
     SealedOverwritten,
     /// Dirty data comes into the log without its checksum.
     NeverSealed,
-    /// Clean copies that a crash found half overwritten are held against the device.
+    /// Clean copies that a crash left half overwritten are counted as errors of the device.
     NeverDoubted,
 }
 
 impl Planted {
-    /// All of them.
+    /// All types.
     pub const ALL: [Planted; 10] = [
         Self::RecordBeforeData,
         Self::LostDirtyBit,
@@ -51,12 +50,12 @@ thread_local! {
     static PLANTED: Cell<Option<Planted>> = const { Cell::new(None) };
 }
 
-/// Plants a fault in all that this thread does from now on, or takes it out again.
+/// Plants a fault in this thread from now on, or removes it.
 pub fn plant(fault: Option<Planted>) {
     PLANTED.set(fault);
 }
 
-/// Whether a fault is planted.
+/// Returns whether a fault is planted.
 pub(crate) fn is(fault: Planted) -> bool {
     PLANTED.get() == Some(fault)
 }

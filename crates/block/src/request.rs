@@ -1,17 +1,17 @@
-//! What goes into the block cache: clients' requests, and why they may fail.
+//! The input of the block cache: clients' requests, and the errors they end with.
 
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 
-/// Longest range of a [`Kind::DirtyMap`]: its buffer takes 64 KiB, and a shard's turn for it stays
-/// short.
+/// Longest range of a [`Kind::DirtyMap`]: its buffer takes 64 KiB, and a shard handles it in a
+/// short time.
 pub const MOST_MAPPED_BYTES: u64 = 256 << 20;
 
-/// A request, named by the driver of the part it is submitted to. Names are small and reused; one
-/// is free again after [`Order::Release`](crate::Order::Release).
+/// The id of a request, chosen by the driver of the part it is submitted to. Ids are small and
+/// reused; one is free again after [`Order::Release`](crate::Order::Release).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u32);
 
-/// What a client asks for.
+/// The type of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Read into the request's buffer.
@@ -25,30 +25,29 @@ pub enum Kind {
     Zero {
         /// Force unit access.
         durable: bool,
-        /// Whether the space may be given back.
+        /// The device may free the space.
         may_unmap: bool,
         /// Only if that is faster than writing zeros: [`Fault::Unsupported`] otherwise, with
-        /// nothing changed. The backing device is asked for the first whole sectors before anything
-        /// else is done; a range without any is not worth it.
+        /// nothing changed. The first whole sectors are zeroed on the backing device before
+        /// anything else is done. A range without whole sectors is refused.
         fast: bool,
     },
-    /// The content is no longer needed. Only whole sectors are forgotten.
+    /// Discard the content, which is no longer needed. Only whole sectors are discarded.
     Trim,
     /// Make all writes answered so far survive a power cut.
     Flush,
-    /// As a flush, and all that is dirty is brought to the backing device, also from a cache that
-    /// could keep it.
+    /// Flush, and clean all dirty data, even in a cache that could keep it.
     Drain,
-    /// Bring the range into the cache, as a read that misses does. Where nothing is cached, because
-    /// of the write mode or a failing cache device, it succeeds without doing anything.
+    /// Bring the range into the cache, as a read miss does. Where nothing is cached, because of the
+    /// write mode or a failing cache device, it succeeds without doing anything.
     Prefetch,
-    /// Tell which sectors have data that the backing device does not: the request's buffer, which
-    /// is zero before, has a byte for each sector that the range touches, and gets ones. The range
-    /// is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
+    /// Report the sectors with data that the backing device lacks. The request's buffer, which is
+    /// zero before, has a byte for each sector that the range touches; those bytes become 1. The
+    /// range is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
     ///
-    /// Data leaves the cache for the backing device only. So whoever wants to know what is
-    /// allocated asks this first and the backing device after the answer; the other way round, data
-    /// that moves meanwhile is overlooked.
+    /// Data moves from the cache to the backing device only. So a client that asks which data is
+    /// allocated must ask the cache first and the backing device after the answer. In reverse order
+    /// it would miss data that moves meanwhile.
     DirtyMap,
 }
 
@@ -57,7 +56,7 @@ pub enum Kind {
 pub struct Request {
     /// The volume.
     pub volume: VolumeId,
-    /// What to do.
+    /// The type.
     pub kind: Kind,
     /// First byte.
     pub offset: u64,
@@ -66,7 +65,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The size in bytes of the buffer that it comes with, 0 when it needs none.
+    /// Returns the size in bytes of its buffer, 0 when it needs none.
     pub fn buffer_bytes(&self) -> u64 {
         let sectors = self.len.saturating_add(self.offset % SECTOR_BYTES).div_ceil(SECTOR_BYTES);
         match self.kind {
@@ -77,10 +76,10 @@ impl Request {
     }
 }
 
-/// Why a request failed.
+/// The reason for which a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// A device failed in a way that could not be made good.
+    /// A device failed, and the cache could not recover.
     #[error("input/output error")]
     Io,
     /// The backing device has no space left.

@@ -1,9 +1,9 @@
-//! Which slots are free, in runs: the blocks of a group have neighbouring slots, so a group knows
-//! them all by the first.
+//! The allocation of slots, in runs: the blocks of a group have neighbouring slots, so a group
+//! stores only the first.
 //!
 //! A buddy allocator: a run is a power of two long and aligned to its length, is split in halves
-//! when only a longer one is free, and joined with its other half when both are. Runs come back
-//! whole, with their group, so holes heal.
+//! when only a longer one is free, and joined with its other half when both are free. A group's run
+//! is freed as a whole, so fragments are joined again.
 //!
 //! Invariants: free runs are aligned and do not overlap; the two halves of a run are never both
 //! free.
@@ -18,17 +18,17 @@ const ORDERS: usize = 9;
 pub(crate) struct Runs {
     /// The first slots of free runs, by the logarithm of their length.
     free: [BTreeSet<u32>; ORDERS],
-    /// Slots that have ever been in use are below.
+    /// Upper bound of the slots that were ever in use.
     end: u32,
 }
 
 impl Runs {
-    /// Every slot that may be in use is below.
+    /// Returns the upper bound of the slots that may be in use.
     pub(crate) fn end(&self) -> u32 {
         self.end
     }
 
-    /// Takes a run of `len` slots and answers its first: the lowest that fits best.
+    /// Takes a run of `len` slots and returns its first: the lowest that fits best.
     pub(crate) fn take(&mut self, len: u32) -> u32 {
         let order = order_of(len);
         let found = (order..ORDERS).find_map(|order| Some((order, self.free[order].pop_first()?)));
@@ -40,7 +40,7 @@ impl Runs {
         first
     }
 
-    /// Takes a run beyond the end; what alignment leaves out before it becomes free.
+    /// Takes a run beyond the end; slots skipped for alignment become free.
     fn extend(&mut self, len: u32) -> u32 {
         while !self.end.is_multiple_of(len) {
             let gap = 1 << self.end.trailing_zeros();

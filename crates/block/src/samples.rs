@@ -1,8 +1,9 @@
-//! What tells a backing device from another one by its content: checksums of some of its sectors.
+//! Samples: checksums of some sectors of a backing device, which distinguish it from others by
+//! content.
 //!
-//! They count after a crash as well as after an end in good order. So before a session changes one
-//! of these sectors for the first time, that its checksum does not count any more is written down
-//! durably. Which sectors they are follows from the volume's size.
+//! They are valid after a crash as well as after a clean end. So before a session changes one of
+//! these sectors for the first time, its checksum is durably marked as invalid. The choice of
+//! sectors follows from the volume's size.
 
 use std::collections::BTreeSet;
 
@@ -16,29 +17,30 @@ pub const MOST_SAMPLES: usize = 24;
 /// superblock in groups 1, 3 and 5.
 const NEAR_THE_BEGINNING: [u64; 6] = [0, 1, 16, 32_768, 98_304, 163_840];
 
-/// The same from the end: the copy of a partition table, and RAID.
+/// Places in sectors from the end: the copy of a partition table, and RAID.
 const NEAR_THE_END: [u64; 3] = [1, 2, 16];
 
-/// The same in parts of the whole: where XFS begins its allocation groups.
+/// Number of equal parts of a disk whose starts are sampled: XFS begins its allocation groups
+/// there.
 const QUARTERS: u64 = 4;
 
-/// What some sectors of a volume hold on its backing device.
+/// Checksums of some sectors of a volume on its backing device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Samples {
-    /// The size of the volume from which the sectors follow.
+    /// The size of the volume, which determines the sectors.
     pub of_bytes: u64,
     /// The checksums of its first [`sampled_sectors`], in their order; 0 where none is known.
     pub sums: Vec<u32>,
 }
 
 impl Samples {
-    /// The sectors whose checksums are known, with these.
+    /// Returns the sectors with known checksums, and the checksums.
     pub fn known(&self) -> impl Iterator<Item = (u64, u32)> {
         let known = sampled_sectors(self.of_bytes).into_iter().zip(self.sums.iter().copied());
         known.filter(|(_, sum)| *sum != 0)
     }
 
-    /// Forgets the checksums of these sectors. Says whether there were any.
+    /// Forgets the checksums of these sectors. Returns whether there were any.
     pub fn forget(&mut self, sectors: &[u64]) -> bool {
         let mut forgot = false;
         for (sector, sum) in sampled_sectors(self.of_bytes).into_iter().zip(&mut self.sums) {
@@ -50,16 +52,16 @@ impl Samples {
     }
 }
 
-/// The sectors that are sampled of a volume of so many bytes, the most telling ones first:
-/// [`MOST_SAMPLES`], or all of a volume that has not as many. Caches are compared with them, so
-/// they never change.
+/// Returns the sampled sectors of a volume of so many bytes, the most distinctive first:
+/// [`MOST_SAMPLES`], or all of a smaller volume. Caches are compared with them, so the choice never
+/// changes.
 pub fn sampled_sectors(bytes: u64) -> Vec<u64> {
     let sectors = bytes.div_ceil(SECTOR_BYTES);
     let near_the_end = NEAR_THE_END.into_iter().filter_map(|before| sectors.checked_sub(before));
     let quarters = (1..QUARTERS)
         .map(|part| (u128::from(sectors) * u128::from(part) / u128::from(QUARTERS)) as u64);
-    // Multiples of the golden ratio, as parts of the whole, are spread evenly however many of them
-    // are taken.
+    // Multiples of the golden ratio, as fractions of the whole, are spread evenly for any number of
+    // them.
     let spread = (1..=4 * MOST_SAMPLES as u64).map(|n| {
         let part = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         ((u128::from(part) * u128::from(sectors)) >> 64) as u64
@@ -73,7 +75,7 @@ pub fn sampled_sectors(bytes: u64) -> Vec<u64> {
     all.filter(|sector| *sector < sectors && seen.insert(*sector)).take(MOST_SAMPLES).collect()
 }
 
-/// The checksum of a sampled sector; never 0.
+/// Returns the checksum of a sampled sector; never 0.
 pub fn sample_sum(sector: &[u8]) -> u32 {
     let sum = crc_fast::crc64_nvme(sector);
     ((sum >> 32) as u32 ^ sum as u32).max(1)

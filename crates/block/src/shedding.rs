@@ -1,4 +1,4 @@
-//! How it is found out what share of the hits should go past the cache device
+//! The search for the share of the hits that should go past the cache device
 //! ([`BlockCache::shed`](crate::BlockCache::shed)).
 
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use floe_policy::shedding::SheddingOptions;
 use floe_policy::trial::TrialOptions;
 
-/// Trials for devices, with at most this share of the hits shed, above 0 and not above 1. Windows
-/// are long enough for a disk to answer what was asked for before them, and for enough requests of
-/// a slow one.
+/// Returns the options of trials for devices, with at most this share of the hits shed, above 0 and
+/// not above 1. Windows are long enough for a disk to answer the requests from before them, and for
+/// enough requests of a slow disk.
 ///
 /// ```
 /// let shedder = floe_block::Shedder::new(floe_block::shedding_options(0.5));

@@ -1,14 +1,12 @@
-//! Who has gone to sleep is woken: what a waiting thread and those who have something for it agree
-//! on.
+//! The wake-up protocol between a waiting thread and the threads that send to it.
 //!
-//! A thread that is about to wait says so and then looks once more whether there is something for
-//! it. Whoever has something for it puts that where it will look, and then asks whether it sleeps.
-//! A full fence between the two steps on both sides sees to it that at least one of them notices
-//! the other (Dekker's handshake).
+//! A thread that is about to wait says so and then checks its queues once more. A sender puts its
+//! message into a queue, and then checks whether the thread sleeps. A full fence between the two
+//! steps on both sides ensures that at least one of them notices the other (Dekker's handshake).
 
 use super::sync::{AtomicBool, Ordering, fence};
 
-/// Whether a thread sleeps.
+/// The sleep state of a thread.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     asleep: AtomicBool,
@@ -19,12 +17,12 @@ impl Sleep {
         Self { asleep: AtomicBool::new(false) }
     }
 
-    /// Whether the thread may wait now, given how to look whether there is nothing for it. It calls
-    /// [`Sleep::wake`] when it has waited.
+    /// Returns whether the thread may wait now; `there_is_nothing` checks its queues. The thread
+    /// calls [`Sleep::wake`] when it has waited.
     pub(crate) fn fall_asleep(&self, there_is_nothing: impl FnOnce() -> bool) -> bool {
         self.asleep.store(true, Ordering::Relaxed); // ordered by the fence
-        // Either this fence comes before the other side's, which then sees `asleep`, or after it,
-        // and what the other side put there before its fence is seen here.
+        // Either this fence comes before the sender's, which then sees `asleep`, or after it; then
+        // the message that the sender stored before its fence is seen here.
         fence(Ordering::SeqCst);
         let may_wait = there_is_nothing();
         if !may_wait {
@@ -33,18 +31,18 @@ impl Sleep {
         may_wait
     }
 
-    /// The thread is awake, for whatever reason.
+    /// Notes that the thread is awake, for whatever reason.
     pub(crate) fn wake(&self) {
         // a late sight of it costs a needless wake-up, no lost one
         self.asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Whether whoever has just put something there must wake the thread: true for one of many who
-    /// ask.
+    /// Returns whether the calling sender must wake the thread: true for only one of several
+    /// senders.
     pub(crate) fn must_be_woken(&self) -> bool {
         fence(Ordering::SeqCst); // see `fall_asleep`
-        // Only who takes the mark wakes. Nothing is handed over through it: the data travels by its
-        // own queue.
+        // Only the sender that clears the flag wakes the thread. Nothing is handed over through the
+        // flag: the data has its own queue.
         self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::Relaxed)
     }
 }

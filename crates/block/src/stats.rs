@@ -1,4 +1,4 @@
-//! What the cache counts.
+//! The counters of the cache.
 
 use crate::counters;
 use crate::counters::Counts;
@@ -175,11 +175,11 @@ counters! {
     }
 }
 
-/// Runs whose only copy is gone that each part tells of.
+/// Most lost runs that each part reports.
 pub(crate) const MOST_LOST_RUNS: usize = 8;
 
 impl Stats {
-    /// Adds what each of several has declined.
+    /// Adds the blocks that each of several admissions has rejected.
     pub(crate) fn decline(&mut self, blocks: &[u64]) {
         Counts::add(&mut self.declined_blocks, &blocks.to_vec());
     }

@@ -1,18 +1,18 @@
-//! Which volumes a cache has, and how large they are.
+//! The table of a cache's volumes and their sizes.
 //!
-//! A volume's id is a place in a table; a removed volume leaves a gap, which the next one to come
-//! fills. Every part of a cache keeps such a table, and volumes come and go in all of them alike,
-//! so ids agree.
+//! A volume's id is a place in a table; a removed volume leaves a gap, which the next added one
+//! fills. Every part of a cache has such a table. Volumes are added and removed in all of them
+//! alike, so ids agree.
 
 use crate::geometry::{MOST_VOLUME_BYTES, SECTOR_BYTES, VolumeId};
 
-/// Why a volume cannot be removed or resized. Nothing has changed then.
+/// The reason for which a volume cannot be removed or resized. Nothing has changed then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     /// There is no such volume.
     #[error("there is no such volume")]
     Unknown,
-    /// Something is under way for it. It may be tried again.
+    /// An operation of the volume is under way. The call may be repeated.
     #[error("the volume is in use")]
     Busy,
     /// The cache holds data of it that the backing device does not have.
@@ -23,7 +23,7 @@ pub enum VolumeError {
     Shrinks {
         /// Its size.
         from: u64,
-        /// What was asked for.
+        /// The size that was asked for.
         to: u64,
     },
     /// More than a volume can have.
@@ -36,7 +36,7 @@ pub enum VolumeError {
 pub(crate) struct Volumes(Vec<Option<u64>>);
 
 impl Volumes {
-    /// Puts a volume of this many bytes where a gap is, or at the end.
+    /// Puts a volume of this many bytes into a gap, or at the end.
     ///
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
@@ -47,7 +47,7 @@ impl Volumes {
         id
     }
 
-    /// Puts a volume where a gap is.
+    /// Puts a volume into a gap.
     ///
     /// # Panics
     /// When there is none, or the volume has more than half an exbibyte.
@@ -62,12 +62,12 @@ impl Volumes {
         self.0[at] = Some(bytes);
     }
 
-    /// Every volume's id is below.
+    /// Returns the upper bound of all ids.
     pub(crate) fn ids(&self) -> usize {
         self.0.len()
     }
 
-    /// The size of a volume in bytes.
+    /// Returns the size of a volume in bytes.
     pub(crate) fn bytes(&self, id: VolumeId) -> Option<u64> {
         self.0.get(id.0 as usize).copied().flatten()
     }
@@ -80,8 +80,8 @@ impl Volumes {
         self.0[id.0 as usize] = Some(bytes);
     }
 
-    /// Whether a volume can have this many bytes; answers the sector that its old end cuts in two,
-    /// if it does.
+    /// Checks whether a volume can have this many bytes; returns the sector that its old end
+    /// divides, if there is one.
     pub(crate) fn may_grow(&self, id: VolumeId, bytes: u64) -> Result<Option<u64>, VolumeError> {
         match self.bytes(id) {
             None => Err(VolumeError::Unknown),

@@ -1,24 +1,24 @@
-//! Looking over what a kept cache has as clean, sector by sector, and forgetting what is not what
-//! was stored.
+//! Verification of the clean data of a persistent cache, sector by sector, and removal of corrupt
+//! data.
 
 use super::{KeptCache, forget_runs};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock};
 
-/// A run of a volume of which the cache device does not hold what was stored.
+/// A run of a volume whose data on the cache device differs from the data that was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotten {
-    /// Whose.
+    /// Its volume.
     pub volume: VolumeId,
-    /// Where in the volume.
+    /// Its sectors in the volume.
     pub run: Sectors,
-    /// Where on the cache device, in bytes.
+    /// Its offset on the cache device, in bytes.
     pub offset: u64,
-    /// A crash may have found it half overwritten: then nothing is wrong, and it is not used.
+    /// A crash may have left it half overwritten: then nothing is wrong, and it is not used.
     pub doubted: bool,
 }
 
-/// A clean run in its place.
+/// A clean run and its place.
 struct Clean {
     place: u64,
     volume: VolumeId,
@@ -26,8 +26,8 @@ struct Clean {
 }
 
 impl KeptCache {
-    /// Reads all clean data, and tells what is not what was stored, in the order of its places.
-    /// `progress` is told the bytes looked at so far, and of how many.
+    /// Reads all clean data, and returns the corrupt runs in the order of their places. Calls
+    /// `progress` with the bytes verified so far and their total.
     ///
     /// # Errors
     /// When the device fails.
@@ -64,7 +64,7 @@ impl KeptCache {
         Ok(rotten)
     }
 
-    /// The clean runs of a shard, by place.
+    /// Returns the clean runs of a shard, by place.
     fn clean_runs(&self, shard: usize) -> Vec<Clean> {
         let mut found = Vec::new();
         for block in &self.shards[shard].blocks {
@@ -77,9 +77,9 @@ impl KeptCache {
         found
     }
 
-    /// Forgets clean runs, durably, as a session of its own that serves nobody. Answers the
-    /// superblock, which is to be written again to say that all is in order. `None` when a log has
-    /// no room for that even after a checkpoint.
+    /// Drops clean runs, durably, in a session of its own without clients. Returns the superblock,
+    /// which is to be written again as clean. Returns `None` when a log has no room even after a
+    /// checkpoint.
     ///
     /// # Errors
     /// When the device fails.
@@ -103,11 +103,11 @@ impl KeptCache {
         Ok(Some(self.superblock))
     }
 
-    /// What can be trusted of the cache on a device whose journals are damaged, and what not, by
-    /// damaged shard; `None` when there is no cache. Nothing is written.
+    /// Salvages the cache on a device with damaged journals, with a report for each damaged shard;
+    /// `None` when there is no cache. Writes nothing.
     ///
     /// # Errors
-    /// When its superblock cannot be read, or the device fails.
+    /// When the superblock cannot be read, or the device fails.
     pub fn salvage(io: &mut Io<'_>) -> Result<Option<(Self, Vec<Salvage>)>, StoreError> {
         let found = journal::salvage(io, &mut |_, _| {})?;
         Ok(found.map(|(journal::Opened { superblock, gone, shards }, salvages)| {
@@ -115,9 +115,9 @@ impl KeptCache {
         }))
     }
 
-    /// Writes the journals of these shards anew, durably, as a session of its own that serves
-    /// nobody. Answers the superblock, which is to be written again to say that all is in order.
-    /// `None` when a log has no room even after a checkpoint.
+    /// Rewrites the journals of these shards, durably, in a session of its own without clients.
+    /// Returns the superblock, which is to be written again as clean. Returns `None` when a log has
+    /// no room even after a checkpoint.
     ///
     /// # Errors
     /// When the device fails.
@@ -138,7 +138,7 @@ impl KeptCache {
         Ok(Some(self.superblock))
     }
 
-    /// The runs of a volume that are known to be lost.
+    /// Returns the lost runs of a volume.
     pub fn lost_runs(&self, volume: VolumeId) -> Vec<Sectors> {
         let blocks = self.shards.iter().flat_map(|shard| &shard.blocks);
         blocks
@@ -148,8 +148,8 @@ impl KeptCache {
     }
 }
 
-/// Makes durable what a shard's journal has to say, with a checkpoint where its log has no room.
-/// Answers whether there was room for all of it.
+/// Makes the pending changes of a shard durable, with a checkpoint where its log has no room.
+/// Returns whether there was room for all of them.
 fn commit(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> {
     if write_log(io, shard)? {
         return Ok(true);
@@ -158,8 +158,8 @@ fn commit(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> {
     write_log(io, shard)
 }
 
-/// Writes what a shard's journal has to say into its log. Answers whether there was room for all
-/// of it.
+/// Writes the pending changes of a shard into its log. Returns whether there was room for all of
+/// them.
 fn write_log(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> {
     let mut pages = Vec::new();
     let had_room = shard.journal.commit(&mut pages);
@@ -174,7 +174,7 @@ fn length(clean: &Clean) -> u64 {
     (clean.run.end - clean.run.start) * SECTOR_BYTES
 }
 
-/// Adds what was found to the run before, if it goes on with it.
+/// Appends a corrupt run, or extends the one before if it is adjacent.
 fn note(rotten: &mut Vec<Rotten>, found: Rotten) {
     match rotten.last_mut() {
         Some(last)
